@@ -1,0 +1,89 @@
+"""Speculative sampling: accept with probability min(1, p/q), otherwise sample from what is left of p.
+
+Chains: Leviathan et al. (arXiv 2211.17192), Chen et al. (2302.01318). Trees: SpecInfer (2305.09781) with replacement,
+Sequoia (2402.12374) without. Deterministic drafts are the same rule with a one-hot q.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from specresearch.acceptance.base import drafts_on_path, follow
+from specresearch.acceptance.greedy import accept_argmax
+from specresearch.proposal import Proposal, Verdict
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
+
+
+class Rejection:
+    """Exact at every temperature. A chain is the tree in which every node has at most one child."""
+
+    lossless = True
+
+    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+        if sampling.all_greedy:
+            return accept_argmax(proposal, target_logits, sampling)
+        on_path = drafts_on_path(proposal) if sampling.has_penalty else None
+        probs = logits_to_probs(target_logits, sampling, proposal.token_ids, on_path)
+        uniforms = sampling.uniforms(ACCEPT_STREAM, proposal.topology.num_nodes)
+        return accept_by_rejection(proposal, probs, uniforms)
+
+
+def accept_by_rejection(
+    proposal: Proposal, target_probs: Float[Tensor, "B N V"], uniforms: Float[Tensor, "B N"]
+) -> Verdict:
+    """The rule on probabilities. uniforms: column 0 draws the last token, column i decides on node i; double precision.
+
+    Siblings are tried in index order at every node at once: round r tries the r-th child of each node against p, the
+    target's probabilities less what the earlier siblings took. A token with p = 0 is never accepted.
+    """
+    rows, num_nodes, _ = target_probs.shape
+    tokens, topology = proposal.token_ids, proposal.topology
+    children = topology.children.expand(rows, -1, -1)
+    p, q = target_probs, proposal.draft_probs
+    chosen = tokens.new_full((rows, num_nodes), -1)
+    last_tried = tokens.new_full((rows, num_nodes), -1)  # the child whose rejection p does not reflect yet
+    for rank in range(topology.max_children):
+        if rank > 0:
+            p, q = _reject(p, q, tokens, last_tried, proposal.with_replacement)
+            last_tried = torch.full_like(last_tried, -1)
+        child = children[:, :, rank]
+        index = child.clamp(min=0)
+        usable = (child >= 0) & proposal.acceptable.gather(1, index) & (chosen < 0)
+        token = tokens.gather(1, index)[:, :, None]
+        p_token = p.gather(2, token)[:, :, 0].double()
+        q_token = torch.ones_like(p_token) if q is None else q.gather(2, token)[:, :, 0].double()
+        accepted = usable & (uniforms.gather(1, index) * q_token < p_token)
+        chosen = torch.where(accepted, child, chosen)
+        last_tried = torch.where(usable & ~accepted, child, last_tried)
+    path, num_accepted = follow(chosen, topology.max_depth)
+    end = path.gather(1, num_accepted[:, None])  # [B, 1]
+    row_index = end[:, :, None].expand(-1, -1, p.shape[2])
+    p_end = p.gather(1, row_index)
+    q_end = None if q is None else q.gather(1, row_index)
+    p_end, _ = _reject(p_end, q_end, tokens, last_tried.gather(1, end), proposal.with_replacement)
+    return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms[:, 0]))
+
+
+def _reject(
+    p: Float[Tensor, "B M V"],
+    q: Float[Tensor, "B M V"] | None,
+    tokens: Int[Tensor, "B N"],
+    rejected: Int[Tensor, "B M"],
+    with_replacement: bool,
+) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M V"] | None]:
+    """p and q after the node `rejected[b, i]` was refused below node i; unchanged where it is -1."""
+    happened: Bool[Tensor, "B M 1"] = (rejected >= 0)[:, :, None]
+    token = tokens.gather(1, rejected.clamp(min=0))[:, :, None]
+    if q is None:
+        left = p.scatter(2, token, 0.0)
+    else:
+        left = (p - q).clamp(min=0)
+    total = left.sum(-1, keepdim=True)
+    # p == q up to rounding leaves nothing; the rejection itself was then a rounding error
+    left = torch.where(total > 0, left / total, p)
+    p = torch.where(happened, left, p)
+    if q is not None and not with_replacement:
+        rest = q.scatter(2, token, 0.0)
+        total = rest.sum(-1, keepdim=True)
+        q = torch.where(happened, rest / torch.where(total > 0, total, 1.0), q)
+    return p, q

@@ -1,0 +1,185 @@
+"""The requests of one step: what they asked for, what they have produced, and where an accepted run is cut."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from specresearch.proposal import Proposal, Verdict
+from specresearch.sampling import SamplingBatch, SamplingParams
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt in token ids and how to continue it. Raises ValueError for an empty prompt."""
+
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.prompt_ids) == 0:
+            raise ValueError(f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)")
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """log p of an emitted token under the target's raw logits, and the likeliest alternatives (id, log p)."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(eq=False)
+class RequestState:
+    """A request being decoded. The engine owns it; proposers read it.
+
+    tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
+    token_times: when each output token was delivered, seconds of `time.perf_counter`.
+    finish_reason: eos, stop or length once it has finished.
+    """
+
+    request: Request
+    slot: int
+    seed: int
+    eos_token_ids: frozenset[int]
+    max_total_tokens: int
+    arrival_time: float = field(default_factory=time.perf_counter)
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_at: int | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)
+    prefill_time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_ids)
+        self.num_prompt_tokens = len(self.tokens)
+        sampling = self.request.sampling
+        self.end_ids = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        self.max_new_tokens = min(sampling.max_new_tokens, self.max_total_tokens - self.num_prompt_tokens)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_remaining(self) -> int:
+        return self.max_new_tokens - self.num_generated
+
+    def take(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
+        """Append tokens up to the one that ends the output; returns how many were taken and sets `finish_reason`."""
+        stop = self.request.sampling.stop
+        for taken, token in enumerate(new, start=1):
+            self.tokens.append(token)
+            if token in self.end_ids:
+                self.finish_reason = "eos" if token in self.eos_token_ids else "stop"
+            elif stop and decode is not None and self._meets_stop_string(stop, decode):
+                self.finish_reason = "stop"
+            elif self.num_remaining <= 0:
+                self.finish_reason = "length"
+            if self.finish_reason:
+                return taken
+        return len(new)
+
+    def _meets_stop_string(self, stop: tuple[str, ...], decode: Callable[[list[int]], str]) -> bool:
+        """Look at the last tokens only: a string of n bytes ends within n tokens, plus one that may be half a character."""
+        window = max(len(text.encode()) for text in stop) + 1
+        tail = decode(self.output_ids[-window:])
+        if not any(text in tail for text in stop):
+            return False
+        text = decode(self.output_ids)
+        found = [text.find(s) for s in stop if s in text]
+        self.stop_at = min(found) if found else None
+        return bool(found)
+
+
+class Batch:
+    """The rows of one step, with their tokens as tensors."""
+
+    def __init__(
+        self,
+        rows: Sequence[RequestState],
+        device: torch.device,
+        vocab_size: int,
+        decode: Callable[[list[int]], str] | None = None,
+    ) -> None:
+        self.rows = rows
+        self.device = device
+        self.vocab_size = vocab_size
+        self.decode = decode
+        self.slots = tuple(row.slot for row in rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def roots(self) -> Int[Tensor, "B 1"]:
+        """The last committed token of each row."""
+        return torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
+
+    @cached_property
+    def room(self) -> tuple[int, ...]:
+        """How many drafts each row could still use: one token of every step comes from the target itself."""
+        return tuple(max(row.num_remaining - 1, 0) for row in self.rows)
+
+    @cached_property
+    def sampling(self) -> SamplingBatch:
+        params = [row.request.sampling for row in self.rows]
+        prompt_counts = output_counts = None
+        if any(p.has_penalty for p in params):
+            prompt_counts = self._counts([row.tokens[: row.num_prompt_tokens] for row in self.rows])
+            output_counts = self._counts([row.output_ids for row in self.rows])
+        return SamplingBatch(
+            params,
+            [row.seed for row in self.rows],
+            [row.num_generated for row in self.rows],
+            self.device,
+            prompt_counts,
+            output_counts,
+        )
+
+    def _counts(self, tokens: Sequence[list[int]]) -> Int[Tensor, "B V"]:
+        counts = [torch.bincount(torch.tensor(row, dtype=torch.long), minlength=self.vocab_size) for row in tokens]
+        return torch.stack(counts).to(self.device)
+
+    def append(self, proposal: Proposal, verdict: Verdict) -> "Delivery":
+        """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host."""
+        tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
+        columns = [verdict.num_accepted[:, None], verdict.next_token[:, None], proposal.lengths[:, None]]
+        width = verdict.path.shape[1]
+        packed = torch.cat([*columns, verdict.path, tokens], dim=1).cpu()  # sync
+        counts: list[int] = []
+        now = time.perf_counter()
+        for row, (num_accepted, next_token, _, *rest) in zip(self.rows, packed.tolist(), strict=True):
+            accepted = rest[width + 1 : width + 1 + num_accepted]
+            taken = row.take([*accepted, next_token], self.decode)
+            row.token_times.extend([now] * taken)
+            counts.append(taken)
+        packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
+        clipped = Verdict(packed[:, 3 : 3 + width], packed[:, 0], packed[:, 1])
+        return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The verdict on the host, with accepted drafts behind an end token taken back.
+
+    num_new: tokens each row received, the target's own included. lengths: nodes each row had proposed, root included.
+    """
+
+    verdict: Verdict
+    num_new: tuple[int, ...]
+    lengths: tuple[int, ...]

@@ -1,0 +1,217 @@
+"""What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specresearch.batch import Batch, Delivery, RequestState
+from specresearch.proposal import Proposal
+
+DEFINITIONS = {
+    "num_drafts": "verify steps in which a request had at least one draft token",
+    "num_target_forwards": "verify steps of a request, prefill excluded",
+    "num_draft_tokens": "draft tokens verified (in a tree, every node but the root)",
+    "num_accepted_tokens": "accepted draft tokens; bonus and recovered tokens not included",
+    "draft_acceptance_rate": "accepted / draft tokens; a tree's rate is not comparable with a chain's",
+    "mean_acceptance_length": "1 + accepted / num_drafts",
+    "tokens_per_target_forward": "generated tokens / target forwards of the request, prefill excluded",
+    "acceptance_at_position": "accepted at depth i / num_drafts (unconditional)",
+    "conditional_acceptance_at_position": "accepted at depth i / drafts that reached depth i with depth i-1 accepted",
+    "ttft": "seconds from a request's arrival to its first token, queueing included",
+    "tpot": "(last token - first token) / (tokens - 1) of a request, seconds",
+    "itl": "seconds between consecutive tokens as delivered; speculation delivers in bursts",
+    "e2el": "seconds from a request's arrival to its last token",
+    "speedup": "baseline wall time / method wall time, same prompts, interleaved in one run",
+    "decode_speedup": "speedup without the time spent on prefill",
+    "ideal_speedup": "tau x t_forward(1) / (t_propose + t_forward(N)) from this run's own measured times",
+    "efficiency": "decode speedup / ideal speedup: what the host and bookkeeping leave",
+    "host_overhead": "1 - (propose + verify time) / step time",
+    "cost_ratio": "t_propose per draft token / t_forward(1)",
+}
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step. propose includes what the proposer learns afterwards; prefill comes before the step proper."""
+
+    propose: float
+    verify: float
+    accept: float
+    commit: float
+    total: float
+    prefill: float = 0.0
+
+    @property
+    def host(self) -> float:
+        """What no named part accounts for."""
+        return self.total - self.propose - self.verify - self.accept - self.commit
+
+
+class StepClock:
+    """Splits a step into named laps. On CUDA the laps are GPU time between events, read after the step's own sync."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_cuda = device.type == "cuda"
+        self.laps: dict[str, float] = {}
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
+        self.start = self._last = time.perf_counter()
+        if self.is_cuda:
+            self._mark("start")
+
+    def _mark(self, name: str) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append((name, event))
+
+    def lap(self, name: str) -> None:
+        """Everything since the last lap was spent on `name`."""
+        if self.is_cuda:
+            self._mark(name)
+            return
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def stop(self, prefill: float = 0.0) -> StepTimes:
+        if self.is_cuda:
+            self._marks[-1][1].synchronize()
+            for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
+                self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
+        return StepTimes(**self.laps, total=time.perf_counter() - self.start, prefill=prefill)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step: what each row drafted, what was accepted, and where the time went.
+
+    num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token counts as drafted only.
+    draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
+    """
+
+    request_ids: tuple[str, ...]
+    num_draft_tokens: tuple[int, ...]
+    draft_depth: tuple[int, ...]
+    num_accepted_tokens: tuple[int, ...]
+    num_new_tokens: tuple[int, ...]
+    context: tuple[int, ...]
+    num_nodes: int
+    times: StepTimes
+
+    @staticmethod
+    def of(batch: Batch, proposal: Proposal, delivery: Delivery, times: StepTimes) -> "StepRecord":
+        drafted = tuple(length - 1 for length in delivery.lengths)
+        if proposal.topology.is_chain:
+            depth = drafted
+        else:
+            depths = proposal.topology.depth.expand(len(batch), -1).masked_fill(~proposal.acceptable, 0)
+            depth = tuple(depths.max(1).values.tolist())  # sync
+        new = delivery.num_new
+        return StepRecord(
+            tuple(row.id for row in batch.rows),
+            drafted,
+            depth,
+            tuple(delivery.verdict.num_accepted.tolist()),
+            new,
+            tuple(len(row.tokens) - n - 1 for row, n in zip(batch.rows, new, strict=True)),
+            proposal.topology.num_nodes,
+            times,
+        )
+
+
+@dataclass
+class Counts:
+    """Running counts of one request, or of many added up. Position lists start at depth 1."""
+
+    num_target_forwards: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_generated_tokens: int = 0
+    reached: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def add_step(self, drafted: int, depth: int, accepted: int, new: int) -> None:
+        """reached[i]: drafts that went to depth i + 1 with everything above accepted."""
+        self.num_target_forwards += 1
+        self.num_drafts += drafted > 0
+        self.num_draft_tokens += drafted
+        self.num_accepted_tokens += accepted
+        self.num_generated_tokens += new
+        grow = depth - len(self.reached)
+        if grow > 0:
+            self.reached += [0] * grow
+            self.accepted += [0] * grow
+        for i in range(min(accepted + 1, depth)):
+            self.reached[i] += 1
+        for i in range(accepted):
+            self.accepted[i] += 1
+
+    @staticmethod
+    def total(parts: "Sequence[Counts]") -> "Counts":
+        depth = max((len(part.reached) for part in parts), default=0)
+        return Counts(
+            sum(part.num_target_forwards for part in parts),
+            sum(part.num_drafts for part in parts),
+            sum(part.num_draft_tokens for part in parts),
+            sum(part.num_accepted_tokens for part in parts),
+            sum(part.num_generated_tokens for part in parts),
+            [sum(part.reached[i] for part in parts if i < len(part.reached)) for i in range(depth)],
+            [sum(part.accepted[i] for part in parts if i < len(part.accepted)) for i in range(depth)],
+        )
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        return _ratio(self.num_accepted_tokens, self.num_draft_tokens)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return 1 + _ratio(self.num_accepted_tokens, self.num_drafts)
+
+    @property
+    def tokens_per_target_forward(self) -> float:
+        return _ratio(self.num_generated_tokens, self.num_target_forwards)
+
+    @property
+    def acceptance_at_position(self) -> list[float]:
+        return [_ratio(count, self.num_drafts) for count in self.accepted]
+
+    @property
+    def conditional_acceptance_at_position(self) -> list[float]:
+        return [_ratio(a, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One finished request. Times in seconds; see `DEFINITIONS`."""
+
+    id: str
+    num_prompt_tokens: int
+    counts: Counts
+    finish_reason: str
+    ttft: float
+    tpot: float
+    e2el: float
+    itl: tuple[float, ...]
+    prefill_time: float
+
+    @staticmethod
+    def of(state: RequestState, counts: Counts) -> "RequestRecord":
+        assert state.finish_reason is not None
+        first, last, num = state.token_times[0], state.token_times[-1], len(state.token_times)
+        return RequestRecord(
+            state.id,
+            state.num_prompt_tokens,
+            counts,
+            state.finish_reason,
+            first - state.arrival_time,
+            (last - first) / (num - 1) if num > 1 else 0.0,
+            last - state.arrival_time,
+            tuple(b - a for a, b in zip(state.token_times, state.token_times[1:], strict=False)),
+            state.prefill_time,
+        )

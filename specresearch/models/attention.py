@@ -1,0 +1,174 @@
+"""Attention of a few new tokens over slots of cached ones, with the tree mask, windows, soft caps and sinks inside.
+
+One `AttentionPlan` is made per forward pass and shared by every layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from specresearch.proposal import Topology
+
+
+@dataclass
+class AttentionPlan:
+    """Which cached columns each new token sees.
+
+    starts: columns already committed in each row. width: L, columns read. flash: use flash-attn where it applies
+    (chains, CUDA, half precision).
+    """
+
+    starts: tuple[int, ...]
+    topology: Topology
+    width: int
+    dtype: torch.dtype
+    device: torch.device
+    flash: bool = False
+    _biases: dict[tuple[int | None, int], Tensor | None] = field(default_factory=dict)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.topology.num_nodes
+
+    @property
+    def from_empty(self) -> bool:
+        """Chains written into empty slots: the plain causal triangle."""
+        return self.topology.is_chain and not any(self.starts)
+
+    def bias(self, window: int | None = None, repeats: int = 1) -> Float[Tensor, "#B 1 RN L"] | None:
+        """0 where a token may look, -inf where it may not; None where it may look everywhere.
+
+        window: a layer's sliding window in tokens. repeats: how often to stack the rows, for folded query heads.
+        """
+        if window is not None and self.width <= window:
+            window = None
+        if (window, repeats) not in self._biases:
+            if repeats > 1:
+                bias = self.bias(window)
+                self._biases[window, repeats] = None if bias is None else bias.repeat(1, 1, repeats, 1)
+            else:
+                self._biases[window, repeats] = self._make_bias(window)
+        return self._biases[window, repeats]
+
+    def _make_bias(self, window: int | None) -> Float[Tensor, "#B 1 N L"] | None:
+        uniform = all(start == self.starts[0] for start in self.starts)
+        if self.num_nodes == 1 and uniform and window is None:
+            return None
+        starts = torch.tensor(self.starts[:1] if uniform else self.starts, device=self.device)
+        rows = max(len(starts), self.topology.parents.shape[0])
+        node = torch.arange(self.width, device=self.device) - starts[:, None]  # [B L]: < 0 is the committed past
+        ancestors = self.topology.ancestors
+        table = F.pad(torch.zeros(ancestors.shape, dtype=self.dtype, device=self.device), (1, 1))
+        table[:, :, 1:-1].masked_fill_(~ancestors, float("-inf"))
+        table[:, :, -1] = float("-inf")
+        index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, self.num_nodes, -1)
+        bias = table.expand(rows, -1, -1).gather(2, index)
+        if window is not None:
+            depth = self.topology.depth
+            at = depth.expand(rows, -1).gather(1, node.clamp(0, self.num_nodes - 1).expand(rows, -1))
+            key_position = torch.where(node < 0, node, at)  # relative to the root
+            bias.masked_fill_(depth[:, :, None] - key_position[:, None] >= window, float("-inf"))
+        return bias[:, None]
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Float[Tensor, "B Hq N D"],
+    key: Float[Tensor, "B Hkv L D"],
+    value: Float[Tensor, "B Hkv L Dv"],
+    attention_mask: Tensor | None,
+    *,
+    attention_plan: AttentionPlan,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Float[Tensor, " Hq"] | None = None,
+    **_: Any,
+) -> tuple[Float[Tensor, "B N Hq Dv"], None]:
+    """The attention function that models call; `attention_mask` is ignored, the plan decides.
+
+    Query heads that share a key head are folded into the rows of one matrix product, so keys and values are never
+    copied per query head.
+    """
+    rows, num_heads, num_nodes, _ = query.shape
+    kv_heads = key.shape[1]
+    group = num_heads // kv_heads
+    plain = softcap is None and s_aux is None
+    if plain and plan_allows_flash(attention_plan, query):
+        return _flash(query, key, value, attention_plan, scaling, sliding_window), None
+    windowed = sliding_window is not None and attention_plan.width > sliding_window
+    if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1
+        )
+        return out.transpose(1, 2), None
+    folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
+    bias = attention_plan.bias(sliding_window, repeats=group)
+    if plain:
+        out = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scaling)
+    else:
+        out = _explicit(folded, key, value, bias, scaling, softcap, s_aux, num_nodes)
+    return out.view(rows, num_heads, num_nodes, -1).transpose(1, 2), None
+
+
+def _explicit(
+    query: Float[Tensor, "B Hkv GN D"],
+    key: Float[Tensor, "B Hkv L D"],
+    value: Float[Tensor, "B Hkv L Dv"],
+    bias: Float[Tensor, "#B 1 GN L"] | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Float[Tensor, " Hq"] | None,
+    num_nodes: int,
+) -> Float[Tensor, "B Hkv GN Dv"]:
+    """Written-out attention for what fused kernels lack: capped scores, and sink logits that only take probability."""
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if sinks is not None:
+        sink = sinks.view(key.shape[1], -1).repeat_interleave(num_nodes, 1)[None, :, :, None]
+        scores = torch.cat([scores, sink.to(scores.dtype).expand(scores.shape[0], -1, -1, 1)], dim=-1)
+    accurate = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
+    probs = scores.softmax(-1, dtype=accurate).to(value.dtype)
+    return probs[..., : key.shape[2]] @ value
+
+
+def plan_allows_flash(plan: AttentionPlan, query: Tensor) -> bool:
+    return plan.flash and plan.topology.is_chain and query.is_cuda and query.dtype.itemsize == 2
+
+
+def _flash(
+    query: Float[Tensor, "B Hq N D"],
+    key: Float[Tensor, "B Hkv L D"],
+    value: Float[Tensor, "B Hkv L Dv"],
+    plan: AttentionPlan,
+    scaling: float | None,
+    window: int | None,
+) -> Float[Tensor, "B N Hq Dv"]:
+    from flash_attn import flash_attn_with_kvcache
+
+    lengths: Int[Tensor, " B"] = torch.tensor(plan.starts, dtype=torch.int32, device=plan.device) + plan.num_nodes
+    return flash_attn_with_kvcache(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        cache_seqlens=lengths,
+        softmax_scale=scaling,
+        causal=True,
+        window_size=(-1, -1) if window is None else (window - 1, 0),
+    )
+
+
+def committed_positions(starts: Sequence[int], topology: Topology, device: torch.device) -> Int[Tensor, "B N"]:
+    """Rotary position of every node: the root stands right after the committed tokens, a child one after its parent."""
+    begin = torch.tensor(starts, device=device)[:, None]
+    if topology.is_chain:
+        return begin + torch.arange(topology.num_nodes, device=device)
+    return begin + topology.depth.to(device)

@@ -1,0 +1,277 @@
+"""A causal LM that verifies trees of drafts: prefill, one pass over every node, keep the accepted path."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specresearch.models import loading
+from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
+from specresearch.models.kv_cache import SlotCache
+from specresearch.proposal import Proposal, Topology, Verdict
+
+SELF_TEST_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """logits: row i is the distribution after node i. hidden: the layers asked for, in that order."""
+
+    logits: Float[Tensor, "B N V"]
+    hidden: tuple[Float[Tensor, "B N H"], ...] = ()
+
+
+class CausalLM:
+    """Any decoder-only Hugging Face model over a preallocated slot cache.
+
+    model: used as it is; its attention implementation is switched, so do not share it with other code.
+    max_len: longest context (prompt and output) in tokens; None = what the model allows.
+    attention: slot (default), flash (flash-attn for chains), sdpa or eager (the library's own).
+    prefill_chunk: tokens of one prompt processed per pass.
+    Raises UnsupportedModelError when the model cannot be verified exactly, by rule or by a self-test on construction.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        max_len: int | None = None,
+        attention: str = "slot",
+        prefill_chunk: int = 1024,
+        name: str = "",
+        self_test: bool = True,
+    ) -> None:
+        if prefill_chunk < 1:
+            raise ValueError(f"prefill_chunk={prefill_chunk} must be at least 1")
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.adapter = HFAdapter(model, attention)
+        limit = length_limit(model)
+        if max_len is not None and not 2 <= max_len <= limit:
+            raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
+        self.max_len = min(limit, 1 << 17) if max_len is None else max_len
+        self.prefill_chunk = prefill_chunk
+        self.lengths: list[int] = []
+        self._free: list[int] = []
+        self._use_cache(SlotCache(0, 0, self.device))
+        self.bytes_per_token = self._measure_bytes_per_token()
+        if self_test:
+            self._self_test()
+
+    @classmethod
+    def from_pretrained(cls, model: str, *, max_len: int | None = None, attention: str = "slot", prefill_chunk: int = 1024,
+                        self_test: bool = True, **load: Any) -> Self:
+        """Load by zoo name (`zoo:tiny`), local path or hub id; `load`: see `loading.load_model`."""
+        loaded, tokenizer = loading.load_model(model, **load)
+        return cls(loaded, tokenizer, max_len=max_len, attention=attention, prefill_chunk=prefill_chunk, name=model,
+                   self_test=self_test)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.get_output_embeddings().weight.shape[0]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every id that ends an output, by the generation config, the config and the tokenizer."""
+        generation = getattr(self.model, "generation_config", None)
+        for owner in (generation, self.model.config, self.tokenizer):
+            ids = getattr(owner, "eos_token_id", None)
+            if ids is not None:
+                return frozenset([ids] if isinstance(ids, int) else ids)
+        return frozenset()
+
+    def _use_cache(self, cache: SlotCache) -> None:
+        self.cache = cache
+        self.view = SlotCacheView(cache)
+        self.lengths = [0] * cache.num_slots
+        self._free = list(range(cache.num_slots))
+
+    def allocate(self, num_slots: int, num_nodes: int = 1) -> None:
+        """Make room for `num_slots` requests at `max_len` tokens with `num_nodes` nodes each; keeps a cache that is large enough.
+
+        Raises MemoryError, before any decoding, when the cache cannot fit.
+        """
+        num_columns = self.max_len + num_nodes
+        if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
+            return
+        if len(self._free) != self.cache.num_slots:
+            raise RuntimeError("the cache cannot grow while requests are running; finish them first")
+        num_slots, num_columns = max(num_slots, self.cache.num_slots), max(num_columns, self.cache.num_columns)
+        needed = self.bytes_per_token * num_slots * num_columns
+        self._use_cache(SlotCache(0, 0, self.device))
+        available = _available_bytes(self.device)
+        if needed > available:
+            raise MemoryError(
+                f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x "
+                f"{self.bytes_per_token:,} bytes) and {available:,} are available; lower batch_size or target.max_len"
+            )
+        self._use_cache(SlotCache(num_slots, num_columns, self.device))
+
+    def acquire(self) -> int | None:
+        """The lowest free slot, emptied; None when all are taken."""
+        if not self._free:
+            return None
+        slot = min(self._free)
+        self._free.remove(slot)
+        self.lengths[slot] = 0
+        return slot
+
+    def release(self, slot: int) -> None:
+        self._free.append(slot)
+
+    @torch.inference_mode()
+    def _forward(
+        self,
+        slots: Sequence[int],
+        token_ids: Int[Tensor, "B N"],
+        topology: Topology,
+        logit_rows: Int[Tensor, " R"] | None = None,
+        hidden_layers: Sequence[int] = (),
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        starts = tuple(self.lengths[slot] for slot in slots)
+        region = self.cache.region(slots, starts, topology.num_nodes)
+        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, flash=self.adapter.flash)
+        positions = committed_positions(starts, topology, self.device)
+        if region.width > self.max_len:  # drafts beyond the last position are never accepted, but must stay in range
+            positions = positions.clamp(max=self.max_len - 1)
+        self.view.region = region
+        return self.adapter.forward(token_ids, positions, self.view, plan, logit_rows, hidden_layers)
+
+    def forward(self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()) -> ModelOutput:
+        """One pass over every node of every row. Node i's keys and values go to column length + i of its slot."""
+        logits, hidden = self._forward(slots, proposal.token_ids, proposal.topology, None, hidden_layers)
+        return ModelOutput(logits, hidden)
+
+    def extend(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], *, want_logits: bool = True,
+               hidden_layers: Sequence[int] = ()) -> ModelOutput:
+        """Append committed tokens, ragged, in chunks; each row needs at least one where logits are wanted.
+
+        Returns the logits after each row's last token, [B, 1, V] ([B, 0, V] unless wanted), and the hidden states of all
+        appended tokens, right-padded.
+        """
+        longest = max(len(row) for row in tokens)
+        counts = [len(row) for row in tokens]
+        last: list[Tensor | None] = [None] * len(slots)
+        hidden: list[tuple[Tensor, ...]] = []
+        for begin in range(0, longest, self.prefill_chunk):
+            rows = [i for i, row in enumerate(tokens) if len(row) > begin]
+            parts = [tokens[i][begin : begin + self.prefill_chunk] for i in rows]
+            width = max(len(part) for part in parts)
+            ids = torch.tensor([[*part, *([0] * (width - len(part)))] for part in parts]).to(self.device)
+            final = [k for k, i in enumerate(rows) if counts[i] <= begin + width] if want_logits else []
+            at = torch.tensor([k * width + len(parts[k]) - 1 for k in final], dtype=torch.long).to(self.device)
+            chunk_slots = [slots[i] for i in rows]
+            logits, states = self._forward(chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers)
+            for row, k in enumerate(final):
+                last[rows[k]] = logits[0, row]
+            for slot, part in zip(chunk_slots, parts, strict=True):
+                self.lengths[slot] += len(part)
+            hidden.append(tuple(_spread(state, rows, len(slots)) for state in states))
+        done = [row for row in last if row is not None]
+        logits = torch.stack(done)[:, None] if done else torch.empty((len(slots), 0, self.vocab_size), device=self.device)
+        joined = tuple(torch.cat(parts, dim=1) for parts in zip(*hidden, strict=True))
+        return ModelOutput(logits, joined)
+
+    def append(self, slots: Sequence[int], tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B 1 V"]:
+        """Append one token to every row, which never leaves the device; the logits after it."""
+        logits, _ = self._forward(slots, tokens, Topology.chain(1, self.device))
+        for slot in slots:
+            self.lengths[slot] += 1
+        return logits
+
+    def commit(self, slots: Sequence[int], verdict: Verdict) -> None:
+        """Keep the keys and values of the accepted path, in consecutive columns; forget everything behind it.
+
+        The verdict lies on the host. A chain needs no move.
+        """
+        moves: list[tuple[int, int, int]] = []
+        for slot, path in zip(slots, verdict.path.tolist(), strict=True):
+            start = self.lengths[slot]
+            kept = [node for node in path if node >= 0]
+            moves += [(slot, start + node, start + i) for i, node in enumerate(kept) if node != i]
+            self.lengths[slot] = start + len(kept)
+        if moves:
+            self.cache.move(*zip(*moves, strict=True))
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Forget all but the first `lengths[b]` tokens of each slot."""
+        for slot, length in zip(slots, lengths, strict=True):
+            assert length <= self.lengths[slot]
+            self.lengths[slot] = length
+
+    @contextmanager
+    def _scratch_cache(self, num_slots: int, num_columns: int) -> Iterator[SlotCache]:
+        keep, self.max_len, limit = self.cache, max(self.max_len, num_columns), self.max_len
+        self._use_cache(SlotCache(num_slots, num_columns, self.device))
+        try:
+            yield self.cache
+        finally:
+            self.max_len = limit
+            self._use_cache(keep)
+
+    def _measure_bytes_per_token(self) -> int:
+        """Bytes of the keys and values of one token over all layers, found by running one token."""
+        with self._scratch_cache(1, 2) as cache:
+            self.extend((0,), [[0]], want_logits=False)
+            return cache.bytes_per_column
+
+    def _self_test(self) -> None:
+        """Compare a branching tree with sequential passes on this very model; refuses models that get it wrong."""
+        prompt = [(7 * i + 3) % self.vocab_size for i in range(5)]
+        nodes = [(11 * i + 5) % self.vocab_size for i in range(4)]
+        tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1]], device=self.device))
+        worst = 0.0
+        with self._scratch_cache(2, 16):
+            self.extend((1,), [prompt], want_logits=False)
+            together = self._forward((1,), torch.tensor([nodes], device=self.device), tree)[0][0]
+            for node in range(len(nodes)):
+                path = [nodes[i] for i in tree.ancestors[0, node].nonzero()[:, 0].tolist()]
+                self.lengths[0] = 0
+                alone = self.extend((0,), [prompt + path]).logits[0, 0]
+                worst = max(worst, float((together[node] - alone).norm() / alone.norm()))
+        if not worst <= SELF_TEST_TOLERANCE.get(self.dtype, 0.1):
+            raise UnsupportedModelError(
+                f"{self.name}: logits of a draft tree differ from sequential passes by {worst:.2g} of their norm, so speculation "
+                "would change its output; try attention=sdpa or attention=eager, or another model"
+            )
+
+
+def _spread(state: Float[Tensor, "b n H"], rows: Sequence[int], num_rows: int) -> Float[Tensor, "B n H"]:
+    if len(rows) == num_rows:
+        return state
+    full = state.new_zeros((num_rows, *state.shape[1:]))
+    full[list(rows)] = state
+    return full
+
+
+def _available_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/meminfo") as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,197 @@
+"""Everything that depends on the transformers library's internals: cache protocol, masks, hooks, which models are safe.
+
+Tried with transformers 5.17 and 5.23. The model itself is never modified, only asked: its attention implementation is set
+to ours (`slot`), or it is handed a 4-D mask (`sdpa`, `eager`, and models that ignore the setting).
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from specresearch.models.attention import AttentionPlan, slot_attention
+from specresearch.models.kv_cache import Region, SlotCache
+
+ATTENTION_CHOICES = ("slot", "flash", "sdpa", "eager")
+FINAL_NORM = -1
+_REGISTERED_NAME = "specresearch_slot"
+AttentionInterface.register(_REGISTERED_NAME, slot_attention)
+AttentionMaskInterface.register(_REGISTERED_NAME, sdpa_mask)
+
+
+class UnsupportedModelError(ValueError):
+    """The model cannot be verified exactly through the slot cache."""
+
+
+class SlotCacheView(Cache):
+    """What a model sees as its cache: writes go to one region of a `SlotCache`, reads return the region's columns."""
+
+    def __init__(self, store: SlotCache) -> None:
+        super().__init__(layers=[])
+        self.store = store
+        self.region: Region | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        assert self.region is not None
+        return self.store.update(layer_idx, self.region, key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+class HFAdapter:
+    """Runs one forward pass of an unmodified model over a `SlotCache`."""
+
+    def __init__(self, model: PreTrainedModel, attention: str) -> None:
+        if attention not in ATTENTION_CHOICES:
+            raise ValueError(f"attention={attention!r} is unknown; choose one of {', '.join(ATTENTION_CHOICES)}")
+        self.model = model
+        self.layer_windows = check_model(model)
+        self.flash = attention == "flash"
+        if self.flash:
+            _require_flash_attn()
+        self.uses_slot_attention = attention in ("slot", "flash") and self._take_over_attention()
+        if not self.uses_slot_attention:
+            model.set_attn_implementation("eager" if attention == "eager" else "sdpa")
+        self.layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+        self._logit_rows: Int[Tensor, " R"] | None = None
+        self._final_hidden: Tensor | None = None
+        head = model.get_output_embeddings()
+        if head is None:
+            raise UnsupportedModelError(f"{type(model).__name__} has no LM head (get_output_embeddings() is None)")
+        head.register_forward_pre_hook(self._before_head)
+
+    def _take_over_attention(self) -> bool:
+        """True if the model now calls our attention function; some accept the setting and silently keep their own."""
+        try:
+            self.model.set_attn_implementation(_REGISTERED_NAME)
+        except (ValueError, KeyError):
+            return False
+        return self.model.config._attn_implementation == _REGISTERED_NAME
+
+    def _before_head(self, module: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        self._final_hidden = args[0]
+        if self._logit_rows is None:
+            return args
+        return (args[0].flatten(0, 1).index_select(0, self._logit_rows)[None], *args[1:])
+
+    def forward(
+        self,
+        token_ids: Int[Tensor, "B N"],
+        position_ids: Int[Tensor, "B N"],
+        view: SlotCacheView,
+        plan: AttentionPlan,
+        logit_rows: Int[Tensor, " R"] | None,
+        hidden_layers: Sequence[int] = (),
+    ) -> tuple[Float[Tensor, "..."], tuple[Float[Tensor, "B N H"], ...]]:
+        """Logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch, and the hidden states asked for.
+
+        hidden_layers: k >= 0 is the input of layer k (k = number of layers: the output of the last layer, before the
+        final norm); FINAL_NORM is what the LM head reads.
+        """
+        self._logit_rows = logit_rows
+        captured: dict[int, Tensor] = {}
+        hooks = [self._capture(k, captured) for k in hidden_layers if k != FINAL_NORM]
+        extra: dict[str, Any] = {}
+        if self.uses_slot_attention:
+            mask = torch.zeros((1, 1, 1, 1), dtype=plan.dtype, device=plan.device)
+            extra["attention_plan"] = plan
+        else:
+            mask = self._library_mask(plan)
+        try:
+            output = self.model(
+                input_ids=token_ids,
+                attention_mask=mask,
+                position_ids=position_ids,
+                past_key_values=view,
+                use_cache=True,
+                return_dict=True,
+                **extra,
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if FINAL_NORM in hidden_layers:
+            assert self._final_hidden is not None
+            captured[FINAL_NORM] = self._final_hidden
+        self._final_hidden = None
+        return output.logits, tuple(captured[k] for k in hidden_layers)
+
+    def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
+        if not 0 <= k <= len(self.layers):
+            raise ValueError(f"hidden layer {k}: this model has layers 0 to {len(self.layers)}, or {FINAL_NORM}")
+
+        def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            into[k] = args[0] if args else kwargs["hidden_states"]
+
+        def after(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            into[k] = output[0] if isinstance(output, tuple) else output
+
+        if k == len(self.layers):
+            return self.layers[-1].register_forward_hook(after)
+        return self.layers[k].register_forward_pre_hook(before, with_kwargs=True)
+
+    def _library_mask(self, plan: AttentionPlan) -> Tensor | dict[str, Tensor]:
+        """An additive mask (right for sdpa and eager alike), or one for each kind of layer where kinds are mixed."""
+
+        def mask(window: int | None) -> Tensor:
+            bias = plan.bias(window)
+            shape = (len(plan.starts), 1, plan.num_nodes, plan.width)
+            return torch.zeros(shape, dtype=plan.dtype, device=plan.device) if bias is None else bias.expand(shape)
+
+        windows = set(self.layer_windows)
+        if len(windows) == 1:
+            return mask(windows.pop())
+        window = next(w for w in windows if w is not None)
+        return {"full_attention": mask(None), "sliding_attention": mask(window)}
+
+
+def check_model(model: PreTrainedModel) -> list[int | None]:
+    """The sliding window of each layer (None = full attention). Raises UnsupportedModelError with the reason."""
+    config, name = model.config.get_text_config(decoder=True), type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name} is an encoder-decoder model; only decoder-only models can be verified")
+    if "position_ids" not in inspect.signature(model.forward).parameters or getattr(config, "alibi", False):
+        raise UnsupportedModelError(
+            f"{name} takes its positions from the order of the cache (no position_ids, or ALiBi), which a draft tree breaks; "
+            "use a model with rotary or learned positions"
+        )
+    windows: list[int | None] = []
+    for layer in DynamicCache(config=config).layers:
+        kind = type(layer).__name__
+        if kind not in ("DynamicLayer", "DynamicSlidingWindowLayer"):
+            raise UnsupportedModelError(
+                f"{name} has a layer whose cache is a {kind}: only full and sliding-window attention can be verified as a tree"
+            )
+        windows.append(getattr(layer, "sliding_window", None))
+    return windows or [None]
+
+
+def length_limit(model: PreTrainedModel) -> int:
+    """The longest context, in tokens, at which the model computes what a plain forward pass would.
+
+    Dynamic and longrope scaling choose their frequencies from the longest row of a batch, so such models stay below the
+    length at which the choice changes.
+    """
+    config = model.config.get_text_config(decoder=True)
+    limit = int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 30)
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in rope.values() if any(isinstance(v, dict) for v in rope.values()) else (rope,):
+        if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope"):
+            original = parameters.get("original_max_position_embeddings") or limit
+            limit = min(limit, int(original))
+    return limit
+
+
+def _require_flash_attn() -> None:
+    try:
+        import flash_attn  # noqa: F401
+    except ImportError as error:
+        raise ValueError("attention=flash needs flash-attn: pip install 'specresearch[flash]', or use attention=slot") from error

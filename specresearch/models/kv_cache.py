@@ -1,0 +1,99 @@
+"""A preallocated cache of keys and values: S slots of C columns, one slot per running request.
+
+Knows nothing of models. What lies past a slot's length is garbage that the next write replaces, so rolling back a
+rejected draft costs nothing. Buffers start as zeros: a NaN would leak through a mask that only adds -inf.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where one forward pass reads and writes: columns `starts[b] .. starts[b] + num_nodes - 1` of slot `slots[b]`.
+
+    width: L, the number of columns read. flat_index: position of every new column in a buffer flattened to [S * C];
+    None when the rows are neighbours that start at the same column, where a plain slice does. rows: index of the
+    slots, None when they are neighbours.
+    """
+
+    slots: tuple[int, ...]
+    starts: tuple[int, ...]
+    num_nodes: int
+    width: int
+    rows: Int[Tensor, " B"] | None
+    flat_index: Int[Tensor, " BN"] | None
+
+
+class SlotCache:
+    """Buffers [S, C, heads, width] per layer, shaped by the first write of each layer."""
+
+    def __init__(self, num_slots: int, num_columns: int, device: torch.device) -> None:
+        self.num_slots = num_slots
+        self.num_columns = num_columns
+        self.device = device
+        self.buffers: list[tuple[Tensor, Tensor]] = []
+
+    def region(self, slots: Sequence[int], starts: Sequence[int], num_nodes: int) -> Region:
+        """Plan one pass. Raises IndexError when a row would run past its last column."""
+        first = slots[0]
+        width = max(starts) + num_nodes
+        if width > self.num_columns:
+            raise IndexError(f"column {width - 1} of a cache of {self.num_columns} columns; raise max_len")
+        neighbours = all(slot == first + i for i, slot in enumerate(slots))
+        rows = None if neighbours else torch.tensor(slots, device=self.device)
+        flat = None
+        if not neighbours or any(start != starts[0] for start in starts):
+            begin = torch.tensor([s * self.num_columns + c for s, c in zip(slots, starts, strict=True)])
+            flat = (begin[:, None] + torch.arange(num_nodes)).flatten().to(self.device, non_blocking=True)
+        return Region(tuple(slots), tuple(starts), num_nodes, width, rows, flat)
+
+    def update(
+        self, layer: int, region: Region, key: Float[Tensor, "B H N Dk"], value: Float[Tensor, "B H N Dv"]
+    ) -> tuple[Float[Tensor, "B H L Dk"], Float[Tensor, "B H L Dv"]]:
+        """Write the new rows of one layer and return all L columns, as views where the slots are neighbours."""
+        while len(self.buffers) <= layer:
+            self.buffers.append((self._zeros(key), self._zeros(value)))
+        keys, values = self.buffers[layer]
+        return self._write_and_read(keys, region, key), self._write_and_read(values, region, value)
+
+    def _zeros(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "S C H D"]:
+        shape = (self.num_slots, self.num_columns, like.shape[1], like.shape[3])
+        return torch.zeros(shape, dtype=like.dtype, device=self.device)
+
+    def _write_and_read(
+        self, buffer: Float[Tensor, "S C H D"], region: Region, new: Float[Tensor, "B H N D"]
+    ) -> Float[Tensor, "B H L D"]:
+        first, num_rows = region.slots[0], len(region.slots)
+        if region.flat_index is None:
+            start = region.starts[0]
+            buffer[first : first + num_rows, start : start + region.num_nodes] = new.transpose(1, 2)
+        else:
+            flat = buffer.flatten(0, 1)
+            flat.index_copy_(0, region.flat_index, new.transpose(1, 2).flatten(0, 1))
+        if region.rows is None:
+            return buffer[first : first + num_rows, : region.width].transpose(1, 2)
+        return buffer[:, : region.width].index_select(0, region.rows).transpose(1, 2)
+
+    def move(self, slots: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy single columns inside their slots: column `sources[i]` of `slots[i]` to column `targets[i]`."""
+        base = torch.tensor(slots) * self.num_columns
+        source = (base + torch.tensor(sources)).to(self.device, non_blocking=True)
+        target = (base + torch.tensor(targets)).to(self.device, non_blocking=True)
+        for pair in self.buffers:
+            for buffer in pair:
+                flat = buffer.flatten(0, 1)
+                flat.index_copy_(0, target, flat.index_select(0, source))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.numel() * buffer.element_size() for pair in self.buffers for buffer in pair)
+
+    @property
+    def bytes_per_column(self) -> int:
+        """Bytes of one token's keys and values over all layers; 0 before the first pass."""
+        return self.num_bytes // (self.num_slots * self.num_columns)

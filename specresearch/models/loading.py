@@ -1,0 +1,97 @@
+"""Finding and loading weights: the zoo that ships with the package, a local folder, or the hub."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+ZOO = Path(__file__).parent.parent / "zoo"
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+class ModelNotLoadedError(ValueError):
+    """A model is missing, unreadable or damaged; the message says which and what to do."""
+
+
+def resolve(model: str) -> str:
+    """`zoo:name` becomes the folder in the package; a path or hub id stays. An unknown zoo name lists those there are."""
+    if not model.startswith("zoo:"):
+        return model
+    names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
+    if model.removeprefix("zoo:") not in names:
+        raise ModelNotLoadedError(f"{model!r} is not in the zoo; there are: {', '.join(f'zoo:{n}' for n in names)}")
+    return str(ZOO / model.removeprefix("zoo:"))
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_dtype(dtype: str, device: str) -> torch.dtype:
+    """auto is bfloat16 on CUDA and float32 on the CPU."""
+    if dtype == "auto":
+        return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r} is unknown; choose one of auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def load_tokenizer(model: str, **kwargs: Any) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(resolve(model), **kwargs)
+
+
+def load_model(
+    model: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer, on `device` (auto: the GPU if there is one) in `dtype`.
+
+    allow_pickle: also accept weights that are not safetensors. device may be a device_map name such as "balanced".
+    Raises ModelNotLoadedError with the reason.
+    """
+    path = resolve(model)
+    device = default_device() if device == "auto" else device
+    spread = device in ("balanced", "sequential", "balanced_low_0")
+    if not spread and torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
+    common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **common)
+        tokenizer = AutoTokenizer.from_pretrained(path, **common)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=resolve_dtype(dtype, "cuda" if spread else device),
+            use_safetensors=None if allow_pickle else True,
+            **({"device_map": device} if spread else {}),
+            **common,
+        )
+    except (SafetensorError, RuntimeError) as error:
+        raise ModelNotLoadedError(f"the weights of {model!r} are damaged or do not fit its config: {error}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelNotLoadedError(_explain(model, path, error)) from error
+    return (loaded if spread else loaded.to(device)), tokenizer
+
+
+def _explain(model: str, path: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "safetensors" in reason and "pickle" not in reason:
+        return f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, set target.allow_pickle=true"
+    if Path(path).exists():
+        return f"the folder {path} does not hold a usable causal LM: {reason}"
+    return (
+        f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the spelling and the network, "
+        "or use target=tiny, which ships with the package"
+    )

@@ -1,0 +1,159 @@
+"""What passes between drafting, verifying and accepting: a tree of drafts, and what the target agreed to.
+
+Shape legend, used in every annotation of the package:
+B rows (requests in this step), N nodes of a draft tree (root included), D path length (deepest accepted path, root
+included), V vocabulary, H hidden size, S cache slots, L cache columns read in this step.
+
+Node 0 is the last committed token, whose keys and values are not in the cache yet; nodes 1..N-1 are drafts. Row i of the
+target's logits and row i of `draft_probs` both mean "the distribution after node i".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of a draft tree: node i hangs below `parents[i] < i`; the root's parent is -1.
+
+    is_chain: parents[i] == i - 1 for every row. A Python bool, so that fast paths cost no device sync.
+    max_depth, max_children: host-side bounds on the tree; a builder that knows them saves the sync of finding out.
+    """
+
+    parents: Int[Tensor, "#B N"]
+    is_chain: bool = False
+    max_depth: int = -1
+    max_children: int = -1
+
+    def __post_init__(self) -> None:
+        if self.max_depth < 0 or self.max_children < 0:
+            num_nodes = self.parents.shape[1]
+            depth = num_nodes - 1 if self.is_chain else int(self.depth.max())  # sync
+            width = min(num_nodes - 1, 1) if self.is_chain else int(self._num_siblings_before.max()) + 1  # sync
+            object.__setattr__(self, "max_depth", depth)
+            object.__setattr__(self, "max_children", width if num_nodes > 1 else 0)
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def chain(num_nodes: int, device: torch.device | str = "cpu") -> "Topology":
+        """The chain of `num_nodes` nodes, root included; instances are shared."""
+        return Topology(torch.arange(-1, num_nodes - 1, device=device)[None], is_chain=True)
+
+    @staticmethod
+    def from_parents(parents: Int[Tensor, "#B N"]) -> "Topology":
+        """A tree from its parents. Raises ValueError unless parents[0] == -1 and 0 <= parents[i] < i."""
+        index = torch.arange(parents.shape[1], device=parents.device)
+        valid = (parents < index) & (parents >= 0)
+        valid[:, 0] = parents[:, 0] == -1
+        if not bool(valid.all()):
+            row, node = (~valid).nonzero()[0].tolist()
+            raise ValueError(
+                f"parents[{row}, {node}] = {int(parents[row, node])}: the root's parent is -1 and every other parent "
+                "comes before its child; sort the nodes by depth"
+            )
+        return Topology(parents, is_chain=bool((parents == index - 1).all()))
+
+    @staticmethod
+    def from_paths(paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> "Topology":
+        """A static tree from its nodes' paths of child ranks, e.g. [(0,), (1,), (0, 0)]. A missing prefix is a ValueError."""
+        ordered = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
+        index = {(): 0} | {path: i + 1 for i, path in enumerate(ordered)}
+        for path in ordered:
+            if path[:-1] not in index:
+                raise ValueError(f"path {list(path)} has no parent {list(path[:-1])}: list every prefix of every path")
+        parents = [-1] + [index[path[:-1]] for path in ordered]
+        return Topology.from_parents(torch.tensor([parents], device=device))
+
+    @property
+    def num_nodes(self) -> int:
+        return self.parents.shape[1]
+
+    @cached_property
+    def ancestors(self) -> Bool[Tensor, "#B N N"]:
+        """ancestors[b, i, j]: node j lies on the path from the root to node i, i included."""
+        num_nodes = self.num_nodes
+        if self.is_chain:
+            return torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=self.parents.device).tril()[None]
+        index = torch.arange(num_nodes, device=self.parents.device)
+        reach = (self.parents[:, :, None] == index) | (index[:, None] == index)
+        hops = 1
+        while hops < num_nodes - 1:  # a path doubles its reach in each product
+            reach = (reach.float() @ reach.float()) > 0
+            hops *= 2
+        return reach
+
+    @cached_property
+    def depth(self) -> Int[Tensor, "#B N"]:
+        """Edges between the root and each node."""
+        return self.ancestors.sum(-1) - 1
+
+    @cached_property
+    def _num_siblings_before(self) -> Int[Tensor, "#B N"]:
+        same = self.parents[:, :, None] == self.parents[:, None, :]
+        return same.tril(-1).sum(-1)
+
+    @cached_property
+    def children(self) -> Int[Tensor, "#B N R"]:
+        """The children of each node in index order, padded with -1; R = `max_children`."""
+        rows, num_nodes = self.parents.shape
+        table = self.parents.new_full((rows, num_nodes, self.max_children + 1), -1)
+        row = torch.arange(rows, device=self.parents.device)[:, None]
+        node = torch.arange(1, num_nodes, device=self.parents.device)[None]
+        table[row, self.parents[:, 1:], self._num_siblings_before[:, 1:]] = node
+        return table[:, :, : self.max_children]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Drafts for every row.
+
+    token_ids: the root (last committed token) and the drafts; positions from `lengths` on are padding.
+    lengths: valid nodes of each row, root included; 1 = nothing drafted. In a tree, valid nodes come first.
+    draft_probs: row i holds q(. | path to node i), from which the children of node i were really sampled, siblings in
+        index order. None: the drafts were chosen deterministically, i.e. each is a point mass.
+    with_replacement: siblings were drawn independently from q; otherwise each was drawn from what was left of q.
+    scores: the drafter's confidence in each node, for controllers and plots.
+    probe: nodes verified for information only, never accepted.
+    """
+
+    token_ids: Int[Tensor, "B N"]
+    topology: Topology
+    lengths: Int[Tensor, " B"]
+    draft_probs: Float[Tensor, "B N V"] | None = None
+    with_replacement: bool = False
+    scores: Float[Tensor, "B N"] | None = None
+    probe: Bool[Tensor, "#B N"] | None = None
+
+    @staticmethod
+    def chain(
+        token_ids: Int[Tensor, "B N"],
+        lengths: Int[Tensor, " B"],
+        draft_probs: Float[Tensor, "B N V"] | None = None,
+    ) -> "Proposal":
+        """A chain in every row; a chain of one node is plain autoregressive decoding."""
+        return Proposal(token_ids, Topology.chain(token_ids.shape[1], token_ids.device), lengths, draft_probs)
+
+    @cached_property
+    def acceptable(self) -> Bool[Tensor, "B N"]:
+        """Nodes that a rule may accept: valid, and not probes."""
+        valid = torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
+        return valid if self.probe is None else valid & ~self.probe
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the target agreed to.
+
+    path: accepted nodes, root first, padded with -1.
+    num_accepted: accepted drafts; root and bonus token not counted.
+    next_token: the bonus token (everything on a path accepted) or the recovered one (first rejection).
+    """
+
+    path: Int[Tensor, "B D"]
+    num_accepted: Int[Tensor, " B"]
+    next_token: Int[Tensor, " B"]

@@ -1,0 +1,52 @@
+"""What every proposer is. The engine knows this file and no other of the package."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from specresearch.batch import Batch, RequestState
+from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.proposal import Proposal, Verdict
+
+
+class Proposer(ABC):
+    """Guesses what the target will say next.
+
+    A row keeps its `slot` for as long as its request runs: a proposer with state keeps it by slot.
+
+    num_draft_tokens: the most drafts it proposes for a row in one step.
+    hidden_layers: the target's hidden states that `start` and `observe` want, in the adapter's numbering.
+    """
+
+    num_draft_tokens: int = 0
+    hidden_layers: tuple[int, ...] = ()
+
+    @property
+    def max_nodes(self) -> int:
+        """The most nodes it proposes for a row, root included."""
+        return self.num_draft_tokens + 1
+
+    def bind(self, target: CausalLM, num_slots: int) -> None:
+        """Called once, before anything is decoded: allocate state, and refuse a target that does not fit."""
+
+    def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
+        """Requests were admitted. output: hidden states of prompt[:-1], right-padded; None when every prompt has
+        one token."""
+
+    @abstractmethod
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        """Drafts for every row, at most `budget[b]` of them; 0 means none."""
+
+    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+        """What became of the drafts. The verdict lies on the host; `batch` already holds the new tokens."""
+
+    def finish(self, slots: Sequence[int]) -> None:
+        """Requests left: free their state."""
+
+
+def check_num_draft_tokens(num_draft_tokens: int) -> int:
+    """Raises ValueError unless positive."""
+    if num_draft_tokens < 1:
+        raise ValueError(
+            f"proposer.num_draft_tokens={num_draft_tokens} must be at least 1; leave the proposer out to decode plainly"
+        )
+    return num_draft_tokens

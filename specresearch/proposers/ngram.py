@@ -1,0 +1,75 @@
+"""Prompt lookup: what followed the last few tokens when they occurred before, earlier in the same request.
+
+Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding) and Yang et al. (arXiv 2304.04487).
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from specresearch.batch import Batch, RequestState
+from specresearch.proposal import Proposal
+from specresearch.proposers.base import Proposer, check_num_draft_tokens
+
+
+class NGram(Proposer):
+    """Longest suffix match from n_max down to n_min tokens; the most recent occurrence wins.
+
+    Needs no model and no training. The drafts are point masses, so they are lossless at every temperature.
+    """
+
+    def __init__(self, num_draft_tokens: int = 10, n_max: int = 4, n_min: int = 2) -> None:
+        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+        if not 1 <= n_min <= n_max:
+            raise ValueError(f"proposer.n_min={n_min}, n_max={n_max}: need 1 <= n_min <= n_max")
+        self.n_max, self.n_min = n_max, n_min
+        self._indexes: dict[int, NGramIndex] = {}
+
+    def start(self, rows: Sequence[RequestState], output: object) -> None:
+        for row in rows:
+            self._indexes[row.slot] = NGramIndex(self.n_min, self.n_max)
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        drafts = []
+        for row, allowed in zip(batch.rows, budget, strict=True):
+            index = self._indexes[row.slot]
+            index.grow(row.tokens)
+            drafts.append([row.tokens[-1], *index.continuation(row.tokens, allowed)])
+        width = max(map(len, drafts))
+        padded = [draft + [0] * (width - len(draft)) for draft in drafts]
+        lengths = torch.tensor([len(draft) for draft in drafts], device=batch.device)
+        return Proposal.chain(torch.tensor(padded, device=batch.device), lengths)
+
+    def finish(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            del self._indexes[slot]
+
+
+class NGramIndex:
+    """Where each n-gram of a growing context was last followed by something. Growing costs (n_max - n_min + 1) per token."""
+
+    def __init__(self, n_min: int, n_max: int) -> None:
+        self.sizes = range(n_max, n_min - 1, -1)
+        self._next: dict[tuple[int, ...], int] = {}
+        self._num_seen = 0
+
+    def grow(self, tokens: Sequence[int]) -> None:
+        """Take in the tokens that are new since the last call."""
+        for position in range(max(self._num_seen, 1), len(tokens)):
+            for size in self.sizes:
+                if size <= position:
+                    self._next[tuple(tokens[position - size : position])] = position
+        self._num_seen = len(tokens)
+
+    def continuation(self, tokens: Sequence[int], num: int) -> list[int]:
+        """Up to `num` tokens that followed the longest known suffix; an overlapping match repeats its period."""
+        if num <= 0:
+            return []
+        for size in self.sizes:
+            begin = self._next.get(tuple(tokens[-size:])) if size <= len(tokens) else None
+            if begin is not None:
+                period = len(tokens) - begin
+                if period >= num:
+                    return list(tokens[begin : begin + num])
+                return [tokens[begin + i % period] for i in range(num)]
+        return []

@@ -1,0 +1,188 @@
+"""How one request wants its tokens chosen, and the one function that turns logits into that distribution.
+
+Target and draft go through the same function, so that p and q differ only by their logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+DRAFT_STREAM, ACCEPT_STREAM = 0, 1
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Per-request settings.
+
+    temperature: 0 is greedy. top_k: 0 is off. top_p in (0, 1]. min_p in [0, 1): drop tokens less likely than min_p times
+    the likeliest. Applied in this order: penalties, temperature, top-k, top-p, min-p.
+    repetition_penalty: divides (multiplies, when negative) the logits of tokens in prompt or output.
+    presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once / once per occurrence.
+    seed: the same seed gives the same tokens whatever else is in the batch; None lets the engine choose one.
+    stop: strings that end the output, which is cut before them; stop_token_ids: token ids that end it, kept.
+    logprobs: None, or the number of alternatives to report beside each token's own log-probability (raw logits).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        checks = (
+            (self.temperature >= 0, "temperature", "must be 0 (greedy) or above"),
+            (self.top_k >= 0, "top_k", "must be 0 (off) or above"),
+            (0 < self.top_p <= 1, "top_p", "must lie in (0, 1]; 1 turns it off"),
+            (0 <= self.min_p < 1, "min_p", "must lie in [0, 1); 0 turns it off"),
+            (self.repetition_penalty > 0, "repetition_penalty", "must be above 0; 1 turns it off"),
+            (self.max_new_tokens >= 1, "max_new_tokens", "must be at least 1"),
+            (self.logprobs is None or self.logprobs >= 0, "logprobs", "must be null or 0 and above"),
+            (all(self.stop), "stop", "must not hold an empty string, which would stop every output at once"),
+        )
+        for passed, name, rule in checks:
+            if not passed:
+                raise ValueError(f"sampling.{name}={getattr(self, name)!r} {rule}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def has_penalty(self) -> bool:
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+@dataclass
+class SamplingBatch:
+    """The parameters of the rows of one step, and their randomness.
+
+    positions: number of tokens each row has generated so far. Draws depend on (seed, position, stream) only, hence not on
+        the other rows, nor on how many steps it took to get here.
+    prompt_counts, output_counts: occurrences of each token, kept only when a row has a penalty.
+    """
+
+    params: Sequence[SamplingParams]
+    seeds: Sequence[int]
+    positions: Sequence[int]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    prompt_counts: Int[Tensor, "B V"] | None = None
+    output_counts: Int[Tensor, "B V"] | None = None
+
+    @cached_property
+    def all_greedy(self) -> bool:
+        return all(p.is_greedy for p in self.params)
+
+    @cached_property
+    def has_penalty(self) -> bool:
+        return any(p.has_penalty for p in self.params)
+
+    def column(self, name: str) -> Float[Tensor, "B 1 1"]:
+        """One parameter of every row."""
+        values = [float(getattr(p, name)) for p in self.params]
+        return torch.tensor(values, device=self.device)[:, None, None]
+
+    def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
+        """`num` draws from [0, 1) for each row, in double precision; the first ones do not depend on `num`."""
+        generator = torch.Generator()
+        rows = []
+        for seed, position in zip(self.seeds, self.positions, strict=True):
+            generator.manual_seed(_mix(_mix(seed & _MASK64) + 2 * position + stream) >> 32)
+            rows.append(torch.rand(num, generator=generator, dtype=torch.float64))
+        return torch.stack(rows).to(self.device, non_blocking=True)
+
+
+def _mix(value: int) -> int:
+    """The finaliser of splitmix64 (Steele et al. 2014): neighbouring inputs give unrelated outputs."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return value ^ (value >> 31)
+
+
+def penalize(
+    logits: Float[Tensor, "B N V"],
+    sampling: SamplingBatch,
+    path_tokens: Int[Tensor, "B M"] | None = None,
+    on_path: Bool[Tensor, "#B N M"] | None = None,
+) -> Float[Tensor, "B N V"]:
+    """Logits after repetition, presence and frequency penalties.
+
+    path_tokens, on_path: drafts not committed yet, and which of them precede each row of logits; with them the penalties
+        under speculation are exactly those of plain decoding.
+    """
+    if not sampling.has_penalty:
+        return logits
+    assert sampling.prompt_counts is not None and sampling.output_counts is not None
+    counts = sampling.output_counts[:, None].to(logits.dtype).expand_as(logits)
+    if path_tokens is not None and on_path is not None:
+        rows, num, _ = logits.shape
+        index = path_tokens[:, None].expand(rows, num, -1)
+        counts = counts.scatter_add(2, index, on_path.to(counts.dtype).expand(rows, num, -1))
+    seen = (counts > 0) | (sampling.prompt_counts > 0)[:, None]
+    repetition = sampling.column("repetition_penalty").to(logits.dtype)
+    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+    logits = torch.where(seen, scaled, logits)
+    logits = logits - sampling.column("frequency_penalty").to(logits.dtype) * counts
+    return logits - sampling.column("presence_penalty").to(logits.dtype) * (counts > 0)
+
+
+def logits_to_probs(
+    logits: Float[Tensor, "B N V"],
+    sampling: SamplingBatch,
+    path_tokens: Int[Tensor, "B M"] | None = None,
+    on_path: Bool[Tensor, "#B N M"] | None = None,
+) -> Float[Tensor, "B N V"]:
+    """The distribution each row samples from, in float32 (float64 for float64 logits). Greedy rows are one-hot."""
+    logits = penalize(logits if logits.dtype == torch.float64 else logits.float(), sampling, path_tokens, on_path)
+    params = sampling.params
+    temperature = sampling.column("temperature").to(logits.dtype)
+    scaled = logits / torch.where(temperature > 0, temperature, 1.0)
+    if any(p.top_k for p in params) or any(p.top_p < 1 for p in params):
+        scaled = _truncate(scaled, sampling)
+    probs = scaled.softmax(-1)
+    if any(p.min_p for p in params):
+        floor = sampling.column("min_p").to(probs.dtype) * probs.amax(-1, keepdim=True)
+        probs = probs.where(probs >= floor, 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    if any(p.is_greedy for p in params):
+        one_hot = torch.zeros_like(probs).scatter_(2, logits.argmax(-1, keepdim=True), 1.0)
+        probs = torch.where(temperature > 0, probs, one_hot)
+    return probs
+
+
+def _truncate(logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Float[Tensor, "B N V"]:
+    """-inf outside the top-k tokens, and outside the fewest tokens whose probability reaches top-p."""
+    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    top_k = sampling.column("top_k")
+    dropped = (rank >= top_k) & (top_k > 0)
+    ordered = ordered.masked_fill(dropped, float("-inf"))
+    probs = ordered.softmax(-1)
+    before = probs.cumsum(-1) - probs
+    top_p = sampling.column("top_p")
+    dropped = dropped | ((before >= top_p) & (top_p < 1) & (rank > 0))
+    return logits.masked_fill(torch.zeros_like(dropped).scatter_(2, index, dropped), float("-inf"))
+
+
+def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """One index per row with probability proportional to its weight; an index of weight zero is never drawn."""
+    cumulative = weights.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, point, right=True)[:, 0]
