@@ -23,7 +23,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
-            raise ValueError(f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)")
+            raise ValueError(
+                f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)"
+            )
 
 
 @dataclass(frozen=True)

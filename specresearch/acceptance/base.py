@@ -1,6 +1,6 @@
 """What every acceptance rule is: a pure function of tensors."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,12 +10,15 @@ from specresearch.proposal import Proposal, Verdict
 from specresearch.sampling import SamplingBatch
 
 
+@runtime_checkable
 class AcceptanceSampler(Protocol):
     """lossless: the output has exactly the target's distribution, whatever the drafts."""
 
     lossless: bool
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict: ...
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict: ...
 
 
 def drafts_on_path(proposal: Proposal) -> Bool[Tensor, "#B N N"]:

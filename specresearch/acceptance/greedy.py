@@ -6,7 +6,7 @@ from torch import Tensor
 
 from specresearch.acceptance.base import drafts_on_path, follow
 from specresearch.proposal import Proposal, Verdict
-from specresearch.sampling import SamplingBatch, penalize
+from specresearch.sampling import SamplingBatch, argmax, penalize
 
 
 class Greedy:
@@ -29,7 +29,7 @@ def accept_argmax(proposal: Proposal, target_logits: Float[Tensor, "B N V"], sam
     tokens, topology = proposal.token_ids, proposal.topology
     if sampling.has_penalty:
         target_logits = penalize(target_logits, sampling, tokens, drafts_on_path(proposal))
-    best = target_logits.argmax(-1)  # [B, N]
+    best = argmax(target_logits)  # [B, N]
     if topology.is_chain:
         agrees = (tokens[:, 1:] == best[:, :-1]) & proposal.acceptable[:, 1:]
         num_accepted = agrees.long().cumprod(1).sum(1)

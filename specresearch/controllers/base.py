@@ -1,11 +1,12 @@
 """What every controller is: a budget of drafts for each row of a step, and a look at what came of it."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 
 
+@runtime_checkable
 class Controller(Protocol):
     """Lives on the host: a budget must be known before anything is launched."""
 

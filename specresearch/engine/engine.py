@@ -14,8 +14,8 @@ from specresearch.controllers import Controller, Fixed
 from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord
 from specresearch.models.causal_lm import CausalLM
-from specresearch.proposers import Autoregressive, Proposer
 from specresearch.proposal import Proposal, Verdict
+from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
 
 
@@ -76,11 +76,12 @@ class Engine:
         finally:
             self.abort()
 
+    @torch.inference_mode()
     def step(self) -> StepRecord:
         """One round for every running request: at least one token each."""
         prefill_time = self._prefill(self.scheduler.admit())
-        batch = Batch(self.scheduler.running, self.target.device, self.target.vocab_size, self._decode)
         clock = StepClock(self.target.device)
+        batch = Batch(self.scheduler.running, self.target.device, self.target.vocab_size, self._decode)
         proposal = self.proposer.propose(batch, self._budget(batch))
         clock.lap("propose")
         output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)

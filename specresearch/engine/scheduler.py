@@ -51,7 +51,8 @@ class Scheduler:
             state = RequestState(request, slot, seed, self.target.eos_token_ids, self.target.max_len, arrival)
             self.counts[state] = Counts()
             admitted.append(state)
-        self.running = sorted([*self.running, *admitted], key=lambda row: row.slot)
+        if admitted:
+            self.running = sorted([*self.running, *admitted], key=lambda row: row.slot)
         return admitted
 
     def retire(self) -> list[tuple[RequestState, Counts]]:

@@ -55,9 +55,15 @@ class AttentionPlan:
                 self._biases[window, repeats] = self._make_bias(window)
         return self._biases[window, repeats]
 
+    def full_bias(self, window: int | None = None) -> Float[Tensor, "B 1 N L"]:
+        """`bias` with every row written out, zeros where nothing is masked."""
+        shape = (len(self.starts), 1, self.num_nodes, self.width)
+        bias = self._make_bias(window)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device) if bias is None else bias.expand(shape)
+
     def _make_bias(self, window: int | None) -> Float[Tensor, "#B 1 N L"] | None:
         uniform = all(start == self.starts[0] for start in self.starts)
-        if self.num_nodes == 1 and uniform and window is None:
+        if self.num_nodes == 1 and uniform and window is None and self.width == self.starts[0] + 1:
             return None
         starts = torch.tensor(self.starts[:1] if uniform else self.starts, device=self.device)
         rows = max(len(starts), self.topology.parents.shape[0])
@@ -103,9 +109,7 @@ def slot_attention(
         return _flash(query, key, value, attention_plan, scaling, sliding_window), None
     windowed = sliding_window is not None and attention_plan.width > sliding_window
     if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1
-        )
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1)
         return out.transpose(1, 2), None
     folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
     bias = attention_plan.bias(sliding_window, repeats=group)

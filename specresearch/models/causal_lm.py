@@ -4,28 +4,32 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
 from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.compiled import MAX_TOKENS, CompiledForward
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
 from specresearch.models.kv_cache import SlotCache
 from specresearch.proposal import Proposal, Topology, Verdict
 
+FEW_TOKENS = 16
+MIN_FILL = 0.9
 SELF_TEST_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """logits: row i is the distribution after node i. hidden: the layers asked for, in that order."""
+    """logits: row i is the distribution after node i. hidden: the layers asked for, in that order, at all M tokens fed."""
 
     logits: Float[Tensor, "B N V"]
-    hidden: tuple[Float[Tensor, "B N H"], ...] = ()
+    hidden: tuple[Float[Tensor, "B M H"], ...] = ()
 
 
 class CausalLM:
@@ -55,6 +59,7 @@ class CausalLM:
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.adapter = HFAdapter(model, attention)
+        self._compiled: CompiledForward | None = None
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
             raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
@@ -68,12 +73,27 @@ class CausalLM:
             self._self_test()
 
     @classmethod
-    def from_pretrained(cls, model: str, *, max_len: int | None = None, attention: str = "slot", prefill_chunk: int = 1024,
-                        self_test: bool = True, **load: Any) -> Self:
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        max_len: int | None = None,
+        attention: str = "slot",
+        prefill_chunk: int = 1024,
+        self_test: bool = True,
+        **load: Any,
+    ) -> "CausalLM":
         """Load by zoo name (`zoo:tiny`), local path or hub id; `load`: see `loading.load_model`."""
         loaded, tokenizer = loading.load_model(model, **load)
-        return cls(loaded, tokenizer, max_len=max_len, attention=attention, prefill_chunk=prefill_chunk, name=model,
-                   self_test=self_test)
+        return cls(
+            loaded,
+            tokenizer,
+            max_len=max_len,
+            attention=attention,
+            prefill_chunk=prefill_chunk,
+            name=model,
+            self_test=self_test,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -128,6 +148,10 @@ class CausalLM:
             )
         self._use_cache(SlotCache(num_slots, num_columns, self.device))
 
+    def compile_steps(self) -> None:
+        """Run passes of one or two tokens, i.e. a draft's steps, as compiled graphs; needs a C++ compiler on a CPU."""
+        self._compiled = self._compiled or CompiledForward(self.adapter)
+
     def acquire(self) -> int | None:
         """The lowest free slot, emptied; None when all are taken."""
         if not self._free:
@@ -149,6 +173,10 @@ class CausalLM:
         logit_rows: Int[Tensor, " R"] | None = None,
         hidden_layers: Sequence[int] = (),
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        few = topology.is_chain and topology.num_nodes <= MAX_TOKENS and not hidden_layers
+        if few and self._compiled is not None:
+            logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
+            return (logits if logit_rows is None else logits.flatten(0, 1).index_select(0, logit_rows)[None]), ()
         starts = tuple(self.lengths[slot] for slot in slots)
         region = self.cache.region(slots, starts, topology.num_nodes)
         plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, flash=self.adapter.flash)
@@ -163,35 +191,46 @@ class CausalLM:
         logits, hidden = self._forward(slots, proposal.token_ids, proposal.topology, None, hidden_layers)
         return ModelOutput(logits, hidden)
 
-    def extend(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], *, want_logits: bool = True,
-               hidden_layers: Sequence[int] = ()) -> ModelOutput:
+    def extend(
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        *,
+        want_logits: bool = True,
+        hidden_layers: Sequence[int] = (),
+    ) -> ModelOutput:
         """Append committed tokens, ragged, in chunks; each row needs at least one where logits are wanted.
 
         Returns the logits after each row's last token, [B, 1, V] ([B, 0, V] unless wanted), and the hidden states of all
         appended tokens, right-padded.
         """
-        longest = max(len(row) for row in tokens)
         counts = [len(row) for row in tokens]
-        last: list[Tensor | None] = [None] * len(slots)
-        hidden: list[tuple[Tensor, ...]] = []
-        for begin in range(0, longest, self.prefill_chunk):
-            rows = [i for i, row in enumerate(tokens) if len(row) > begin]
-            parts = [tokens[i][begin : begin + self.prefill_chunk] for i in rows]
-            width = max(len(part) for part in parts)
-            ids = torch.tensor([[*part, *([0] * (width - len(part)))] for part in parts]).to(self.device)
-            final = [k for k, i in enumerate(rows) if counts[i] <= begin + width] if want_logits else []
-            at = torch.tensor([k * width + len(parts[k]) - 1 for k in final], dtype=torch.long).to(self.device)
-            chunk_slots = [slots[i] for i in rows]
-            logits, states = self._forward(chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers)
-            for row, k in enumerate(final):
-                last[rows[k]] = logits[0, row]
+        last: dict[int, Tensor] = {}
+        states: list[list[list[Tensor]]] = [[[] for _ in slots] for _ in hidden_layers]
+        for rows, begin, width in _passes(counts, self.prefill_chunk):
+            parts = [list(tokens[row][begin : begin + width]) for row in rows]
+            ids = torch.tensor([part + [0] * (width - len(part)) for part in parts]).to(self.device, non_blocking=True)
+            ending = [i for i, row in enumerate(rows) if counts[row] <= begin + width] if want_logits else []
+            at = torch.tensor([i * width + len(parts[i]) - 1 for i in ending], dtype=torch.long).to(self.device)
+            chunk_slots = [slots[row] for row in rows]
+            logits, hidden = self._forward(chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers)
+            last |= {rows[i]: logits[0, k] for k, i in enumerate(ending)}
             for slot, part in zip(chunk_slots, parts, strict=True):
                 self.lengths[slot] += len(part)
-            hidden.append(tuple(_spread(state, rows, len(slots)) for state in states))
-        done = [row for row in last if row is not None]
-        logits = torch.stack(done)[:, None] if done else torch.empty((len(slots), 0, self.vocab_size), device=self.device)
-        joined = tuple(torch.cat(parts, dim=1) for parts in zip(*hidden, strict=True))
-        return ModelOutput(logits, joined)
+            for layer, state in zip(states, hidden, strict=True):
+                for i, row in enumerate(rows):
+                    layer[row].append(state[i, : len(parts[i])])
+        if not want_logits:
+            joined = torch.empty((len(slots), 0, self.vocab_size), dtype=self.dtype, device=self.device)
+        else:
+            joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
+        return ModelOutput(joined, tuple(self._join(layer) for layer in states))
+
+    def _join(self, rows: list[list[Tensor]]) -> Float[Tensor, "B N H"]:
+        """The chunks of each row, one after the other, right-padded with zeros."""
+        width = next(chunks[0].shape[-1] for chunks in rows if chunks)
+        nothing = torch.zeros((0, width), dtype=self.dtype, device=self.device)
+        return pad_sequence([torch.cat([nothing, *chunks]) for chunks in rows], batch_first=True)
 
     def append(self, slots: Sequence[int], tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B 1 V"]:
         """Append one token to every row, which never leaves the device; the logits after it."""
@@ -200,6 +239,7 @@ class CausalLM:
             self.lengths[slot] += 1
         return logits
 
+    @torch.inference_mode()
     def commit(self, slots: Sequence[int], verdict: Verdict) -> None:
         """Keep the keys and values of the accepted path, in consecutive columns; forget everything behind it.
 
@@ -257,12 +297,19 @@ class CausalLM:
             )
 
 
-def _spread(state: Float[Tensor, "b n H"], rows: Sequence[int], num_rows: int) -> Float[Tensor, "B n H"]:
-    if len(rows) == num_rows:
-        return state
-    full = state.new_zeros((num_rows, *state.shape[1:]))
-    full[list(rows)] = state
-    return full
+def _passes(counts: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
+    """Which rows to append together: (rows, first token, number of tokens) of each pass.
+
+    Rows of similar length go together, so that long prompts do not pay for one another's padding.
+    """
+    remaining = sorted((row for row, count in enumerate(counts) if count), key=lambda row: -counts[row])
+    while remaining:
+        longest = counts[remaining[0]]
+        group = [row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS]
+        remaining = remaining[len(group) :]
+        for begin in range(0, longest, chunk):
+            rows = sorted(row for row in group if counts[row] > begin)
+            yield rows, begin, min(chunk, longest - begin)
 
 
 def _available_bytes(device: torch.device) -> int:

@@ -38,7 +38,9 @@ class SlotCacheView(Cache):
         self.store = store
         self.region: Region | None = None
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         assert self.region is not None
         return self.store.update(layer_idx, self.region, key_states, value_states)
 
@@ -62,7 +64,7 @@ class HFAdapter:
             model.set_attn_implementation("eager" if attention == "eager" else "sdpa")
         self.layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
         self._logit_rows: Int[Tensor, " R"] | None = None
-        self._final_hidden: Tensor | None = None
+        self._final_hidden: list[Tensor] | None = None
         head = model.get_output_embeddings()
         if head is None:
             raise UnsupportedModelError(f"{type(model).__name__} has no LM head (get_output_embeddings() is None)")
@@ -77,7 +79,8 @@ class HFAdapter:
         return self.model.config._attn_implementation == _REGISTERED_NAME
 
     def _before_head(self, module: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        self._final_hidden = args[0]
+        if self._final_hidden is not None:
+            self._final_hidden.append(args[0])
         if self._logit_rows is None:
             return args
         return (args[0].flatten(0, 1).index_select(0, self._logit_rows)[None], *args[1:])
@@ -97,32 +100,42 @@ class HFAdapter:
         final norm); FINAL_NORM is what the LM head reads.
         """
         self._logit_rows = logit_rows
+        self._final_hidden = [] if FINAL_NORM in hidden_layers else None
         captured: dict[int, Tensor] = {}
         hooks = [self._capture(k, captured) for k in hidden_layers if k != FINAL_NORM]
-        extra: dict[str, Any] = {}
-        if self.uses_slot_attention:
-            mask = torch.zeros((1, 1, 1, 1), dtype=plan.dtype, device=plan.device)
-            extra["attention_plan"] = plan
-        else:
-            mask = self._library_mask(plan)
         try:
-            output = self.model(
-                input_ids=token_ids,
-                attention_mask=mask,
-                position_ids=position_ids,
-                past_key_values=view,
-                use_cache=True,
-                return_dict=True,
-                **extra,
-            )
+            logits = self.call(token_ids, position_ids, view, plan)
         finally:
             for hook in hooks:
                 hook.remove()
-        if FINAL_NORM in hidden_layers:
-            assert self._final_hidden is not None
-            captured[FINAL_NORM] = self._final_hidden
-        self._final_hidden = None
-        return output.logits, tuple(captured[k] for k in hidden_layers)
+            final, self._final_hidden, self._logit_rows = self._final_hidden, None, None
+        if final is not None:
+            captured[FINAL_NORM] = final[0]
+        return logits, tuple(captured[k] for k in hidden_layers)
+
+    def call(
+        self,
+        token_ids: Int[Tensor, "B N"],
+        position_ids: Int[Tensor, "B N"],
+        view: SlotCacheView,
+        plan: AttentionPlan,
+    ) -> Float[Tensor, "..."]:
+        """The model's own forward: logits [B, N, V], or [1, R, V] where `forward` chose rows."""
+        if self.uses_slot_attention:
+            mask = torch.zeros((1, 1, 1, 1), dtype=self.model.dtype, device=token_ids.device)
+            extra = {"attention_plan": plan}
+        else:
+            mask, extra = self._library_mask(plan), {}
+        output = self.model(
+            input_ids=token_ids,
+            attention_mask=mask,
+            position_ids=position_ids,
+            past_key_values=view,
+            use_cache=True,
+            return_dict=True,
+            **extra,
+        )
+        return output.logits
 
     def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
         if not 0 <= k <= len(self.layers):
@@ -141,16 +154,11 @@ class HFAdapter:
     def _library_mask(self, plan: AttentionPlan) -> Tensor | dict[str, Tensor]:
         """An additive mask (right for sdpa and eager alike), or one for each kind of layer where kinds are mixed."""
 
-        def mask(window: int | None) -> Tensor:
-            bias = plan.bias(window)
-            shape = (len(plan.starts), 1, plan.num_nodes, plan.width)
-            return torch.zeros(shape, dtype=plan.dtype, device=plan.device) if bias is None else bias.expand(shape)
-
         windows = set(self.layer_windows)
         if len(windows) == 1:
-            return mask(windows.pop())
+            return plan.full_bias(windows.pop())
         window = next(w for w in windows if w is not None)
-        return {"full_attention": mask(None), "sliding_attention": mask(window)}
+        return {"full_attention": plan.full_bias(), "sliding_attention": plan.full_bias(window)}
 
 
 def check_model(model: PreTrainedModel) -> list[int | None]:
@@ -162,6 +170,12 @@ def check_model(model: PreTrainedModel) -> list[int | None]:
         raise UnsupportedModelError(
             f"{name} takes its positions from the order of the cache (no position_ids, or ALiBi), which a draft tree breaks; "
             "use a model with rotary or learned positions"
+        )
+    strange = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if strange:
+        raise UnsupportedModelError(
+            f"{name} has layers of kind {', '.join(sorted(strange))}: only full and sliding-window attention can be verified "
+            "as a tree; use another model"
         )
     windows: list[int | None] = []
     for layer in DynamicCache(config=config).layers:
@@ -194,4 +208,6 @@ def _require_flash_attn() -> None:
     try:
         import flash_attn  # noqa: F401
     except ImportError as error:
-        raise ValueError("attention=flash needs flash-attn: pip install 'specresearch[flash]', or use attention=slot") from error
+        raise ValueError(
+            "attention=flash needs flash-attn: pip install 'specresearch[flash]', or use attention=slot"
+        ) from error

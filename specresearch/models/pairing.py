@@ -36,12 +36,13 @@ def check_pair(target: CausalLM, draft: CausalLM) -> None:
     ratio = target.num_parameters / draft.num_parameters
     if ratio < 1:
         warnings.warn(
-            f"the draft ({draft.num_parameters:,} parameters) is larger than the target ({target.num_parameters:,}); are they swapped?",
+            f"the draft has {draft.num_parameters:,} parameters and the target {target.num_parameters:,}; are they swapped?",
             stacklevel=2,
         )
     elif not USUAL_RATIO[0] <= ratio <= USUAL_RATIO[1]:
         warnings.warn(
-            f"the target is {ratio:.1f} times the draft; pairs that pay usually lie between {USUAL_RATIO[0]:g} and {USUAL_RATIO[1]:g}",
+            f"the target is {ratio:.1f} times the draft; pairs that pay lie mostly between {USUAL_RATIO[0]:g} and "
+            f"{USUAL_RATIO[1]:g}",
             stacklevel=2,
         )
 
@@ -53,9 +54,12 @@ def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
         differing = [token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)]
         token = min(differing, key=lambda t: (min(ours.get(t, 1 << 60), theirs.get(t, 1 << 60)), t))
         raise PairMismatchError(
-            f"tokenizers differ in {len(differing)} tokens: the draft maps {token!r} to {theirs.get(token, 'nothing')}, the target to "
-            f"{ours.get(token, 'nothing')}; use a draft of the target's own family"
+            f"tokenizers differ in {len(differing)} tokens: the draft maps {token!r} to {theirs.get(token, 'nothing')}, the "
+            f"target to {ours.get(token, 'nothing')}; use a draft of the target's own family"
         )
     for name in ("bos_token_id", "eos_token_id"):
         if getattr(target, name) != getattr(draft, name):
-            warnings.warn(f"{name} is {getattr(target, name)} for the target and {getattr(draft, name)} for the draft", stacklevel=3)
+            warnings.warn(
+                f"{name} is {getattr(target, name)} for the target and {getattr(draft, name)} for the draft",
+                stacklevel=3,
+            )

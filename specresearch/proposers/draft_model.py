@@ -12,7 +12,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
-from specresearch.sampling import DRAFT_STREAM, draw, logits_to_probs, penalize
+from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
 
 class DraftModel(Proposer):
@@ -20,10 +20,13 @@ class DraftModel(Proposer):
 
     sample: draw drafts from the draft's distribution (as the request's temperature, top-k and top-p shape it) and report it;
     False drafts its likeliest tokens as point masses. Greedy requests always get the likeliest.
+    compile: compile the draft's steps, which pays when the host sets their speed; takes tens of seconds at the first steps.
     """
 
-    def __init__(self, draft: CausalLM, num_draft_tokens: int = 5, sample: bool = True) -> None:
+    def __init__(self, draft: CausalLM, num_draft_tokens: int = 5, sample: bool = True, compile: bool = False) -> None:
         self.draft = draft
+        if compile:
+            draft.compile_steps()
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
         self.sample = sample
 
@@ -72,7 +75,7 @@ class DraftModel(Proposer):
             path = torch.cat(list(drafts), dim=1)
             on_path = torch.ones((1, 1, path.shape[1]), dtype=torch.bool, device=path.device)
         if uniforms is None:
-            return penalize(logits, batch.sampling, path, on_path).argmax(-1), logits
+            return argmax(penalize(logits, batch.sampling, path, on_path)), logits
         q = logits_to_probs(logits, batch.sampling, path, on_path)
         return draw(q[:, 0], uniforms)[:, None], q
 
