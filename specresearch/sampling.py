@@ -129,7 +129,8 @@ def penalize(
     """
     if not sampling.has_penalty:
         return logits
-    assert sampling.prompt_counts is not None and sampling.output_counts is not None
+    assert sampling.prompt_counts is not None
+    assert sampling.output_counts is not None
     counts = sampling.output_counts[:, None].to(logits.dtype).expand_as(logits)
     if path_tokens is not None and on_path is not None:
         rows, num, _ = logits.shape

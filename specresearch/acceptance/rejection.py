@@ -74,10 +74,7 @@ def _reject(
     """p and q after the node `rejected[b, i]` was refused below node i; unchanged where it is -1."""
     happened: Bool[Tensor, "B M 1"] = (rejected >= 0)[:, :, None]
     token = tokens.gather(1, rejected.clamp(min=0))[:, :, None]
-    if q is None:
-        left = p.scatter(2, token, 0.0)
-    else:
-        left = (p - q).clamp(min=0)
+    left = p.scatter(2, token, 0.0) if q is None else (p - q).clamp(min=0)
     total = left.sum(-1, keepdim=True)
     # p == q up to rounding leaves nothing; the rejection itself was then a rounding error
     left = torch.where(total > 0, left / total, p)

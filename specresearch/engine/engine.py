@@ -67,6 +67,8 @@ class Engine:
 
         requests: prompts as text or token ids, decoded with `sampling`, or `Request`s with their own.
         """
+        if self.scheduler.has_work:
+            raise RuntimeError("this engine is still decoding the requests of another call; exhaust or close that iterator first")
         try:
             for number, request in enumerate(requests):
                 self.scheduler.submit(self._as_request(request, sampling or SamplingParams(), str(number)))

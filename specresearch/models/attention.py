@@ -68,12 +68,18 @@ class AttentionPlan:
         starts = torch.tensor(self.starts[:1] if uniform else self.starts, device=self.device)
         rows = max(len(starts), self.topology.parents.shape[0])
         node = torch.arange(self.width, device=self.device) - starts[:, None]  # [B L]: < 0 is the committed past
-        ancestors = self.topology.ancestors
-        table = F.pad(torch.zeros(ancestors.shape, dtype=self.dtype, device=self.device), (1, 1))
-        table[:, :, 1:-1].masked_fill_(~ancestors, float("-inf"))
-        table[:, :, -1] = float("-inf")
-        index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, self.num_nodes, -1)
-        bias = table.expand(rows, -1, -1).gather(2, index)
+        hidden = ~self.topology.ancestors
+        if uniform:
+            begin, end = self.starts[0], self.starts[0] + self.num_nodes
+            bias = torch.zeros((rows, self.num_nodes, self.width), dtype=self.dtype, device=self.device)
+            bias[:, :, begin:end].masked_fill_(hidden, float("-inf"))
+            bias[:, :, end:] = float("-inf")
+        else:
+            table = F.pad(torch.zeros(hidden.shape, dtype=self.dtype, device=self.device), (1, 1), value=float("-inf"))
+            table[:, :, 0] = 0
+            table[:, :, 1:-1].masked_fill_(hidden, float("-inf"))
+            index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, self.num_nodes, -1)
+            bias = table.expand(rows, -1, -1).gather(2, index)
         if window is not None:
             depth = self.topology.depth
             at = depth.expand(rows, -1).gather(1, node.clamp(0, self.num_nodes - 1).expand(rows, -1))

@@ -22,6 +22,8 @@ class ModelNotLoadedError(ValueError):
 
 def resolve(model: str) -> str:
     """`zoo:name` becomes the folder in the package; a path or hub id stays. An unknown zoo name lists those there are."""
+    if not model:
+        raise ModelNotLoadedError("no model is named; set target.model=, or draft= for a draft model, to a folder or a hub id")
     if not model.startswith("zoo:"):
         return model
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))

@@ -1,0 +1,234 @@
+"""Our engine against the transformers library's own generation: same models, prompts and settings, in one process.
+
+    python scripts/compare_transformers.py --output experiments/compare_transformers/results.json
+
+Ours and theirs take turns on every prompt, and who goes first alternates. Each ratio is ours over theirs in tokens per
+second, for the whole call and for decoding alone (from the first delivery of tokens to the last); printed are the median
+over prompts and its bootstrap 95% interval. Both sides decode greedily past end tokens, so that every output has the same
+length, and the outputs are compared token for token.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.config import conf_dir
+from specresearch.models import loading
+from specresearch.proposers import DraftModel, NGram
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One call for one or more prompts. Seconds; decode_* leave out everything up to the first delivery of tokens."""
+
+    num_tokens: int
+    seconds: float
+    decode_tokens: int
+    decode_seconds: float
+    outputs: tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Comparison:
+    """ours and theirs decode the same list of prompts."""
+
+    name: str
+    ours: Callable[[list[list[int]]], Timing]
+    theirs: Callable[[list[list[int]]], Timing]
+    group: int = 1
+    ratios: list[float] = field(default_factory=list)
+    decode_ratios: list[float] = field(default_factory=list)
+    num_equal: int = 0
+    num_outputs: int = 0
+
+
+class FirstDelivery(BaseStreamer):
+    """Notes when the first tokens after the prompt arrive, and how many they are."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.time = 0.0
+        self.num_tokens = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            self.time, self.num_tokens = time.perf_counter(), value.numel()
+
+    def end(self) -> None:
+        pass
+
+
+def run_ours(engine: Engine, num_new: int) -> Callable[[list[list[int]]], Timing]:
+    def run(prompts: list[list[int]]) -> Timing:
+        sampling = SamplingParams(max_new_tokens=num_new, ignore_eos=True)
+        begin = time.perf_counter()
+        done = {o.id: o for o in engine.generate(Request(p, sampling, str(i)) for i, p in enumerate(prompts))}
+        seconds = time.perf_counter() - begin
+        outputs = tuple(done[str(i)].token_ids for i in range(len(prompts)))
+        first_time = min(o.record.ttft for o in done.values())
+        first_tokens = sum(1 + sum(itl == 0 for itl in _leading(o.record.itl)) for o in done.values())
+        total = sum(map(len, outputs))
+        return Timing(total, seconds, total - first_tokens, seconds - first_time, outputs)
+
+    return run
+
+
+def _leading(intervals: Sequence[float]) -> Iterable[float]:
+    """The intervals inside the first burst: tokens of one delivery are 0 seconds apart."""
+    for interval in intervals:
+        if interval != 0:
+            return
+        yield interval
+
+
+def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Callable[[list[list[int]]], Timing]:
+    def run(prompts: list[list[int]]) -> Timing:
+        outputs, decode_tokens, decode_seconds = [], 0, 0.0
+        begin = time.perf_counter()
+        for prompt in prompts:
+            streamer = FirstDelivery()
+            ids = torch.tensor([prompt], device=model.device)
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_new, do_sample=False, streamer=streamer, **options
+            )
+            outputs.append(tuple(out[0, len(prompt) :].tolist()))
+            decode_tokens += len(outputs[-1]) - streamer.num_tokens
+            decode_seconds += time.perf_counter() - streamer.time
+        seconds = time.perf_counter() - begin
+        return Timing(sum(map(len, outputs)), seconds, decode_tokens, decode_seconds, tuple(outputs))
+
+    return run
+
+
+def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
+    """A copy that our engine never touches, set to decode past end tokens."""
+    path = loading.resolve(name)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=loading.resolve_dtype(dtype, device)).to(device).eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def constant_assistant(model: PreTrainedModel, num_draft_tokens: int) -> PreTrainedModel:
+    """Always the same number of drafts, whatever their confidence."""
+    model.generation_config.num_assistant_tokens = num_draft_tokens
+    model.generation_config.num_assistant_tokens_schedule = "constant"
+    model.generation_config.assistant_confidence_threshold = 0.0
+    return model
+
+
+def load_prompts(target: CausalLM, num_prompts: int, overrides: list[str]) -> tuple[list[list[int]], dict[str, object]]:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("run", overrides)
+    dataset = instantiate(cfg.dataset, limit=num_prompts, _convert_="all")
+    assert target.tokenizer is not None
+    return [list(dataset.prompt(target.tokenizer, row).token_ids) for row in dataset.rows], asdict(dataset.source)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Median and percentile bootstrap 95% interval of the median."""
+    values = np.asarray(ratios)
+    draws = np.random.default_rng(0).choice(values, size=(4000, len(values)))
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    return float(np.median(values)), float(low), float(high)
+
+
+def compare(comparison: Comparison, prompts: list[list[int]], repeats: int) -> None:
+    groups = [prompts[i : i + comparison.group] for i in range(0, len(prompts), comparison.group)]
+    comparison.ours(groups[0])
+    comparison.theirs(groups[0])
+    for turn, group in enumerate(track(groups * repeats, comparison.name)):
+        if turn % 2:
+            theirs, ours = comparison.theirs(group), comparison.ours(group)
+        else:
+            ours, theirs = comparison.ours(group), comparison.theirs(group)
+        comparison.ratios.append((ours.num_tokens / ours.seconds) / (theirs.num_tokens / theirs.seconds))
+        decode = (ours.decode_tokens / ours.decode_seconds) / (theirs.decode_tokens / theirs.decode_seconds)
+        comparison.decode_ratios.append(decode)
+        comparison.num_equal += sum(a == b for a, b in zip(ours.outputs, theirs.outputs, strict=True))
+        comparison.num_outputs += len(group)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--target", default="zoo:tiny")
+    parser.add_argument("--draft", default="zoo:tiny_draft")
+    parser.add_argument("--device", default=loading.default_device())
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--num-prompts", type=int, default=16)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--no-compile", action="store_true", help="run our draft's steps without torch.compile")
+    parser.add_argument("--output", type=Path, help="write all ratios to this JSON file")
+    parser.add_argument("overrides", nargs="*", help="as for specresearch.run, e.g. dataset=sharegpt dataset.path=FILE")
+    args = parser.parse_args()
+
+    load = {"device": args.device, "dtype": args.dtype}
+    target, draft = CausalLM.from_pretrained(args.target, **load), CausalLM.from_pretrained(args.draft, **load)
+    library = load_library_model(args.target, args.dtype, args.device)
+    assistant = constant_assistant(load_library_model(args.draft, args.dtype, args.device), 5)
+    prompts, source = load_prompts(target, args.num_prompts, args.overrides)
+    compiled_draft = DraftModel(draft, 5, compile=not args.no_compile)
+    num = args.new_tokens
+    lookup = run_theirs(library, num, prompt_lookup_num_tokens=10)
+    comparisons = [
+        Comparison("plain, batch 1", run_ours(Engine(target), num), run_theirs(library, num)),
+        Comparison("n-gram (10), batch 1", run_ours(Engine(target, NGram(10)), num), lookup),
+        Comparison(
+            "draft model (5), batch 1",
+            run_ours(Engine(target, compiled_draft), num),
+            run_theirs(library, num, assistant_model=assistant),
+        ),
+        Comparison("n-gram (10), batch 8", run_ours(Engine(target, NGram(10), max_batch_size=8), num), lookup, group=8),
+    ]
+    table = Table("setting", "whole call", "95%", "decoding", "95%", "outputs equal", title="tokens per second, ours / theirs")
+    results = []
+    for comparison in comparisons:
+        compare(comparison, prompts, args.repeats)
+        whole, decode = interval(comparison.ratios), interval(comparison.decode_ratios)
+        cells = [f"{value[0]:.2f}|{value[1]:.2f} to {value[2]:.2f}" for value in (whole, decode)]
+        equal = f"{comparison.num_equal} of {comparison.num_outputs}"
+        table.add_row(comparison.name, *cells[0].split("|"), *cells[1].split("|"), equal)
+        results.append(
+            {
+                "setting": comparison.name,
+                "whole_call": whole,
+                "decoding": decode,
+                "outputs_equal": [comparison.num_equal, comparison.num_outputs],
+                "ratios": comparison.ratios,
+                "decode_ratios": comparison.decode_ratios,
+            }
+        )
+    Console().print(table)
+    if args.output:
+        provenance = {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "threads": torch.get_num_threads(),
+            "machine": platform.processor() or platform.machine(),
+            "arguments": {key: str(value) for key, value in vars(args).items()},
+            "dataset": source,
+        }
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps({"results": results, "provenance": provenance}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

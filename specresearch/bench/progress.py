@@ -1,0 +1,53 @@
+"""The bar that shows how far a run is. It draws only between requests, so that drawing costs the measurement nothing."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich import progress as bars
+from rich.console import Console
+
+from specresearch.bench.records import BASELINE, METHOD, GroupRow
+
+
+class Progress:
+    """Silent unless `enabled` and stderr is a terminal."""
+
+    def __init__(self, num_prompts: int, *, enabled: bool = True) -> None:
+        console = Console(stderr=True)
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description:<12}"),
+            bars.BarColumn(),
+            bars.TextColumn("{task.completed:.0f}/{task.total} prompts"),
+            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[speedup]}"),
+            console=console,
+            transient=True,
+            auto_refresh=False,
+            disable=not (enabled and console.is_terminal),
+        )
+        self._task = self._bar.add_task("loading", total=num_prompts, speedup="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def say(self, what: str) -> None:
+        self._bar.update(self._task, description=what, refresh=True)
+
+    def advance(self, num_prompts: float, groups: Sequence[GroupRow]) -> None:
+        """`num_prompts` more are done; groups: everything measured so far."""
+        if self._bar.disable:
+            return
+        speed = [_tokens_per_second(side, groups) for side in (BASELINE, METHOD)]
+        running = f"{speed[1] / speed[0]:.2f}x so far" if all(speed) else ""
+        self._bar.update(self._task, advance=num_prompts, speedup=running, refresh=True)
+
+
+def _tokens_per_second(side: str, groups: Sequence[GroupRow]) -> float:
+    own = [row for row in groups if row.place.side == side]
+    seconds = sum(row.wall for row in own)
+    return sum(row.num_generated_tokens for row in own) / seconds if seconds else 0.0

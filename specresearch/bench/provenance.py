@@ -1,0 +1,84 @@
+"""Where a number comes from: software, machine, models, data, seeds and the command."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specresearch.data import PromptDataset
+from specresearch.models import CausalLM
+
+PACKAGES = ("specresearch", "torch", "transformers", "tokenizers", "datasets", "numpy", "hydra-core")
+
+
+def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, Any]:
+    """Everything about this process that a reader needs to judge or repeat the measurement."""
+    return {
+        "command": shlex.join(["python", "-m", "specresearch.run", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": git_commit(Path(__file__).parent),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpu": cpu_model(),
+            "num_cpus": os.cpu_count(),
+            "num_torch_threads": torch.get_num_threads(),
+            "device": device_name(target.device),
+            "cuda": torch.version.cuda,
+        },
+        "target": {
+            "model": target.name,
+            "num_parameters": target.num_parameters,
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "device": str(target.device),
+            "max_len": target.max_len,
+        },
+        "dataset": {"name": dataset.name} | asdict(dataset.source),
+        "seed": seed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of the checkout that holds `folder`, with "-dirty" after local changes; None outside of one."""
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if not git("ls-files", "--", "."):
+        return None
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}-dirty" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
+
+
+def cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()

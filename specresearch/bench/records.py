@@ -1,0 +1,149 @@
+"""What a run writes down while it goes: one row per request, one per decoded group, one per step."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from specresearch.engine import RequestOutput
+from specresearch.metrics import Counts, StepRecord
+
+BASELINE, METHOD = "baseline", "method"
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Which decoding: the same group of prompts is decoded once per side and repeat."""
+
+    repeat: int
+    group: int
+    side: str
+
+
+@dataclass(frozen=True)
+class RequestRow:
+    """One finished request: one turn of one row of the dataset. Times in seconds.
+
+    num_cut_tokens: by how much the prompt was shortened. itl: seconds between consecutive tokens.
+    """
+
+    place: Place
+    row: str
+    turn: int
+    category: str
+    num_prompt_tokens: int
+    num_cut_tokens: int
+    finish_reason: str
+    counts: Counts
+    ttft: float
+    tpot: float
+    e2el: float
+    prefill_time: float
+    itl: tuple[float, ...]
+    token_ids: tuple[int, ...]
+    text: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.row}/{self.turn}"
+
+    @staticmethod
+    def of(place: Place, row: str, turn: int, category: str, num_cut_tokens: int, output: RequestOutput) -> "RequestRow":
+        record = output.record
+        return RequestRow(
+            place,
+            row,
+            turn,
+            category,
+            record.num_prompt_tokens,
+            num_cut_tokens,
+            output.finish_reason,
+            record.counts,
+            record.ttft,
+            record.tpot,
+            record.e2el,
+            record.prefill_time,
+            tuple(round(gap, 7) for gap in record.itl),
+            output.token_ids,
+            output.text,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _flat(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        counts = Counts(**{f.name: row[f.name] for f in fields(Counts)})
+        own = {f.name: row[f.name] for f in fields(cls) if f.name not in ("place", "counts")}
+        own |= {"itl": tuple(own["itl"]), "token_ids": tuple(own["token_ids"])}
+        return cls(place=_place(row), counts=counts, **own)
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """The time one side took for one group, in seconds; written last, so it marks the group's other rows as complete.
+
+    wall: all of `generate`, prefill included. num_draft_passes: the longest draft of each step, added up.
+    """
+
+    place: Place
+    wall: float
+    prefill: float
+    propose: float
+    verify: float
+    accept: float
+    commit: float
+    num_steps: int
+    num_draft_passes: int
+    num_requests: int
+    num_generated_tokens: int
+
+    @staticmethod
+    def of(place: Place, wall: float, steps: list[StepRecord], num_requests: int) -> "GroupRow":
+        return GroupRow(
+            place,
+            wall,
+            sum(step.times.prefill for step in steps),
+            sum(step.times.propose for step in steps),
+            sum(step.times.verify for step in steps),
+            sum(step.times.accept for step in steps),
+            sum(step.times.commit for step in steps),
+            len(steps),
+            sum(max(step.draft_depth) for step in steps),
+            num_requests,
+            sum(sum(step.num_new_tokens) for step in steps),
+        )
+
+    @property
+    def decode(self) -> float:
+        return self.wall - self.prefill
+
+    @property
+    def host(self) -> float:
+        """What no named part accounts for."""
+        return self.decode - self.propose - self.verify - self.accept - self.commit
+
+    def to_json(self) -> dict[str, Any]:
+        return _flat(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        return cls(place=_place(row), **{f.name: row[f.name] for f in fields(cls) if f.name != "place"})
+
+
+def step_row(place: Place, number: int, step: StepRecord) -> dict[str, Any]:
+    """One step as a flat row; lists have an entry per request."""
+    row = asdict(step)
+    times = row.pop("times")
+    return asdict(place) | {"step": number} | row | times
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return Place(row["repeat"], row["group"], row["side"])
+
+
+def _flat(row: RequestRow | GroupRow) -> dict[str, Any]:
+    """A row's own fields, with those of the records it holds in their place."""
+    flat: dict[str, Any] = {}
+    for name, value in asdict(row).items():
+        flat |= value if name in ("place", "counts") else {name: value}
+    return flat

@@ -1,0 +1,226 @@
+"""The measurement: every group of prompts is decoded plainly and with the method, in turns, in one process."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.batch import Request
+from specresearch.bench.outputs import LogitGap, OutputComparison
+from specresearch.bench.progress import Progress
+from specresearch.bench.provenance import describe
+from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
+from specresearch.bench.results import Results, ResultsFolder
+from specresearch.bench.summary import RUN_DEFINITIONS, summarize
+from specresearch.controllers import Controller
+from specresearch.data import Prompt, PromptDataset, Row
+from specresearch.engine import Engine, RequestOutput
+from specresearch.metrics import StepRecord
+from specresearch.models import CausalLM
+from specresearch.proposers import Proposer
+from specresearch.sampling import SamplingParams
+from specresearch.trackers import NoTracker, Tracker
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """batch_size: prompts decoded together, a group. num_prompts: None for all. warmup: prompts decoded and not counted."""
+
+    batch_size: int = 1
+    num_prompts: int | None = None
+    repeats: int = 1
+    warmup: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch_size": 1, "num_prompts": 1, "repeats": 1, "warmup": 0}.items():
+            value = getattr(self, name)
+            if value is None and name == "num_prompts":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}={value} must be a whole number from {least}")
+
+
+@dataclass
+class Stopwatch:
+    """Times an iterator's own work, and not what is done between its items."""
+
+    seconds: float = 0.0
+
+    def over(self, outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
+        while True:
+            begin = time.perf_counter()
+            output = next(outputs, None)
+            self.seconds += time.perf_counter() - begin
+            if output is None:
+                return
+            yield output
+
+
+@dataclass
+class Runner:
+    """One target on one dataset, without and with a method (`proposer`; None measures plain decoding only).
+
+    method: the proposer's name, for reports. The baseline always decodes with `Rejection` and no drafts.
+    """
+
+    target: CausalLM
+    dataset: PromptDataset
+    sampling: SamplingParams
+    settings: RunSettings
+    folder: ResultsFolder
+    proposer: Proposer | None = None
+    method: str | None = None
+    acceptance: AcceptanceSampler = field(default_factory=Rejection)
+    controller: Controller | None = None
+    tracker: Tracker = field(default_factory=NoTracker)
+
+    def __post_init__(self) -> None:
+        if self.target.tokenizer is None:
+            raise ValueError(f"{self.target.name} has no tokenizer, and prompts are text; load one with it")
+        self.max_prompt_tokens = self.target.max_len - self.sampling.max_new_tokens
+        if self.max_prompt_tokens < 1:
+            raise ValueError(
+                f"sampling.max_new_tokens={self.sampling.max_new_tokens} leaves no room for a prompt in "
+                f"target.max_len={self.target.max_len}; lower the first or raise the second"
+            )
+        rows, size = self.dataset.rows[: self.settings.num_prompts], self.settings.batch_size
+        self.rows: tuple[Row, ...] = tuple(rows)
+        self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
+        self._number = {row.id: number for number, row in enumerate(self.rows)}
+        self._steps: list[StepRecord] = []
+        self.engines = {BASELINE: self._engine()}
+        if self.proposer is not None:
+            self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
+
+    def _engine(
+        self,
+        proposer: Proposer | None = None,
+        acceptance: AcceptanceSampler | None = None,
+        controller: Controller | None = None,
+    ) -> Engine:
+        size = min(self.settings.batch_size, len(self.rows))
+        return Engine(
+            self.target, proposer, acceptance, controller, max_batch_size=size, on_step=self._steps.append
+        )
+
+    def run(self, *, progress: bool = True) -> Results:
+        """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
+        provenance = self.folder.begin(describe(self.target, self.dataset, self.settings.seed))
+        self.tracker.start(self.folder.config, self.folder.path)
+        complete = False
+        places = self.places()
+        try:
+            with Progress(len(self.rows) * self.settings.repeats, enabled=progress) as watch:
+                if any(place not in self.folder.done for place in places):
+                    watch.say("warming up")
+                    self._warm_up()
+                for place in places:
+                    if place not in self.folder.done:
+                        watch.say("plain" if place.side == BASELINE else self.method or "method")
+                        self._measure(place)
+                    watch.advance(len(self.groups[place.group]) / len(self.engines), self.folder.groups)
+            complete = True
+        except KeyboardInterrupt:
+            pass
+        results = self._results(complete, provenance)
+        self.folder.write_steps(complete=complete)
+        self.folder.write_results(results)
+        self.tracker.finish(results.summary, self.folder.files)
+        return results
+
+    def places(self) -> list[Place]:
+        """The order of decoding: which side goes first alternates from group to group."""
+        sides = list(self.engines)
+        return [
+            Place(repeat, group, side)
+            for repeat in range(self.settings.repeats)
+            for group in range(len(self.groups))
+            for side in (sides if (repeat + group) % 2 == 0 else reversed(sides))
+        ]
+
+    def _warm_up(self) -> None:
+        rows = self.rows[: self.settings.warmup]
+        size = self.settings.batch_size
+        for begin in range(0, len(rows), size):
+            for engine in self.engines.values():
+                prompts = [self._prompt(row, ()) for row in rows[begin : begin + size]]
+                for _ in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
+                    pass
+        self._steps.clear()
+
+    def _measure(self, place: Place) -> None:
+        """Decode one group on one side, turn by turn, each turn after the model's own replies to those before."""
+        rows = self.groups[place.group]
+        engine, watch = self.engines[place.side], Stopwatch()
+        replies: dict[str, list[str]] = {row.id: [] for row in rows}
+        steps: list[StepRecord] = []
+        num_requests = 0
+        for turn in range(max(len(row.turns) for row in rows)):
+            asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
+            prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
+            requests = [
+                Request(prompts[id].token_ids, self._sampling(place, row, turn), id) for id, row in asked.items()
+            ]
+            for output in watch.over(engine.generate(requests)):
+                row = asked[output.id]
+                replies[row.id].append(output.text)
+                cut = prompts[output.id].num_cut_tokens
+                self.folder.add_request(RequestRow.of(place, row.id, turn, row.category, cut, output))
+                self._log_steps(place, steps)
+                self.tracker.log_request(place.side, output.record)
+            self._log_steps(place, steps)
+            num_requests += len(requests)
+        self.folder.add_group(GroupRow.of(place, watch.seconds, steps, num_requests), steps)
+
+    def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:
+        """Move the engine's new records to `steps`."""
+        for step in self._steps:
+            self.tracker.log_step(place.side, step)
+        steps += self._steps
+        self._steps.clear()
+
+    def _prompt(self, row: Row, replies: tuple[str, ...] | list[str]) -> Prompt:
+        assert self.target.tokenizer is not None
+        return self.dataset.prompt(self.target.tokenizer, row, replies, max_tokens=self.max_prompt_tokens)
+
+    def _sampling(self, place: Place, row: Row, turn: int) -> SamplingParams:
+        """Both sides of a request share a seed; no two requests do."""
+        base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
+        number = (place.repeat * len(self.rows) + self._number[row.id]) << 10 | turn
+        return replace(self.sampling, seed=(base << 40) + number)
+
+    def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
+        """Only groups that every side has decoded count."""
+        pairs = {(p.repeat, p.group) for p in self.folder.done}
+        paired = {pair for pair in pairs if all(Place(*pair, side) in self.folder.done for side in self.engines)}
+        groups = [row for row in self.folder.groups if (row.place.repeat, row.place.group) in paired]
+        requests = [row for row in self.folder.requests if (row.place.repeat, row.place.group) in paired]
+        figures = summarize(requests, groups, self._compare(requests), seed=self.settings.seed)
+        return Results(
+            complete,
+            {"method": self.method} | figures.summary,
+            figures.intervals,
+            figures.per_position,
+            figures.histogram,
+            figures.by_category,
+            RUN_DEFINITIONS,
+            dict(provenance),
+        )
+
+    def _compare(self, requests: list[RequestRow]) -> OutputComparison | None:
+        if self.proposer is None:
+            return None
+        if not self.sampling.is_greedy:
+            rule = type(self.acceptance).__name__.lower()
+            return OutputComparison.sampled(rule, lossless=self.acceptance.lossless)
+        turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
+        by_id = {row.id: row for row in self.rows}
+
+        def gap(plain: RequestRow, position: int) -> LogitGap:
+            replies = [turns[plain.place.repeat, plain.row, turn] for turn in range(plain.turn)]
+            prompt = self._prompt(by_id[plain.row], replies)
+            return LogitGap.after(self.target, [*chain(prompt.token_ids, plain.token_ids[:position])])
+
+        return OutputComparison.greedy(requests, gap)

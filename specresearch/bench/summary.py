@@ -1,0 +1,240 @@
+"""From a run's rows to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.bench.outputs import OutputComparison
+from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.stats import LEVEL, NUM_RESAMPLES, Histogram, bootstrap_interval, percentile
+from specresearch.metrics import DEFINITIONS, Counts
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+PARTS = ("prefill", "propose", "verify", "accept", "commit", "host")
+RUN_DEFINITIONS = DEFINITIONS | {
+    "tokens_per_second": "generated tokens / wall time of generate(), prefill included",
+    "decode_tokens_per_second": "generated tokens / (wall time - prefill time)",
+    "fraction_*": "share of the wall time of generate(); host is what no named part accounts for",
+    "*_ci95": f"percentile bootstrap interval ({LEVEL:.0%}, {NUM_RESAMPLES} resamples); speedups: over groups of batch_size "
+    "prompts, resampled with their own baseline; acceptance: over prompts; repeats of a prompt are added up first",
+    "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",
+    "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - sampling.max_new_tokens",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    summary: dict[str, Any]
+    intervals: dict[str, Any]
+    per_position: list[dict[str, Any]]
+    histogram: dict[str, Any]
+    by_category: dict[str, dict[str, Any]]
+
+
+def summarize(
+    requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None, *, seed: int = 0
+) -> Figures:
+    """The figures of what was decoded on every side. Without a method, those that need one are None.
+
+    outputs: the comparison of the two sides' outputs, None without a method.
+    """
+    baseline, method = Side.of(BASELINE, requests, groups), Side.of(METHOD, requests, groups)
+    has_method = outputs is not None
+    main = method if has_method else baseline
+    summary: dict[str, Any] = {"speedup": None, "speedup_ci95": None, "speedup_basis": None}
+    summary |= {"decode_speedup": None, "decode_speedup_ci95": None, "ideal_speedup": None, "efficiency": None}
+    if has_method:
+        summary |= _speedups(baseline, method, seed)
+    summary |= {
+        "tokens_per_second": main.tokens_per_second,
+        "baseline_tokens_per_second": baseline.tokens_per_second,
+        "decode_tokens_per_second": main.decode_tokens_per_second,
+        "baseline_decode_tokens_per_second": baseline.decode_tokens_per_second,
+    }
+    summary |= _acceptance(method, seed)
+    summary |= {"cost_ratio": _cost_ratio(baseline, method) if has_method else None}
+    summary |= {"host_overhead": main.host_overhead, "baseline_host_overhead": baseline.host_overhead}
+    summary |= main.fractions("") | (baseline.fractions("baseline_") if has_method else {})
+    summary |= (outputs or OutputComparison.of_nothing()).figures
+    summary |= {
+        "num_prompts": len({row.row for row in main.requests}),
+        "num_requests": len(main.requests),
+        "num_repeats": len({row.place.repeat for row in main.requests}),
+        "num_prompts_cut": len({row.id for row in main.requests if row.num_cut_tokens}),
+        "num_prompt_tokens": sum(row.num_prompt_tokens for row in main.requests),
+        "num_generated_tokens": main.counts.num_generated_tokens,
+        "baseline_num_generated_tokens": baseline.counts.num_generated_tokens,
+        "wall_seconds": main.sum("wall"),
+        "baseline_wall_seconds": baseline.sum("wall"),
+    }
+    summary |= main.latencies("") | (baseline.latencies("baseline_") if has_method else {})
+    names = [name.removesuffix("_ci95") for name in summary if name.endswith("_ci95")]
+    intervals = {
+        name: {"value": summary[name], "ci95": summary[f"{name}_ci95"], "unit": "group" if "speedup" in name else "prompt"}
+        for name in names
+    }
+    return Figures(summary, intervals, _per_position(method.counts), _histogram(method), _by_category(baseline, method))
+
+
+@dataclass(frozen=True)
+class Side:
+    """All rows of one side."""
+
+    requests: Sequence[RequestRow]
+    groups: Sequence[GroupRow]
+    counts: Counts
+
+    @staticmethod
+    def of(side: str, requests: Iterable[RequestRow], groups: Iterable[GroupRow]) -> "Side":
+        own = [row for row in requests if row.place.side == side]
+        return Side(own, [row for row in groups if row.place.side == side], Counts.total([row.counts for row in own]))
+
+    def sum(self, name: str) -> float:
+        return float(sum(getattr(row, name) for row in self.groups))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return _ratio(self.sum("num_generated_tokens"), self.sum("wall"))
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        return _ratio(self.sum("num_generated_tokens"), self.sum("decode"))
+
+    @property
+    def host_overhead(self) -> float | None:
+        busy = _ratio(self.sum("propose") + self.sum("verify"), self.sum("decode"))
+        return None if busy is None else 1 - busy
+
+    def fractions(self, prefix: str) -> dict[str, float | None]:
+        return {f"{prefix}fraction_{part}": _ratio(self.sum(part), self.sum("wall")) for part in PARTS}
+
+    def latencies(self, prefix: str) -> dict[str, float | None]:
+        figures: dict[str, float | None] = {}
+        for name in LATENCIES:
+            if name == "itl":
+                values = [gap for row in self.requests for gap in row.itl]
+            else:
+                values = [getattr(row, name) for row in self.requests]
+            figures |= {f"{prefix}{name}_p{p}": percentile(values, p) for p in (50, 90, 99)}
+        return figures
+
+    def by_group(self, *names: str) -> dict[int, list[float]]:
+        """Per group, its totals over repeats."""
+        totals: dict[int, list[float]] = defaultdict(lambda: [0.0] * len(names))
+        for row in self.groups:
+            for i, name in enumerate(names):
+                totals[row.place.group][i] += getattr(row, name)
+        return dict(sorted(totals.items()))
+
+
+def _speedups(baseline: Side, method: Side, seed: int) -> dict[str, Any]:
+    """Times are compared per generated token, which for equal token counts is comparing times."""
+    names = ("wall", "decode", "num_generated_tokens")
+    plain, fast = baseline.by_group(*names), method.by_group(*names)
+    shared = sorted(plain.keys() & fast.keys())
+    totals = np.array([plain[group] + fast[group] for group in shared]).reshape(-1, 6)
+
+    def speedup(time: int) -> Callable[[Float[np.ndarray, "... 6"]], Float[np.ndarray, "..."]]:
+        return lambda t: (t[..., time] / t[..., 2]) / (t[..., 3 + time] / t[..., 5])
+
+    equal = all(plain[group][2] == fast[group][2] for group in shared)
+    decode_speedup = _value(speedup(1), totals)
+    per_token = _ratio(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
+    busy = _ratio(method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens"))
+    ideal = per_token / busy if per_token is not None and busy else None
+    return {
+        "speedup": _value(speedup(0), totals),
+        "speedup_ci95": bootstrap_interval(totals, speedup(0), seed),
+        "speedup_basis": "wall time, equal token counts" if equal else "wall time per generated token (token counts differ)",
+        "decode_speedup": decode_speedup,
+        "decode_speedup_ci95": bootstrap_interval(totals, speedup(1), seed),
+        "ideal_speedup": ideal,
+        "efficiency": decode_speedup / ideal if ideal and decode_speedup is not None else None,
+    }
+
+
+def _acceptance(method: Side, seed: int) -> dict[str, Any]:
+    by_row: dict[str, list[Counts]] = defaultdict(list)
+    for row in method.requests:
+        by_row[row.row].append(row.counts)
+    prompts = [Counts.total(counts) for counts in by_row.values()]
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
+    totals = np.array([[getattr(counts, name) for name in names] for counts in prompts], dtype=float).reshape(-1, 5)
+    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, "..."]]] = {
+        "mean_acceptance_length": lambda t: 1 + t[..., 2] / t[..., 0],
+        "draft_acceptance_rate": lambda t: t[..., 2] / t[..., 1],
+        "tokens_per_target_forward": lambda t: t[..., 3] / t[..., 4],
+    }
+    figures: dict[str, Any] = {}
+    for name, statistic in statistics.items():
+        figures[name] = _value(statistic, totals)
+        figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
+    return figures | {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+
+
+def _cost_ratio(baseline: Side, method: Side) -> float | None:
+    draft = _ratio(method.sum("propose"), method.sum("num_draft_passes"))
+    target = _ratio(baseline.sum("verify"), baseline.sum("num_steps"))
+    return draft / target if draft is not None and target else None
+
+
+def _per_position(counts: Counts) -> list[dict[str, Any]]:
+    rows = zip(
+        counts.reached,
+        counts.accepted,
+        counts.acceptance_at_position,
+        counts.conditional_acceptance_at_position,
+        strict=True,
+    )
+    return [
+        {"position": i, "num_reached": reached, "num_accepted": accepted, "unconditional": rate, "conditional": conditional}
+        for i, (reached, accepted, rate, conditional) in enumerate(rows, start=1)
+    ]
+
+
+def _histogram(method: Side) -> dict[str, Any]:
+    rates = [row.counts.draft_acceptance_rate for row in method.requests if row.counts.num_draft_tokens]
+    return {
+        "draft_acceptance_rate": asdict(Histogram.of(rates)),
+        "num_requests_without_drafts": len(method.requests) - len(rates),
+    }
+
+
+def _by_category(baseline: Side, method: Side) -> dict[str, dict[str, Any]]:
+    """The figures that depend on the kind of prompt; the speedup only where no group mixes categories."""
+    categories = sorted({row.category for row in method.requests if row.category})
+    in_group: dict[int, set[str]] = defaultdict(set)
+    for row in method.requests:
+        in_group[row.place.group].add(row.category)
+    table = {}
+    for category in categories:
+        rows = [row for row in method.requests if row.category == category]
+        counts = Counts.total([row.counts for row in rows])
+        pure = {group for group, found in in_group.items() if found == {category}}
+        unmixed = all(row.place.group in pure for row in rows)
+        sides = [Side([], [g for g in side.groups if g.place.group in pure], Counts()) for side in (baseline, method)]
+        plain, fast = sides[0].tokens_per_second, sides[1].tokens_per_second
+        table[category] = {
+            "num_prompts": len({row.row for row in rows}),
+            "speedup": fast / plain if unmixed and plain and fast else None,
+            "draft_acceptance_rate": counts.draft_acceptance_rate,
+            "mean_acceptance_length": counts.mean_acceptance_length,
+            "tokens_per_target_forward": counts.tokens_per_target_forward,
+        }
+    return table
+
+
+def _value(
+    statistic: Callable[[Float[np.ndarray, "... k"]], Float[np.ndarray, "..."]], totals: Float[np.ndarray, "n k"]
+) -> float | None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(totals.sum(0)))
+    return value if np.isfinite(value) else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,94 @@
+"""How every entry point gets its configuration, and how it says in one line that it cannot run."""
+
+import functools
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+PACKAGE = Path(__file__).parent
+FULL_ERROR = "HYDRA_FULL_ERROR"
+USER_ERRORS = (ValueError, MemoryError, OSError, torch.OutOfMemoryError, HydraException, OmegaConfBaseException)
+FAILED = 2
+
+
+def conf_dir(package: Path = PACKAGE) -> Path:
+    """The folder conf/: inside an installed wheel's package, beside the package of a checkout or an editable install."""
+    places = (package / "conf", package.parent / "conf")
+    for place in places:
+        if (place / "run.yaml").is_file():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise FileNotFoundError(f"conf/run.yaml is missing; looked in {looked}; install the package again")
+
+
+def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
+    """Run `task` with conf/<config_name>.yaml and the overrides of the command line.
+
+    Bad input ends the process with exit code 2 and one line on stderr; HYDRA_FULL_ERROR=1 shows the traceback instead.
+    """
+    wants_traceback = os.environ.get(FULL_ERROR) == "1"
+    os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
+    warnings.showwarning = _show_warning
+    failed = False
+
+    @functools.wraps(task)
+    def guarded(cfg: DictConfig) -> None:
+        nonlocal failed
+        try:
+            task(cfg)
+        except USER_ERRORS as error:
+            if wants_traceback:
+                raise
+            failed = True  # the other jobs of a multirun go on
+            _report(error, HydraConfig.get())
+
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(guarded)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if wants_traceback:
+            raise
+        failed = True
+        _report(error)
+    if failed:
+        sys.exit(FAILED)
+
+
+def _report(error: BaseException, hydra_cfg: HydraConf | None = None) -> None:
+    is_sweep = hydra_cfg is not None and hydra_cfg.mode == RunMode.MULTIRUN
+    where = f"job {hydra_cfg.job.num} ({hydra_cfg.job.override_dirname}): " if hydra_cfg and is_sweep else ""
+    print(f"error: {where}{one_line(error)}", file=sys.stderr)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong and what to do about it, without the machinery it passed through."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"there is no {group}={name}; available: {', '.join(error.options)}"
+    if isinstance(error, InstantiationException) and error.__cause__ is not None:
+        key = re.search(r"full_key: (\S+)", str(error))
+        cause = one_line(error.__cause__)
+        return f"{key[1]}: {cause}" if key and isinstance(error.__cause__, TypeError) else cause
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is not set; add {error.full_key}=..."
+    unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
+    if unknown:
+        return f"there is no key {unknown[1]!r} here; --help lists those there are"
+    lines = [line.strip() for line in str(error).splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("full_key:", "object_type=", "See https://"))]
+    return " ".join(kept) or type(error).__name__
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    print(f"warning: {message}", file=sys.stderr)

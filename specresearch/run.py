@@ -1,0 +1,85 @@
+"""`python -m specresearch.run +proposer=ngram dataset=cnndm`: how much faster is this method, on these prompts, here?"""
+
+import sys
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from transformers.utils.logging import disable_progress_bar
+
+from specresearch.bench import ResultsFolder, Runner, RunSettings, print_report, resume_command
+from specresearch.config import conf_dir, entry_point
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    entry_point(run, "run")
+
+
+def run(cfg: DictConfig) -> None:
+    """One measurement, into Hydra's output folder."""
+    check_keys(cfg)
+    settings = RunSettings(cfg.batch_size, cfg.num_prompts, cfg.repeats, cfg.warmup, cfg.seed)
+    folder = open_folder(cfg)
+    runner = build(cfg, settings, folder)
+    results = runner.run(progress=cfg.progress)
+    print_report(results, folder.path)
+    if not results.complete:
+        print(
+            f"interrupted; everything so far is kept, and this continues it:\n  {resume_command(sys.argv[1:], folder.path)}"
+        )
+        sys.exit(INTERRUPTED)
+
+
+def check_keys(cfg: DictConfig) -> None:
+    """Refuse top-level keys that nothing reads; Hydra itself lets `+anything=1` pass."""
+    own = OmegaConf.load(conf_dir() / "run.yaml")
+    groups = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
+    known = {str(key) for key in {*own, *groups, "draft", "proposer"} - {"defaults", "hydra"}}
+    strange = sorted(str(key) for key in cfg if key not in known)
+    if strange:
+        raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")
+
+
+def open_folder(cfg: DictConfig) -> ResultsFolder:
+    hydra_cfg = HydraConfig.get()
+    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(config, dict)
+    path = Path(hydra_cfg.runtime.output_dir)
+    named = hydra_cfg.mode == RunMode.MULTIRUN or any(
+        key.startswith("hydra.run.dir=") for key in hydra_cfg.overrides.hydra
+    )
+    if cfg.resume and not named:
+        raise ValueError("resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>")
+    return ResultsFolder(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
+
+
+def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runner:
+    """Everything the configuration names, constructed."""
+    sampling = instantiate(cfg.sampling, _convert_="all")
+    if not (cfg.progress and sys.stderr.isatty()):
+        disable_progress_bar()
+    tracker = instantiate(cfg.tracker, _convert_="all")
+    limits = [limit for limit in (cfg.dataset.get("limit"), settings.num_prompts) if limit is not None]
+    dataset = instantiate(cfg.dataset, limit=min(limits, default=None), _convert_="all")
+    target = instantiate(cfg.target, _convert_="all")
+    proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
+    return Runner(
+        target,
+        dataset,
+        sampling,
+        settings,
+        folder,
+        proposer=proposer,
+        method=HydraConfig.get().runtime.choices.get("proposer"),
+        acceptance=instantiate(cfg.acceptance, _convert_="all"),
+        controller=instantiate(cfg.controller, _convert_="all"),
+        tracker=tracker,
+    )
+
+
+if __name__ == "__main__":
+    main()

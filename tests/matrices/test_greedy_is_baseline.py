@@ -1,0 +1,246 @@
+"""Matrix 2: greedy output does not depend on proposer, batch size or company, and is what `transformers.generate` says."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
+from specresearch.proposers import DraftModel, NGram, Proposer
+from tiny_models import VOCAB, build, letters_tokenizer
+from transformers import PreTrainedModel
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft .* is larger:UserWarning")
+
+PROMPT_LENGTHS = (1, 7, 2, 12, 1, 20, 3, 5, 9)
+LONGEST_OUTPUT = 18
+MAX_LEN = 48
+TARGET = {"seed": 1, "max_position_embeddings": MAX_LEN}
+Factory = Callable[[], Proposer | None]
+
+
+def prompts() -> list[tuple[int, ...]]:
+    """Ragged, and half of them repeat a short pattern, so that n-grams find something from the start."""
+    generator = torch.Generator().manual_seed(5)
+    result = []
+    for i, length in enumerate(PROMPT_LENGTHS):
+        pattern = torch.randint(0, VOCAB, (length if i % 2 else (length + 2) // 3,), generator=generator).tolist()
+        result.append(tuple((pattern * length)[:length]))
+    return result
+
+
+PROMPTS = prompts()
+
+
+@lru_cache
+def reference() -> PreTrainedModel:
+    return build("llama", **TARGET)
+
+
+@lru_cache
+def generated(prompt: tuple[int, ...], max_new_tokens: int = LONGEST_OUTPUT, **settings: Any) -> tuple[int, ...]:
+    """What the library's own generation adds to the prompt."""
+    if "stop_strings" in settings:
+        settings |= {"tokenizer": letters_tokenizer(), "stop_strings": list(settings["stop_strings"])}
+    ids = torch.tensor([prompt])
+    output = reference().generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=0, **settings
+    )
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+@lru_cache
+def target() -> CausalLM:
+    return CausalLM(copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN, prefill_chunk=6)
+
+
+@lru_cache
+def other_draft() -> CausalLM:
+    model = build("llama", seed=9, hidden_size=8, num_hidden_layers=1, max_position_embeddings=MAX_LEN)
+    return CausalLM(model, letters_tokenizer(), max_len=MAX_LEN)
+
+
+@lru_cache
+def target_as_draft() -> CausalLM:
+    return CausalLM(copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN)
+
+
+PROPOSERS: dict[str, Factory] = {
+    "none": lambda: None,
+    "ngram_10": lambda: NGram(10),
+    "ngram_1_unigram": lambda: NGram(1, n_max=1, n_min=1),
+    "ngram_4_short": lambda: NGram(4, n_max=2, n_min=1),
+    "other_draft_5": lambda: DraftModel(other_draft(), 5),
+    "other_draft_1": lambda: DraftModel(other_draft(), 1, sample=False),
+    "target_as_draft_4": lambda: DraftModel(target_as_draft(), 4),
+}
+BATCH_SIZES = (1, 3, 8)
+
+
+@pytest.fixture(params=PROPOSERS)
+def proposer(request: pytest.FixtureRequest) -> Proposer | None:
+    return PROPOSERS[request.param]()
+
+
+@pytest.fixture(params=BATCH_SIZES)
+def batch_size(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+def run(engine: Engine, sampling: Sequence[SamplingParams]) -> list[RequestOutput]:
+    requests = [Request(p, s, str(i)) for i, (p, s) in enumerate(zip(PROMPTS, sampling, strict=True))]
+    outputs = {output.id: output for output in engine.generate(requests)}
+    return [outputs[request.id] for request in requests]
+
+
+def ids(outputs: Sequence[RequestOutput]) -> list[tuple[int, ...]]:
+    return [output.token_ids for output in outputs]
+
+
+def same(**settings: Any) -> list[SamplingParams]:
+    return [SamplingParams(max_new_tokens=LONGEST_OUTPUT, **settings)] * len(PROMPTS)
+
+
+def test_equals_generate(proposer: Proposer | None, batch_size: int) -> None:
+    outputs = run(Engine(target(), proposer, max_batch_size=batch_size), same())
+    assert ids(outputs) == [generated(p) for p in PROMPTS]
+    assert {output.finish_reason for output in outputs} == {"length"}
+
+
+@pytest.mark.parametrize("acceptance", [Greedy(), Rejection()], ids=["greedy", "rejection"])
+@pytest.mark.parametrize("num_drafts", [2, 9])
+def test_trees_equal_generate(
+    acceptance: AcceptanceSampler, num_drafts: int, batch_size: int, oracle_tree: Callable[..., Proposer]
+) -> None:
+    """Trees need the accepted path's keys and values moved, which chains never do."""
+    proposer = oracle_tree(lambda prompt: [*prompt, *generated(tuple(prompt))], num_drafts)
+    outputs = run(Engine(target(), proposer, acceptance, max_batch_size=batch_size), same())
+    assert ids(outputs) == [generated(p) for p in PROMPTS]
+    assert sum(output.record.counts.num_accepted_tokens for output in outputs) > 30
+
+
+@pytest.mark.parametrize("name", ["ngram_10", "other_draft_5", "target_as_draft_4"])
+def test_speculation_really_happens(name: str) -> None:
+    outputs = run(Engine(target(), PROPOSERS[name](), max_batch_size=3), same())
+    accepted = sum(output.record.counts.num_accepted_tokens for output in outputs)
+    drafted = sum(output.record.counts.num_draft_tokens for output in outputs)
+    assert drafted > accepted > 0 or accepted == drafted > 0
+    assert (accepted == drafted) == (name == "target_as_draft_4")
+
+
+def cut_at(tokens: tuple[int, ...], end_ids: Sequence[int], limit: int) -> tuple[int, ...]:
+    return next((tokens[: i + 1] for i, token in enumerate(tokens[:limit]) if token in end_ids), tokens[:limit])
+
+
+@lru_cache
+def penalized_by_hand(prompt: tuple[int, ...], presence: float, frequency: float) -> tuple[int, ...]:
+    tokens = list(prompt)
+    for _ in range(LONGEST_OUTPUT):
+        with torch.no_grad():
+            logits = reference()(torch.tensor([tokens])).logits[0, -1]
+        for token in set(tokens[len(prompt) :]):
+            logits[token] -= presence + frequency * tokens[len(prompt) :].count(token)
+        tokens.append(int(logits.argmax()))
+    return tuple(tokens[len(prompt) :])
+
+
+@pytest.fixture
+def eos_ids(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
+    """Two end tokens that fall in the middle of some outputs."""
+    chosen = sorted({generated(PROMPTS[0])[4], generated(PROMPTS[7])[7]})
+    monkeypatch.setattr(target().model.generation_config, "eos_token_id", chosen)
+    return tuple(chosen)
+
+
+def test_every_way_to_end_in_one_batch(proposer: Proposer | None, batch_size: int, eos_ids: tuple[int, ...]) -> None:
+    """Limits, end ids, stop ids, stop strings and penalties, each request its own, cut where the library cuts."""
+    decode = letters_tokenizer().decode
+    plain = [generated(p) for p in PROMPTS]
+    stop_id = next(t for t in plain[1][3:] if t not in eos_ids)
+    stop_text = decode(plain[2][3:6])[1:]
+    long = {"max_new_tokens": LONGEST_OUTPUT}
+    cases = [
+        (SamplingParams(**long), generated(PROMPTS[0], eos_token_id=eos_ids), "eos"),
+        (
+            SamplingParams(**long, ignore_eos=True, stop_token_ids=(stop_id,)),
+            generated(PROMPTS[1], eos_token_id=stop_id),
+            "stop",
+        ),
+        (SamplingParams(**long, ignore_eos=True, stop=stop_text), generated(PROMPTS[2], stop_strings=(stop_text,)), "stop"),
+        (SamplingParams(max_new_tokens=1), generated(PROMPTS[3], 1), "length"),
+        (SamplingParams(max_new_tokens=2, ignore_eos=True), generated(PROMPTS[4], 2), "length"),
+        (
+            SamplingParams(**long, ignore_eos=True, repetition_penalty=1.4),
+            generated(PROMPTS[5], repetition_penalty=1.4),
+            "length",
+        ),
+        (
+            SamplingParams(**long, ignore_eos=True, presence_penalty=0.7, frequency_penalty=0.4),
+            penalized_by_hand(PROMPTS[6], 0.7, 0.4),
+            "length",
+        ),
+        (SamplingParams(**long), generated(PROMPTS[7], eos_token_id=eos_ids), "eos"),
+        (
+            SamplingParams(max_new_tokens=11, ignore_eos=True, repetition_penalty=1.2, frequency_penalty=0.0),
+            generated(PROMPTS[8], 11, repetition_penalty=1.2),
+            "length",
+        ),
+    ]
+    outputs = run(Engine(target(), proposer, max_batch_size=batch_size), [sampling for sampling, _, _ in cases])
+    assert ids(outputs) == [expected for _, expected, _ in cases]
+    assert [output.finish_reason for output in outputs] == [reason for _, _, reason in cases]
+    assert outputs[2].text == decode(outputs[2].token_ids).partition(stop_text)[0]
+
+
+@pytest.mark.parametrize("name", ["ngram_4_short", "target_as_draft_4"])
+def test_limits_cut_inside_an_accepted_run(name: str) -> None:
+    engine = Engine(target(), PROPOSERS[name](), max_batch_size=3)
+    for limit in range(1, 9):
+        outputs = run(engine, [SamplingParams(max_new_tokens=limit)] * len(PROMPTS))
+        assert ids(outputs) == [generated(p)[:limit] for p in PROMPTS]
+
+
+@pytest.mark.parametrize("name", ["ngram_4_short", "target_as_draft_4"])
+def test_end_ids_cut_inside_an_accepted_run(name: str) -> None:
+    engine = Engine(target(), PROPOSERS[name](), max_batch_size=3)
+    for stop in sorted({token for p in PROMPTS for token in generated(p)[:3]}):
+        expected = [cut_at(generated(p), (stop,), LONGEST_OUTPUT) for p in PROMPTS]
+        assert ids(run(engine, same(stop_token_ids=(stop,)))) == expected
+
+
+def test_penalties_on_trees(oracle_tree: Callable[..., Proposer]) -> None:
+    proposer = oracle_tree(lambda prompt: [*prompt, *penalized_by_hand(tuple(prompt), 0.7, 0.4)], 8)
+    outputs = run(Engine(target(), proposer, max_batch_size=3), same(presence_penalty=0.7, frequency_penalty=0.4))
+    assert ids(outputs) == [penalized_by_hand(p, 0.7, 0.4) for p in PROMPTS]
+    assert sum(output.record.counts.num_accepted_tokens for output in outputs) > 30
+
+
+def test_greedy_rows_among_sampled_ones(proposer: Proposer | None) -> None:
+    sampling = [SamplingParams(temperature=float(i % 2), max_new_tokens=LONGEST_OUTPUT) for i in range(len(PROMPTS))]
+    outputs = run(Engine(target(), proposer, max_batch_size=8), sampling)
+    assert ids(outputs)[::2] == [generated(p) for p in PROMPTS][::2]
+
+
+def test_context_limit_ends_the_output(proposer: Proposer | None) -> None:
+    """max_len counts prompt and output; drafts may point past it, but nothing is delivered there."""
+    prompt = tuple(torch.randint(0, VOCAB, (MAX_LEN - 5,), generator=torch.Generator().manual_seed(2)).tolist())
+    engine = Engine(target(), proposer, max_batch_size=2)
+    (output,) = engine.generate([prompt], SamplingParams(max_new_tokens=100))
+    assert output.token_ids == generated(prompt, 5)
+    assert output.finish_reason == "length"
+
+
+def test_negative_control_a_draft_accepted_blindly_changes_the_output() -> None:
+    class AcceptEverything(Greedy):
+        def __call__(self, proposal, target_logits, sampling):  # noqa: ANN001, ANN204
+            verdict = super().__call__(proposal, target_logits, sampling)
+            index = torch.arange(proposal.topology.num_nodes)
+            taken = proposal.lengths - 1
+            path = torch.where(index <= taken[:, None], index, -1)
+            return type(verdict)(path, taken, verdict.next_token)
+
+    outputs = run(Engine(target(), NGram(3, 1, 1), AcceptEverything(), max_batch_size=3), same())
+    assert ids(outputs) != [generated(p) for p in PROMPTS]

@@ -1,0 +1,503 @@
+"""Matrix 3: sampled output has exactly the target's distribution, whoever drafts; what breaks that is rejected."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from scipy import stats
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.acceptance import Rejection
+from specresearch.acceptance.rejection import accept_by_rejection
+from specresearch.proposal import Proposal, Topology, Verdict
+from specresearch.proposers import DraftModel, NGram, Proposer
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
+from tiny_models import build
+from torch import Tensor
+
+ALPHA = 1e-5  # about 60 tests of this file are statistical: one false alarm in 1,600 choices of seeds
+VISIBLE_TV = 0.01
+V, DEPTH = 5, 2
+LENGTH = DEPTH + 1
+NUM_SAMPLES = 500_000
+Tables = Float[Tensor, "P V"]
+
+
+def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
+    """p-value of the counts; 0 if something impossible was seen. Cells that expect less than 5 are pooled."""
+    if counts[expected == 0].any():
+        return 0.0
+    wanted = expected * counts.sum()
+    small = wanted < 5
+    seen, wanted = (np.append(x[~small], x[small].sum()) for x in (counts, wanted))
+    keep = wanted > 0
+    return float(stats.chisquare(seen[keep], wanted[keep] * counts.sum() / wanted[keep].sum()).pvalue)
+
+
+def power(num_samples: int, num_cells: int, tv: float) -> float:
+    """Chance of seeing any deviation of this total variation: chi-square's noncentrality is at least n (2 tv)^2."""
+    critical = stats.chi2.isf(ALPHA, num_cells - 1)
+    return float(stats.ncx2.sf(critical, num_cells - 1, num_samples * (2 * tv) ** 2))
+
+
+class Toy:
+    """An autoregressive model as a table: one distribution for every prefix of up to DEPTH tokens.
+
+    Prefixes are numbered like a heap: the root is 0 and prefix n followed by token t is V n + 1 + t.
+    """
+
+    def __init__(self, seed: int, sharpness: float = 1.0, num_zeros: int = 0) -> None:
+        num_prefixes = sum(V**d for d in range(LENGTH))
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn((num_prefixes, V), generator=generator, dtype=torch.float64) * sharpness
+        for row in range(num_prefixes):
+            logits[row, torch.randperm(V, generator=generator)[:num_zeros]] = float("-inf")
+        self.table: Tables = logits.softmax(-1)
+
+    def joint(self) -> NDArray[np.float64]:
+        """Probability of every sequence of LENGTH tokens."""
+        prefixes, joint = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.float64)
+        for _ in range(LENGTH):
+            joint = (joint[:, None] * self.table[prefixes]).flatten()
+            prefixes = (prefixes[:, None] * V + 1 + torch.arange(V)).flatten()
+        return joint.numpy()
+
+
+TARGET = Toy(1, num_zeros=1)
+DRAFT = Toy(2)
+SPARSE_DRAFT = Toy(3, num_zeros=1)
+
+
+@dataclass
+class Drawn:
+    """Drafts of NUM_SAMPLES rows, and for every node the number of its prefix."""
+
+    proposal: Proposal
+    prefixes: Int[Tensor, "B N"]
+
+
+def static_tree(num_rows: int, generator: torch.Generator) -> Topology:
+    return Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 1, 2, 0, 2]]))
+
+
+def random_trees(num_rows: int, generator: torch.Generator) -> Topology:
+    """Every row its own tree, no deeper than DEPTH and with at most three children a node."""
+    shapes = torch.tensor([[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 1, 0, 4], [-1, 0, 0, 0, 3, 3], [-1, 0, 1, 0, 1, 3]])
+    return Topology.from_parents(shapes[torch.randint(0, len(shapes), (num_rows,), generator=generator)])
+
+
+def chain(num_rows: int, generator: torch.Generator) -> Topology:
+    return Topology.chain(DEPTH + 1)
+
+
+SHAPES = {"chain": chain, "static_tree": static_tree, "random_trees": random_trees}
+Chooser = Callable[[Tables, Float[Tensor, "B N V"], Int[Tensor, " B"], Int[Tensor, " B"], torch.Generator], Tensor]
+
+
+def with_replacement(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.multinomial(q, 1, generator=generator)[:, 0]
+
+
+def without_replacement(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+    """The r-th draw is the r-th largest of log q plus Gumbel noise, which siblings share."""
+    rows = torch.arange(len(q))
+    order = (q.log() + noise[rows, parent]).argsort(-1, descending=True)
+    return order[rows, rank]
+
+
+def likeliest(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+    return q.argsort(-1, descending=True).gather(1, rank[:, None])[:, 0]
+
+
+def duplicates(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+    return q.argsort(-1, descending=True).gather(1, rank[:, None] // 2)[:, 0]
+
+
+def draft(
+    shape: str, choose: Chooser, q: Toy, *, seed: int = 0, point_mass: bool = False, ragged: bool = True
+) -> Drawn:
+    """Rows of drafts from the toy draft; a third of the rows stop early, at a length that does not depend on tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    topology = SHAPES[shape](NUM_SAMPLES, generator)
+    num_nodes = topology.num_nodes
+    parents = topology.parents.expand(NUM_SAMPLES, -1)
+    ranks = topology._num_siblings_before.expand(NUM_SAMPLES, -1)
+    uniform = torch.rand((NUM_SAMPLES, num_nodes, V), generator=generator, dtype=torch.float64)
+    noise = -(-uniform.log()).log()
+    tokens = torch.zeros((NUM_SAMPLES, num_nodes), dtype=torch.long)
+    prefixes = torch.zeros_like(tokens)
+    for node in range(1, num_nodes):
+        parent = parents[:, node]
+        above = prefixes.gather(1, parent[:, None])[:, 0]
+        tokens[:, node] = choose(q.table[above], noise, parent, ranks[:, node], generator)
+        prefixes[:, node] = above * V + 1 + tokens[:, node]
+    lengths = torch.full((NUM_SAMPLES,), num_nodes)
+    if ragged:
+        cut = torch.rand(NUM_SAMPLES, generator=generator) < 0.3
+        lengths[cut] = torch.randint(1, num_nodes, (int(cut.sum()),), generator=generator)
+    probs = None if point_mass else q.table[prefixes].float()
+    return Drawn(Proposal(tokens, topology, lengths, probs, choose is with_replacement), prefixes)
+
+
+def uniforms_like(drawn: Drawn, seed: int = 77) -> Float[Tensor, "B N"]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(drawn.prefixes.shape, generator=generator, dtype=torch.float64)
+
+
+def decide(drawn: Drawn, p: Toy = TARGET, uniforms: Float[Tensor, "B N"] | None = None) -> Verdict:
+    uniforms = uniforms_like(drawn) if uniforms is None else uniforms
+    return accept_by_rejection(drawn.proposal, p.table[drawn.prefixes].float(), uniforms)
+
+
+def count_sequences(drawn: Drawn, verdict: Verdict, p: Toy = TARGET) -> NDArray[np.int64]:
+    """How often each sequence came out; behind the new token the target goes on by itself."""
+    generator = torch.Generator().manual_seed(99)
+    code = torch.zeros(NUM_SAMPLES, dtype=torch.long)
+    prefix = torch.zeros_like(code)
+    for i in range(LENGTH):
+        node = verdict.path[:, min(i + 1, verdict.path.shape[1] - 1)].clamp(min=0)
+        accepted = drawn.proposal.token_ids.gather(1, node[:, None])[:, 0]
+        later = torch.multinomial(p.table[prefix], 1, generator=generator)[:, 0]
+        token = torch.where(i == verdict.num_accepted, verdict.next_token, later)
+        token = torch.where(i < verdict.num_accepted, accepted, token)
+        code, prefix = code * V + token, prefix * V + 1 + token
+    return torch.bincount(code, minlength=V**LENGTH).numpy()
+
+
+def p_value(drawn: Drawn, verdict: Verdict | None = None) -> float:
+    return chi_square(count_sequences(drawn, verdict or decide(drawn)), TARGET.joint())
+
+
+class TestTheRule:
+    @pytest.mark.parametrize("shape", SHAPES)
+    @pytest.mark.parametrize("choose", [with_replacement, without_replacement])
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_sampled_drafts(self, shape: str, choose: Chooser, seed: int) -> None:
+        drawn = draft(shape, choose, DRAFT, seed=seed)
+        verdict = decide(drawn)
+        assert p_value(drawn, verdict) > ALPHA
+        assert 0.2 < float(verdict.num_accepted.double().mean()) < DEPTH
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_sampled_from_a_truncated_draft(self, shape: str) -> None:
+        assert p_value(draft(shape, with_replacement, SPARSE_DRAFT)) > ALPHA
+        if shape != "static_tree":  # its root has as many children as the truncated draft has tokens: still drawable
+            assert p_value(draft(shape, without_replacement, SPARSE_DRAFT)) > ALPHA
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    @pytest.mark.parametrize("choose", [likeliest, duplicates])
+    def test_point_masses(self, shape: str, choose: Chooser) -> None:
+        assert p_value(draft(shape, choose, DRAFT, point_mass=True)) > ALPHA
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_draft_that_equals_the_target_is_always_accepted(self, shape: str) -> None:
+        drawn = draft(shape, with_replacement, TARGET, ragged=False)
+        verdict = decide(drawn)
+        assert bool((verdict.num_accepted >= 1).all())
+        assert p_value(drawn, verdict) > ALPHA
+
+    def test_stopping_after_an_unlikely_draft_changes_nothing(self) -> None:
+        """A draft may end where it likes, as long as the token that made it end was kept."""
+        drawn = draft("chain", with_replacement, DRAFT, ragged=False)
+        assert p_value(replace(drawn, proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=True)))) > ALPHA
+
+    def test_probes_are_left_out(self) -> None:
+        drawn = draft("static_tree", with_replacement, DRAFT)
+        probe = torch.rand(drawn.prefixes.shape, generator=torch.Generator().manual_seed(4)) < 0.3
+        verdict = decide(replace(drawn, proposal=replace(drawn.proposal, probe=probe)))
+        taken = verdict.path[:, 1:]
+        assert not bool((probe.gather(1, taken.clamp(min=0)) & (taken >= 0)).any())
+        assert p_value(drawn, verdict) > ALPHA
+
+
+def _stop_at_unlikely(drawn: Drawn, keep: bool) -> Int[Tensor, " B"]:
+    """Chain lengths that end at the first draft whose own probability is below 0.2: with it, or without."""
+    assert drawn.proposal.draft_probs is not None
+    own = drawn.proposal.draft_probs[:, :-1].gather(2, drawn.proposal.token_ids[:, 1:, None])[:, :, 0]
+    sure = (own >= 0.2).long().cumprod(1).sum(1)
+    return (sure + 1 + int(keep)).clamp(max=drawn.proposal.topology.num_nodes)
+
+
+class TestNegativeControls:
+    """The test must reject each of these with the samples it has."""
+
+    def test_power(self) -> None:
+        assert power(NUM_SAMPLES, V**LENGTH, VISIBLE_TV) > 0.99
+
+    def test_a_total_variation_of_one_percent_is_seen(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT)
+        counts = count_sequences(drawn, decide(drawn))
+        expected = TARGET.joint()
+        other = DRAFT.joint() * (expected > 0)
+        other /= other.sum()
+        share = VISIBLE_TV / (0.5 * np.abs(other - expected).sum())
+        mixed = (1 - share) * expected + share * other
+        assert 0.5 * np.abs(mixed - expected).sum() == pytest.approx(VISIBLE_TV)
+        assert chi_square(counts, expected) > ALPHA > chi_square(counts, mixed)
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_top_k_labelled_as_sampled(self, shape: str) -> None:
+        assert p_value(draft(shape, likeliest, DRAFT)) < ALPHA
+
+    def test_dropping_an_unlikely_draft(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT, ragged=False)
+        assert p_value(replace(drawn, proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=False)))) < ALPHA
+
+    def test_p_and_q_swapped(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT)
+        labels = TARGET.table[drawn.prefixes].float()
+        swapped = replace(drawn, proposal=replace(drawn.proposal, draft_probs=labels))
+        assert p_value(drawn, decide(swapped, DRAFT)) < ALPHA
+
+    def test_replacement_mistaken(self) -> None:
+        with_mistake = draft("static_tree", with_replacement, DRAFT, ragged=False)
+        said_without = replace(with_mistake, proposal=replace(with_mistake.proposal, with_replacement=False))
+        assert p_value(said_without) < ALPHA
+        without = draft("static_tree", without_replacement, DRAFT, ragged=False)
+        assert p_value(replace(without, proposal=replace(without.proposal, with_replacement=True))) < ALPHA
+
+    def test_residual_left_out(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT, ragged=False)
+        verdict = decide(drawn)
+        end = verdict.path.gather(1, verdict.num_accepted[:, None])
+        p_end = TARGET.table[drawn.prefixes.gather(1, end)[:, 0]]
+        careless = replace(verdict, next_token=draw(p_end, uniforms_like(drawn, seed=5)[:, 0]))
+        assert p_value(drawn, careless) < ALPHA
+
+    def test_accepting_when_equal_to_probability_zero(self) -> None:
+        """A uniform just below 0 turns the strict comparison into one that lets u = 0 pass at p = 0."""
+        drawn = draft("chain", likeliest, DRAFT, point_mass=True)
+        uniforms = uniforms_like(drawn)
+        rare = uniforms < 0.01
+        assert p_value(drawn, decide(drawn, uniforms=uniforms.masked_fill(rare, -1e-9))) < ALPHA
+
+    def test_one_uniform_for_two_decisions(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT)
+        shared = uniforms_like(drawn)[:, :1].expand(-1, LENGTH)
+        assert p_value(drawn, decide(drawn, uniforms=shared)) < ALPHA
+
+
+class TestProbabilityZero:
+    @pytest.mark.parametrize("num_children", [1, 3])
+    @pytest.mark.parametrize("sampled", [True, False])
+    def test_never_accepted_nor_drawn_even_at_u_zero(self, num_children: int, sampled: bool) -> None:
+        parents = torch.tensor([[-1] + [0] * num_children])
+        tokens = torch.tensor([[0, *range(1, num_children + 1)]])
+        q = torch.full((1, num_children + 1, V), 1 / V) if sampled else None
+        p = torch.zeros(1, num_children + 1, V)
+        p[..., 4] = 1.0
+        proposal = Proposal(tokens, Topology.from_parents(parents), torch.tensor([num_children + 1]), q)
+        for first in (0.0, 0.5, 1 - 2**-53):
+            uniforms = torch.zeros(1, num_children + 1, dtype=torch.float64)
+            uniforms[:, 0] = first
+            verdict = accept_by_rejection(proposal, p, uniforms)
+            assert (verdict.num_accepted.item(), verdict.next_token.item()) == (0, 4)
+
+    def test_draw_skips_weightless_tokens(self) -> None:
+        weights = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]]).expand(4, -1)
+        u = torch.tensor([0.0, 0.3 - 1e-9, 0.3 + 1e-6, 1 - 2**-53], dtype=torch.float64)
+        assert draw(weights, u).tolist() == [1, 1, 3, 3]
+
+    def test_certain_tokens_are_always_accepted(self) -> None:
+        p = torch.zeros(1, 2, V)
+        p[..., 2] = 1.0
+        proposal = Proposal.chain(torch.tensor([[0, 2]]), torch.tensor([2]), p.clone())
+        uniforms = torch.full((1, 2), 1 - 2**-53, dtype=torch.float64)
+        assert accept_by_rejection(proposal, p, uniforms).num_accepted.item() == 1
+
+
+E_VOCAB, E_LENGTH, E_PROMPT, E_RUNS = 6, 3, (1, 4, 2, 1, 4), 12_000
+E_VISIBLE_TV = 0.05
+SETTINGS = {
+    "plain": SamplingParams(temperature=1.0, max_new_tokens=E_LENGTH),
+    "warm_top_k": SamplingParams(temperature=0.7, top_k=4, max_new_tokens=E_LENGTH),
+    "top_p": SamplingParams(temperature=1.0, top_p=0.8, max_new_tokens=E_LENGTH),
+    "min_p": SamplingParams(temperature=1.3, min_p=0.1, max_new_tokens=E_LENGTH),
+    "penalties": SamplingParams(
+        temperature=1.0,
+        repetition_penalty=1.5,
+        presence_penalty=0.5,
+        frequency_penalty=0.6,
+        max_new_tokens=E_LENGTH,
+    ),
+    "everything": SamplingParams(
+        temperature=0.8, top_k=5, top_p=0.9, min_p=0.05, presence_penalty=0.8, max_new_tokens=E_LENGTH
+    ),
+    "greedy": SamplingParams(max_new_tokens=E_LENGTH),
+}
+
+
+@lru_cache
+def toy_target() -> CausalLM:
+    model = build("llama", seed=4, spread=1.0, vocab_size=E_VOCAB, dtype=torch.float32, max_position_embeddings=16)
+    return CausalLM(model, max_len=16)
+
+
+@lru_cache
+def toy_draft() -> CausalLM:
+    model = build(
+        "llama", seed=8, spread=1.0, vocab_size=E_VOCAB, dtype=torch.float32, hidden_size=8, max_position_embeddings=16
+    )
+    return CausalLM(model, max_len=16)
+
+
+def naive_probs(logits: NDArray[np.float64], output: tuple[int, ...], s: SamplingParams) -> NDArray[np.float64]:
+    """The distribution after penalties, temperature, top-k, top-p and min-p, one token at a time."""
+    logits = logits.copy()
+    for token in range(E_VOCAB):
+        if token in E_PROMPT or token in output:
+            logits[token] *= s.repetition_penalty if logits[token] < 0 else 1 / s.repetition_penalty
+        logits[token] -= s.frequency_penalty * output.count(token) + s.presence_penalty * (token in output)
+    if s.temperature == 0:
+        return np.eye(E_VOCAB)[logits.argmax()]
+    probs = np.exp(logits / s.temperature)
+    order = sorted(range(E_VOCAB), key=lambda token: -probs[token])
+    for token in order[s.top_k or E_VOCAB :]:
+        probs[token] = 0
+    probs /= probs.sum()
+    mass = 0.0
+    for token in order:
+        if mass >= s.top_p:
+            probs[token] = 0
+        mass += probs[token]
+    probs /= probs.sum()
+    probs[probs < s.min_p * probs.max()] = 0
+    return probs / probs.sum()
+
+
+@lru_cache
+def enumerated(name: str) -> NDArray[np.float64]:
+    """Probability of every output, by plain forwards of an untouched copy."""
+    model = build("llama", seed=4, spread=1.0, vocab_size=E_VOCAB, dtype=torch.float32, max_position_embeddings=16)
+    joint: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(E_LENGTH):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*E_PROMPT, *output] for output in joint])).logits[:, -1].double().numpy()
+        rows = [naive_probs(row, output, SETTINGS[name]) for row, output in zip(logits, joint, strict=True)]
+        joint = {
+            (*output, token): mass * float(probs[token])
+            for (output, mass), probs in zip(joint.items(), rows, strict=True)
+            for token in range(E_VOCAB)
+        }
+    return np.array(list(joint.values()))
+
+
+DRAFTERS: dict[str, Callable[[], Proposer | None]] = {
+    "none": lambda: None,
+    "ngram": lambda: NGram(2, n_max=2, n_min=1),
+    "draft_sampled": lambda: DraftModel(toy_draft(), 2),
+    "draft_likeliest": lambda: DraftModel(toy_draft(), 2, sample=False),
+}
+
+
+@dataclass(frozen=True)
+class Decoded:
+    counts: dict[str, NDArray[np.int64]]
+    num_accepted: int
+    num_draft_tokens: int
+
+
+@lru_cache
+def decoded(drafter: str) -> Decoded:
+    """All settings side by side in the same batches, over one engine that refills its slots."""
+    engine = Engine(toy_target(), DRAFTERS[drafter](), max_batch_size=512, seed=11)
+    names = [name for name in SETTINGS for _ in range(E_RUNS if name != "greedy" else 200)]
+    order = np.random.default_rng(0).permutation(len(names))
+    requests = [Request(E_PROMPT, SETTINGS[names[i]], names[i]) for i in order]
+    counts = {name: np.zeros(E_VOCAB**E_LENGTH, dtype=np.int64) for name in SETTINGS}
+    accepted = drafted = 0
+    for output in engine.generate(requests):
+        code = 0
+        for token in output.token_ids:
+            code = code * E_VOCAB + token
+        counts[output.id][code] += 1
+        accepted += output.record.counts.num_accepted_tokens
+        drafted += output.record.counts.num_draft_tokens
+    return Decoded(counts, accepted, drafted)
+
+
+@pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+class TestEndToEnd:
+    @pytest.mark.parametrize("drafter", DRAFTERS)
+    @pytest.mark.parametrize("setting", SETTINGS)
+    def test_output_has_the_enumerated_distribution(self, drafter: str, setting: str) -> None:
+        assert chi_square(decoded(drafter).counts[setting], enumerated(setting)) > ALPHA
+
+    def test_speculation_really_happened(self) -> None:
+        for drafter in ("ngram", "draft_sampled", "draft_likeliest"):
+            run = decoded(drafter)
+            assert 0.1 < run.num_accepted / run.num_draft_tokens < 0.9
+
+    def test_power(self) -> None:
+        assert power(E_RUNS, E_VOCAB**E_LENGTH, E_VISIBLE_TV) > 0.95
+
+    @pytest.mark.parametrize("setting", [name for name in SETTINGS if name not in ("plain", "greedy")])
+    def test_negative_control_other_settings_are_told_apart(self, setting: str) -> None:
+        assert chi_square(decoded("none").counts[setting], enumerated("plain")) < ALPHA
+
+    def test_negative_control_draft_distribution_under_the_wrong_temperature(self) -> None:
+        class ColdLabels(DraftModel):
+            def propose(self, batch, budget):  # noqa: ANN001, ANN202
+                proposal = super().propose(batch, budget)
+                assert proposal.draft_probs is not None
+                sharper = proposal.draft_probs**3
+                return replace(proposal, draft_probs=sharper / sharper.sum(-1, keepdim=True).clamp(min=1e-9))
+
+        engine = Engine(toy_target(), ColdLabels(toy_draft(), 2), max_batch_size=512)
+        counts = np.zeros(E_VOCAB**E_LENGTH, dtype=np.int64)
+        for output in engine.generate([E_PROMPT] * E_RUNS, SETTINGS["plain"]):
+            counts[int("".join(map(str, output.token_ids)), E_VOCAB)] += 1
+        assert chi_square(counts, enumerated("plain")) < ALPHA
+
+
+@pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+class TestSeeds:
+    @pytest.mark.parametrize("drafter", DRAFTERS)
+    def test_output_does_not_depend_on_company(self, drafter: str) -> None:
+        """float32 logits may differ in the last bit with the batch's shape, which a draw on a boundary could show."""
+        sampling = replace(SETTINGS["everything"], seed=123, max_new_tokens=10)
+        engine = Engine(toy_target(), DRAFTERS[drafter](), max_batch_size=6)
+        (alone,) = engine.generate([E_PROMPT], sampling)
+        others = [Request((3, 3, 5)[: 1 + i % 3], replace(sampling, seed=i), f"other{i}") for i in range(9)]
+        company = [*others[:7], Request(E_PROMPT, sampling, "mine"), *others[7:]]
+        together = {output.id: output for output in engine.generate(company)}
+        assert together["mine"].token_ids == alone.token_ids
+        assert len({output.token_ids for output in together.values()}) > 5
+
+    def test_the_engine_seed_fixes_requests_without_one(self) -> None:
+        def outputs(seed: int) -> list[tuple[int, ...]]:
+            engine = Engine(toy_target(), max_batch_size=4, seed=seed)
+            return [output.token_ids for output in engine.generate([E_PROMPT] * 8, SETTINGS["plain"])]
+
+        assert outputs(1) == outputs(1) != outputs(2)
+
+    def test_first_uniforms_do_not_depend_on_how_many_are_drawn(self) -> None:
+        batch = SamplingBatch([SamplingParams(temperature=1.0)] * 3, [5, -1, 2**63], [0, 7, 100])
+        long = batch.uniforms(ACCEPT_STREAM, 100)
+        assert long.dtype == torch.float64
+        for num in (1, 2, 15, 16, 17, 63):
+            assert torch.equal(batch.uniforms(ACCEPT_STREAM, num), long[:, :num])
+
+    def test_uniforms_are_uniform_and_unrelated(self) -> None:
+        num = 4000
+        params = [SamplingParams()] * num
+        by_seed = SamplingBatch(params, range(num), [3] * num)
+        by_position = SamplingBatch(params, [3] * num, range(num))
+        columns = [b.uniforms(stream, 2)[:, c] for b in (by_seed, by_position) for stream in (0, 1) for c in (0, 1)]
+        for column in columns:
+            assert stats.kstest(column.numpy(), "uniform").pvalue > ALPHA
+            assert abs(np.corrcoef(column[1:].numpy(), column[:-1].numpy())[0, 1]) < 0.08
+        related = np.corrcoef(np.stack([column.numpy() for column in columns]))
+        assert np.abs(related - np.eye(len(columns))).max() < 0.08
+
+    def test_the_rule_is_a_pure_function(self) -> None:
+        params = SamplingBatch([SamplingParams(temperature=1.0)], [9], [4])
+        proposal = Proposal.chain(torch.tensor([[0, 1, 2]]), torch.tensor([3]))
+        logits = torch.randn(1, 3, V)
+        first, second = Rejection()(proposal, logits, params), Rejection()(proposal, logits, params)
+        assert torch.equal(first.path, second.path)
+        assert torch.equal(first.next_token, second.next_token)

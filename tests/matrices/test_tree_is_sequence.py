@@ -1,0 +1,347 @@
+"""Matrix 1: one batched, ragged pass over trees gives the logits of sequential passes of an untouched copy of the model."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import transformers as hf
+from jaxtyping import Float
+from specresearch.models import CausalLM, causal_lm
+from specresearch.models.attention import AttentionPlan
+from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
+from specresearch.proposal import Proposal, Topology, Verdict
+from tiny_models import ARCHITECTURES, VOCAB, build, config_of
+from torch import Tensor
+from transformers import PreTrainedModel
+
+SLOTS = (4, 0, 2)
+PROMPT_LENGTHS = (9, 3, 6)
+VISIBLE = 1e-2
+
+Sabotage = Callable[[Topology], Topology]
+
+
+def intact(topology: Topology) -> Topology:
+    return topology
+
+
+def random_tree(lengths: Sequence[int], num_nodes: int, generator: torch.Generator) -> Topology:
+    """Every row its own tree; parents of padding nodes are arbitrary earlier nodes."""
+    rows = []
+    for _ in lengths:
+        parents = [-1] + [int(torch.randint(0, i, (1,), generator=generator)) for i in range(1, num_nodes)]
+        rows.append(parents)
+    return Topology.from_parents(torch.tensor(rows))
+
+
+@dataclass(repr=False)
+class Script:
+    """Plays one decoding history on the slot cache and on the reference, and keeps the largest relative error.
+
+    sabotage: changes what the model is told about a tree, not what the reference computes.
+    commit_wrongly: keep another branch's keys and values than the tokens that are committed.
+    """
+
+    lm: CausalLM
+    reference: PreTrainedModel
+    sabotage: Sabotage = intact
+    commit_wrongly: bool = False
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
+    contexts: dict[int, list[int]] = field(default_factory=dict)
+    worst: float = 0.0
+
+    def tokens(self, num: int) -> list[int]:
+        return torch.randint(0, VOCAB, (num,), generator=self.generator).tolist()
+
+    def expect(self, logits: Float[Tensor, " V"], sequence: Sequence[int]) -> None:
+        with torch.no_grad():
+            right = self.reference(input_ids=torch.tensor([list(sequence)])).logits[0, -1]
+        self.worst = max(self.worst, float((logits - right).abs().max() / right.abs().max()))
+
+    @torch.inference_mode()
+    def fill_with_stale_data(self) -> None:
+        slots = [slot for slot in iter(self.lm.acquire, None)]
+        self.lm.extend(slots, [self.tokens(20) for _ in slots], want_logits=False)
+        for keys, values in self.lm.cache.buffers:
+            keys.normal_(generator=self.generator).mul_(5)
+            values.normal_(generator=self.generator).mul_(5)
+        self.lm.truncate(slots, [0] * len(slots))
+
+    def prefill(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        prompts = [self.tokens(length) for length in lengths]
+        logits = self.lm.extend(slots, prompts).logits
+        for row, (slot, prompt) in enumerate(zip(slots, prompts, strict=True)):
+            self.contexts[slot] = prompt
+            self.expect(logits[row, 0], prompt)
+
+    def verify_and_commit(self, slots: Sequence[int], lengths: Sequence[int], topology: Topology | None = None) -> None:
+        num_nodes = max(lengths)
+        topology = topology or random_tree(lengths, num_nodes, self.generator)
+        token_ids = torch.tensor([self.tokens(num_nodes) for _ in slots])
+        proposal = Proposal(token_ids, self.sabotage(topology), torch.tensor(lengths))
+        logits = self.lm.forward(slots, proposal).logits
+        paths = []
+        for row, slot in enumerate(slots):
+            above = topology.ancestors.expand(len(slots), -1, -1)[row]
+            for node in range(lengths[row]):
+                path = above[node].nonzero()[:, 0]
+                self.expect(logits[row, node], self.contexts[slot] + token_ids[row, path].tolist())
+            paths.append(above[lengths[row] - 1].nonzero()[:, 0].tolist())
+            self.contexts[slot] += token_ids[row, paths[-1]].tolist()
+        width = max(map(len, paths))
+        if self.commit_wrongly:
+            paths = [list(range(len(path))) for path in paths]
+        padded = torch.tensor([path + [-1] * (width - len(path)) for path in paths])
+        accepted = torch.tensor([len(path) - 1 for path in paths])
+        self.lm.commit(slots, Verdict(padded, accepted, torch.zeros_like(accepted)))
+
+    def play(self) -> float:
+        self.lm.allocate(6, num_nodes=8)
+        self.fill_with_stale_data()
+        self.prefill(SLOTS, PROMPT_LENGTHS)
+        self.verify_and_commit(SLOTS, (8, 4, 6))
+        self.verify_and_commit(SLOTS, (3, 7, 5))
+        self.verify_and_commit((SLOTS[2], SLOTS[0]), (5, 6))
+        return self.worst
+
+
+def script_of(
+    architecture: str, attention: str = "slot", sabotage: Sabotage = intact, commit_wrongly: bool = False
+) -> Script:
+    reference = build(architecture)
+    lm = CausalLM(copy.deepcopy(reference), attention=attention, max_len=48, prefill_chunk=4)
+    return Script(lm, reference, sabotage, commit_wrongly)
+
+
+EXACT, SINGLE = 1e-12, 1e-5
+IN_SINGLE_PRECISION = {"deepseek_v3", "gemma2", "gptj"}  # a router or a softmax in float32, whatever the weights are
+LIBRARY_ATTENTION = [
+    ("llama", "sdpa"),
+    ("llama", "eager"),
+    ("qwen2_sliding", "sdpa"),
+    ("mistral", "eager"),
+    ("gemma2", "eager"),
+    ("gemma3", "sdpa"),
+    ("gpt_oss", "eager"),
+    ("gpt2", "sdpa"),
+    ("gptj", "eager"),
+]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION
+)
+def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str) -> None:
+    tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
+    worst = script_of(architecture, attention).play()
+    assert worst < tolerance
+
+
+def test_slot_attention_is_used_where_the_library_allows_it() -> None:
+    own = {name for name in ARCHITECTURES if CausalLM(build(name), self_test=False).adapter.uses_slot_attention}
+    assert own >= set(ARCHITECTURES) - {"falcon", "gptj"}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("slots", [(1, 2, 3), (0,), (3, 4)], ids=str)
+@pytest.mark.parametrize("ragged", [True, False])
+def test_neighbouring_slots_read_as_views(architecture: str, slots: tuple[int, ...], ragged: bool) -> None:
+    """The paths without gather: neighbours at the same column, neighbours at different ones, a single slot."""
+    script = script_of(architecture)
+    script.lm.allocate(6, num_nodes=8)
+    script.fill_with_stale_data()
+    script.prefill(slots, [5 + 2 * i if ragged else 6 for i in range(len(slots))])
+    for topology in (Topology.chain(4), Topology.from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0)]), Topology.chain(1)):
+        script.verify_and_commit(slots, [topology.num_nodes] * len(slots), topology)
+    assert script.worst < EXACT
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_prefill_chunks_do_not_change_anything(chunk: int) -> None:
+    script = script_of("qwen2_sliding")
+    script.lm.prefill_chunk = chunk
+    assert script.play() < EXACT
+
+
+def test_drafts_past_the_last_position_stay_in_range() -> None:
+    reference = build("gpt2")
+    lm = CausalLM(copy.deepcopy(reference), max_len=64)
+    lm.allocate(1, num_nodes=5)
+    script = Script(lm, reference)
+    slot = lm.acquire()
+    assert slot is not None
+    script.prefill([slot], [62])
+    logits = lm.forward([slot], Proposal.chain(torch.tensor([script.tokens(5)]), torch.tensor([2]))).logits
+    assert bool(logits.isfinite().all())
+
+
+class TestNegativeControls:
+    """Each of these breaks one thing; the comparison must see it."""
+
+    def test_wrong_position(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def by_index(starts: Sequence[int], topology: Topology, device: torch.device) -> Tensor:
+            return torch.tensor(starts)[:, None] + torch.arange(topology.num_nodes)
+
+        script = script_of("llama")
+        monkeypatch.setattr(causal_lm, "committed_positions", by_index)
+        assert script.play() > VISIBLE
+
+    def test_one_mask_bit(self) -> None:
+        def flip(topology: Topology) -> Topology:
+            broken = Topology(topology.parents, topology.is_chain, topology.max_depth, topology.max_children)
+            ancestors = topology.ancestors.clone()
+            ancestors[0, 2, 1] ^= True
+            broken.__dict__.update(ancestors=ancestors, depth=topology.depth)
+            return broken
+
+        assert script_of("llama", sabotage=flip).play() > VISIBLE
+
+    def test_wrong_commit(self) -> None:
+        assert script_of("llama", commit_wrongly=True).play() > VISIBLE
+
+    def test_window_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        script, bias = script_of("mistral"), AttentionPlan.bias
+        monkeypatch.setattr(AttentionPlan, "bias", lambda self, window=None, repeats=1: bias(self, None, repeats))
+        assert script.play() > VISIBLE
+
+    def test_soft_cap_left_out(self) -> None:
+        capped = build("gemma2")
+        free = CausalLM(build("gemma2", attn_logit_softcapping=None), max_len=48)
+        assert Script(free, capped).play() > VISIBLE
+
+    def test_sinks_left_out(self) -> None:
+        model = build("gpt_oss")
+        reference = copy.deepcopy(model)
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.data.fill_(-1e9)
+        assert Script(CausalLM(model, max_len=48), reference).play() > VISIBLE
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("config", "reason"),
+        [
+            (hf.BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=2, n_head=4), "position"),
+            (config_of("falcon", alibi=True), "ALiBi"),
+            (hf.MptConfig(vocab_size=VOCAB, d_model=16, n_layers=2, n_heads=4), "position"),
+            (hf.MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4), "Mamba"),
+            (
+                hf.Qwen3NextConfig(
+                    vocab_size=VOCAB,
+                    hidden_size=16,
+                    intermediate_size=24,
+                    num_hidden_layers=2,
+                    num_attention_heads=4,
+                    num_key_value_heads=2,
+                    head_dim=8,
+                    num_experts=4,
+                    num_experts_per_tok=2,
+                    moe_intermediate_size=12,
+                    shared_expert_intermediate_size=12,
+                    linear_num_key_heads=2,
+                    linear_num_value_heads=2,
+                    linear_key_head_dim=8,
+                    linear_value_head_dim=8,
+                    layer_types=["linear_attention", "full_attention"],
+                ),
+                "linear_attention",
+            ),
+            (hf.Llama4TextConfig(
+                vocab_size=VOCAB,
+                hidden_size=16,
+                intermediate_size=24,
+                intermediate_size_mlp=24,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=8,
+                num_local_experts=2,
+                attention_chunk_size=8,
+                layer_types=["chunked_attention", "full_attention"],
+            ), "chunked_attention"),
+        ],
+        ids=["bloom", "falcon_alibi", "mpt", "mamba", "qwen3_next", "llama4_chunked"],
+    )
+    def test_models_that_a_tree_would_get_wrong(self, config: hf.PreTrainedConfig, reason: str) -> None:
+        with pytest.raises(UnsupportedModelError, match=reason):
+            CausalLM(hf.AutoModelForCausalLM.from_config(config))
+
+    def test_encoder_decoder(self) -> None:
+        config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)
+        with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
+            CausalLM(hf.T5ForConditionalGeneration(config))
+
+    def test_self_test_catches_what_the_rules_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bias = AttentionPlan._make_bias
+
+        def no_tree_mask(self: AttentionPlan, window: int | None) -> Tensor | None:
+            chain = AttentionPlan(self.starts, Topology.chain(self.num_nodes), self.width, self.dtype, self.device)
+            return bias(chain, window)
+
+        monkeypatch.setattr(AttentionPlan, "_make_bias", no_tree_mask)
+        with pytest.raises(UnsupportedModelError, match="sequential passes"):
+            CausalLM(build("llama"))
+
+    def test_soft_cap_is_not_dropped_silently(self) -> None:
+        """The library's sdpa has no soft cap: it must be refused, or replaced by something that has."""
+        reference = build("gemma2")
+        try:
+            lm = CausalLM(copy.deepcopy(reference), attention="sdpa", max_len=48, prefill_chunk=4)
+        except ValueError:
+            return
+        assert Script(lm, reference).play() < EXACT
+
+    @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+    def test_rope_that_looks_at_the_longest_row_is_capped(self, kind: str) -> None:
+        rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+        if kind == "longrope":
+            rope |= {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
+        model = build("llama", rope_parameters=rope)
+        assert length_limit(model) == 16
+        with pytest.raises(ValueError, match="2 to 16 tokens"):
+            CausalLM(model, max_len=32)
+
+    def test_unknown_attention(self) -> None:
+        with pytest.raises(ValueError, match="choose one of slot"):
+            CausalLM(build(), attention="fast")
+
+
+class TestHiddenLayers:
+    """Layer k is the input of layer k; the number of layers means the last output before the norm; FINAL_NORM is after."""
+
+    @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "gpt_neox", "falcon", "opt"])
+    @pytest.mark.parametrize("reading", ["prefill", "tree"])
+    def test_equal_a_plain_forward(self, architecture: str, reading: str) -> None:
+        script = script_of(architecture)
+        last: list[Tensor] = []
+        blocks = [m for m in script.reference.modules() if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)]
+        blocks[-1].register_forward_hook(lambda _m, _a, out: last.append(out[0] if isinstance(out, tuple) else out))
+        lm, layers = script.lm, (2, FINAL_NORM, 0, 1)
+        lm.allocate(6, num_nodes=6)
+        script.fill_with_stale_data()
+        prompts = [script.tokens(length) for length in PROMPT_LENGTHS]
+        prefilled = lm.extend(SLOTS, prompts, hidden_layers=layers)
+        topology = random_tree(PROMPT_LENGTHS, 6, script.generator)
+        token_ids = torch.tensor([script.tokens(6) for _ in SLOTS])
+        verified = lm.forward(SLOTS, Proposal(token_ids, topology, torch.tensor([6, 6, 6])), hidden_layers=layers)
+
+        for row, prompt in enumerate(prompts):
+            leaf = topology.ancestors[row, 5].nonzero()[:, 0]
+            sequence = prompt if reading == "prefill" else prompt + token_ids[row, leaf].tolist()
+            last.clear()
+            with torch.no_grad():
+                states = script.reference(torch.tensor([sequence]), output_hidden_states=True).hidden_states
+            right = [last[0], states[2], states[0], states[1]]
+            for ours, theirs in zip(prefilled.hidden if reading == "prefill" else verified.hidden, right, strict=True):
+                got = ours[row, : len(prompt)] if reading == "prefill" else ours[row, leaf]
+                want = theirs[0] if reading == "prefill" else theirs[0, len(prompt) :]
+                torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+    def test_a_layer_that_is_not_there(self) -> None:
+        lm = CausalLM(build())
+        lm.allocate(1, 2)
+        with pytest.raises(ValueError, match="layers 0 to 2"):
+            lm.forward((0,), Proposal.chain(torch.tensor([[1]]), torch.tensor([1])), hidden_layers=(3,))

@@ -1,0 +1,89 @@
+"""The pair that ships with the package: it loads, it is as large as it says, the two go together, and the target quotes."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+import specresearch
+from specresearch.data.templates import SUMMARY, render
+
+ZOO = Path(specresearch.__file__).parent / "zoo"
+NUM_PARAMETERS = {"tiny": 11_474_240, "tiny_draft": 918_144}
+MAX_BYTES = 35_000_000
+ARTICLE = (
+    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier on Monday evening. "
+    "Nobody was hurt, but the town council said that divers must look at the damage before any ferry can land. "
+    "Islanders who had planned to shop on the mainland were told to telephone the ferry office for news. "
+    "A baker on the quay, Moira Tennant, said she had given away two hundred loaves because nobody came to buy them."
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(ZOO / "tiny")
+
+
+def load(name: str) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(ZOO / name, dtype=torch.float32, use_safetensors=True).eval()
+
+
+def vocabulary_hash(folder: Path) -> str:
+    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+    return hashlib.sha256(repr(sorted(vocabulary.items())).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
+def test_loads_with_the_stated_number_of_parameters(name: str) -> None:
+    assert sum(parameter.numel() for parameter in load(name).parameters()) == NUM_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
+def test_weights_are_half_precision_safetensors(name: str) -> None:
+    assert [path.suffix for path in (ZOO / name).glob("model.*")] == [".safetensors"]
+    assert AutoModelForCausalLM.from_pretrained(ZOO / name, dtype="auto").dtype == torch.float16
+
+
+def test_the_pair_is_small() -> None:
+    assert sum(path.stat().st_size for path in ZOO.rglob("*") if path.is_file()) < MAX_BYTES
+
+
+def test_the_pair_shares_one_tokenizer() -> None:
+    assert vocabulary_hash(ZOO / "tiny") == vocabulary_hash(ZOO / "tiny_draft")
+    assert load("tiny_draft").config.vocab_size == load("tiny").config.vocab_size == 4096
+
+
+def test_chat_template_round_trip(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages = [
+        {"role": "user", "content": "What is 12 + 30?"},
+        {"role": "assistant", "content": "It is 42."},
+        {"role": "user", "content": "And twice that?"},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    expected = (
+        "<|endoftext|><|user|>What is 12 + 30?<|end|><|assistant|>It is 42.<|end|>"
+        "<|user|>And twice that?<|end|><|assistant|>"
+    )
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert text == expected
+    assert tokenizer.decode(ids) == expected
+    assert tokenizer.convert_tokens_to_ids(["<|end|>", "<|endoftext|>"]) == [
+        tokenizer.eos_token_id,
+        tokenizer.bos_token_id,
+    ]
+
+
+def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    text = "caf\u00e9 \u20ac 1,024.50\n\tdef f(x):\r\n  \u4f60\u597d \U0001f600"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_target_quotes_the_opening_of_an_unseen_article(tokenizer: PreTrainedTokenizerBase) -> None:
+    prompt = torch.tensor([render(tokenizer, SUMMARY, [ARTICLE])])
+    opening = tokenizer(ARTICLE, add_special_tokens=False)["input_ids"][:40]
+    out = load("tiny").generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    new = out[0, prompt.shape[1] :].tolist()
+    right = sum(token == wanted for token, wanted in zip(new, opening, strict=False))
+    assert right >= 0.9 * len(opening)
