@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.sampling import SamplingBatch, SamplingParams
 
 
@@ -42,7 +42,7 @@ class RequestState:
 
     tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
     token_times: when each output token was delivered, seconds of `time.perf_counter`.
-    finish_reason: eos, stop or length once it has finished.
+    finish_reason: eos, stop or length once it has finished. stop_at: characters of the output before a stop string.
     """
 
     request: Request
@@ -57,9 +57,12 @@ class RequestState:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
     prefill_time: float = 0.0
+    num_prompt_tokens: int = field(init=False)
+    max_new_tokens: int = field(init=False)
+    end_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt_ids)
+        self.tokens = [int(token) for token in self.request.prompt_ids]
         self.num_prompt_tokens = len(self.tokens)
         sampling = self.request.sampling
         self.end_ids = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
@@ -130,7 +133,7 @@ class Batch:
     @cached_property
     def roots(self) -> Int[Tensor, "B 1"]:
         """The last committed token of each row."""
-        return torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.device)
+        return upload([[row.tokens[-1]] for row in self.rows], self.device)
 
     @cached_property
     def room(self) -> tuple[int, ...]:
@@ -155,7 +158,7 @@ class Batch:
 
     def _counts(self, tokens: Sequence[list[int]]) -> Int[Tensor, "B V"]:
         counts = [torch.bincount(torch.tensor(row, dtype=torch.long), minlength=self.vocab_size) for row in tokens]
-        return torch.stack(counts).to(self.device)
+        return torch.stack(counts).to(self.device, non_blocking=True)
 
     def append(self, proposal: Proposal, verdict: Verdict) -> "Delivery":
         """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host."""
@@ -171,7 +174,8 @@ class Batch:
             row.token_times.extend([now] * taken)
             counts.append(taken)
         packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
-        clipped = Verdict(packed[:, 3 : 3 + width], packed[:, 0], packed[:, 1])
+        path = packed[:, 3 : 3 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
+        clipped = Verdict(path, packed[:, 0], packed[:, 1])
         return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))
 
 

@@ -27,8 +27,8 @@ DEFINITIONS = {
     "decode_speedup": "speedup without the time spent on prefill",
     "ideal_speedup": "tau x t_forward(1) / (t_propose + t_forward(N)) from this run's own measured times",
     "efficiency": "decode speedup / ideal speedup: what the host and bookkeeping leave",
-    "host_overhead": "1 - (propose + verify time) / step time",
-    "cost_ratio": "t_propose per draft token / t_forward(1)",
+    "host_overhead": "1 - (propose + verify time) / decode wall time",
+    "cost_ratio": "t_propose per draft token of the longest draft in the batch / t_forward(1)",
 }
 
 
@@ -50,9 +50,14 @@ class StepTimes:
 
 
 class StepClock:
-    """Splits a step into named laps. On CUDA the laps are GPU time between events, read after the step's own sync."""
+    """Splits a step into named laps.
+
+    On CUDA a lap is a stretch of the GPU's own timeline, idling for the host included, so that `StepTimes.host` is near 0
+    there and a launch-bound pass shows as a long `verify`.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.is_cuda = device.type == "cuda"
         self.laps: dict[str, float] = {}
         self._marks: list[tuple[str, torch.cuda.Event]] = []
@@ -62,7 +67,7 @@ class StepClock:
 
     def _mark(self, name: str) -> None:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         self._marks.append((name, event))
 
     def lap(self, name: str) -> None:
@@ -182,7 +187,7 @@ class Counts:
         return [_ratio(a, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
-def _ratio(part: float, whole: float) -> float:
+def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 

@@ -11,10 +11,16 @@ target's logits and row i of `draft_probs` both mean "the distribution after nod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+
+def upload(values: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
+    """A host list on the device, without waiting for what the device is doing (`torch.tensor(..., device=)` waits)."""
+    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,10 @@ class Topology:
     max_children: int = -1
 
     def __post_init__(self) -> None:
+        num_nodes = self.parents.shape[1]
+        if num_nodes == 1:
+            object.__setattr__(self, "is_chain", True)
         if self.max_depth < 0 or self.max_children < 0:
-            num_nodes = self.parents.shape[1]
             depth = num_nodes - 1 if self.is_chain else int(self.depth.max())  # sync
             width = min(num_nodes - 1, 1) if self.is_chain else int(self._num_siblings_before.max()) + 1  # sync
             object.__setattr__(self, "max_depth", depth)
@@ -50,13 +58,13 @@ class Topology:
         index = torch.arange(parents.shape[1], device=parents.device)
         valid = (parents < index) & (parents >= 0)
         valid[:, 0] = parents[:, 0] == -1
-        if not bool(valid.all()):
+        if not bool(valid.all()):  # sync
             row, node = (~valid).nonzero()[0].tolist()
             raise ValueError(
                 f"parents[{row}, {node}] = {int(parents[row, node])}: the root's parent is -1 and every other parent "
                 "comes before its child; sort the nodes by depth"
             )
-        return Topology(parents, is_chain=bool((parents == index - 1).all()))
+        return Topology(parents, is_chain=bool((parents == index - 1).all()))  # sync
 
     @staticmethod
     def from_paths(paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> "Topology":

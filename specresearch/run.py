@@ -38,7 +38,7 @@ def check_keys(cfg: DictConfig) -> None:
     """Refuse top-level keys that nothing reads; Hydra itself lets `+anything=1` pass."""
     own = OmegaConf.load(conf_dir() / "run.yaml")
     groups = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
-    known = {str(key) for key in {*own, *groups, "draft", "proposer"} - {"defaults", "hydra"}}
+    known = {str(key) for key in {*own, *groups, "draft", "draft_device", "proposer"} - {"defaults", "hydra"}}
     strange = sorted(str(key) for key in cfg if key not in known)
     if strange:
         raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")

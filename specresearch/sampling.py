@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from specresearch.proposal import upload
+
 DRAFT_STREAM, ACCEPT_STREAM = 0, 1
 _MASK64 = (1 << 64) - 1
 
@@ -84,6 +86,7 @@ class SamplingBatch:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     prompt_counts: Int[Tensor, "B V"] | None = None
     output_counts: Int[Tensor, "B V"] | None = None
+    _columns: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def all_greedy(self) -> bool:
@@ -95,8 +98,10 @@ class SamplingBatch:
 
     def column(self, name: str) -> Float[Tensor, "B 1 1"]:
         """One parameter of every row."""
-        values = [float(getattr(p, name)) for p in self.params]
-        return torch.tensor(values, device=self.device)[:, None, None]
+        if name not in self._columns:
+            values = [float(getattr(p, name)) for p in self.params]
+            self._columns[name] = upload(values, self.device)[:, None, None]
+        return self._columns[name]
 
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """`num` draws from [0, 1) for each row, in double precision; the first ones do not depend on `num`."""
@@ -116,19 +121,24 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def at_least_float32(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 def penalize(
     logits: Float[Tensor, "B N V"],
     sampling: SamplingBatch,
     path_tokens: Int[Tensor, "B M"] | None = None,
     on_path: Bool[Tensor, "#B N M"] | None = None,
 ) -> Float[Tensor, "B N V"]:
-    """Logits after repetition, presence and frequency penalties.
+    """Logits after repetition, presence and frequency penalties, which are computed in float32 or better.
 
     path_tokens, on_path: drafts not committed yet, and which of them precede each row of logits; with them the penalties
         under speculation are exactly those of plain decoding.
     """
     if not sampling.has_penalty:
         return logits
+    logits = at_least_float32(logits)
     assert sampling.prompt_counts is not None
     assert sampling.output_counts is not None
     counts = sampling.output_counts[:, None].to(logits.dtype).expand_as(logits)
@@ -151,7 +161,7 @@ def logits_to_probs(
     on_path: Bool[Tensor, "#B N M"] | None = None,
 ) -> Float[Tensor, "B N V"]:
     """The distribution each row samples from, in float32 (float64 for float64 logits). Greedy rows are one-hot."""
-    logits = penalize(logits if logits.dtype == torch.float64 else logits.float(), sampling, path_tokens, on_path)
+    logits = penalize(at_least_float32(logits), sampling, path_tokens, on_path)
     params = sampling.params
     temperature = sampling.column("temperature").to(logits.dtype)
     scaled = logits / torch.where(temperature > 0, temperature, 1.0)

@@ -37,3 +37,10 @@ def follow(chosen: Int[Tensor, "B N"], max_depth: int) -> tuple[Int[Tensor, "B D
         path.append(node)
     joined = torch.cat(path, dim=1)
     return joined, (joined >= 0).sum(1) - 1
+
+
+def longest_prefix(accepted: Bool[Tensor, "B M"]) -> tuple[Int[Tensor, "B D"], Int[Tensor, " B"]]:
+    """`follow` for a chain of M drafts: everything before the first refusal."""
+    num_accepted = accepted.long().cumprod(1).sum(1)
+    index = torch.arange(accepted.shape[1] + 1, device=accepted.device)
+    return torch.where(index <= num_accepted[:, None], index, -1), num_accepted

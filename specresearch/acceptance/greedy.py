@@ -4,13 +4,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.acceptance.base import drafts_on_path, follow
+from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
 from specresearch.proposal import Proposal, Verdict
 from specresearch.sampling import SamplingBatch, argmax, penalize
 
 
 class Greedy:
-    """Exact for temperature 0; every row is decoded greedily, whatever its temperature. No softmax is built."""
+    """Exact for temperature 0; a request that samples is a ValueError. No softmax is built."""
 
     lossless = True
 
@@ -32,9 +32,7 @@ def accept_argmax(proposal: Proposal, target_logits: Float[Tensor, "B N V"], sam
     best = argmax(target_logits)  # [B, N]
     if topology.is_chain:
         agrees = (tokens[:, 1:] == best[:, :-1]) & proposal.acceptable[:, 1:]
-        num_accepted = agrees.long().cumprod(1).sum(1)
-        index = torch.arange(tokens.shape[1], device=tokens.device)
-        path = torch.where(index <= num_accepted[:, None], index, -1)
+        path, num_accepted = longest_prefix(agrees)
         end = num_accepted
     else:
         children = topology.children.expand(tokens.shape[0], -1, -1)

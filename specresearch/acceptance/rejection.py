@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.acceptance.base import drafts_on_path, follow
+from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
 from specresearch.acceptance.greedy import accept_argmax
 from specresearch.proposal import Proposal, Verdict
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
@@ -55,7 +55,10 @@ def accept_by_rejection(
         accepted = usable & (uniforms.gather(1, index) * q_token < p_token)
         chosen = torch.where(accepted, child, chosen)
         last_tried = torch.where(usable & ~accepted, child, last_tried)
-    path, num_accepted = follow(chosen, topology.max_depth)
+    if topology.is_chain:
+        path, num_accepted = longest_prefix(chosen[:, :-1] >= 0)
+    else:
+        path, num_accepted = follow(chosen, topology.max_depth)
     end = path.gather(1, num_accepted[:, None])  # [B, 1]
     row_index = end[:, :, None].expand(-1, -1, p.shape[2])
     p_end = p.gather(1, row_index)

@@ -14,7 +14,7 @@ from specresearch.controllers import Controller, Fixed
 from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord
 from specresearch.models.causal_lm import CausalLM
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
 
@@ -67,6 +67,8 @@ class Engine:
 
         requests: prompts as text or token ids, decoded with `sampling`, or `Request`s with their own.
         """
+        if isinstance(requests, str):
+            raise ValueError("generate takes a list of prompts; put the one prompt into a list")
         if self.scheduler.has_work:
             raise RuntimeError("this engine is still decoding the requests of another call; exhaust or close that iterator first")
         try:
@@ -156,12 +158,14 @@ class Engine:
             num_top = row.request.sampling.logprobs
             if num_top is None:
                 continue
-            nodes = verdict.path[b, : num_new[b]].to(logits.device)
+            nodes = verdict.path[b, : num_new[b]].to(logits.device, non_blocking=True)
+            tokens = upload(row.tokens[-num_new[b] :], logits.device)[:, None]
             log_probs = logits[b, nodes].float().log_softmax(-1)
-            for at, token in zip(log_probs, row.tokens[-num_new[b] :], strict=True):
-                values, ids = at.topk(num_top)
-                top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-                row.logprobs.append(TokenLogprob(float(at[token]), top))
+            values, ids = log_probs.topk(num_top)
+            table = torch.cat([log_probs.gather(1, tokens), values, ids.double()], dim=1).tolist()  # sync
+            for own, *rest in table:
+                top = zip(map(int, rest[num_top:]), rest[:num_top], strict=True)
+                row.logprobs.append(TokenLogprob(own, tuple(top)))
 
     def _account(self, batch: Batch, record: StepRecord) -> None:
         for b, row in enumerate(batch.rows):

@@ -36,13 +36,20 @@ class Scheduler:
                 f"request {request.id!r} holds token id {strange}, outside this target's vocabulary of {vocab_size}; "
                 "tokenize the prompt with the target's own tokenizer"
             )
+        sampling = request.sampling
+        if sampling.stop and self.target.tokenizer is None:
+            raise ValueError(f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids")
+        if sampling.logprobs is not None and sampling.logprobs > vocab_size:
+            raise ValueError(
+                f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a vocabulary of {vocab_size}"
+            )
         self.waiting.append((request, self.num_submitted, time.perf_counter()))
         self.num_submitted += 1
 
     def admit(self) -> list[RequestState]:
         """Move requests from the queue to free slots; they still have to be prefilled."""
         admitted = []
-        while self.waiting and len(self.running) < self.max_batch_size:
+        while self.waiting and len(self.running) + len(admitted) < self.max_batch_size:
             slot = self.target.acquire()
             if slot is None:
                 break
@@ -51,6 +58,8 @@ class Scheduler:
             state = RequestState(request, slot, seed, self.target.eos_token_ids, self.target.max_len, arrival)
             self.counts[state] = Counts()
             admitted.append(state)
+        if not admitted and not self.running:
+            raise RuntimeError("every slot of the target is in use by another engine; finish its requests first")
         if admitted:
             self.running = sorted([*self.running, *admitted], key=lambda row: row.slot)
         return admitted

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specresearch.proposal import Topology
+from specresearch.proposal import Topology, upload
 
 
 @dataclass
@@ -29,7 +29,8 @@ class AttentionPlan:
     dtype: torch.dtype
     device: torch.device
     flash: bool = False
-    _biases: dict[tuple[int | None, int], Tensor | None] = field(default_factory=dict)
+    _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
+    _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -40,20 +41,30 @@ class AttentionPlan:
         """Chains written into empty slots: the plain causal triangle."""
         return self.topology.is_chain and not any(self.starts)
 
-    def bias(self, window: int | None = None, repeats: int = 1) -> Float[Tensor, "#B 1 RN L"] | None:
+    def bias(
+        self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
+    ) -> Float[Tensor, "#B 1 RN L"] | None:
         """0 where a token may look, -inf where it may not; None where it may look everywhere.
 
         window: a layer's sliding window in tokens. repeats: how often to stack the rows, for folded query heads.
+        device: the layer's, where layers are spread over several.
         """
         if window is not None and self.width <= window:
             window = None
-        if (window, repeats) not in self._biases:
-            if repeats > 1:
+        key = (window, repeats, device or self.device)
+        if key not in self._biases:
+            if repeats > 1 or key[2] != self.device:
                 bias = self.bias(window)
-                self._biases[window, repeats] = None if bias is None else bias.repeat(1, 1, repeats, 1)
+                self._biases[key] = None if bias is None else bias.repeat(1, 1, repeats, 1).to(key[2])
             else:
-                self._biases[window, repeats] = self._make_bias(window)
-        return self._biases[window, repeats]
+                self._biases[key] = self._make_bias(window)
+        return self._biases[key]
+
+    def ends(self, device: torch.device) -> Int[Tensor, " B"]:
+        """Columns of each row once the new tokens are written."""
+        if device not in self._ends:
+            self._ends[device] = upload([start + self.num_nodes for start in self.starts], device, torch.int32)
+        return self._ends[device]
 
     def full_bias(self, window: int | None = None) -> Float[Tensor, "B 1 N L"]:
         """`bias` with every row written out, zeros where nothing is masked."""
@@ -65,7 +76,7 @@ class AttentionPlan:
         uniform = all(start == self.starts[0] for start in self.starts)
         if self.num_nodes == 1 and uniform and window is None and self.width == self.starts[0] + 1:
             return None
-        starts = torch.tensor(self.starts[:1] if uniform else self.starts, device=self.device)
+        starts = upload(self.starts[:1] if uniform else self.starts, self.device)
         rows = max(len(starts), self.topology.parents.shape[0])
         node = torch.arange(self.width, device=self.device) - starts[:, None]  # [B L]: < 0 is the committed past
         hidden = ~self.topology.ancestors
@@ -111,14 +122,14 @@ def slot_attention(
     kv_heads = key.shape[1]
     group = num_heads // kv_heads
     plain = softcap is None and s_aux is None
-    if plain and plan_allows_flash(attention_plan, query):
+    if plain and _allows_flash(attention_plan, query, value):
         return _flash(query, key, value, attention_plan, scaling, sliding_window), None
     windowed = sliding_window is not None and attention_plan.width > sliding_window
     if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1)
         return out.transpose(1, 2), None
     folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
-    bias = attention_plan.bias(sliding_window, repeats=group)
+    bias = attention_plan.bias(sliding_window, group, query.device)
     if plain:
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scaling)
     else:
@@ -150,8 +161,10 @@ def _explicit(
     return probs[..., : key.shape[2]] @ value
 
 
-def plan_allows_flash(plan: AttentionPlan, query: Tensor) -> bool:
-    return plan.flash and plan.topology.is_chain and query.is_cuda and query.dtype.itemsize == 2
+def _allows_flash(plan: AttentionPlan, query: Tensor, value: Tensor) -> bool:
+    if not (plan.flash and plan.topology.is_chain and query.is_cuda and query.dtype.itemsize == 2):
+        return False
+    return query.shape[-1] == value.shape[-1] <= 256
 
 
 def _flash(
@@ -164,12 +177,11 @@ def _flash(
 ) -> Float[Tensor, "B N Hq Dv"]:
     from flash_attn import flash_attn_with_kvcache
 
-    lengths: Int[Tensor, " B"] = torch.tensor(plan.starts, dtype=torch.int32, device=plan.device) + plan.num_nodes
     return flash_attn_with_kvcache(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        cache_seqlens=lengths,
+        cache_seqlens=plan.ends(query.device),
         softmax_scale=scaling,
         causal=True,
         window_size=(-1, -1) if window is None else (window - 1, 0),
@@ -178,7 +190,7 @@ def _flash(
 
 def committed_positions(starts: Sequence[int], topology: Topology, device: torch.device) -> Int[Tensor, "B N"]:
     """Rotary position of every node: the root stands right after the committed tokens, a child one after its parent."""
-    begin = torch.tensor(starts, device=device)[:, None]
+    begin = upload(starts, device)[:, None]
     if topology.is_chain:
         return begin + torch.arange(topology.num_nodes, device=device)
     return begin + topology.depth.to(device)

@@ -17,7 +17,7 @@ from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.compiled import MAX_TOKENS, CompiledForward
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
 from specresearch.models.kv_cache import SlotCache
-from specresearch.proposal import Proposal, Topology, Verdict
+from specresearch.proposal import Proposal, Topology, Verdict, upload
 
 FEW_TOKENS = 16
 MIN_FILL = 0.9
@@ -68,7 +68,9 @@ class CausalLM:
         self.lengths: list[int] = []
         self._free: list[int] = []
         self._use_cache(SlotCache(0, 0, self.device))
-        self.bytes_per_token = self._measure_bytes_per_token()
+        layers = self._find_layers()
+        self.bytes_per_token = layers.bytes_per_column
+        self._use_cache(layers.emptied())
         if self_test:
             self._self_test()
 
@@ -113,7 +115,7 @@ class CausalLM:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Every id that ends an output, by the generation config, the config and the tokenizer."""
+        """The ids that end an output, by the first of generation config, config and tokenizer that names any."""
         generation = getattr(self.model, "generation_config", None)
         for owner in (generation, self.model.config, self.tokenizer):
             ids = getattr(owner, "eos_token_id", None)
@@ -139,14 +141,15 @@ class CausalLM:
             raise RuntimeError("the cache cannot grow while requests are running; finish them first")
         num_slots, num_columns = max(num_slots, self.cache.num_slots), max(num_columns, self.cache.num_columns)
         needed = self.bytes_per_token * num_slots * num_columns
-        self._use_cache(SlotCache(0, 0, self.device))
-        available = _available_bytes(self.device)
+        available = sum(map(_available_bytes, {p.device for p in self.model.parameters()})) + self.cache.num_bytes
         if needed > available:
             raise MemoryError(
                 f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x "
                 f"{self.bytes_per_token:,} bytes) and {available:,} are available; lower batch_size or target.max_len"
             )
-        self._use_cache(SlotCache(num_slots, num_columns, self.device))
+        layers = self.cache.emptied()
+        self._use_cache(layers)  # frees the old buffers before the new ones are made
+        self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers))
 
     def compile_steps(self) -> None:
         """Run passes of one or two tokens, i.e. a draft's steps, as compiled graphs; needs a C++ compiler on a CPU."""
@@ -207,11 +210,12 @@ class CausalLM:
         counts = [len(row) for row in tokens]
         last: dict[int, Tensor] = {}
         states: list[list[list[Tensor]]] = [[[] for _ in slots] for _ in hidden_layers]
-        for rows, begin, width in _passes(counts, self.prefill_chunk):
+        room = [self.cache.num_columns - self.lengths[slot] for slot in slots]
+        for rows, begin, width in _passes(counts, room, self.prefill_chunk):
             parts = [list(tokens[row][begin : begin + width]) for row in rows]
-            ids = torch.tensor([part + [0] * (width - len(part)) for part in parts]).to(self.device, non_blocking=True)
+            ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
             ending = [i for i, row in enumerate(rows) if counts[row] <= begin + width] if want_logits else []
-            at = torch.tensor([i * width + len(parts[i]) - 1 for i in ending], dtype=torch.long).to(self.device)
+            at = upload([i * width + len(parts[i]) - 1 for i in ending], self.device, torch.long)
             chunk_slots = [slots[row] for row in rows]
             logits, hidden = self._forward(chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers)
             last |= {rows[i]: logits[0, k] for k, i in enumerate(ending)}
@@ -270,11 +274,11 @@ class CausalLM:
             self.max_len = limit
             self._use_cache(keep)
 
-    def _measure_bytes_per_token(self) -> int:
-        """Bytes of the keys and values of one token over all layers, found by running one token."""
+    def _find_layers(self) -> SlotCache:
+        """A small cache with the layers' shapes, found by running one token."""
         with self._scratch_cache(1, 2) as cache:
             self.extend((0,), [[0]], want_logits=False)
-            return cache.bytes_per_column
+        return cache
 
     def _self_test(self) -> None:
         """Compare a branching tree with sequential passes on this very model; refuses models that get it wrong."""
@@ -297,16 +301,18 @@ class CausalLM:
             )
 
 
-def _passes(counts: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
+def _passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
     """Which rows to append together: (rows, first token, number of tokens) of each pass.
 
-    Rows of similar length go together, so that long prompts do not pay for one another's padding.
+    Rows of similar length go together, so that long prompts do not pay for one another's padding, and a row is padded only
+    as far as it has room.
     """
     remaining = sorted((row for row, count in enumerate(counts) if count), key=lambda row: -counts[row])
     while remaining:
         longest = counts[remaining[0]]
-        group = [row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS]
-        remaining = remaining[len(group) :]
+        alike = (row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS)
+        group = [row for row in alike if room[row] >= longest]
+        remaining = [row for row in remaining if row not in group]
         for begin in range(0, longest, chunk):
             rows = sorted(row for row in group if counts[row] > begin)
             yield rows, begin, min(chunk, longest - begin)

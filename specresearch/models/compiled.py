@@ -14,7 +14,7 @@ from torch import Tensor
 from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView
 from specresearch.models.kv_cache import Region
-from specresearch.proposal import Topology
+from specresearch.proposal import Topology, upload
 
 WIDTH_STEP = 256
 MAX_TOKENS = 2
@@ -33,7 +33,9 @@ class GivenBiases:
     def width(self) -> int:
         return self.biases[None].shape[-1]
 
-    def bias(self, window: int | None = None, repeats: int = 1) -> Float[Tensor, "S 1 RN L"]:
+    def bias(
+        self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
+    ) -> Float[Tensor, "S 1 RN L"]:
         return self.biases[window if window in self.biases else None].repeat(1, 1, repeats, 1)
 
 
@@ -79,13 +81,13 @@ class CompiledForward:
         windows = {None, *self.adapter.layer_windows}
         biases = {w: plan.full_bias(w).expand(shape) for w in windows}
         nodes = torch.arange(num_nodes, device=store.device)
-        begin = torch.tensor(starts, device=store.device)[:, None]
+        begin = upload(starts, store.device)[:, None]
         first_column = torch.arange(store.num_slots, device=store.device)[:, None] * store.num_columns
         flat_index = (first_column + begin + nodes).flatten()
         positions = committed_positions(starts, topology, store.device).clamp(max=max_position)
-        everywhere = len(slots) == store.num_slots
+        everywhere = tuple(slots) == tuple(range(store.num_slots))
         if not everywhere:
-            rows = torch.tensor(slots, device=store.device)
+            rows = upload(slots, store.device)
             token_ids = token_ids.new_zeros((store.num_slots, num_nodes)).index_copy_(0, rows, token_ids)
         for bias in biases.values():
             torch._dynamo.maybe_mark_dynamic(bias, 3)

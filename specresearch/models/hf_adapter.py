@@ -83,7 +83,7 @@ class HFAdapter:
             self._final_hidden.append(args[0])
         if self._logit_rows is None:
             return args
-        return (args[0].flatten(0, 1).index_select(0, self._logit_rows)[None], *args[1:])
+        return (args[0].flatten(0, 1).index_select(0, self._logit_rows.to(args[0].device))[None], *args[1:])
 
     def forward(
         self,
@@ -111,7 +111,7 @@ class HFAdapter:
             final, self._final_hidden, self._logit_rows = self._final_hidden, None, None
         if final is not None:
             captured[FINAL_NORM] = final[0]
-        return logits, tuple(captured[k] for k in hidden_layers)
+        return logits, tuple(captured[k].to(token_ids.device) for k in hidden_layers)
 
     def call(
         self,
@@ -135,7 +135,7 @@ class HFAdapter:
             return_dict=True,
             **extra,
         )
-        return output.logits
+        return output.logits.to(token_ids.device)
 
     def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
         if not 0 <= k <= len(self.layers):

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from specresearch.proposal import upload
+
 
 @dataclass(frozen=True)
 class Region:
@@ -30,13 +32,17 @@ class Region:
 
 
 class SlotCache:
-    """Buffers [S, C, heads, width] per layer, shaped by the first write of each layer."""
+    """Buffers [S, C, heads, width] per layer, each on its layer's device.
 
-    def __init__(self, num_slots: int, num_columns: int, device: torch.device) -> None:
+    like: a cache of the same model, whose layers say the shapes; without it the first write of each layer does.
+    """
+
+    def __init__(self, num_slots: int, num_columns: int, device: torch.device, like: "SlotCache | None" = None) -> None:
         self.num_slots = num_slots
         self.num_columns = num_columns
         self.device = device
-        self.buffers: list[tuple[Tensor, Tensor]] = []
+        layers = like.buffers if like is not None else ()
+        self.buffers = [tuple(self._zeros(buffer.transpose(1, 2)) for buffer in pair) for pair in layers]
 
     def region(self, slots: Sequence[int], starts: Sequence[int], num_nodes: int) -> Region:
         """Plan one pass. Raises IndexError when a row would run past its last column."""
@@ -44,8 +50,11 @@ class SlotCache:
         width = max(starts) + num_nodes
         if width > self.num_columns:
             raise IndexError(f"column {width - 1} of a cache of {self.num_columns} columns; raise max_len")
+        if self.device.type == "cuda" and any(starts) and not (num_nodes == 1 and len(set(starts)) == 1):
+            # fused kernels copy a mask whose rows are not a multiple of 8 long, in every layer
+            width = min(-(-width // 8) * 8, self.num_columns)
         neighbours = all(slot == first + i for i, slot in enumerate(slots))
-        rows = None if neighbours else torch.tensor(slots, device=self.device)
+        rows = None if neighbours else upload(slots, self.device)
         flat = None
         if not neighbours or any(start != starts[0] for start in starts):
             begin = torch.tensor([s * self.num_columns + c for s, c in zip(slots, starts, strict=True)])
@@ -63,7 +72,7 @@ class SlotCache:
 
     def _zeros(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "S C H D"]:
         shape = (self.num_slots, self.num_columns, like.shape[1], like.shape[3])
-        return torch.zeros(shape, dtype=like.dtype, device=self.device)
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     def _write_and_read(
         self, buffer: Float[Tensor, "S C H D"], region: Region, new: Float[Tensor, "B H N D"]
@@ -74,20 +83,24 @@ class SlotCache:
             buffer[first : first + num_rows, start : start + region.num_nodes] = new.transpose(1, 2)
         else:
             flat = buffer.flatten(0, 1)
-            flat.index_copy_(0, region.flat_index, new.transpose(1, 2).flatten(0, 1))
+            flat.index_copy_(0, region.flat_index.to(flat.device), new.transpose(1, 2).flatten(0, 1))
         if region.rows is None:
             return buffer[first : first + num_rows, : region.width].transpose(1, 2)
-        return buffer[:, : region.width].index_select(0, region.rows).transpose(1, 2)
+        return buffer[:, : region.width].index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
 
     def move(self, slots: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy single columns inside their slots: column `sources[i]` of `slots[i]` to column `targets[i]`."""
         base = torch.tensor(slots) * self.num_columns
-        source = (base + torch.tensor(sources)).to(self.device, non_blocking=True)
-        target = (base + torch.tensor(targets)).to(self.device, non_blocking=True)
+        source, target = base + torch.tensor(sources), base + torch.tensor(targets)
         for pair in self.buffers:
             for buffer in pair:
                 flat = buffer.flatten(0, 1)
-                flat.index_copy_(0, target, flat.index_select(0, source))
+                moved = flat.index_select(0, source.to(flat.device, non_blocking=True))
+                flat.index_copy_(0, target.to(flat.device, non_blocking=True), moved)
+
+    def emptied(self) -> "SlotCache":
+        """The same layers without a slot."""
+        return SlotCache(0, 0, self.device, like=self)
 
     @property
     def num_bytes(self) -> int:

@@ -23,7 +23,9 @@ class ModelNotLoadedError(ValueError):
 def resolve(model: str) -> str:
     """`zoo:name` becomes the folder in the package; a path or hub id stays. An unknown zoo name lists those there are."""
     if not model:
-        raise ModelNotLoadedError("no model is named; set target.model=, or draft= for a draft model, to a folder or a hub id")
+        raise ModelNotLoadedError(
+            "no model is named; set target.model=, or draft= for a draft model, to a folder or a hub id"
+        )
     if not model.startswith("zoo:"):
         return model
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
@@ -43,10 +45,6 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is unknown; choose one of auto, {', '.join(DTYPES)}")
     return DTYPES[dtype]
-
-
-def load_tokenizer(model: str, **kwargs: Any) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(resolve(model), **kwargs)
 
 
 def load_model(
@@ -72,18 +70,29 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(path, **common)
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded, report = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=resolve_dtype(dtype, "cuda" if spread else device),
             use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
             **({"device_map": device} if spread else {}),
             **common,
         )
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(
+            f"{model!r} does not fit the memory of {device}; use a smaller dtype, or device=balanced"
+        ) from error
     except (SafetensorError, RuntimeError) as error:
         raise ModelNotLoadedError(f"the weights of {model!r} are damaged or do not fit its config: {error}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise ModelNotLoadedError(
+            f"the weights of {model!r} lack {len(missing)} tensors that its config asks for, such as {missing[0]!r}; "
+            "fetch them again, or correct the config"
+        )
     return (loaded if spread else loaded.to(device)), tokenizer
 
 

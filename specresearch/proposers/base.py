@@ -1,4 +1,4 @@
-"""What every proposer is. The engine knows this file and no other of the package."""
+"""What every proposer is: all that the engine knows of one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Proposer(ABC):
         """What became of the drafts. The verdict lies on the host; `batch` already holds the new tokens."""
 
     def finish(self, slots: Sequence[int]) -> None:
-        """Requests left: free their state."""
+        """Requests left, or were interrupted before `start`: free their state."""
 
 
 def check_num_draft_tokens(num_draft_tokens: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
@@ -31,21 +31,28 @@ class DraftModel(Proposer):
         self.sample = sample
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
+        if self.draft is target:
+            raise ValueError("draft and target are one CausalLM and would overwrite each other's cache; load the draft apart")
         check_pair(target, self.draft)
         self.draft.max_len = target.max_len
         self.draft.allocate(num_slots, self.num_draft_tokens)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        slots, prompts = [row.slot for row in rows], [row.tokens[:-1] for row in rows]
+        slots, prompts = [row.slot for row in rows], [self._readable(row.tokens[:-1]) for row in rows]
         self.draft.truncate(slots, [0] * len(rows))
         if any(prompts):
             self.draft.extend(slots, prompts, want_logits=False)
+
+    def _readable(self, tokens: list[int]) -> list[int]:
+        """Padding ids that only the target's larger embedding has, replaced by some id: it changes q, never the output."""
+        last = self.draft.vocab_size - 1
+        return [min(token, last) for token in tokens]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         num_drafts = max(budget)
         if num_drafts == 0:
             return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
-        unseen = [row.tokens[self.draft.lengths[row.slot] :] for row in batch.rows]
+        unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
         logits = self.draft.extend(batch.slots, unseen).logits  # [B, 1, V]
         sampled = self.sample and not batch.sampling.all_greedy
         uniforms = batch.sampling.uniforms(DRAFT_STREAM, num_drafts) if sampled else None
@@ -56,7 +63,7 @@ class DraftModel(Proposer):
             probs.append(q)
             if i + 1 < num_drafts:
                 logits = self.draft.append(batch.slots, token)
-        lengths = torch.tensor(budget, device=batch.device) + 1
+        lengths = upload(budget, batch.device) + 1
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
         return Proposal.chain(torch.cat(tokens, dim=1), lengths, draft_probs)
 

@@ -5,10 +5,8 @@ Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding) and Yang et al. (arX
 
 from collections.abc import Sequence
 
-import torch
-
 from specresearch.batch import Batch, RequestState
-from specresearch.proposal import Proposal
+from specresearch.proposal import Proposal, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 
 
@@ -37,12 +35,12 @@ class NGram(Proposer):
             drafts.append([row.tokens[-1], *index.continuation(row.tokens, allowed)])
         width = max(map(len, drafts))
         padded = [draft + [0] * (width - len(draft)) for draft in drafts]
-        lengths = torch.tensor([len(draft) for draft in drafts], device=batch.device)
-        return Proposal.chain(torch.tensor(padded, device=batch.device), lengths)
+        lengths = upload([len(draft) for draft in drafts], batch.device)
+        return Proposal.chain(upload(padded, batch.device), lengths)
 
     def finish(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            del self._indexes[slot]
+            self._indexes.pop(slot, None)
 
 
 class NGramIndex:
