@@ -165,7 +165,13 @@ class Batch:
         tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
         columns = [verdict.num_accepted[:, None], verdict.next_token[:, None], proposal.lengths[:, None]]
         width = verdict.path.shape[1]
-        packed = torch.cat([*columns, verdict.path, tokens], dim=1).cpu()  # sync
+        packed = torch.cat([*columns, verdict.path, tokens], dim=1)
+        expected = None
+        if verdict.expected is None:
+            packed = packed.cpu()  # sync
+        else:  # in one transfer; doubles hold every token id exactly
+            both = torch.cat([packed.double(), verdict.expected.double()], dim=1).cpu()  # sync
+            packed, expected = both[:, : packed.shape[1]].long(), both[:, packed.shape[1] :]
         counts: list[int] = []
         now = time.perf_counter()
         for row, (num_accepted, next_token, _, *rest) in zip(self.rows, packed.tolist(), strict=True):
@@ -175,7 +181,7 @@ class Batch:
             counts.append(taken)
         packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
         path = packed[:, 3 : 3 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
-        clipped = Verdict(path, packed[:, 0], packed[:, 1])
+        clipped = Verdict(path, packed[:, 0], packed[:, 1], expected)
         return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))
 
 

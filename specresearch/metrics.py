@@ -19,6 +19,7 @@ DEFINITIONS = {
     "tokens_per_target_forward": "generated tokens / target forwards of the request, prefill excluded",
     "acceptance_at_position": "accepted at depth i / num_drafts (unconditional)",
     "conditional_acceptance_at_position": "accepted at depth i / drafts that reached depth i with depth i-1 accepted",
+    "expected_acceptance": "sum over the vocabulary of min(p, q), averaged over the drafts whose predecessors were accepted",
     "ttft": "seconds from a request's arrival to its first token, queueing included",
     "tpot": "(last token - first token) / (tokens - 1) of a request, seconds",
     "itl": "seconds between consecutive tokens as delivered; speculation delivers in bursts",
@@ -92,6 +93,7 @@ class StepRecord:
     """One step: what each row drafted, what was accepted, and where the time went.
 
     num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token counts as drafted only.
+    expected_acceptance: for each row, at each draft of its chain; None where the rule is deterministic, and for trees.
     draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
     """
 
@@ -101,6 +103,7 @@ class StepRecord:
     num_accepted_tokens: tuple[int, ...]
     num_new_tokens: tuple[int, ...]
     context: tuple[int, ...]
+    expected_acceptance: tuple[tuple[float, ...], ...] | None
     num_nodes: int
     times: StepTimes
 
@@ -112,7 +115,7 @@ class StepRecord:
         else:
             depths = proposal.topology.depth.expand(len(batch), -1).masked_fill(~proposal.acceptable, 0)
             depth = tuple(depths.max(1).values.tolist())  # sync
-        new = delivery.num_new
+        new, expected = delivery.num_new, delivery.verdict.expected
         return StepRecord(
             tuple(row.id for row in batch.rows),
             drafted,
@@ -120,6 +123,9 @@ class StepRecord:
             tuple(delivery.verdict.num_accepted.tolist()),
             new,
             tuple(len(row.tokens) - n - 1 for row, n in zip(batch.rows, new, strict=True)),
+            None
+            if expected is None
+            else tuple(tuple(row[:n]) for row, n in zip(expected.tolist(), depth, strict=True)),
             proposal.topology.num_nodes,
             times,
         )
@@ -136,9 +142,14 @@ class Counts:
     num_generated_tokens: int = 0
     reached: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
 
-    def add_step(self, drafted: int, depth: int, accepted: int, new: int) -> None:
-        """reached[i]: drafts that went to depth i + 1 with everything above accepted."""
+    def add_step(
+        self, drafted: int, depth: int, accepted: int, new: int, expected: Sequence[float] | None = None
+    ) -> None:
+        """reached[i]: drafts that went to depth i + 1 with everything above accepted; expected[i]: how many of them were
+        expected to be accepted, which for a deterministic rule is how many were.
+        """
         self.num_target_forwards += 1
         self.num_drafts += drafted > 0
         self.num_draft_tokens += drafted
@@ -148,10 +159,11 @@ class Counts:
         if grow > 0:
             self.reached += [0] * grow
             self.accepted += [0] * grow
+            self.expected += [0.0] * grow
         for i in range(min(accepted + 1, depth)):
             self.reached[i] += 1
-        for i in range(accepted):
-            self.accepted[i] += 1
+            self.accepted[i] += i < accepted
+            self.expected[i] += expected[i] if expected is not None else i < accepted
 
     @staticmethod
     def total(parts: "Sequence[Counts]") -> "Counts":
@@ -164,6 +176,7 @@ class Counts:
             sum(part.num_generated_tokens for part in parts),
             [sum(part.reached[i] for part in parts if i < len(part.reached)) for i in range(depth)],
             [sum(part.accepted[i] for part in parts if i < len(part.accepted)) for i in range(depth)],
+            [sum(part.expected[i] for part in parts if i < len(part.expected)) for i in range(depth)],
         )
 
     @property
@@ -177,6 +190,14 @@ class Counts:
     @property
     def tokens_per_target_forward(self) -> float:
         return _ratio(self.num_generated_tokens, self.num_target_forwards)
+
+    @property
+    def expected_acceptance(self) -> float:
+        return _ratio(sum(self.expected), sum(self.reached))
+
+    @property
+    def expected_acceptance_at_position(self) -> list[float]:
+        return [_ratio(e, r) for e, r in zip(self.expected, self.reached, strict=True)]
 
     @property
     def acceptance_at_position(self) -> list[float]:

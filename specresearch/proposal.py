@@ -160,8 +160,11 @@ class Verdict:
     path: accepted nodes, root first, padded with -1.
     num_accepted: accepted drafts; root and bonus token not counted.
     next_token: the bonus token (everything on a path accepted) or the recovered one (first rejection).
+    expected: for chains, the probability that draft i + 1 is accepted once all before it are: sum of min(p, q). None where
+        the rule is deterministic, so that what was expected is what happened.
     """
 
     path: Int[Tensor, "B D"]
     num_accepted: Int[Tensor, " B"]
     next_token: Int[Tensor, " B"]
+    expected: Float[Tensor, "B M"] | None = None

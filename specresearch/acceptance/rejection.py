@@ -64,7 +64,15 @@ def accept_by_rejection(
     p_end = p.gather(1, row_index)
     q_end = None if q is None else q.gather(1, row_index)
     p_end, _ = _reject(p_end, q_end, tokens, last_tried.gather(1, end), proposal.with_replacement)
-    return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms[:, 0]))
+    expected = _expected_acceptance(proposal, target_probs) if topology.is_chain else None
+    return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms[:, 0]), expected)
+
+
+def _expected_acceptance(proposal: Proposal, p: Float[Tensor, "B N V"]) -> Float[Tensor, "B M"]:
+    """sum over the vocabulary of min(p, q) at each draft of a chain, q one-hot for a deterministic draft."""
+    if proposal.draft_probs is not None:
+        return torch.minimum(p[:, :-1], proposal.draft_probs[:, :-1]).sum(-1)
+    return p[:, :-1].gather(2, proposal.token_ids[:, 1:, None])[:, :, 0]
 
 
 def _reject(

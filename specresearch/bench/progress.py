@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
 
 from rich import progress as bars
 from rich.console import Console
@@ -28,7 +27,7 @@ class Progress:
         )
         self._task = self._bar.add_task("loading", total=num_prompts, speedup="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Progress":
         self._bar.start()
         return self
 

@@ -1,8 +1,9 @@
 """What a run writes down while it goes: one row per request, one per decoded group, one per step."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 from specresearch.engine import RequestOutput
 from specresearch.metrics import Counts, StepRecord
@@ -70,12 +71,12 @@ class RequestRow:
     def to_json(self) -> dict[str, Any]:
         return _flat(self)
 
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_json(row: Mapping[str, Any]) -> "RequestRow":
         counts = Counts(**{f.name: row[f.name] for f in fields(Counts)})
-        own = {f.name: row[f.name] for f in fields(cls) if f.name not in ("place", "counts")}
+        own = {f.name: row[f.name] for f in fields(RequestRow) if f.name not in ("place", "counts")}
         own |= {"itl": tuple(own["itl"]), "token_ids": tuple(own["token_ids"])}
-        return cls(place=_place(row), counts=counts, **own)
+        return RequestRow(place=_place(row), counts=counts, **own)
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,11 @@ class GroupRow:
         return GroupRow(
             place,
             wall,
-            sum(step.times.prefill for step in steps),
-            sum(step.times.propose for step in steps),
-            sum(step.times.verify for step in steps),
-            sum(step.times.accept for step in steps),
-            sum(step.times.commit for step in steps),
+            math.fsum(step.times.prefill for step in steps),
+            math.fsum(step.times.propose for step in steps),
+            math.fsum(step.times.verify for step in steps),
+            math.fsum(step.times.accept for step in steps),
+            math.fsum(step.times.commit for step in steps),
             len(steps),
             sum(max(step.draft_depth) for step in steps),
             num_requests,
@@ -125,9 +126,9 @@ class GroupRow:
     def to_json(self) -> dict[str, Any]:
         return _flat(self)
 
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
-        return cls(place=_place(row), **{f.name: row[f.name] for f in fields(cls) if f.name != "place"})
+    @staticmethod
+    def from_json(row: Mapping[str, Any]) -> "GroupRow":
+        return GroupRow(place=_place(row), **{f.name: row[f.name] for f in fields(GroupRow) if f.name != "place"})
 
 
 def step_row(place: Place, number: int, step: StepRecord) -> dict[str, Any]:

@@ -51,11 +51,14 @@ class ResultsFolder:
         self.requests: list[RequestRow] = []
         self.groups: list[GroupRow] = []
         self.done: set[Place] = set()
-        occupied = [p.name for p in path.iterdir() if p.name != ".hydra" and p.suffix != ".log"] if path.is_dir() else []
-        self.is_resumed = resume and CONFIG in occupied
-        if occupied and not self.is_resumed:
-            holds = "a run" if CONFIG in occupied else f"other files ({', '.join(sorted(occupied)[:3])})"
-            remedy = "add resume=true to continue it, or " if CONFIG in occupied else ""
+        found = {p.name for p in path.iterdir() if p.name != ".hydra" and p.suffix != ".log"} if path.is_dir() else set()
+        is_run = CONFIG in found
+        if is_run and found <= {CONFIG, RESULTS, "wandb"}:  # stopped before anything was decoded
+            found = set()
+        self.is_resumed = resume and is_run and bool(found)
+        if found and not self.is_resumed:
+            holds = "a run" if is_run else f"other files ({', '.join(sorted(found)[:3])})"
+            remedy = "add resume=true to continue it, or " if is_run else ""
             raise ValueError(f"{path} already holds {holds}; {remedy}choose another hydra.run.dir")
         if self.is_resumed:
             self._check_config()
@@ -139,11 +142,19 @@ class ResultsFolder:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file that may have been torn off in its last line. No file, no rows."""
+    """The rows of a file whose last line may have been torn off. No file, no rows; damage elsewhere is a ValueError."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number} is damaged ({error}); choose another hydra.run.dir") from error
+    return rows
 
 
 def _line(row: Mapping[str, Any]) -> str:

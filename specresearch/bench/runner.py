@@ -107,8 +107,8 @@ class Runner:
 
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
-        provenance = self.folder.begin(describe(self.target, self.dataset, self.settings.seed))
         self.tracker.start(self.folder.config, self.folder.path)
+        provenance = self.folder.begin(describe(self.target, self.dataset, self.settings.seed))
         complete = False
         places = self.places()
         try:

@@ -34,7 +34,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def percentile(values: Sequence[float], percent: float) -> float | None:
+def percentile(values: Sequence[float], percent: int) -> float | None:
     """Linear between neighbours; None of nothing."""
     return float(np.percentile(values, percent)) if len(values) else None
 

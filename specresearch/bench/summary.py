@@ -74,7 +74,11 @@ def summarize(
     summary |= main.latencies("") | (baseline.latencies("baseline_") if has_method else {})
     names = [name.removesuffix("_ci95") for name in summary if name.endswith("_ci95")]
     intervals = {
-        name: {"value": summary[name], "ci95": summary[f"{name}_ci95"], "unit": "group" if "speedup" in name else "prompt"}
+        name: {
+            "value": summary[name],
+            "ci95": summary[f"{name}_ci95"],
+            "unit": "group" if "speedup" in name else "prompt",
+        }
         for name in names
     }
     return Figures(summary, intervals, _per_position(method.counts), _histogram(method), _by_category(baseline, method))
@@ -149,7 +153,9 @@ def _speedups(baseline: Side, method: Side, seed: int) -> dict[str, Any]:
     return {
         "speedup": _value(speedup(0), totals),
         "speedup_ci95": bootstrap_interval(totals, speedup(0), seed),
-        "speedup_basis": "wall time, equal token counts" if equal else "wall time per generated token (token counts differ)",
+        "speedup_basis": "wall time, equal token counts"
+        if equal
+        else "wall time per generated token (token counts differ)",
         "decode_speedup": decode_speedup,
         "decode_speedup_ci95": bootstrap_interval(totals, speedup(1), seed),
         "ideal_speedup": ideal,
@@ -173,6 +179,7 @@ def _acceptance(method: Side, seed: int) -> dict[str, Any]:
     for name, statistic in statistics.items():
         figures[name] = _value(statistic, totals)
         figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
+    figures["expected_acceptance"] = method.counts.expected_acceptance
     return figures | {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
 
 
@@ -188,12 +195,11 @@ def _per_position(counts: Counts) -> list[dict[str, Any]]:
         counts.accepted,
         counts.acceptance_at_position,
         counts.conditional_acceptance_at_position,
+        counts.expected_acceptance_at_position,
         strict=True,
     )
-    return [
-        {"position": i, "num_reached": reached, "num_accepted": accepted, "unconditional": rate, "conditional": conditional}
-        for i, (reached, accepted, rate, conditional) in enumerate(rows, start=1)
-    ]
+    names = ("num_reached", "num_accepted", "unconditional", "conditional", "expected")
+    return [{"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)]
 
 
 def _histogram(method: Side) -> dict[str, Any]:

@@ -70,7 +70,9 @@ class Engine:
         if isinstance(requests, str):
             raise ValueError("generate takes a list of prompts; put the one prompt into a list")
         if self.scheduler.has_work:
-            raise RuntimeError("this engine is still decoding the requests of another call; exhaust or close that iterator first")
+            raise RuntimeError(
+                "this engine is still decoding the requests of another call; exhaust or close that iterator first"
+            )
         try:
             for number, request in enumerate(requests):
                 self.scheduler.submit(self._as_request(request, sampling or SamplingParams(), str(number)))
@@ -174,6 +176,7 @@ class Engine:
                 record.draft_depth[b],
                 record.num_accepted_tokens[b],
                 record.num_new_tokens[b],
+                record.expected_acceptance[b] if record.expected_acceptance is not None else None,
             )
         self.controller.observe(record)
         if self.on_step is not None:

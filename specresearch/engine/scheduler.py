@@ -38,7 +38,9 @@ class Scheduler:
             )
         sampling = request.sampling
         if sampling.stop and self.target.tokenizer is None:
-            raise ValueError(f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids")
+            raise ValueError(
+                f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids"
+            )
         if sampling.logprobs is not None and sampling.logprobs > vocab_size:
             raise ValueError(
                 f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a vocabulary of {vocab_size}"

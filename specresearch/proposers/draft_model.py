@@ -70,7 +70,7 @@ class DraftModel(Proposer):
     def _choose(
         self,
         batch: Batch,
-        logits: Float[Tensor, "B 1 V"],
+        logits: Float[Tensor, "B 1 _"],
         drafts: Sequence[Int[Tensor, "B 1"]],
         uniforms: Float[Tensor, " B"] | None,
     ) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B 1 V"]]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from specresearch.metrics import RequestRecord, StepRecord
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Called while no clock runs. side: baseline or method."""
 
