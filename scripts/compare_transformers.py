@@ -100,13 +100,15 @@ def _leading(intervals: Sequence[float]) -> Iterable[float]:
 
 
 def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Callable[[list[list[int]]], Timing]:
+    generate: Callable[..., torch.Tensor] = model.generate  # pyright: ignore[reportAssignmentType]
+
     def run(prompts: list[list[int]]) -> Timing:
         outputs, decode_tokens, decode_seconds = [], 0, 0.0
         begin = time.perf_counter()
         for prompt in prompts:
             streamer = FirstDelivery()
             ids = torch.tensor([prompt], device=model.device)
-            out = model.generate(
+            out = generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=num_new,
@@ -126,7 +128,8 @@ def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Calla
 def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
     """A copy that our engine never touches, set to decode past end tokens."""
     path = loading.resolve(name)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=loading.resolve_dtype(dtype, device)).to(device).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=loading.resolve_dtype(dtype, device))
+    model = model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model

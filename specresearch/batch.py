@@ -99,7 +99,7 @@ class RequestState:
                 return taken
         return len(new)
 
-    def _meets_stop_string(self, stop: tuple[str, ...], decode: Callable[[list[int]], str]) -> bool:
+    def _meets_stop_string(self, stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
         """Look at the last tokens only: a string of n bytes ends within n tokens, plus one that may be half a character."""
         window = max(len(text.encode()) for text in stop) + 1
         tail = decode(self.output_ids[-window:])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import hydra
 import torch
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
@@ -52,7 +51,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback:
                 raise
             failed = True  # the other jobs of a multirun go on
-            _report(error, HydraConfig.get())
+            _report(error, _job())
 
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(guarded)()
@@ -65,10 +64,15 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
         sys.exit(FAILED)
 
 
-def _report(error: BaseException, hydra_cfg: HydraConf | None = None) -> None:
-    is_sweep = hydra_cfg is not None and hydra_cfg.mode == RunMode.MULTIRUN
-    where = f"job {hydra_cfg.job.num} ({hydra_cfg.job.override_dirname}): " if hydra_cfg and is_sweep else ""
+def _report(error: BaseException, where: str = "") -> None:
     print(f"error: {where}{one_line(error)}", file=sys.stderr)
+
+
+def _job() -> str:
+    """Which job of a multirun this is; nothing in a single run."""
+    hydra_cfg = HydraConfig.get()
+    is_sweep = hydra_cfg.mode == RunMode.MULTIRUN
+    return f"job {hydra_cfg.job.num} ({hydra_cfg.job.override_dirname}): " if is_sweep else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -208,7 +208,7 @@ class Counts:
         return [_ratio(a, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
-def _ratio(part: int, whole: int) -> float:
+def _ratio(part: int | float, whole: int) -> float:
     return part / whole if whole else 0.0
 
 

@@ -40,8 +40,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     seed: int | None = None
     max_new_tokens: int = 128
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
 

@@ -107,8 +107,8 @@ def _speed_table(summary: dict[str, Any]) -> Table:
     row("request latency, median ms", "e2el_p50", 0, 1e3)
     row("request latency, 90th percentile ms", "e2el_p90", 0, 1e3)
     for part in ("prefill", "propose", "verify", "accept", "commit", "host"):
-        row(f"share of time: {part} %", f"fraction_{part}", 1, 100)
-    row("host overhead of decoding %", "host_overhead", 1, 100)
+        row(f"share of time: {part} %", f"fraction_{part}", 1, 100.0)
+    row("host overhead of decoding %", "host_overhead", 1, 100.0)
     if method:
         for label, name in (("ideal speedup at these step times", "ideal_speedup"), ("efficiency", "efficiency")):
             table.add_row(label, "", _number(summary[name], 2), "")
@@ -168,5 +168,5 @@ def _bars(counts: Sequence[int]) -> str:
     return "".join(BARS[-(-8 * count // most)] if most else " " for count in counts)
 
 
-def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
+def _number(value: int | float | None, digits: int, scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:,.{digits}f}"

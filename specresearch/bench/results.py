@@ -89,7 +89,7 @@ class ResultsFolder:
 
     def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
         """Call when everything is loaded and before anything is decoded. Returns the provenance to report."""
-        merged = dict(provenance) | {"num_sessions": 1}
+        merged: dict[str, Any] = dict(provenance) | {"num_sessions": 1}
         if self.is_resumed and (self.path / RESULTS).exists():
             before = json.loads((self.path / RESULTS).read_text(encoding="utf-8"))["provenance"]
             for part, key in IDENTITY:

@@ -75,5 +75,5 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
-def _number(value: float | None) -> str:
+def _number(value: int | float | None) -> str:
     return "-" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

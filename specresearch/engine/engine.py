@@ -122,7 +122,7 @@ class Engine:
 
     def _decode(self, token_ids: list[int]) -> str:
         tokenizer = self.target.tokenizer
-        return "" if tokenizer is None else tokenizer.decode(token_ids, skip_special_tokens=True)
+        return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _budget(self, batch: Batch) -> list[int]:
         """What the controller allows, within what the proposer can do and what the request still has room for."""

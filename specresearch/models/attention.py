@@ -99,6 +99,23 @@ class AttentionPlan:
         return bias[:, None]
 
 
+@dataclass(frozen=True)
+class GivenBiases:
+    """An attention plan whose masks were made outside the graph, one for each window."""
+
+    biases: dict[int | None, Float[Tensor, "S 1 N L"]]
+    from_empty: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.biases[None].shape[-1]
+
+    def bias(
+        self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
+    ) -> Float[Tensor, "S 1 RN L"]:
+        return self.biases[window if window in self.biases else None].repeat(1, 1, repeats, 1)
+
+
 def slot_attention(
     module: torch.nn.Module,
     query: Float[Tensor, "B Hq N D"],
@@ -106,7 +123,7 @@ def slot_attention(
     value: Float[Tensor, "B Hkv L Dv"],
     attention_mask: Tensor | None,
     *,
-    attention_plan: AttentionPlan,
+    attention_plan: AttentionPlan | GivenBiases,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -118,11 +135,11 @@ def slot_attention(
     Query heads that share a key head are folded into the rows of one matrix product, so keys and values are never
     copied per query head.
     """
-    rows, num_heads, num_nodes, _ = query.shape
+    rows, num_heads, num_nodes = query.shape[:3]
     kv_heads = key.shape[1]
     group = num_heads // kv_heads
     plain = softcap is None and s_aux is None
-    if plain and _allows_flash(attention_plan, query, value):
+    if plain and isinstance(attention_plan, AttentionPlan) and _allows_flash(attention_plan, query, value):
         return _flash(query, key, value, attention_plan, scaling, sliding_window), None
     windowed = sliding_window is not None and attention_plan.width > sliding_window
     if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:

@@ -107,7 +107,7 @@ class CausalLM:
 
     @property
     def vocab_size(self) -> int:
-        return self.model.get_output_embeddings().weight.shape[0]
+        return self.adapter.vocab_size
 
     @property
     def num_parameters(self) -> int:

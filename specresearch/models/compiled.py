@@ -5,13 +5,12 @@ tokens and, in steps of `WIDTH_STEP` columns, on the longest context, which the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.attention import AttentionPlan, GivenBiases, committed_positions
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView
 from specresearch.models.kv_cache import Region
 from specresearch.proposal import Topology, upload
@@ -19,24 +18,6 @@ from specresearch.proposal import Topology, upload
 WIDTH_STEP = 256
 MAX_TOKENS = 2
 RECOMPILE_LIMIT = 256
-
-
-@dataclass(frozen=True)
-class GivenBiases:
-    """An attention plan whose masks were made outside the graph, one for each window."""
-
-    biases: dict[int | None, Float[Tensor, "S 1 N L"]]
-    from_empty: bool = False
-    flash: bool = False
-
-    @property
-    def width(self) -> int:
-        return self.biases[None].shape[-1]
-
-    def bias(
-        self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
-    ) -> Float[Tensor, "S 1 RN L"]:
-        return self.biases[window if window in self.biases else None].repeat(1, 1, repeats, 1)
 
 
 class CompiledForward:

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from specresearch.models.attention import AttentionPlan, slot_attention
+from specresearch.models.attention import AttentionPlan, GivenBiases, slot_attention
 from specresearch.models.kv_cache import Region, SlotCache
 
 ATTENTION_CHOICES = ("slot", "flash", "sdpa", "eager")
@@ -68,6 +68,7 @@ class HFAdapter:
         head = model.get_output_embeddings()
         if head is None:
             raise UnsupportedModelError(f"{type(model).__name__} has no LM head (get_output_embeddings() is None)")
+        self.vocab_size: int = head.weight.shape[0]
         head.register_forward_pre_hook(self._before_head)
 
     def _take_over_attention(self) -> bool:
@@ -118,13 +119,14 @@ class HFAdapter:
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
         view: SlotCacheView,
-        plan: AttentionPlan,
+        plan: AttentionPlan | GivenBiases,
     ) -> Float[Tensor, "..."]:
         """The model's own forward: logits [B, N, V], or [1, R, V] where `forward` chose rows."""
         if self.uses_slot_attention:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.model.dtype, device=token_ids.device)
             extra = {"attention_plan": plan}
         else:
+            assert isinstance(plan, AttentionPlan)
             mask, extra = self._library_mask(plan), {}
         output = self.model(
             input_ids=token_ids,

@@ -70,7 +70,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(path, **common)
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
-        loaded, report = AutoModelForCausalLM.from_pretrained(
+        loaded, report = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
             path,
             config=config,
             dtype=resolve_dtype(dtype, "cuda" if spread else device),

@@ -22,7 +22,7 @@ class WandbTracker:
     def __init__(
         self,
         project: str = "specresearch",
-        mode: Literal["online", "offline", "disabled"] = "online",
+        mode: str = "online",
         entity: str | None = None,
         name: str | None = None,
         group: str | None = None,
@@ -33,7 +33,8 @@ class WandbTracker:
             raise ValueError(f"tracker.mode={mode} is not known; use one of {', '.join(MODES)}")
         if every < 1:
             raise ValueError(f"tracker.every={every} must be at least 1")
-        self.project, self.mode, self.entity, self.name, self.group = project, mode, entity, name, group
+        self.project, self.entity, self.name, self.group = project, entity, name, group
+        self.mode: Literal["online", "offline", "disabled"] = mode  # type: ignore[assignment]
         self.tags = tuple(tags)
         self.every = every
         self._pending: dict[str, list[StepRecord]] = defaultdict(list)
