@@ -1,0 +1,84 @@
+"""The two architectures of the pair, and how they are written down as Hugging Face folders."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from vocabulary import END, END_OF_TEXT, MAX_LENGTH, VOCAB_SIZE
+
+SHAPES: dict[str, dict[str, int | bool]] = {
+    "target": {
+        "num_hidden_layers": 8,
+        "hidden_size": 320,
+        "intermediate_size": 896,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": False,
+    },
+    "draft": {
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+}
+EMBEDDING_STD = {"target": 0.5, "draft": 0.1}
+HEAD_SCALE = 0.1
+
+
+def build(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A freshly initialised model of the pair; `name` is 'target' or 'draft'.
+
+    Blocks start as the identity on large embeddings: the usual small ones drown in what random attention adds to them.
+    The head starts as the embeddings, scaled, even where the two are not tied: then one linear map copies every token,
+    and need not be learnt token by token.
+    """
+    end, begin = tokenizer.convert_tokens_to_ids(END), tokenizer.convert_tokens_to_ids(END_OF_TEXT)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=MAX_LENGTH,
+        bos_token_id=begin,
+        eos_token_id=end,
+        pad_token_id=begin,
+        rms_norm_eps=1e-5,
+        head_dim=32,
+        use_cache=True,
+        **SHAPES[name],
+    )
+    model = LlamaForCausalLM(config)
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD[name])
+    if not model.config.tie_word_embeddings:
+        model.lm_head.weight.data.copy_(model.model.embed_tokens.weight * HEAD_SCALE)
+    for layer in model.model.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    model.generation_config = GenerationConfig(
+        bos_token_id=begin, eos_token_id=[end, begin], pad_token_id=begin, do_sample=False
+    )
+    return model
+
+
+def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes half-precision weights, configuration and tokenizer to `folder`, replacing it only when all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    halved = LlamaForCausalLM(model.config)
+    halved.load_state_dict(model.state_dict())
+    halved.generation_config = model.generation_config
+    halved.to(torch.float16).save_pretrained(fresh)
+    tokenizer.save_pretrained(fresh)
+    fresh.chmod(0o755)
+    for file in fresh.iterdir():
+        file.chmod(0o644)
+    if folder.exists():
+        old = fresh.with_name(f"{fresh.name}.old")
+        os.rename(folder, old)
+        os.rename(fresh, folder)
+        shutil.rmtree(old)
+    else:
+        os.rename(fresh, folder)

@@ -1,0 +1,248 @@
+"""Trains one model of the pair for a given time on the packed shards, with checkpoints to resume from.
+
+python experiments/tiny_zoo/train.py target --work WORK --minutes 60 [--resume] [--export specresearch/zoo/tiny]
+
+The learning rate and the curriculum follow the share of `--minutes` that has been spent, not a number of steps, so a
+slower machine still ends with the rate at zero. Each worker thread takes a micro-batch at a time and runs its operators
+single-threaded: unlike operators split over the cores, this keeps its speed when other programs take part of them.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from documents import LOSS_WEIGHTS, Kind
+from jaxtyping import Float, Int
+from mix import PHASES, Phase
+from muon import Muon
+from pair import build, export
+from rich.console import Console
+from torch import Tensor
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+MUON_RATE, ADAM_RATE, EMBEDDING_RATE = 0.01, 2e-3, 4e-3
+WARM_UP, DECAY_FROM = 0.015, 0.40
+MICRO_TOKENS = 1024
+
+
+@dataclass
+class Progress:
+    """How far training has come; goes into the checkpoint. rows_read counts rows by phase."""
+
+    seconds: float
+    num_tokens: int
+    num_steps: int
+    rows_read: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of the mix: token ids, and the weight each token has in the loss divided by the sum of all weights."""
+
+    ids: Int[Tensor, "rows length"]
+    kinds: Int[Tensor, "rows length"]
+    weights: Float[Tensor, "rows length"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one micro-batch adds: the gradient of every parameter, and the loss of every token but each row's first."""
+
+    gradients: tuple[Tensor, ...]
+    losses: Float[Tensor, "rows length_minus_one"]
+
+
+class Shards:
+    """The packed rows of every phase, read in order and from the top again when they run out."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.loaded: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.kind_weights = torch.tensor([LOSS_WEIGHTS.get(kind, 1.0) for kind in Kind])
+
+    def rows(self, phase: Phase, start: int, num_rows: int) -> Rows:
+        """`num_rows` rows from number `start` on."""
+        if phase.name not in self.loaded:
+            with np.load(self.work / f"shard_{phase.name}.npz") as shard:
+                self.loaded = {phase.name: (shard["ids"], shard["kinds"])}
+        ids, kinds = (
+            torch.from_numpy(array[np.arange(start, start + num_rows) % len(array)].astype(np.int64))
+            for array in self.loaded[phase.name]
+        )
+        weights = self.kind_weights[kinds]
+        return Rows(ids, kinds, weights / weights[:, 1:].sum())
+
+
+class Trainer:
+    """A model, its optimisers and the worker threads that share a step's micro-batches and updates."""
+
+    def __init__(self, model: LlamaForCausalLM, *, dtype: torch.dtype, num_workers: int) -> None:
+        self.model = model
+        self.dtype = dtype
+        self.parameters = list(model.parameters())
+        self.optimisers = optimisers(model, dtype)
+        self.base_rates = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
+        torch.set_num_threads(1)
+        self.pool = ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,))
+
+    def step(self, rows: Rows, factor: float) -> Float[Tensor, "rows length_minus_one"]:
+        """One update with the learning rates times `factor`; returns the loss in nats of every token but each row's first."""
+        size = max(1, MICRO_TOKENS // rows.ids.shape[1])
+        starts = range(0, len(rows.ids), size)
+        cuts = [Rows(rows.ids[a : a + size], rows.kinds[a : a + size], rows.weights[a : a + size]) for a in starts]
+        parts = self.pool.map(self._part, cuts)
+        first = next(parts)
+        summed, losses = list(first.gradients), [first.losses]
+        for part in parts:
+            torch._foreach_add_(summed, part.gradients)
+            losses.append(part.losses)
+        for parameter, gradient in zip(self.parameters, summed, strict=True):
+            parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for optimiser, base in zip(self.optimisers, self.base_rates, strict=True):
+            optimiser.param_groups[0]["lr"] = base * factor
+        list(self.pool.map(lambda optimiser: optimiser.step(), self.optimisers))
+        return torch.cat(losses)
+
+    def _part(self, rows: Rows) -> Part:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            logits = self.model(input_ids=rows.ids, use_cache=False).logits[:, :-1].float()
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), rows.ids[:, 1:], reduction="none")
+        total = (losses * rows.weights[:, 1:]).sum()
+        return Part(torch.autograd.grad(total, self.parameters), losses.detach())
+
+
+def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, in two halves that two workers can share; AdamW for embeddings, head and norms."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
+    embeddings = [] if model.config.tie_word_embeddings else [model.model.embed_tokens.weight]
+    others = [p for p in model.parameters() if all(p is not known for known in matrices + embeddings)]
+    half = len(matrices) // 2
+    return [
+        *(Muon(part, lr=MUON_RATE, dtype=muon_dtype) for part in (matrices[:half], matrices[half:])),
+        torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        *(torch.optim.AdamW([p], lr=EMBEDDING_RATE, betas=(0.9, 0.95), weight_decay=0.0) for p in embeddings),
+    ]
+
+
+def rate(progress: float) -> float:
+    """Factor of the learning rates: a short warm-up, level, then linear to zero."""
+    return min(1.0, progress / WARM_UP, (1 - progress) / (1 - DECAY_FROM))
+
+
+class Log:
+    """Mean loss by kind of token and speed since the last report, to the screen and to a JSON Lines file."""
+
+    def __init__(self, path: Path, progress: Progress, minutes: float) -> None:
+        self.file = path.open("a", encoding="utf-8")
+        self.console = Console(width=200)
+        self.minutes = minutes
+        self._restart(progress)
+
+    def add(self, kinds: Int[Tensor, "rows n"], losses: Float[Tensor, "rows n"]) -> None:
+        """Counts the losses of one step."""
+        self.sums += torch.bincount(kinds.flatten(), losses.flatten(), minlength=len(Kind))
+        self.counts += torch.bincount(kinds.flatten(), minlength=len(Kind))
+
+    def report(self, progress: Progress, phase: Phase, factor: float) -> None:
+        """Writes one line and starts counting anew."""
+        losses = {k.name.lower(): round(float(self.sums[k] / self.counts[k]), 3) for k in Kind if self.counts[k]}
+        speed = (progress.num_tokens - self.num_tokens) / max(progress.seconds - self.seconds, 1e-9)
+        row = vars(progress) | {"phase": phase.name, "rate": factor, "tokens_per_second": speed, "loss": losses}
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+        spent = progress.seconds / 60
+        self.console.print(
+            f"{spent:5.1f}/{self.minutes:g} min  {progress.num_tokens / 1e6:5.2f} M tokens  {speed:.0f}/s"
+            f"  ETA {max(0.0, self.minutes - spent):.0f} min  {phase.name}  "
+            + "  ".join(f"{name} {value:.2f}" for name, value in losses.items())
+        )
+        self._restart(progress)
+
+    def _restart(self, progress: Progress) -> None:
+        self.sums, self.counts = torch.zeros(len(Kind)), torch.zeros(len(Kind))
+        self.seconds, self.num_tokens = progress.seconds, progress.num_tokens
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Runs until the time is spent; checkpoints, logs and exports on the way."""
+    torch.manual_seed(arguments.seed)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
+    trainer = Trainer(
+        build(arguments.model, tokenizer), dtype=getattr(torch, arguments.dtype), num_workers=arguments.workers
+    )
+    progress = Progress(0.0, 0, 0, {phase.name: 0 for phase in PHASES})
+    checkpoint = arguments.work / f"{arguments.model}.pt"
+    if arguments.resume and checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        trainer.model.load_state_dict(saved["model"])
+        for optimiser, state in zip(trainer.optimisers, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(state)
+        progress = Progress(**saved["progress"])
+        progress.rows_read = {phase.name: 0 for phase in PHASES} | progress.rows_read
+    shards = Shards(arguments.work)
+    log = Log(arguments.work / f"{arguments.model}.jsonl", progress, arguments.minutes)
+    budget = arguments.minutes * 60
+    saved_at = logged_at = progress.seconds
+    started = time.monotonic() - progress.seconds
+    while progress.seconds < budget:
+        share = progress.seconds / budget
+        phase = next(phase for phase, end in zip(PHASES, arguments.ends, strict=True) if share < end)
+        num_rows = arguments.batch_tokens // phase.length
+        rows = shards.rows(phase, progress.rows_read[phase.name], num_rows)
+        losses = trainer.step(rows, rate(share))
+        log.add(rows.kinds[:, 1:], losses)
+        progress.rows_read[phase.name] += num_rows
+        progress.num_tokens += rows.ids.numel()
+        progress.num_steps += 1
+        progress.seconds = time.monotonic() - started
+        over = progress.seconds >= budget
+        if over or progress.seconds - logged_at >= arguments.log_seconds:
+            log.report(progress, phase, rate(share))
+            logged_at = progress.seconds
+        if over or progress.seconds - saved_at >= arguments.save_seconds:
+            save(trainer, progress, checkpoint)
+            if arguments.export:
+                export(trainer.model, tokenizer, arguments.export)
+            saved_at = progress.seconds
+
+
+def save(trainer: Trainer, progress: Progress, checkpoint: Path) -> None:
+    """Writes everything a resumed run needs; a run killed meanwhile finds the checkpoint before."""
+    fresh = checkpoint.with_suffix(".new")
+    states = [optimiser.state_dict() for optimiser in trainer.optimisers]
+    torch.save({"model": trainer.model.state_dict(), "optimisers": states, "progress": vars(progress)}, fresh)
+    fresh.replace(checkpoint)
+
+
+def main() -> None:
+    """Reads the command line and trains."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=["target", "draft"])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the shards; checkpoints and logs go there")
+    parser.add_argument("--minutes", type=float, required=True, help="training time, before a resume included")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16 needs AMX to pay")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="tokens of an optimiser step")
+    parser.add_argument(
+        "--ends",
+        type=float,
+        nargs=len(PHASES),
+        default=[phase.end for phase in PHASES],
+        help="share of the time at which each phase ends",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="threads, one micro-batch each")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--export", type=Path, help="folder to write the half-precision model to with each checkpoint")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log-seconds", type=float, default=30)
+    parser.add_argument("--save-seconds", type=float, default=300)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
