@@ -1,5 +1,7 @@
 """Tiny random models with their weights drawn large enough that a wrong position, mask or cached row shows in the logits."""
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import tokenizers
@@ -146,6 +148,7 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
 
 
+@cache
 def letters_tokenizer(num_tokens: int = VOCAB) -> hf.PreTrainedTokenizerFast:
     """One or two letters a token and no spaces, so that a string can straddle tokens in many ways."""
     pairs = [(x, y) for x in "abcdef" for y in "abcdef"][: num_tokens - 6]
@@ -153,3 +156,8 @@ def letters_tokenizer(num_tokens: int = VOCAB) -> hf.PreTrainedTokenizerFast:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=pairs))
     tokenizer.decoder = tokenizers.decoders.Fuse()
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def letters(token_ids: Sequence[int]) -> str:
+    """What `letters_tokenizer` decodes the tokens to."""
+    return str(letters_tokenizer().decode(list(token_ids)))

@@ -48,7 +48,9 @@ class RequestRow:
         return f"{self.row}/{self.turn}"
 
     @staticmethod
-    def of(place: Place, row: str, turn: int, category: str, num_cut_tokens: int, output: RequestOutput) -> "RequestRow":
+    def of(
+        place: Place, row: str, turn: int, category: str, num_cut_tokens: int, output: RequestOutput
+    ) -> "RequestRow":
         record = output.record
         return RequestRow(
             place,

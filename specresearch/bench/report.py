@@ -57,11 +57,17 @@ def _headline(results: Results) -> Text:
     prefix = "" if results.complete else "unfinished run: "
     if summary["speedup"] is None:
         speed = _number(summary["tokens_per_second"], 1)
-        return Text(f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}: {speed} tokens per second", style="bold")
+        return Text(
+            f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}: {speed} tokens per second", style="bold"
+        )
     factor = summary["speedup"]
-    words = f"{factor:.2f}x the speed of plain decoding" if factor >= 1 else f"{factor:.2f}x, SLOWER than plain decoding"
+    words = (
+        f"{factor:.2f}x the speed of plain decoding" if factor >= 1 else f"{factor:.2f}x, SLOWER than plain decoding"
+    )
     interval = summary["speedup_ci95"]
-    spread = f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few groups for an interval)"
+    spread = (
+        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few groups for an interval)"
+    )
     return Text(f"{prefix}{summary['method']} on {dataset}: {words}{spread}", style="bold")
 
 
@@ -128,9 +134,11 @@ def _acceptance_table(results: Results) -> Table:
         interval = summary[f"{name}_ci95"]
         spread = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
         table.add_row(label, f"{_number(summary[name], 2)}{spread}")
+    if summary["outputs_equal"] is None:
+        table.add_row("expected acceptance", _number(summary["expected_acceptance"], 2))
     drafts = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens in {summary['num_drafts']:,} drafts"
     table.add_row("accepted", f"{drafts}; {summary['num_target_forwards']:,} target forwards")
-    shown = results.per_position[:10]
+    shown = results.per_position[:9]
     table.add_row("accepted at position 1, 2, ...", " ".join(f"{at['unconditional']:.2f}" for at in shown))
     table.add_row("  given all before were", " ".join(f"{at['conditional']:.2f}" for at in shown))
     rates = results.histogram["draft_acceptance_rate"]

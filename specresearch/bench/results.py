@@ -51,7 +51,9 @@ class ResultsFolder:
         self.requests: list[RequestRow] = []
         self.groups: list[GroupRow] = []
         self.done: set[Place] = set()
-        found = {p.name for p in path.iterdir() if p.name != ".hydra" and p.suffix != ".log"} if path.is_dir() else set()
+        found = (
+            {p.name for p in path.iterdir() if p.name != ".hydra" and p.suffix != ".log"} if path.is_dir() else set()
+        )
         is_run = CONFIG in found
         if is_run and found <= {CONFIG, RESULTS, "wandb"}:  # stopped before anything was decoded
             found = set()
@@ -69,7 +71,9 @@ class ResultsFolder:
         now = _flatten(self.config)
         keys = [key for key in sorted(before.keys() | now.keys()) if key.split(".")[0] not in INDIFFERENT]
         differing = [
-            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys if before.get(key) != now.get(key)
+            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+            for key in keys
+            if before.get(key) != now.get(key)
         ]
         if differing:
             raise ValueError(

@@ -101,9 +101,7 @@ class Runner:
         controller: Controller | None = None,
     ) -> Engine:
         size = min(self.settings.batch_size, len(self.rows))
-        return Engine(
-            self.target, proposer, acceptance, controller, max_batch_size=size, on_step=self._steps.append
-        )
+        return Engine(self.target, proposer, acceptance, controller, max_batch_size=size, on_step=self._steps.append)
 
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""

@@ -170,7 +170,7 @@ def _acceptance(method: Side, seed: int) -> dict[str, Any]:
     prompts = [Counts.total(counts) for counts in by_row.values()]
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
     totals = np.array([[getattr(counts, name) for name in names] for counts in prompts], dtype=float).reshape(-1, 5)
-    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, "..."]]] = {
+    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, ...]]] = {
         "mean_acceptance_length": lambda t: 1 + t[..., 2] / t[..., 0],
         "draft_acceptance_rate": lambda t: t[..., 2] / t[..., 1],
         "tokens_per_target_forward": lambda t: t[..., 3] / t[..., 4],

@@ -16,6 +16,7 @@ from rich.table import Table
 from specresearch.bench.results import RESULTS
 
 SUMMARY = "summary.csv"
+GROUPS = ("proposer", "dataset", "target", "acceptance", "controller")
 
 
 class CompareRuns(Callback):
@@ -57,15 +58,15 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
     shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
-    for name in ("speedup", "95% interval", "tokens/s", "accepted", "per forward", "same output"):
-        table.add_column(name, justify="right")
+    for name in ("speedup", "95%", "tokens/s", "accepted", "per forward", "same"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        own = " ".join(word.removeprefix("+") for word in row["overrides"].split() if word not in shared)
+        own = " ".join(_short(word) for word in row["overrides"].split() if word not in shared)
         low, high = row.get("speedup_ci95_low"), row.get("speedup_ci95_high")
         table.add_row(
             own or row["job"],
             _number(row.get("speedup")),
-            f"{low:.2f} to {high:.2f}" if low and high else "-",
+            f"{low:.2f}-{high:.2f}" if low and high else "-",
             _number(row.get("tokens_per_second")),
             _number(row.get("draft_acceptance_rate")),
             _number(row.get("tokens_per_target_forward")),
@@ -73,6 +74,13 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
         )
     console.print()
     console.print(table)
+
+
+def _short(override: str) -> str:
+    """`ngram` for `+proposer=ngram`, `n_max=3` for `proposer.n_max=3`."""
+    key, _, value = override.partition("=")
+    group, _, name = key.removeprefix("+").rpartition(".")
+    return value if not group and name in GROUPS else f"{name}={value}"
 
 
 def _number(value: int | float | None) -> str:

@@ -126,4 +126,6 @@ def _check_login() -> None:
     except Error:
         logged_in = False
     if not logged_in:
-        raise ValueError("wandb has no login: run `wandb login` once, or use tracker.mode=offline and `wandb sync` later")
+        raise ValueError(
+            "wandb has no login: run `wandb login` once, or use tracker.mode=offline and `wandb sync` later"
+        )

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from tiny_models import VOCAB
+
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers import Proposer
-from tiny_models import VOCAB
 
 
 class OracleTree(Proposer):

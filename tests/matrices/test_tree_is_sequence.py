@@ -3,18 +3,20 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from jaxtyping import Float
+from tiny_models import ARCHITECTURES, VOCAB, build, config_of
+from torch import Tensor
+from transformers import PreTrainedModel
+
 from specresearch.models import CausalLM, causal_lm
 from specresearch.models.attention import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
 from specresearch.proposal import Proposal, Topology, Verdict
-from tiny_models import ARCHITECTURES, VOCAB, build, config_of
-from torch import Tensor
-from transformers import PreTrainedModel
 
 SLOTS = (4, 0, 2)
 PROMPT_LENGTHS = (9, 3, 6)
@@ -62,7 +64,7 @@ class Script:
 
     @torch.inference_mode()
     def fill_with_stale_data(self) -> None:
-        slots = [slot for slot in iter(self.lm.acquire, None)]
+        slots = list(iter(self.lm.acquire, None))
         self.lm.extend(slots, [self.tokens(20) for _ in slots], want_logits=False)
         for keys, values in self.lm.cache.buffers:
             keys.normal_(generator=self.generator).mul_(5)
@@ -130,9 +132,7 @@ LIBRARY_ATTENTION = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION
-)
+@pytest.mark.parametrize(("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION)
 def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str) -> None:
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
     worst = script_of(architecture, attention).play()
@@ -203,7 +203,9 @@ class TestNegativeControls:
 
     def test_window_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script, bias = script_of("mistral"), AttentionPlan.bias
-        monkeypatch.setattr(AttentionPlan, "bias", lambda self, window=None, repeats=1: bias(self, None, repeats))
+        monkeypatch.setattr(
+            AttentionPlan, "bias", lambda self, window=None, *rest, **named: bias(self, None, *rest, **named)
+        )
         assert script.play() > VISIBLE
 
     def test_soft_cap_left_out(self) -> None:
@@ -249,19 +251,22 @@ class TestRefusals:
                 ),
                 "linear_attention",
             ),
-            (hf.Llama4TextConfig(
-                vocab_size=VOCAB,
-                hidden_size=16,
-                intermediate_size=24,
-                intermediate_size_mlp=24,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                head_dim=8,
-                num_local_experts=2,
-                attention_chunk_size=8,
-                layer_types=["chunked_attention", "full_attention"],
-            ), "chunked_attention"),
+            (
+                hf.Llama4TextConfig(
+                    vocab_size=VOCAB,
+                    hidden_size=16,
+                    intermediate_size=24,
+                    intermediate_size_mlp=24,
+                    num_hidden_layers=2,
+                    num_attention_heads=4,
+                    num_key_value_heads=2,
+                    head_dim=8,
+                    num_local_experts=2,
+                    attention_chunk_size=8,
+                    layer_types=["chunked_attention", "full_attention"],
+                ),
+                "chunked_attention",
+            ),
         ],
         ids=["bloom", "falcon_alibi", "mpt", "mamba", "qwen3_next", "llama4_chunked"],
     )
@@ -317,8 +322,12 @@ class TestHiddenLayers:
     def test_equal_a_plain_forward(self, architecture: str, reading: str) -> None:
         script = script_of(architecture)
         last: list[Tensor] = []
+
+        def keep(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            last.append(output[0] if isinstance(output, tuple) else output)
+
         blocks = [m for m in script.reference.modules() if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)]
-        blocks[-1].register_forward_hook(lambda _m, _a, out: last.append(out[0] if isinstance(out, tuple) else out))
+        blocks[-1].register_forward_hook(keep)
         lm, layers = script.lm, (2, FINAL_NORM, 0, 1)
         lm.allocate(6, num_nodes=6)
         script.fill_with_stale_data()

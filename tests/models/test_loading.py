@@ -1,0 +1,83 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import build, letters_tokenizer
+
+from specresearch import CausalLM
+from specresearch.models import loading
+from specresearch.models.loading import ModelNotLoadedError, load_model, resolve, resolve_dtype
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    build("llama", dtype=torch.float32).save_pretrained(tmp_path)
+    letters_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_local_folder(folder: Path) -> None:
+    lm = CausalLM.from_pretrained(str(folder), device="cpu", dtype="float64", max_len=32)
+    assert (lm.dtype, lm.max_len, lm.name) == (torch.float64, 32, str(folder))
+    assert lm.tokenizer is not None
+    assert lm.tokenizer.get_vocab() == letters_tokenizer().get_vocab()
+    ids = torch.tensor([[3, 1, 4]])
+    expected = build("llama", dtype=torch.float32).double()(ids).logits[0, -1]
+    lm.allocate(1)
+    torch.testing.assert_close(lm.extend((0,), [[3, 1, 4]]).logits[0, 0], expected)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header", "empty"])
+def test_damaged_weights_are_refused_and_left_as_they_are(folder: Path, damage: str) -> None:
+    weights = folder / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes({"truncated": data[: len(data) // 2], "header": b"\xff" * 64 + data[64:], "empty": b""}[damage])
+    before = {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()}
+    with pytest.raises(ModelNotLoadedError, match="damaged"):
+        load_model(str(folder), device="cpu")
+    assert {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()} == before
+
+
+def test_weights_of_another_kind_need_permission(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    model = build("llama", dtype=torch.float32)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelNotLoadedError, match="allow_pickle=true"):
+        load_model(str(folder), device="cpu")
+    loaded, _ = load_model(str(folder), device="cpu", allow_pickle=True)
+    for name, parameter in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], parameter)
+
+
+def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotLoadedError, match="does not hold a usable causal LM"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_name_that_is_nowhere() -> None:
+    with pytest.raises(ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"):
+        load_model("no-such-owner/no-such-model", device="cpu")
+
+
+def test_an_unknown_zoo_name_lists_those_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("tiny", "tiny_draft"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    monkeypatch.setattr(loading, "ZOO", tmp_path)
+    assert resolve("zoo:tiny") == str(tmp_path / "tiny")
+    with pytest.raises(ModelNotLoadedError, match="'zoo:huge' is not in the zoo; there are: zoo:tiny, zoo:tiny_draft"):
+        resolve("zoo:huge")
+
+
+def test_dtypes() -> None:
+    assert resolve_dtype("auto", "cpu") == torch.float32
+    assert resolve_dtype("auto", "cuda:0") == torch.bfloat16
+    with pytest.raises(ValueError, match="dtype='fp8' is unknown; choose one of auto, float64"):
+        resolve_dtype("fp8", "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"torch sees no GPU; use target\.device=cpu"):
+        load_model(str(folder), device="cuda")

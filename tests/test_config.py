@@ -1,0 +1,127 @@
+"""Where conf/ is found, and that every choice in it composes and names things that exist."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from hydra.utils import get_class, get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+from tiny_models import build, letters_tokenizer
+
+from specresearch import CausalLM
+from specresearch.config import conf_dir, one_line
+from specresearch.models import loading
+from specresearch.run import check_keys
+
+ROOT = Path(__file__).parents[1]
+CONF = ROOT / "conf"
+CHOICES = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
+
+
+@pytest.fixture
+def compose() -> Iterator[Callable[..., DictConfig]]:
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield lambda *overrides: hydra.compose("run", list(overrides))
+
+
+def parameters(function: Callable[..., Any]) -> set[str]:
+    return {name for name, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD}
+
+
+def test_a_checkout_and_an_editable_install_have_conf_beside_the_package() -> None:
+    assert conf_dir() == CONF
+
+
+def test_an_installed_wheel_has_conf_inside_the_package(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "specresearch"
+    (package / "conf").mkdir(parents=True)
+    (package / "conf" / "run.yaml").touch()
+    assert conf_dir(package) == package / "conf"
+
+
+def test_a_built_wheel_carries_every_file_of_conf(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site-packages")
+    found = conf_dir(tmp_path / "site-packages" / "specresearch")
+    assert {p.relative_to(found) for p in found.rglob("*.yaml")} == {p.relative_to(CONF) for p in CONF.rglob("*.yaml")}
+
+
+def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/conf"):
+        conf_dir(tmp_path)
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictConfig], group: str, choice: str) -> None:
+    cfg = compose(f"{'+' if group == 'proposer' else ''}{group}={choice}")
+    check_keys(cfg)
+    part = cfg[group]
+    if group == "target":
+        assert get_method(part._target_).__self__.__name__ == "CausalLM"
+        known = parameters(get_method(part._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part} - {"_target_"} <= known
+        assert OmegaConf.is_missing(part, "model") == (choice == "local")
+        assert (cfg.draft is None) == (choice == "local")
+        return
+    if group == "proposer" and "draft" in part:
+        known = parameters(get_method(part.draft._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part.draft} - {"_target_"} <= known
+        assert part.draft.model == cfg.draft
+        draft = CausalLM(build("llama"), letters_tokenizer())
+        settings = {key: value for key, value in part.items() if key not in ("_target_", "draft")}
+        assert get_class(part._target_)(draft, **settings).draft is draft
+        return
+    built = instantiate(part, _convert_="all", **({"source": "sample"} if group == "dataset" else {}))
+    module, _, name = part._target_.rpartition(".")
+    assert isinstance(built, getattr(importlib.import_module(module), name))
+
+
+def test_the_defaults_have_no_proposer(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose()
+    assert "proposer" not in cfg
+    assert cfg.target.model == "zoo:tiny"
+    assert instantiate(cfg.sampling, _convert_="all").is_greedy
+
+
+def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose("+proposer=draft_model", "target=vicuna_7b", "target.device=cpu", "target.dtype=float64")
+    draft = cfg.proposer.draft
+    assert (draft.model, draft.device, draft.dtype, draft.allow_pickle) == (
+        "double7/vicuna-68m",
+        "cpu",
+        "float64",
+        True,
+    )
+
+
+def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(Exception, match="dataset") as unknown:
+        compose("dataset=nope")
+    assert one_line(unknown.value).startswith("there is no dataset=nope; available: cnndm, gsm8k")
+    with pytest.raises(Exception, match="n_min") as bad:
+        instantiate(compose("+proposer=ngram", "proposer.n_min=9").proposer)
+    assert one_line(bad.value) == "proposer.n_min=9, n_max=4: need 1 <= n_min <= n_max"
+    with pytest.raises(Exception, match="foo") as strange:
+        instantiate(compose("+proposer=ngram", "+proposer.foo=9").proposer)
+    assert "unexpected keyword argument 'foo'" in one_line(strange.value)
+    with pytest.raises(MissingMandatoryValue) as missing:
+        _ = compose("target=local").target.model
+    assert one_line(missing.value) == "target.model is not set; add target.model=..."
+    assert one_line(ValueError()) == "ValueError"
+
+
+def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'num_promts'; there are: .*num_prompts"):
+        check_keys(compose("+num_promts=3"))

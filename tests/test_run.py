@@ -1,0 +1,159 @@
+"""The command, as it is typed: exit codes, what it prints, and the folders it leaves."""
+
+import csv
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tiny_models import VOCAB, build, letters_tokenizer
+
+from specresearch import run
+from specresearch.proposers import NGram
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:ResourceWarning")
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("letters")
+    build("llama", seed=3).save_pretrained(folder)
+    letters_tokenizer(VOCAB).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def command(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """`python -m specresearch.run` in an empty folder with a small target and three prompts; overrides are added."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    base = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts"]
+    base += [f"dataset.path={prompts}", "num_prompts=3", "warmup=0", "sampling.max_new_tokens=6"]
+
+    def call(*overrides: str) -> Outcome:
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        flags = [override for override in overrides if override.startswith("-")]
+        monkeypatch.setattr(sys, "argv", ["run", *flags, *base, *(o for o in overrides if o not in flags)])
+        capsys.readouterr()
+        code = 0
+        try:
+            run.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    show = warnings.showwarning
+    yield call
+    warnings.showwarning = show
+
+
+def test_a_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:
+    outcome = command("+proposer=ngram", "hydra.run.dir=out")
+    assert outcome.code == 0, outcome.err
+    assert "output unchanged: 3 of 3 greedy outputs equal token for token" in outcome.out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.yaml", "results.json", "requests.jsonl", "steps.parquet"} <= names
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    named = (
+        "speedup speedup_ci95 tokens_per_second baseline_tokens_per_second mean_acceptance_length draft_acceptance_rate"
+    )
+    named += " tokens_per_target_forward efficiency host_overhead outputs_equal num_prompts num_generated_tokens"
+    assert set(named.split()) <= results["summary"].keys()
+    assert results["complete"]
+    assert results["provenance"]["dataset"]["kind"] == "file"
+
+
+def test_the_default_folder_names_method_and_dataset(command: Run, tmp_path: Path) -> None:
+    assert command().code == 0
+    assert len(list(tmp_path.glob("outputs/*/*-plain-prompts/results.json"))) == 1
+
+
+def test_a_multirun_leaves_a_row_per_job_and_goes_on_after_a_failure(command: Run, tmp_path: Path) -> None:
+    outcome = command("-m", "+proposer=ngram", "proposer.num_draft_tokens=0,2,4", "hydra.sweep.dir=sweep")
+    assert outcome.code == 2
+    assert "error: job 0" in outcome.err
+    assert "num_draft_tokens=0 must be at least 1" in outcome.err
+    with (tmp_path / "sweep" / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["job"] for row in rows] == ["1-ngram-prompts", "2-ngram-prompts"]
+    assert all(float(row["speedup"]) > 0 and row["outputs_equal"] == "True" for row in rows)
+    assert "num_draft_tokens=4" in outcome.out
+    assert "per forward" in outcome.out
+
+
+def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = NGram.start
+
+    def interrupt(self: NGram, rows: list, output: object) -> None:
+        if rows[0].id.startswith("1/"):
+            raise KeyboardInterrupt
+        start(self, rows, output)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NGram, "start", interrupt)
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+    assert outcome.code == run.INTERRUPTED
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is False
+    advice = outcome.out.strip().splitlines()[-1]
+    assert advice.endswith("resume=true")
+    assert f"hydra.run.dir={tmp_path / 'out'}" in advice
+    refused = command("+proposer=ngram", "hydra.run.dir=out")
+    assert refused.code == 2
+    assert "already holds a run; add resume=true" in refused.err
+    outcome = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}", "resume=true")
+    assert outcome.code == 0
+    assert "3 of 3" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset=nope", "there is no dataset=nope; available: cnndm, gsm8k"),
+        ("target=nope", "there is no target=nope; available: "),
+        ("+proposer=nope", "there is no proposer=nope; available: draft_model, ngram"),
+        ("nope=1", "there is no key 'nope' here"),
+        ("+nope=1", "unknown key 'nope'"),
+        ("+sampling.nope=1", "unexpected keyword argument 'nope'"),
+        ("sampling.temperature=-1.0", "sampling.temperature=-1.0 must be 0 (greedy) or above"),
+        ("sampling.top_p=0.0", "sampling.top_p=0.0 must lie in (0, 1]"),
+        ("num_prompts=0", "num_prompts=0 must be a whole number from 1"),
+        ("target.model=zoo:nope", "'zoo:nope' is not in the zoo"),
+        ("target.model=???", "target.model is not set"),
+        ("+proposer=draft_model draft=''", "no model is named"),
+        ("dataset.path=nope.jsonl", "nope.jsonl does not exist"),
+        ("resume=true", "add hydra.run.dir=<folder>"),
+        ("tracker=wandb", "wandb has no login"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, override: str, message: str
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    outcome = command(*override.split())
+    assert outcome.code == 2
+    lines = outcome.err.strip().splitlines()
+    assert message in lines[-1]
+    assert lines[-1].startswith("error: ")
+    assert "Traceback" not in outcome.err

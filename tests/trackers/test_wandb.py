@@ -1,0 +1,123 @@
+"""Against wandb's real offline mode: the run is read back from the file that `wandb sync` would upload."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+
+from specresearch.metrics import Counts, RequestRecord, StepRecord, StepTimes
+from specresearch.trackers import NoTracker, Tracker, WandbTracker
+
+BLOCK, FILE_HEADER, CHUNK_HEADER = 32768, 7, 7
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+STEP = StepRecord(("p/0",), (4,), (4,), (3,), (4,), (9,), None, 5, StepTimes(0.001, 0.002, 0.0, 0.0, 0.004))
+REQUEST = RequestRecord("p/0", 9, Counts(5, 4, 16, 12, 17), "length", 0.1, 0.01, 0.3, (0.01, 0.0, 0.02), 0.05)
+
+
+def chunks(data: bytes) -> Iterator[bytes]:
+    """The records of a LevelDB log: blocks of 32 KiB with chunks of (checksum, length, type)."""
+    position, parts = FILE_HEADER, b""
+    while position + CHUNK_HEADER <= len(data):
+        if BLOCK - position % BLOCK < CHUNK_HEADER:
+            position += BLOCK - position % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + CHUNK_HEADER])
+        parts += data[position + CHUNK_HEADER : position + CHUNK_HEADER + length]
+        position += CHUNK_HEADER + length
+        if kind in (FULL, LAST):
+            yield parts
+            parts = b""
+
+
+def read_back(folder: Path) -> list[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    wandb.teardown()  # its service process writes the end of the file
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    records = []
+    for chunk in chunks(file.read_bytes()):
+        record = Record()
+        record.ParseFromString(chunk)
+        records.append(record)
+    return records
+
+
+def items(updates: Any) -> dict[str, Any]:
+    return {u.key or "/".join(u.nested_key): json.loads(u.value_json) for u in updates}
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
+    return tmp_path / "run"
+
+
+def test_an_offline_run_holds_everything(offline: Path) -> None:
+    tracker = WandbTracker(mode="offline", tags=["a"], every=2)
+    tracker.start({"batch_size": 1, "sampling": {"temperature": 0.0}}, offline)
+    for _ in range(5):
+        tracker.log_step("method", STEP)
+    tracker.log_request("method", REQUEST)
+    result = offline / "results.json"
+    result.write_text("{}")
+    tracker.finish({"speedup": 2.0, "speedup_ci95": [1.9, 2.1], "outputs_equal": True}, [result])
+
+    records = read_back(offline)
+    run = next(r.run for r in records if r.HasField("run"))
+    assert run.project == "specresearch"
+    assert list(run.tags) == ["a"]
+    config = items(run.config.update)
+    assert config["batch_size"] == 1
+    assert config["sampling"] == {"temperature": 0.0}
+    history = [items(r.history.item) for r in records if r.HasField("history")]
+    steps = [row for row in history if "method/step_ms" in row]
+    assert len(steps) == 3
+    assert steps[0]["method/accepted_tokens_per_step"] == 3
+    assert steps[0]["method/step_ms"] == pytest.approx(4.0)
+    assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [0.75]
+    drawn = next(row for row in history if "method/itl/_type" in row)
+    assert drawn["method/itl/_type"] == "histogram"
+    assert sum(drawn["method/itl/values"]) == 3
+    assert drawn["method/request_acceptance_rate/_type"] == "histogram"
+    summary: dict[str, Any] = {}
+    for record in records:
+        if record.HasField("summary"):
+            summary |= items(record.summary.update)
+    assert summary["speedup"] == 2.0
+    assert summary["outputs_equal"] is True
+    artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
+    artifacts += [r.artifact for r in records if r.HasField("artifact")]
+    assert [entry.path for entry in artifacts[0].manifest.contents] == ["results.json"]
+    assert artifacts[0].type == "results"
+
+
+def test_a_missing_login_says_what_to_do(offline: Path) -> None:
+    with pytest.raises(ValueError, match=r"run `wandb login` once, or use tracker.mode=offline"):
+        WandbTracker(mode="online").start({}, offline)
+    assert not offline.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"mode": "ofline"}, "use one of online"), ({"every": 0}, "every=0")]
+)
+def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WandbTracker(**settings)
+
+
+def test_both_are_trackers(tmp_path: Path) -> None:
+    assert isinstance(WandbTracker(mode="offline"), Tracker)
+    nothing: Tracker = NoTracker()
+    nothing.start({}, tmp_path)
+    nothing.log_step("method", STEP)
+    nothing.log_request("method", REQUEST)
+    nothing.finish({}, [])
+    assert not list(tmp_path.iterdir())
