@@ -1,6 +1,7 @@
 """The pair that ships with the package: it loads, it is as large as it says, the two go together, and the target quotes."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_chat_template_round_trip(tokenizer: PreTrainedTokenizerBase) -> None:
         {"role": "assistant", "content": "It is 42."},
         {"role": "user", "content": "And twice that?"},
     ]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     expected = (
         "<|endoftext|><|user|>What is 12 + 30?<|end|><|assistant|>It is 42.<|end|>"
         "<|user|>And twice that?<|end|><|assistant|>"
@@ -83,7 +84,8 @@ def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> 
 def test_target_quotes_the_opening_of_an_unseen_article(tokenizer: PreTrainedTokenizerBase) -> None:
     prompt = torch.tensor([render(tokenizer, SUMMARY, [ARTICLE])])
     opening = tokenizer(ARTICLE, add_special_tokens=False)["input_ids"][:40]
-    out = load("tiny").generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    generate: Callable[..., torch.Tensor] = load("tiny").generate  # pyright: ignore[reportAssignmentType]
+    out = generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
     new = out[0, prompt.shape[1] :].tolist()
     right = sum(token == wanted for token, wanted in zip(new, opening, strict=False))
     assert right >= 0.9 * len(opening)

@@ -32,7 +32,9 @@ class DraftModel(Proposer):
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.draft is target:
-            raise ValueError("draft and target are one CausalLM and would overwrite each other's cache; load the draft apart")
+            raise ValueError(
+                "draft and target are one CausalLM and would overwrite each other's cache; load the draft apart"
+            )
         check_pair(target, self.draft)
         self.draft.max_len = target.max_len
         self.draft.allocate(num_slots, self.num_draft_tokens)

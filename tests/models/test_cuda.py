@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.proposal import Proposal, Topology
@@ -14,11 +15,18 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+
+
+def on_gpu(model: PreTrainedModel) -> PreTrainedModel:
+    torch.nn.Module.cuda(model)
+    return model
+
+
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [4, 5], [6, 7, 8, 9, 6, 7]]
 
 
 def test_tree_equals_sequence_on_the_device() -> None:
-    model = CausalLM(build("llama").cuda())
+    model = CausalLM(on_gpu(build("llama")))
     model.allocate(2, 4)
     tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1]], device="cuda"))
     tokens = torch.tensor([[3, 4, 5, 6]], device="cuda")
@@ -35,8 +43,8 @@ def test_tree_equals_sequence_on_the_device() -> None:
 def test_half_precision_chains_agree_with_float32(attention: str) -> None:
     if attention == "flash" and importlib.util.find_spec("flash_attn") is None:
         pytest.skip("flash-attn is not installed")
-    exact = CausalLM(build("llama", dtype=torch.float32, spread=0.5).cuda())
-    half = CausalLM(build("llama", dtype=torch.float32, spread=0.5).cuda().bfloat16(), attention=attention)
+    exact = CausalLM(on_gpu(build("llama", dtype=torch.float32, spread=0.5)))
+    half = CausalLM(on_gpu(build("llama", dtype=torch.float32, spread=0.5)).bfloat16(), attention=attention)
     for model in (exact, half):
         model.allocate(3, 4)
     slots = (0, 1, 2)
@@ -48,9 +56,9 @@ def test_half_precision_chains_agree_with_float32(attention: str) -> None:
 
 
 def test_greedy_is_baseline_on_the_device() -> None:
-    target = CausalLM(build("llama").cuda())
+    target = CausalLM(on_gpu(build("llama")))
     sampling = SamplingParams(max_new_tokens=20)
     plain = {o.id: o.token_ids for o in Engine(target, max_batch_size=2).generate(PROMPTS, sampling)}
-    for proposer in (NGram(4, n_min=1), DraftModel(CausalLM(build("llama").cuda()), 3)):
+    for proposer in (NGram(4, n_min=1), DraftModel(CausalLM(on_gpu(build("llama"))), 3)):
         engine = Engine(target, proposer, max_batch_size=2)
         assert {o.id: o.token_ids for o in engine.generate(PROMPTS, sampling)} == plain
