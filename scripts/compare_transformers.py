@@ -188,17 +188,16 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=24)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--no-compile", action="store_true", help="run our draft's steps without torch.compile")
+    parser.add_argument("--no-compile", action="store_true", help="run our side without torch.compile")
     parser.add_argument("--output", type=Path, help="write all ratios to this JSON file")
     parser.add_argument("overrides", nargs="*", help="as for specresearch.run, e.g. dataset=sharegpt dataset.path=FILE")
     args = parser.parse_args()
 
-    load = {"device": args.device, "dtype": args.dtype}
+    load = {"device": args.device, "dtype": args.dtype, "compile": not args.no_compile}
     target, draft = CausalLM.from_pretrained(args.target, **load), CausalLM.from_pretrained(args.draft, **load)
     library = load_library_model(args.target, args.dtype, args.device)
     assistant = constant_assistant(load_library_model(args.draft, args.dtype, args.device), 5)
     prompts, source = load_prompts(target, args.num_prompts, args.overrides)
-    compiled_draft = DraftModel(draft, 5, compile=not args.no_compile)
     num = args.new_tokens
     lookup = run_theirs(library, num, prompt_lookup_num_tokens=10)
     comparisons = [
@@ -206,7 +205,7 @@ def main() -> None:
         Comparison("n-gram (10), batch 1", run_ours(Engine(target, NGram(10)), num), lookup),
         Comparison(
             "draft model (5), batch 1",
-            run_ours(Engine(target, compiled_draft), num),
+            run_ours(Engine(target, DraftModel(draft, 5)), num),
             run_theirs(library, num, assistant_model=assistant),
         ),
         Comparison("n-gram (10), batch 8", run_ours(Engine(target, NGram(10), max_batch_size=8), num), lookup, group=8),

@@ -125,7 +125,7 @@ class Proposal:
     draft_probs: row i holds q(. | path to node i), from which the children of node i were really sampled, siblings in
         index order. None: the drafts were chosen deterministically, i.e. each is a point mass.
     with_replacement: siblings were drawn independently from q; otherwise each was drawn from what was left of q.
-    scores: the drafter's confidence in each node, for controllers and plots.
+    scores: the drafter's own probability of each node given its parent, for controllers, lossy rules and plots.
     probe: nodes verified for information only, never accepted.
     """
 
@@ -151,6 +151,19 @@ class Proposal:
         """Nodes that a rule may accept: valid, and not probes."""
         valid = torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
         return valid if self.probe is None else valid & ~self.probe
+
+
+@dataclass(frozen=True)
+class DraftKind:
+    """What a proposer's drafts may be, declared so that an acceptance rule can refuse them before anything is decoded.
+
+    trees: they may branch.  sampled: they come with `draft_probs`.  scored: they come with `scores`, the drafter's own
+    probability of each node given its parent.
+    """
+
+    trees: bool = False
+    sampled: bool = False
+    scored: bool = False
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,10 @@ class Trainer:
 
     def _part(self, rows: Rows) -> Part:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            logits = self.model(input_ids=rows.ids, use_cache=False).logits[:, :-1].float()
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), rows.ids[:, 1:], reduction="none")
+            logits = self.model(input_ids=rows.ids, use_cache=False).logits[:, :-1]
+        targets = rows.ids[:, 1:]
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+        losses = losses.view_as(targets)
         total = (losses * rows.weights[:, 1:]).sum()
         return Part(torch.autograd.grad(total, self.parameters), losses.detach())
 
@@ -173,9 +175,10 @@ def train(arguments: argparse.Namespace) -> None:
     """Runs until the time is spent; checkpoints, logs and exports on the way."""
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
-    trainer = Trainer(
-        build(arguments.model, tokenizer), dtype=getattr(torch, arguments.dtype), num_workers=arguments.workers
-    )
+    model = build(arguments.model, tokenizer)
+    if arguments.init:
+        model.load_state_dict(LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32).state_dict())
+    trainer = Trainer(model, dtype=getattr(torch, arguments.dtype), num_workers=arguments.workers)
     progress = Progress(0.0, 0, 0, {phase.name: 0 for phase in PHASES})
     checkpoint = arguments.work / f"{arguments.model}.pt"
     if arguments.resume and checkpoint.exists():
@@ -226,7 +229,12 @@ def main() -> None:
     parser.add_argument("model", choices=["target", "draft"])
     parser.add_argument("--work", type=Path, required=True, help="folder of the shards; checkpoints and logs go there")
     parser.add_argument("--minutes", type=float, required=True, help="training time, before a resume included")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16 needs AMX to pay")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="bfloat16 pays where cores have units for it",
+    )
     parser.add_argument("--batch-tokens", type=int, default=4096, help="tokens of an optimiser step")
     parser.add_argument(
         "--ends",
@@ -236,6 +244,9 @@ def main() -> None:
         help="share of the time at which each phase ends",
     )
     parser.add_argument("--workers", type=int, default=2, help="threads, one micro-batch each")
+    parser.add_argument(
+        "--init", type=Path, help="exported folder to take the first weights from, its optimiser state lost"
+    )
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--export", type=Path, help="folder to write the half-precision model to with each checkpoint")
     parser.add_argument("--seed", type=int, default=0)

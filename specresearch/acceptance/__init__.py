@@ -4,4 +4,6 @@ from specresearch.acceptance.base import AcceptanceSampler
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
 
-__all__ = ["AcceptanceSampler", "Greedy", "Rejection"]
+RULES: dict[str, type[AcceptanceSampler]] = {"greedy": Greedy, "rejection": Rejection}
+
+__all__ = ["RULES", "AcceptanceSampler", "Greedy", "Rejection"]

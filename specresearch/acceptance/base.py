@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import SamplingBatch
 
 
@@ -15,6 +15,10 @@ class AcceptanceSampler(Protocol):
     """lossless: the output has exactly the target's distribution, whatever the drafts."""
 
     lossless: bool
+
+    def refuses(self, kind: DraftKind) -> str | None:
+        """Why the rule cannot judge such drafts, as the end of a sentence; None when it can."""
+        ...
 
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch

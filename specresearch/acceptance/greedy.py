@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import SamplingBatch, argmax, penalize
 
 
@@ -13,6 +13,9 @@ class Greedy:
     """Exact for temperature 0; a request that samples is a ValueError. No softmax is built."""
 
     lossless = True
+
+    def refuses(self, kind: DraftKind) -> str | None:
+        return None
 
     def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
         if not sampling.all_greedy:

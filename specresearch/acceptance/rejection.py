@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
 from specresearch.acceptance.greedy import accept_argmax
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
 
 
@@ -18,6 +18,9 @@ class Rejection:
     """Exact at every temperature. A chain is the tree in which every node has at most one child."""
 
     lossless = True
+
+    def refuses(self, kind: DraftKind) -> str | None:
+        return None
 
     def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
         if sampling.all_greedy:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.acceptance import RULES, AcceptanceSampler, Rejection
 from specresearch.batch import Batch, Request, RequestState, TokenLogprob
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine.scheduler import Scheduler
@@ -54,6 +54,7 @@ class Engine:
         self.target = target
         self.proposer = proposer or Autoregressive()
         self.acceptance = acceptance or Rejection()
+        self._check_rule()
         self.controller = controller or Fixed()
         self.on_step = on_step
         self.scheduler = Scheduler(target, max_batch_size, seed)
@@ -111,6 +112,16 @@ class Engine:
             row.finish_reason = row.finish_reason or "aborted"
         self._retire()
 
+    def _check_rule(self) -> None:
+        kind, rule = self.proposer.kind, self.acceptance
+        reason = rule.refuses(kind)
+        if reason:
+            others = [name for name, other in RULES.items() if other().refuses(kind) is None]
+            raise ValueError(
+                f"acceptance rule {type(rule).__name__} cannot judge the drafts of {type(self.proposer).__name__}: {reason}; "
+                f"use acceptance={' or '.join(others)}"
+            )
+
     def _as_request(self, request: Request | str | Sequence[int], sampling: SamplingParams, id: str) -> Request:
         if isinstance(request, Request):
             return request
@@ -126,9 +137,10 @@ class Engine:
 
     def _budget(self, batch: Batch) -> list[int]:
         """What the controller allows, within what the proposer can do and what the request still has room for."""
-        most = self.proposer.num_draft_tokens
+        most, trees = self.proposer.num_draft_tokens, self.proposer.kind.trees
         asked = self.controller.budget(batch)
-        return [min(most if want is None else want, most, room) for want, room in zip(asked, batch.room, strict=True)]
+        limits = [most if trees and room else room for room in batch.room]
+        return [min(most if want is None else want, most, limit) for want, limit in zip(asked, limits, strict=True)]
 
     def _prefill(self, admitted: list[RequestState]) -> float:
         """Cache all of each new prompt but its last token, which is the root of the first step. Returns seconds."""

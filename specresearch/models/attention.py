@@ -20,7 +20,7 @@ class AttentionPlan:
     """Which cached columns each new token sees.
 
     starts: columns already committed in each row. width: L, columns read. flash: use flash-attn where it applies
-    (chains, CUDA, half precision).
+    (chains, CUDA, half precision). first: nodes of the tree that earlier passes have written; the others are the new tokens.
     """
 
     starts: tuple[int, ...]
@@ -29,6 +29,7 @@ class AttentionPlan:
     dtype: torch.dtype
     device: torch.device
     flash: bool = False
+    first: int = 0
     _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
     _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
@@ -39,7 +40,7 @@ class AttentionPlan:
     @property
     def from_empty(self) -> bool:
         """Chains written into empty slots: the plain causal triangle."""
-        return self.topology.is_chain and not any(self.starts)
+        return self.topology.is_chain and self.first == 0 and not any(self.starts)
 
     def bias(
         self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
@@ -68,7 +69,7 @@ class AttentionPlan:
 
     def full_bias(self, window: int | None = None) -> Float[Tensor, "B 1 N L"]:
         """`bias` with every row written out, zeros where nothing is masked."""
-        shape = (len(self.starts), 1, self.num_nodes, self.width)
+        shape = (len(self.starts), 1, self.num_nodes - self.first, self.width)
         bias = self._make_bias(window)
         return torch.zeros(shape, dtype=self.dtype, device=self.device) if bias is None else bias.expand(shape)
 
@@ -79,23 +80,24 @@ class AttentionPlan:
         starts = upload(self.starts[:1] if uniform else self.starts, self.device)
         rows = max(len(starts), self.topology.parents.shape[0])
         node = torch.arange(self.width, device=self.device) - starts[:, None]  # [B L]: < 0 is the committed past
-        hidden = ~self.topology.ancestors
+        hidden = ~self.topology.ancestors[:, self.first :]
+        num_new = hidden.shape[1]
         if uniform:
             begin, end = self.starts[0], self.starts[0] + self.num_nodes
-            bias = torch.zeros((rows, self.num_nodes, self.width), dtype=self.dtype, device=self.device)
+            bias = torch.zeros((rows, num_new, self.width), dtype=self.dtype, device=self.device)
             bias[:, :, begin:end].masked_fill_(hidden, float("-inf"))
             bias[:, :, end:] = float("-inf")
         else:
             table = F.pad(torch.zeros(hidden.shape, dtype=self.dtype, device=self.device), (1, 1), value=float("-inf"))
             table[:, :, 0] = 0
             table[:, :, 1:-1].masked_fill_(hidden, float("-inf"))
-            index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, self.num_nodes, -1)
+            index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, num_new, -1)
             bias = table.expand(rows, -1, -1).gather(2, index)
         if window is not None:
             depth = self.topology.depth
             at = depth.expand(rows, -1).gather(1, node.clamp(0, self.num_nodes - 1).expand(rows, -1))
             key_position = torch.where(node < 0, node, at)  # relative to the root
-            bias.masked_fill_(depth[:, :, None] - key_position[:, None] >= window, float("-inf"))
+            bias.masked_fill_(depth[:, self.first :, None] - key_position[:, None] >= window, float("-inf"))
         return bias[:, None]
 
 
@@ -205,9 +207,12 @@ def _flash(
     )
 
 
-def committed_positions(starts: Sequence[int], topology: Topology, device: torch.device) -> Int[Tensor, "B N"]:
-    """Rotary position of every node: the root stands right after the committed tokens, a child one after its parent."""
+def committed_positions(
+    starts: Sequence[int], topology: Topology, device: torch.device, first: int = 0
+) -> Int[Tensor, "B N"]:
+    """Rotary position of the nodes from `first` on: the root stands right after the committed tokens, a child one after
+    its parent."""
     begin = upload(starts, device)[:, None]
     if topology.is_chain:
-        return begin + torch.arange(topology.num_nodes, device=device)
-    return begin + topology.depth.to(device)
+        return begin + torch.arange(first, topology.num_nodes, device=device)
+    return begin + topology.depth[:, first:].to(device)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
 from specresearch.models.attention import AttentionPlan, committed_positions
-from specresearch.models.compiled import MAX_TOKENS, CompiledForward
+from specresearch.models.compiled import CompiledForward
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
 from specresearch.models.kv_cache import SlotCache
 from specresearch.proposal import Proposal, Topology, Verdict, upload
@@ -39,6 +39,8 @@ class CausalLM:
     max_len: longest context (prompt and output) in tokens; None = what the model allows.
     attention: slot (default), flash (flash-attn for chains), sdpa or eager (the library's own).
     prefill_chunk: tokens of one prompt processed per pass.
+    compile: run chains of few tokens as compiled graphs, which pays when the host sets the speed; takes tens of seconds at the
+    first steps and, on a CPU, needs a C++ compiler.
     Raises UnsupportedModelError when the model cannot be verified exactly, by rule or by a self-test on construction.
     """
 
@@ -50,6 +52,7 @@ class CausalLM:
         max_len: int | None = None,
         attention: str = "slot",
         prefill_chunk: int = 1024,
+        compile: bool = False,
         name: str = "",
         self_test: bool = True,
     ) -> None:
@@ -59,7 +62,7 @@ class CausalLM:
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.adapter = HFAdapter(model, attention)
-        self._compiled: CompiledForward | None = None
+        self._compiled = CompiledForward(self.adapter) if compile else None
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
             raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
@@ -82,6 +85,7 @@ class CausalLM:
         max_len: int | None = None,
         attention: str = "slot",
         prefill_chunk: int = 1024,
+        compile: bool = False,
         self_test: bool = True,
         **load: Any,
     ) -> "CausalLM":
@@ -93,6 +97,7 @@ class CausalLM:
             max_len=max_len,
             attention=attention,
             prefill_chunk=prefill_chunk,
+            compile=compile,
             name=model,
             self_test=self_test,
         )
@@ -135,6 +140,9 @@ class CausalLM:
         Raises MemoryError, before any decoding, when the cache cannot fit.
         """
         num_columns = self.max_len + num_nodes
+        if self._compiled is not None:
+            for length in (1, num_nodes):
+                self._compiled.add_chain_length(length)
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
         if len(self._free) != self.cache.num_slots:
@@ -150,10 +158,6 @@ class CausalLM:
         layers = self.cache.emptied()
         self._use_cache(layers)  # frees the old buffers before the new ones are made
         self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers))
-
-    def compile_steps(self) -> None:
-        """Run passes of one or two tokens, i.e. a draft's steps, as compiled graphs; needs a C++ compiler on a CPU."""
-        self._compiled = self._compiled or CompiledForward(self.adapter)
 
     def acquire(self) -> int | None:
         """The lowest free slot, emptied; None when all are taken."""
@@ -175,15 +179,16 @@ class CausalLM:
         topology: Topology,
         logit_rows: Int[Tensor, " R"] | None = None,
         hidden_layers: Sequence[int] = (),
+        first: int = 0,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        few = topology.is_chain and topology.num_nodes <= MAX_TOKENS and not hidden_layers
-        if few and self._compiled is not None:
+        if self._compiled is not None and self._compiled.covers(topology) and not (hidden_layers or first):
             logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
             return (logits if logit_rows is None else logits.flatten(0, 1).index_select(0, logit_rows)[None]), ()
         starts = tuple(self.lengths[slot] for slot in slots)
-        region = self.cache.region(slots, starts, topology.num_nodes)
-        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, flash=self.adapter.flash)
-        positions = committed_positions(starts, topology, self.device)
+        new = tuple(start + first for start in starts)
+        region = self.cache.region(slots, new, topology.num_nodes - first)
+        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, self.adapter.flash, first)
+        positions = committed_positions(starts, topology, self.device, first)
         if region.width > self.max_len:  # drafts beyond the last position are never accepted, but must stay in range
             positions = positions.clamp(max=self.max_len - 1)
         self.view.region = region
@@ -193,6 +198,15 @@ class CausalLM:
         """One pass over every node of every row. Node i's keys and values go to column length + i of its slot."""
         logits, hidden = self._forward(slots, proposal.token_ids, proposal.topology, None, hidden_layers)
         return ModelOutput(logits, hidden)
+
+    def grow(
+        self, slots: Sequence[int], token_ids: Int[Tensor, "B M"], topology: Topology, first: int
+    ) -> Float[Tensor, "B M V"]:
+        """A pass over the nodes from `first` on, M of them, of a tree whose earlier nodes were fed by passes before this one.
+
+        Nothing is committed: the next `extend` or `forward` overwrites the tree.
+        """
+        return self._forward(slots, token_ids, topology, first=first)[0]
 
     def extend(
         self,

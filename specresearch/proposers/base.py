@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import DraftKind, Proposal, Verdict
 
 
 class Proposer(ABC):
@@ -14,10 +14,12 @@ class Proposer(ABC):
     A row keeps its `slot` for as long as its request runs: a proposer with state keeps it by slot.
 
     num_draft_tokens: the most drafts it proposes for a row in one step.
+    kind: what its drafts may be. Where they branch, a budget counts nodes and may go deeper than the request has room for.
     hidden_layers: the target's hidden states that `start` and `observe` want, in the adapter's numbering.
     """
 
     num_draft_tokens: int = 0
+    kind: DraftKind = DraftKind()
     hidden_layers: tuple[int, ...] = ()
 
     @property

@@ -20,13 +20,10 @@ class DraftModel(Proposer):
 
     sample: draw drafts from the draft's distribution (as the request's temperature, top-k and top-p shape it) and report it;
     False drafts its likeliest tokens as point masses. Greedy requests always get the likeliest.
-    compile: compile the draft's steps, which pays when the host sets their speed; takes tens of seconds at the first steps.
     """
 
-    def __init__(self, draft: CausalLM, num_draft_tokens: int = 5, sample: bool = True, compile: bool = False) -> None:
+    def __init__(self, draft: CausalLM, num_draft_tokens: int = 5, sample: bool = True) -> None:
         self.draft = draft
-        if compile:
-            draft.compile_steps()
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
         self.sample = sample
 

@@ -181,8 +181,8 @@ class TestNegativeControls:
     """Each of these breaks one thing; the comparison must see it."""
 
     def test_wrong_position(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def by_index(starts: Sequence[int], topology: Topology, device: torch.device) -> Tensor:
-            return torch.tensor(starts)[:, None] + torch.arange(topology.num_nodes)
+        def by_index(starts: Sequence[int], topology: Topology, device: torch.device, first: int = 0) -> Tensor:
+            return torch.tensor(starts)[:, None] + torch.arange(first, topology.num_nodes)
 
         script = script_of("llama")
         monkeypatch.setattr(causal_lm, "committed_positions", by_index)

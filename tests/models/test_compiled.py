@@ -1,0 +1,43 @@
+"""Compiled passes give what the others give, whatever slots run and however far they have come."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_models import build
+
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.proposers import DraftModel
+
+PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
+
+
+def outputs(compile: bool) -> list[tuple[int, ...]]:
+    target = CausalLM(copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile)
+    draft = CausalLM(copy.deepcopy(build("llama", seed=9, num_hidden_layers=1)), max_len=40, compile=compile)
+    requests = [Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)]
+    engine = Engine(target, DraftModel(draft, 3), max_batch_size=2)
+    return [o.token_ids for o in sorted(engine.generate(requests), key=lambda o: o.id)]
+
+
+def test_same_output() -> None:
+    """In a process of its own: the compiler cannot trace through the checks of annotations that run in the tests."""
+    path = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, __file__], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_needs_the_slot_attention() -> None:
+    with pytest.raises(ValueError, match="compile=true needs attention=slot"):
+        CausalLM(build("llama"), attention="eager", compile=True)
+
+
+if __name__ == "__main__":
+    compiled, plain = outputs(compile=True), outputs(compile=False)
+    if compiled != plain:
+        sys.exit(f"compiled {compiled}\nplain {plain}")
