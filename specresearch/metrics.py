@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specresearch.batch import Batch, Delivery, RequestState
-from specresearch.proposal import Proposal
+from specresearch.proposal import Proposal, upload
 
 DEFINITIONS = {
     "num_drafts": "verify steps in which a request had at least one draft token",
@@ -95,6 +95,8 @@ class StepRecord:
     num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token counts as drafted only.
     expected_acceptance: for each row, at each draft of its chain; None where the rule is deterministic, and for trees.
     draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
+    accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
+    there were to choose from below the root and below every accepted draft. Both None for chains.
     """
 
     request_ids: tuple[str, ...]
@@ -106,15 +108,15 @@ class StepRecord:
     expected_acceptance: tuple[tuple[float, ...], ...] | None
     num_nodes: int
     times: StepTimes
+    accepted_ranks: tuple[tuple[int, ...], ...] | None = None
+    num_children: tuple[tuple[int, ...], ...] | None = None
 
     @staticmethod
     def of(batch: Batch, proposal: Proposal, delivery: Delivery, times: StepTimes) -> "StepRecord":
         drafted = tuple(length - 1 for length in delivery.lengths)
-        if proposal.topology.is_chain:
-            depth = drafted
-        else:
-            depths = proposal.topology.depth.expand(len(batch), -1).masked_fill(~proposal.acceptable, 0)
-            depth = tuple(depths.max(1).values.tolist())  # sync
+        depth, ranks, num_children = drafted, None, None
+        if not proposal.topology.is_chain:
+            depth, ranks, num_children = _walk(proposal, delivery)
         new, expected = delivery.num_new, delivery.verdict.expected
         return StepRecord(
             tuple(row.id for row in batch.rows),
@@ -128,7 +130,32 @@ class StepRecord:
             else tuple(tuple(row[:n]) for row, n in zip(expected.tolist(), depth, strict=True)),
             proposal.topology.num_nodes,
             times,
+            ranks,
+            num_children,
         )
+
+
+Lists = tuple[tuple[int, ...], ...]
+
+
+def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], Lists, Lists]:
+    """Of every row of a tree: its depth, the rank of every accepted draft, and the children at every node on the path."""
+    rows = len(proposal.token_ids)
+    depths = proposal.topology.depth.expand(rows, -1).masked_fill(~proposal.acceptable, 0).max(1).values
+    path = upload(delivery.verdict.path.tolist(), proposal.token_ids.device)
+    children = proposal.topology.children.expand(rows, -1, -1)  # [B, N, R]
+    at = path.clamp(min=0)[:, :, None].expand(-1, -1, children.shape[2])
+    below = children.gather(1, at)  # [B, D, R]
+    usable = (below >= 0) & proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(below)
+    taken = (below[:, :-1] == path[:, 1:, None]).long().argmax(2)
+    packed = torch.cat([depths[:, None], taken, usable.sum(2)], dim=1).tolist()  # sync
+    steps = path.shape[1] - 1
+    accepted = delivery.verdict.num_accepted.tolist()
+    return (
+        tuple(row[0] for row in packed),
+        tuple(tuple(row[1 : 1 + n]) for row, n in zip(packed, accepted, strict=True)),
+        tuple(tuple(row[1 + steps : 2 + steps + n]) for row, n in zip(packed, accepted, strict=True)),
+    )
 
 
 @dataclass

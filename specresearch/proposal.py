@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -77,6 +78,21 @@ class Topology:
         parents = [-1] + [index[path[:-1]] for path in ordered]
         return Topology.from_parents(torch.tensor([parents], device=device))
 
+    def with_level(self, parents: Int[Tensor, "#B M"], max_children: int) -> "Topology":
+        """This tree with one more level: M nodes below nodes of this one, at most `max_children` below each. Never syncs."""
+        grown = Topology(
+            torch.cat([self.parents.expand(len(parents), -1), parents], dim=1),
+            max_depth=self.max_depth + 1,
+            max_children=max(self.max_children, max_children),
+        )
+        num_old, num_new = self.num_nodes, parents.shape[1]
+        above = self.ancestors.expand(len(parents), -1, -1)
+        below = above.gather(1, parents[:, :, None].expand(-1, -1, num_old))
+        own = torch.eye(num_new, dtype=torch.bool, device=parents.device).expand(len(parents), -1, -1)
+        rows = (F.pad(above, (0, num_new)), torch.cat([below, own], dim=2))
+        grown.__dict__["ancestors"] = torch.cat(rows, dim=1)
+        return grown
+
     @property
     def num_nodes(self) -> int:
         return self.parents.shape[1]
@@ -89,8 +105,9 @@ class Topology:
             return torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=self.parents.device).tril()[None]
         index = torch.arange(num_nodes, device=self.parents.device)
         reach = (self.parents[:, :, None] == index) | (index[:, None] == index)
+        longest = num_nodes - 1 if self.max_depth < 0 else self.max_depth
         hops = 1
-        while hops < num_nodes - 1:  # a path doubles its reach in each product
+        while hops < longest:  # a path doubles its reach in each product
             reach = (reach.float() @ reach.float()) > 0
             hops *= 2
         return reach
@@ -127,6 +144,7 @@ class Proposal:
     with_replacement: siblings were drawn independently from q; otherwise each was drawn from what was left of q.
     scores: the drafter's own probability of each node given its parent, for controllers, lossy rules and plots.
     probe: nodes verified for information only, never accepted.
+    host_lengths: `lengths` as known on the host by a proposer that drafts there; lets the target leave padding out.
     """
 
     token_ids: Int[Tensor, "B N"]
@@ -136,15 +154,19 @@ class Proposal:
     with_replacement: bool = False
     scores: Float[Tensor, "B N"] | None = None
     probe: Bool[Tensor, "#B N"] | None = None
+    host_lengths: tuple[int, ...] | None = None
 
     @staticmethod
     def chain(
         token_ids: Int[Tensor, "B N"],
         lengths: Int[Tensor, " B"],
         draft_probs: Float[Tensor, "B N V"] | None = None,
+        host_lengths: Sequence[int] | None = None,
     ) -> "Proposal":
         """A chain in every row; a chain of one node is plain autoregressive decoding."""
-        return Proposal(token_ids, Topology.chain(token_ids.shape[1], token_ids.device), lengths, draft_probs)
+        topology = Topology.chain(token_ids.shape[1], token_ids.device)
+        known = None if host_lengths is None else tuple(host_lengths)
+        return Proposal(token_ids, topology, lengths, draft_probs, host_lengths=known)
 
     @cached_property
     def acceptable(self) -> Bool[Tensor, "B N"]:

@@ -15,6 +15,54 @@ from specresearch.data.templates import CHAT, CODE, MATHS, SUMMARY, Template
 
 MIN_QUOTE, MAX_QUOTE = 96, 168
 QUOTE_REQUEST = 'Quote the sentence that begins with "{start}".\n\n{passage}'
+ONSETS = (
+    "b",
+    "br",
+    "c",
+    "ch",
+    "d",
+    "f",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "sh",
+    "st",
+    "t",
+    "th",
+    "v",
+    "w",
+    "z",
+)
+RHYMES = (
+    "a",
+    "al",
+    "an",
+    "ar",
+    "e",
+    "el",
+    "en",
+    "er",
+    "i",
+    "in",
+    "ing",
+    "is",
+    "o",
+    "on",
+    "or",
+    "ow",
+    "u",
+    "um",
+    "urn",
+    "y",
+)
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(A-Z0-9])")
 
 
@@ -211,18 +259,24 @@ class Writer:
         return text.strip()
 
     def _disturb(self, text: str) -> str:
-        """Now and then names, datelines and out-of-place words, so that copying cannot lean on what is likely."""
+        """Made-up names, datelines and out-of-place words, so that copying cannot lean on what is likely."""
         draw = self.random.random()
-        if draw < 0.2:
-            words = text.split(" ")
+        if draw < 0.5:
             share = self.random.choice([0.05, 0.15, 0.4])
-            text = " ".join(self.random.choice(self.words) if self.random.random() < share else word for word in words)
-        elif draw < 0.45:
+            text = " ".join(self._strange() if self.random.random() < share else word for word in text.split(" "))
+        elif draw < 0.7:
             agency = "".join(self.random.choices("ABCDEFGHIJKLMNOPRSTUVW", k=self.random.randint(2, 4)))
             place = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
             leads = [f"({agency}) -- ", f"({agency})", f"{place} ({agency}) ", f"{place}, {place.upper()} ", "By . "]
             text = self.random.choice(leads) + text
         return text
+
+    def _strange(self) -> str:
+        """Some other text's word, or a name that nobody has."""
+        if self.random.random() < 0.5:
+            return self.random.choice(self.words)
+        syllables = (self.random.choice(ONSETS) + self.random.choice(RHYMES) for _ in range(self.random.randint(2, 3)))
+        return "".join(syllables).capitalize()
 
     def _pages(self, kind: Kind, room: int) -> Document | None:
         if room < 16:

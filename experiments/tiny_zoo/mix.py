@@ -46,8 +46,8 @@ PHASES = (
     Phase("128", length=128, end=0.52, longest=48, repeat=0.80, quote=0.05, num_tokens=1_000_000),
     Phase("256", length=256, end=0.62, longest=90, repeat=0.25, quote=0.35, num_tokens=1_000_000),
     Phase("512", length=512, end=0.78, longest=330, repeat=0.03, quote=0.42, num_tokens=4_000_000),
-    Phase("1024", length=1024, end=0.92, longest=960, repeat=0.03, quote=0.48, num_tokens=4_000_000),
-    Phase("2048", length=2048, end=1.0, longest=1800, repeat=0.03, quote=0.50, num_tokens=4_000_000),
+    Phase("1024", length=1024, end=0.92, longest=960, repeat=0.06, quote=0.50, num_tokens=4_000_000),
+    Phase("2048", length=2048, end=1.0, longest=1800, repeat=0.05, quote=0.50, num_tokens=4_000_000),
 )
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from specresearch.models.ragged import Packing
 from specresearch.proposal import Topology, upload
 
 
@@ -21,6 +22,7 @@ class AttentionPlan:
 
     starts: columns already committed in each row. width: L, columns read. flash: use flash-attn where it applies
     (chains, CUDA, half precision). first: nodes of the tree that earlier passes have written; the others are the new tokens.
+    packing: where the pass is packed.
     """
 
     starts: tuple[int, ...]
@@ -30,6 +32,7 @@ class AttentionPlan:
     device: torch.device
     flash: bool = False
     first: int = 0
+    packing: Packing | None = None
     _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
     _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
@@ -107,6 +110,7 @@ class GivenBiases:
 
     biases: dict[int | None, Float[Tensor, "S 1 N L"]]
     from_empty: bool = False
+    packing: None = None
 
     @property
     def width(self) -> int:
@@ -120,7 +124,7 @@ class GivenBiases:
 
 def slot_attention(
     module: torch.nn.Module,
-    query: Float[Tensor, "B Hq N D"],
+    query: Float[Tensor, "_ Hq _ D"],
     key: Float[Tensor, "B Hkv L D"],
     value: Float[Tensor, "B Hkv L Dv"],
     attention_mask: Tensor | None,
@@ -131,29 +135,46 @@ def slot_attention(
     softcap: float | None = None,
     s_aux: Float[Tensor, " Hq"] | None = None,
     **_: Any,
-) -> tuple[Float[Tensor, "B N Hq Dv"], None]:
+) -> tuple[Float[Tensor, "_ _ Hq Dv"], None]:
     """The attention function that models call; `attention_mask` is ignored, the plan decides.
 
     Query heads that share a key head are folded into the rows of one matrix product, so keys and values are never
-    copied per query head.
+    copied per query head. Where the pass is packed, query and result are [1, Hq, T, D] and [1, T, Hq, Dv].
     """
+    packing = attention_plan.packing
+    if packing is not None:
+        query = packing.unpack(query.transpose(1, 2)).transpose(1, 2)
+    out = _attend(query, key, value, attention_plan, scaling, sliding_window, softcap, s_aux)
+    return (out if packing is None else packing.pack(out)), None
+
+
+def _attend(
+    query: Float[Tensor, "B Hq N D"],
+    key: Float[Tensor, "B Hkv L D"],
+    value: Float[Tensor, "B Hkv L Dv"],
+    attention_plan: AttentionPlan | GivenBiases,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    s_aux: Float[Tensor, " Hq"] | None,
+) -> Float[Tensor, "B N Hq Dv"]:
     rows, num_heads, num_nodes = query.shape[:3]
     kv_heads = key.shape[1]
     group = num_heads // kv_heads
     plain = softcap is None and s_aux is None
     if plain and isinstance(attention_plan, AttentionPlan) and _allows_flash(attention_plan, query, value):
-        return _flash(query, key, value, attention_plan, scaling, sliding_window), None
+        return _flash(query, key, value, attention_plan, scaling, sliding_window)
     windowed = sliding_window is not None and attention_plan.width > sliding_window
     if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1)
-        return out.transpose(1, 2), None
+        return out.transpose(1, 2)
     folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
     bias = attention_plan.bias(sliding_window, group, query.device)
     if plain:
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scaling)
     else:
         out = _explicit(folded, key, value, bias, scaling, softcap, s_aux, num_nodes)
-    return out.view(rows, num_heads, num_nodes, -1).transpose(1, 2), None
+    return out.view(rows, num_heads, num_nodes, -1).transpose(1, 2)
 
 
 def _explicit(

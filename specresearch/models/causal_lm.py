@@ -1,6 +1,5 @@
 """A causal LM that verifies trees of drafts: prefill, one pass over every node, keep the accepted path."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from specresearch.models import loading
 from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.compiled import CompiledForward
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
-from specresearch.models.kv_cache import SlotCache
+from specresearch.models.kv_cache import SlotCache, available_bytes
+from specresearch.models.ragged import Packing, append_passes
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 
-FEW_TOKENS = 16
-MIN_FILL = 0.9
 SELF_TEST_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 
@@ -149,7 +147,7 @@ class CausalLM:
             raise RuntimeError("the cache cannot grow while requests are running; finish them first")
         num_slots, num_columns = max(num_slots, self.cache.num_slots), max(num_columns, self.cache.num_columns)
         needed = self.bytes_per_token * num_slots * num_columns
-        available = sum(map(_available_bytes, {p.device for p in self.model.parameters()})) + self.cache.num_bytes
+        available = sum(map(available_bytes, {p.device for p in self.model.parameters()})) + self.cache.num_bytes
         if needed > available:
             raise MemoryError(
                 f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x "
@@ -180,23 +178,40 @@ class CausalLM:
         logit_rows: Int[Tensor, " R"] | None = None,
         hidden_layers: Sequence[int] = (),
         first: int = 0,
+        lengths: Sequence[int] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if self._compiled is not None and self._compiled.covers(topology) and not (hidden_layers or first):
+        can_pack = lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash
+        packing = Packing.if_worthwhile(lengths, topology.num_nodes, self.device) if can_pack else None
+        if (
+            packing is None
+            and self._compiled is not None
+            and self._compiled.covers(topology)
+            and not (hidden_layers or first)
+        ):
             logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
             return (logits if logit_rows is None else logits.flatten(0, 1).index_select(0, logit_rows)[None]), ()
         starts = tuple(self.lengths[slot] for slot in slots)
         new = tuple(start + first for start in starts)
-        region = self.cache.region(slots, new, topology.num_nodes - first)
-        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, self.adapter.flash, first)
+        fed = None if packing is None else packing.index
+        region = self.cache.region(slots, new, topology.num_nodes - first, fed)
+        flash = self.adapter.flash
+        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, flash, first, packing)
         positions = committed_positions(starts, topology, self.device, first)
         if region.width > self.max_len:  # drafts beyond the last position are never accepted, but must stay in range
             positions = positions.clamp(max=self.max_len - 1)
         self.view.region = region
-        return self.adapter.forward(token_ids, positions, self.view, plan, logit_rows, hidden_layers)
+        if packing is None:
+            return self.adapter.forward(token_ids, positions, self.view, plan, logit_rows, hidden_layers)
+        packed, positions = packing.pack(token_ids), packing.pack(positions.expand_as(token_ids))
+        logits, hidden = self.adapter.forward(packed, positions, self.view, plan, None, hidden_layers)
+        return packing.unpack(logits), tuple(packing.unpack(layer) for layer in hidden)
 
     def forward(self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()) -> ModelOutput:
         """One pass over every node of every row. Node i's keys and values go to column length + i of its slot."""
-        logits, hidden = self._forward(slots, proposal.token_ids, proposal.topology, None, hidden_layers)
+        lengths = proposal.host_lengths
+        logits, hidden = self._forward(
+            slots, proposal.token_ids, proposal.topology, None, hidden_layers, lengths=lengths
+        )
         return ModelOutput(logits, hidden)
 
     def grow(
@@ -225,7 +240,7 @@ class CausalLM:
         last: dict[int, Tensor] = {}
         states: list[list[list[Tensor]]] = [[[] for _ in slots] for _ in hidden_layers]
         room = [self.cache.num_columns - self.lengths[slot] for slot in slots]
-        for rows, begin, width in _passes(counts, room, self.prefill_chunk):
+        for rows, begin, width in append_passes(counts, room, self.prefill_chunk):
             parts = [list(tokens[row][begin : begin + width]) for row in rows]
             ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
             ending = [i for i, row in enumerate(rows) if counts[row] <= begin + width] if want_logits else []
@@ -313,32 +328,3 @@ class CausalLM:
                 f"{self.name}: logits of a draft tree differ from sequential passes by {worst:.2g} of their norm, so speculation "
                 "would change its output; try attention=sdpa or attention=eager, or another model"
             )
-
-
-def _passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
-    """Which rows to append together: (rows, first token, number of tokens) of each pass.
-
-    Rows of similar length go together, so that long prompts do not pay for one another's padding, and a row is padded only
-    as far as it has room.
-    """
-    remaining = sorted((row for row, count in enumerate(counts) if count), key=lambda row: -counts[row])
-    while remaining:
-        longest = counts[remaining[0]]
-        alike = (row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS)
-        group = [row for row in alike if room[row] >= longest or row == remaining[0]]
-        remaining = [row for row in remaining if row not in group]
-        for begin in range(0, longest, chunk):
-            rows = sorted(row for row in group if counts[row] > begin)
-            yield rows, begin, min(chunk, longest - begin)
-
-
-def _available_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        with open("/proc/meminfo") as lines:
-            fields = dict(line.split(":", 1) for line in lines)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except OSError:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

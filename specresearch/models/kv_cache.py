@@ -4,6 +4,7 @@ Knows nothing of models. What lies past a slot's length is garbage that the next
 rejected draft costs nothing. Buffers start as zeros: a NaN would leak through a mask that only adds -inf.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ from specresearch.proposal import upload
 class Region:
     """Where one forward pass reads and writes: columns `starts[b] .. starts[b] + num_nodes - 1` of slot `slots[b]`.
 
-    width: L, the number of columns read. flat_index: position of every new column in a buffer flattened to [S * C];
-    None when the rows are neighbours that start at the same column, where a plain slice does. rows: index of the
+    width: L, the number of columns read. flat_index: position of every column written in a buffer flattened to [S * C];
+    None when all are, and the rows are neighbours that start at the same column, where a plain slice does. rows: index of the
     slots, None when they are neighbours.
     """
 
@@ -28,7 +29,7 @@ class Region:
     num_nodes: int
     width: int
     rows: Int[Tensor, " B"] | None
-    flat_index: Int[Tensor, " BN"] | None
+    flat_index: Int[Tensor, " T"] | None
 
 
 class SlotCache:
@@ -44,8 +45,13 @@ class SlotCache:
         layers = like.buffers if like is not None else ()
         self.buffers = [tuple(self._zeros(buffer.transpose(1, 2)) for buffer in pair) for pair in layers]
 
-    def region(self, slots: Sequence[int], starts: Sequence[int], num_nodes: int) -> Region:
-        """Plan one pass. Raises IndexError when a row would run past its last column."""
+    def region(
+        self, slots: Sequence[int], starts: Sequence[int], num_nodes: int, fed: Int[Tensor, " T"] | None = None
+    ) -> Region:
+        """Plan one pass. fed: the new columns that are written, as places in [B * num_nodes]; None: all of them.
+
+        Raises IndexError when a row would run past its last column.
+        """
         first = slots[0]
         width = max(starts) + num_nodes
         if width > self.num_columns:
@@ -56,13 +62,14 @@ class SlotCache:
         neighbours = all(slot == first + i for i, slot in enumerate(slots))
         rows = None if neighbours else upload(slots, self.device)
         flat = None
-        if not neighbours or any(start != starts[0] for start in starts):
+        if fed is not None or not neighbours or any(start != starts[0] for start in starts):
             begin = torch.tensor([s * self.num_columns + c for s, c in zip(slots, starts, strict=True)])
             flat = (begin[:, None] + torch.arange(num_nodes)).flatten().to(self.device, non_blocking=True)
+            flat = flat if fed is None else flat[fed]
         return Region(tuple(slots), tuple(starts), num_nodes, width, rows, flat)
 
     def update(
-        self, layer: int, region: Region, key: Float[Tensor, "B H N Dk"], value: Float[Tensor, "B H N Dv"]
+        self, layer: int, region: Region, key: Float[Tensor, "_ H _ Dk"], value: Float[Tensor, "_ H _ Dv"]
     ) -> tuple[Float[Tensor, "B H L Dk"], Float[Tensor, "B H L Dv"]]:
         """Write the new rows of one layer and return all L columns, as views where the slots are neighbours."""
         while len(self.buffers) <= layer:
@@ -70,12 +77,12 @@ class SlotCache:
         keys, values = self.buffers[layer]
         return self._write_and_read(keys, region, key), self._write_and_read(values, region, value)
 
-    def _zeros(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "S C H D"]:
+    def _zeros(self, like: Float[Tensor, "_ H _ D"]) -> Float[Tensor, "S C H D"]:
         shape = (self.num_slots, self.num_columns, like.shape[1], like.shape[3])
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     def _write_and_read(
-        self, buffer: Float[Tensor, "S C H D"], region: Region, new: Float[Tensor, "B H N D"]
+        self, buffer: Float[Tensor, "S C H D"], region: Region, new: Float[Tensor, "_ H _ D"]
     ) -> Float[Tensor, "B H L D"]:
         first, num_rows = region.slots[0], len(region.slots)
         if region.flat_index is None:
@@ -110,3 +117,16 @@ class SlotCache:
     def bytes_per_column(self) -> int:
         """Bytes of one token's keys and values over all layers; 0 before the first pass."""
         return self.num_bytes // (self.num_slots * self.num_columns)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that a new cache could take."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/meminfo") as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,7 @@
-"""A small causal LM that shares the target's vocabulary drafts a chain (Leviathan et al., arXiv 2211.17192)."""
+"""A small causal LM that shares the target's vocabulary drafts a chain or a tree (Leviathan et al., arXiv 2211.17192)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,22 +11,36 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
-from specresearch.proposal import Proposal, Verdict, upload
+from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.shapes import TreeShape
+from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
 
 class DraftModel(Proposer):
     """Drafts with a draft LM over its own slot cache.
 
-    sample: draw drafts from the draft's distribution (as the request's temperature, top-k and top-p shape it) and report it;
-    False drafts its likeliest tokens as point masses. Greedy requests always get the likeliest.
+    num_draft_tokens: length of the chain, or nodes of the tree. sample: draw drafts from the draft's distribution (as the
+    request's temperature, top-k and top-p shape it) and report it; False drafts its likeliest tokens as point masses.
+    Greedy requests, and dynamic trees, always get the likeliest. tree, paths, depth, top_k: see `TreeShape`.
     """
 
-    def __init__(self, draft: CausalLM, num_draft_tokens: int = 5, sample: bool = True) -> None:
+    def __init__(
+        self,
+        draft: CausalLM,
+        num_draft_tokens: int = 5,
+        sample: bool = True,
+        tree: str = "chain",
+        paths: Sequence[Sequence[int]] | str | None = None,
+        depth: int = 6,
+        top_k: int = 8,
+    ) -> None:
         self.draft = draft
-        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+        self.shape = TreeShape(tree, check_num_draft_tokens(num_draft_tokens), paths, depth, top_k)
+        self.num_draft_tokens = self.shape.num_draft_tokens
         self.sample = sample
+        self.kind = DraftKind(trees=tree != "chain", sampled=sample and tree != "dynamic", scored=True)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.draft is target:
@@ -34,7 +49,8 @@ class DraftModel(Proposer):
             )
         check_pair(target, self.draft)
         self.draft.max_len = target.max_len
-        self.draft.allocate(num_slots, self.num_draft_tokens)
+        self.draft.allocate(num_slots, self.shape.max_fed)
+        self.shape.bind(target.vocab_size, self.draft.device)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         slots, prompts = [row.slot for row in rows], [self._readable(row.tokens[:-1]) for row in rows]
@@ -52,30 +68,47 @@ class DraftModel(Proposer):
         if num_drafts == 0:
             return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
         unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
-        logits = self.draft.extend(batch.slots, unseen).logits  # [B, 1, V]
+        logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
         sampled = self.sample and not batch.sampling.all_greedy
+        if self.shape.name == "chain":
+            return self._chain(batch, budget, logits, sampled)
+        # node 0 of the tree is the root, which stands in the last column that is filled
+        self.draft.truncate(batch.slots, [self.draft.lengths[slot] - 1 for slot in batch.slots])
+        growth = _Growth(self, batch)
+        if self.shape.static is not None:
+            return grow_static(growth, batch, logits, self.shape.static, budget, sample=sampled)
+        return grow_dynamic(growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k)
+
+    def _chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"], sampled: bool) -> Proposal:
+        num_drafts = max(budget)
         uniforms = batch.sampling.uniforms(DRAFT_STREAM, num_drafts) if sampled else None
-        tokens, probs = [batch.roots], []
+        tokens, seen, probs = [batch.roots], [], []
         for i in range(num_drafts):
             token, q = self._choose(batch, logits, tokens[1:], None if uniforms is None else uniforms[:, i])
             tokens.append(token)
+            seen.append(logits)
             probs.append(q)
             if i + 1 < num_drafts:
-                logits = self.draft.append(batch.slots, token)
+                logits = self._fit(self.draft.append(batch.slots, token), batch.vocab_size)
         lengths = upload(budget, batch.device) + 1
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
-        return Proposal.chain(torch.cat(tokens, dim=1), lengths, draft_probs)
+        token_ids = torch.cat(tokens, dim=1)
+        scores = _scores(torch.cat(seen, dim=1), token_ids)
+        return Proposal(token_ids, Topology.chain(num_drafts + 1, batch.device), lengths, draft_probs, scores=scores)
+
+    def _fit(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
+        """Without the rows of padding of the draft's embedding matrix, with those of the target's."""
+        surplus = logits.shape[-1] - vocab_size
+        return logits[..., :vocab_size] if surplus >= 0 else F.pad(logits, (0, -surplus), value=float("-inf"))
 
     def _choose(
         self,
         batch: Batch,
-        logits: Float[Tensor, "B 1 _"],
+        logits: Float[Tensor, "B 1 V"],
         drafts: Sequence[Int[Tensor, "B 1"]],
         uniforms: Float[Tensor, " B"] | None,
     ) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B 1 V"]]:
         """The next draft of each row, and the distribution it was drawn from."""
-        surplus = logits.shape[-1] - batch.vocab_size  # rows of padding in either embedding matrix
-        logits = logits[..., : batch.vocab_size] if surplus >= 0 else F.pad(logits, (0, -surplus), value=float("-inf"))
         path = on_path = None
         if drafts and batch.sampling.has_penalty:
             path = torch.cat(list(drafts), dim=1)
@@ -93,3 +126,22 @@ class DraftModel(Proposer):
 
     def finish(self, slots: Sequence[int]) -> None:
         self.draft.truncate(slots, [0] * len(slots))
+
+
+def _scores(logits: Float[Tensor, "B M V"], token_ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    """The draft's own probability of every node of a chain, given the one before."""
+    own = logits.gather(2, token_ids[:, 1:, None])[:, :, 0] - logits.logsumexp(-1)
+    return F.pad(own.exp(), (1, 0), value=1.0)
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """A draft LM as the thing a tree grows from."""
+
+    proposer: DraftModel
+    batch: Batch
+
+    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+        draft = self.proposer.draft
+        readable = token_ids.clamp(max=draft.vocab_size - 1)
+        return self.proposer._fit(draft.grow(self.batch.slots, readable, topology, first), self.batch.vocab_size)

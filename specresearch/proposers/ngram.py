@@ -35,8 +35,8 @@ class NGram(Proposer):
             drafts.append([row.tokens[-1], *index.continuation(row.tokens, allowed)])
         width = max(map(len, drafts))
         padded = [draft + [0] * (width - len(draft)) for draft in drafts]
-        lengths = upload([len(draft) for draft in drafts], batch.device)
-        return Proposal.chain(upload(padded, batch.device), lengths)
+        lengths = [len(draft) for draft in drafts]
+        return Proposal.chain(upload(padded, batch.device), upload(lengths, batch.device), host_lengths=lengths)
 
     def finish(self, slots: Sequence[int]) -> None:
         for slot in slots:

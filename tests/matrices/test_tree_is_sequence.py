@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from specresearch.models import CausalLM, causal_lm
 from specresearch.models.attention import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
+from specresearch.models.ragged import Packing
 from specresearch.proposal import Proposal, Topology, Verdict
 
 SLOTS = (4, 0, 2)
@@ -44,12 +45,14 @@ class Script:
 
     sabotage: changes what the model is told about a tree, not what the reference computes.
     commit_wrongly: keep another branch's keys and values than the tokens that are committed.
+    pack: say on the host how long the rows are, so that passes leave padding out.
     """
 
     lm: CausalLM
     reference: PreTrainedModel
     sabotage: Sabotage = intact
     commit_wrongly: bool = False
+    pack: bool = False
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
     contexts: dict[int, list[int]] = field(default_factory=dict)
     worst: float = 0.0
@@ -82,7 +85,8 @@ class Script:
         num_nodes = max(lengths)
         topology = topology or random_tree(lengths, num_nodes, self.generator)
         token_ids = torch.tensor([self.tokens(num_nodes) for _ in slots])
-        proposal = Proposal(token_ids, self.sabotage(topology), torch.tensor(lengths))
+        known = tuple(lengths) if self.pack else None
+        proposal = Proposal(token_ids, self.sabotage(topology), torch.tensor(lengths), host_lengths=known)
         logits = self.lm.forward(slots, proposal).logits
         paths = []
         for row, slot in enumerate(slots):
@@ -137,6 +141,39 @@ def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
     worst = script_of(architecture, attention).play()
     assert worst < tolerance
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_passes_without_padding(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[Tensor] = []
+    pack = Packing.pack
+    monkeypatch.setattr(Packing, "pack", lambda packing, values: packed.append(values) or pack(packing, values))
+    script = script_of(architecture)
+    script.pack = True
+    assert script.play() < (SINGLE if architecture in IN_SINGLE_PRECISION else EXACT)
+    assert bool(packed) == script.lm.adapter.uses_slot_attention
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3", "gpt2"])
+def test_levels_fed_one_after_the_other(architecture: str) -> None:
+    """A tree that grows: each level a pass of its own, over what earlier passes wrote and nobody committed."""
+    script = script_of(architecture)
+    script.lm.allocate(6, num_nodes=8)
+    script.fill_with_stale_data()
+    script.prefill(SLOTS, PROMPT_LENGTHS)
+    tree = Topology.chain(1)
+    levels = [torch.tensor([[0, 0]] * 3), torch.tensor([[1, 1, 2], [2, 2, 1], [1, 2, 2]]), torch.tensor([[3, 5]] * 3)]
+    tokens = torch.tensor([script.tokens(8) for _ in SLOTS])
+    script.lm.grow(SLOTS, tokens[:, :1], tree, 0)
+    for parents in levels:
+        first = tree.num_nodes
+        tree = tree.with_level(parents, 2)
+        logits = script.lm.grow(SLOTS, tokens[:, first : tree.num_nodes], tree, first)
+        for row, slot in enumerate(SLOTS):
+            for node in range(first, tree.num_nodes):
+                path = tree.ancestors[row, node].nonzero()[:, 0]
+                script.expect(logits[row, node - first], script.contexts[slot] + tokens[row, path].tolist())
+    assert script.worst < EXACT
 
 
 def test_slot_attention_is_used_where_the_library_allows_it() -> None:

@@ -1,0 +1,138 @@
+"""Sequoia's choice (arXiv 2402.12374): the static tree that would have been fastest, going by what a run measured."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from specresearch.bench.records import METHOD
+from specresearch.bench.results import STEPS
+from specresearch.proposers.shapes import BestTree, best_trees
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run says about trees. Times in seconds.
+
+    rank_acceptance[r]: how often the child of rank r was the accepted one, among the nodes on the accepted path that had
+    such a child; num_visits[r]: how many such nodes there were. draft_level: drafting, per level of the tree. verify(m)
+    is verify_base + m * verify_node for m nodes, the root included.
+    """
+
+    rank_acceptance: tuple[float, ...]
+    num_visits: tuple[int, ...]
+    draft_level: float
+    verify_base: float
+    verify_node: float
+
+    def step_time(self, depth: int, num_nodes: int) -> float:
+        return depth * self.draft_level + self.verify_base + num_nodes * self.verify_node
+
+
+@dataclass(frozen=True)
+class Choice:
+    """paths: of child ranks, for proposer.paths. predicted_speedup: over plain decoding, prefill and host costs left out."""
+
+    paths: tuple[tuple[int, ...], ...]
+    num_draft_tokens: int
+    depth: int
+    expected_tokens: float
+    predicted_speedup: float
+
+
+def measure(run: Path) -> Measured:
+    """From the steps.parquet of a run with a drafter. Raises ValueError when it cannot say what is needed."""
+    file = run / STEPS
+    if not file.is_file():
+        raise ValueError(f"run={run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
+    steps = pd.read_parquet(file)
+    drafted = steps[(steps.side == METHOD) & (steps.num_nodes > 1)]
+    if drafted.empty:
+        raise ValueError(f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static")
+    accepted, visits = _by_rank(drafted)
+    depth = drafted.draft_depth.map(max)
+    times = steps.groupby("num_nodes").verify.agg(["median", "size"])
+    if len(times) == 1:
+        raise ValueError(f"run={run} verified only passes of {times.index[0]} nodes; a time per node needs two sizes")
+    weights = np.sqrt(times["size"].to_numpy(dtype=float))
+    slope, base = np.polyfit(times.index.to_numpy(dtype=float), times["median"].to_numpy(), 1, w=weights)
+    return Measured(
+        tuple((accepted / np.maximum(visits, 1)).tolist()),
+        tuple(visits.tolist()),
+        float(drafted.propose.sum() / depth.sum()),
+        float(base),
+        max(float(slope), 0.0),
+    )
+
+
+def _by_rank(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Accepted children and visited nodes by rank; a chain's drafts have rank 0."""
+    pairs: list[tuple[Sequence[int], Sequence[int]]] = []
+    for row in steps.itertuples():
+        if row.num_children is None:
+            for num, depth in zip(row.num_accepted_tokens, row.draft_depth, strict=True):
+                pairs.append(([0] * num, [1] * min(num + 1, depth)))
+        else:
+            pairs.extend(zip(row.accepted_ranks, row.num_children, strict=True))
+    most = max((max(children, default=0) for _, children in pairs), default=0)
+    accepted, visits = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+    for ranks, children in pairs:
+        for num in children:
+            visits[:num] += 1
+        np.add.at(accepted, np.asarray(ranks, dtype=np.int64), 1)
+    return accepted, visits
+
+
+def choose(measured: Measured, max_draft_tokens: int, max_depth: int) -> list[Choice]:
+    """The best tree of every size, the fastest of all first."""
+    plain = measured.step_time(0, 1)
+    by_size: dict[int, Choice] = {}
+    for tree in best_trees(measured.rank_acceptance, max_draft_tokens, max_depth):
+        choice = _judge(measured, tree, plain)
+        known = by_size.get(choice.num_draft_tokens)
+        if choice.paths and (known is None or choice.predicted_speedup > known.predicted_speedup):
+            by_size[choice.num_draft_tokens] = choice
+    return sorted(by_size.values(), key=lambda choice: -choice.predicted_speedup)
+
+
+def _judge(measured: Measured, tree: BestTree, plain: float) -> Choice:
+    seconds = measured.step_time(tree.depth, len(tree.paths) + 1)
+    return Choice(tree.paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
+
+
+def print_choice(measured: Measured, choices: Sequence[Choice], console: Console | None = None) -> None:
+    """Acceptance by rank, the best sizes, and a picture of the winner."""
+    console = console or Console(highlight=False)
+    ranks = Table("rank of the child", *map(str, range(len(measured.rank_acceptance))), title="measured")
+    ranks.add_row("accepted", *(f"{rate:.3f}" for rate in measured.rank_acceptance))
+    ranks.add_row("of nodes", *map(str, measured.num_visits))
+    console.print(ranks)
+    per_node = 1e3 * measured.verify_node
+    console.print(
+        f"drafting {1e3 * measured.draft_level:.2f} ms a level; verifying {1e3 * measured.verify_base:.2f} ms + "
+        f"{per_node:.3f} ms a node"
+    )
+    sizes = Table("nodes", "depth", "tokens a step", "predicted speedup", title="best trees")
+    for choice in choices[:5]:
+        figures = (f"{choice.expected_tokens:.2f}", f"{choice.predicted_speedup:.2f}")
+        sizes.add_row(str(choice.num_draft_tokens), str(choice.depth), *figures)
+    console.print(sizes)
+    picture = Tree("root")
+    places: dict[tuple[int, ...], Tree] = {(): picture}
+    for path in choices[0].paths:
+        rate = float(np.prod([measured.rank_acceptance[rank] for rank in path]))
+        places[path] = places[path[:-1]].add(f"{path[-1]}  [dim]{rate:.3f}[/dim]")
+    console.print(picture)
+
+
+def save_choice(choice: Choice, measured: Measured, run: Path, output: Path) -> None:
+    """A JSON file that `proposer.paths` reads."""
+    content = asdict(choice) | {"run": str(run), "measured": asdict(measured)}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,159 @@
+"""The shapes of draft trees as settings, and Sequoia's choice of the best static one (arXiv 2402.12374)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specresearch.proposers.tree import StaticTree
+
+CHOICES = ("chain", "static", "dynamic")
+TYPICAL_RANK_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04, 0.025, 0.015, 0.01, 0.008)
+
+
+class TreeShape:
+    """What shape a proposer's drafts take.
+
+    name: chain, static (fixed paths of child ranks) or dynamic (the most confident nodes of every level).
+    paths: of a static tree, as a list or as a JSON file with a list under "paths"; None: the best tree of `num_draft_tokens`
+    nodes at most `depth` deep for a typical acceptance by rank. depth, top_k: levels of a dynamic tree, and nodes expanded in
+    each. Raises ValueError for a tree that is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_draft_tokens: int,
+        paths: Sequence[Sequence[int]] | str | None = None,
+        depth: int = 6,
+        top_k: int = 8,
+    ) -> None:
+        if name not in CHOICES:
+            raise ValueError(f"proposer.tree={name!r} is unknown; choose one of {', '.join(CHOICES)}")
+        if depth < 1 or top_k < 1:
+            raise ValueError(f"proposer.depth={depth}, proposer.top_k={top_k}: both must be at least 1")
+        if paths is not None and name != "static":
+            raise ValueError(f"proposer.paths is for proposer.tree=static, not {name}")
+        self.name, self.depth, self.top_k = name, depth, top_k
+        self.num_draft_tokens = num_draft_tokens
+        self.static: StaticTree | None = None
+        if name == "static":
+            read = read_paths(paths) if isinstance(paths, str) else paths
+            self.static = StaticTree.from_paths(
+                best_tree(TYPICAL_RANK_ACCEPTANCE, num_draft_tokens, depth).paths if read is None else read
+            )
+            self.num_draft_tokens = self.static.num_drafts
+        elif name == "dynamic":
+            reachable = top_k + (depth - 1) * top_k**2
+            if num_draft_tokens > reachable:
+                raise ValueError(
+                    f"proposer.num_draft_tokens={num_draft_tokens}: a dynamic tree with depth={depth} and top_k={top_k} "
+                    f"has {reachable} nodes to choose from; raise depth or top_k"
+                )
+
+    @property
+    def max_fed(self) -> int:
+        """The most nodes a drafter has in its cache while it grows, the root included."""
+        return 1 + self.top_k * (self.depth - 1) if self.name == "dynamic" else self.num_draft_tokens
+
+    def bind(self, vocab_size: int, device: torch.device) -> None:
+        """Raises ValueError when a rank is beyond the vocabulary."""
+        if self.static is not None:
+            if max(self.static.widths) > vocab_size:
+                raise ValueError(
+                    f"a path has rank {max(self.static.widths) - 1} and the vocabulary {vocab_size} tokens; lower proposer.paths"
+                )
+            self.static = self.static.to(device)
+
+
+def read_paths(file: str) -> list[list[int]]:
+    """The paths in a JSON file as `python -m specresearch.tree` writes it. Raises ValueError when there are none."""
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        return [[int(rank) for rank in path] for path in (found["paths"] if isinstance(found, dict) else found)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"proposer.paths={file}: no list of paths under 'paths' ({type(error).__name__}: {error}); "
+            "write one with python -m specresearch.tree"
+        ) from error
+
+
+@dataclass(frozen=True)
+class BestTree:
+    """paths: of child ranks. depth: of the deepest. expected: tokens a step is expected to give, the target's own included."""
+
+    paths: tuple[tuple[int, ...], ...]
+    depth: int
+    expected: float
+
+
+def best_tree(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> BestTree:
+    """The tree of at most so many nodes, at most so deep, that is expected to give the most tokens a step.
+
+    rank_acceptance[r]: how often the child of rank r is the one accepted, where a node has that many children.
+    """
+    tables = _tables(np.asarray(rank_acceptance, dtype=float), num_draft_tokens + 1, max_depth)
+    return _tree(tables, num_draft_tokens + 1, max_depth)
+
+
+def best_trees(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> list[BestTree]:
+    """The best tree of every size up to `num_draft_tokens` and every depth up to `max_depth`."""
+    tables = _tables(np.asarray(rank_acceptance, dtype=float), num_draft_tokens + 1, max_depth)
+    return [_tree(tables, size, depth) for depth in range(1, max_depth + 1) for size in range(2, num_draft_tokens + 2)]
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """value[l, b, m]: expected tokens of the best tree of m nodes, l levels and at most b children of the root. split[l, b, m]:
+    nodes of the subtree below child b - 1, 0 where it is better to go without."""
+
+    value: NDArray[np.float64]
+    split: NDArray[np.int64]
+
+
+def _tables(acceptance: NDArray[np.float64], num_nodes: int, max_depth: int) -> _Tables:
+    """Sequoia's recurrence: the last child takes y nodes, the others share what is left."""
+    if num_nodes < 2 or max_depth < 1 or not len(acceptance):
+        raise ValueError(
+            f"a tree needs at least one draft, one level and one rank; got {num_nodes - 1}, {max_depth}, {acceptance}"
+        )
+    if (acceptance < 0).any() or (acceptance > 1).any():
+        raise ValueError(f"acceptance by rank must lie in [0, 1]; got {acceptance.tolist()}")
+    num_ranks = len(acceptance)
+    value = np.ones((max_depth + 1, num_ranks + 1, num_nodes + 1))
+    value[:, :, 0] = -np.inf
+    split = np.zeros(value.shape, dtype=np.int64)
+    for level in range(1, max_depth + 1):
+        below = value[level - 1, num_ranks]  # [m]: the best subtree of m nodes
+        for rank in range(1, num_ranks + 1):
+            fewer = value[level, rank - 1]
+            value[level, rank] = fewer
+            for size in range(2, num_nodes + 1):
+                own = np.arange(1, size)  # nodes of the last child's subtree
+                gain = fewer[size - own] + acceptance[rank - 1] * below[own]
+                best = int(gain.argmax())
+                if gain[best] > value[level, rank, size] + 1e-12:
+                    value[level, rank, size], split[level, rank, size] = gain[best], own[best]
+    return _Tables(value, split)
+
+
+def _tree(tables: _Tables, num_nodes: int, depth: int) -> BestTree:
+    paths: list[tuple[int, ...]] = []
+    num_ranks = tables.value.shape[1] - 1
+    stack: list[tuple[tuple[int, ...], int, int, int]] = [((), depth, num_ranks, num_nodes)]
+    while stack:
+        prefix, level, rank, size = stack.pop()
+        if level == 0 or rank == 0 or size < 2:
+            continue
+        own = int(tables.split[level, rank, size])
+        if own:
+            child = (*prefix, rank - 1)
+            paths.append(child)
+            stack.append((child, level - 1, num_ranks, own))
+        stack.append((prefix, level, rank - 1, size - own))
+    paths.sort(key=lambda path: (len(path), path))
+    return BestTree(tuple(paths), max(map(len, paths), default=0), float(tables.value[depth, num_ranks, num_nodes]))

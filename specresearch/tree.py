@@ -1,0 +1,27 @@
+"""`python -m specresearch.tree run=FOLDER`: which draft tree would have been fastest, going by what that run measured?"""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from specresearch.bench.tree_choice import choose, measure, print_choice, save_choice
+from specresearch.config import entry_point
+
+
+def main() -> None:
+    entry_point(tree, "tree")
+
+
+def tree(cfg: DictConfig) -> None:
+    """Print the best trees, and write the fastest where `output` says."""
+    run = Path(cfg.run)
+    measured = measure(run)
+    choices = choose(measured, cfg.max_draft_tokens, cfg.max_depth)
+    print_choice(measured, choices)
+    if cfg.output:
+        save_choice(choices[0], measured, run, Path(cfg.output))
+        print(f"use it with: proposer.tree=static proposer.paths={cfg.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Growth of trees, against definitions spelt out node by node on a drafter whose distribution depends on the whole path."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor
+
+from specresearch.batch import Batch, Request, RequestState
+from specresearch.proposal import Proposal, Topology
+from specresearch.proposers.shapes import TreeShape, best_tree, best_trees
+from specresearch.proposers.tree import StaticTree, grow_dynamic, grow_static
+from specresearch.sampling import SamplingParams
+
+V = 7
+PATHS = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (1, 0, 0), (1, 0, 2)]
+
+
+def logits_after(path: Sequence[int]) -> Float[Tensor, " V"]:
+    """Some distribution that depends on every token of the path and on their order."""
+    seed = 17
+    for token in path:
+        seed = (seed * 31 + int(token) + 1) % 100_003
+    return torch.randn(V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 1.5
+
+
+@dataclass
+class PathDrafter:
+    """Remembers the tokens it was given, as a cache would, and answers from the path alone."""
+
+    roots: list[int]
+    fed: Int[Tensor, "B n"] | None = None
+    num_calls: int = 0
+    topologies: list[Topology] = field(default_factory=list)
+
+    def root_logits(self) -> Float[Tensor, "B 1 V"]:
+        return torch.stack([logits_after([root]) for root in self.roots])[:, None]
+
+    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+        before = torch.tensor(self.roots)[:, None] if self.fed is None else self.fed
+        assert first >= before.shape[1]
+        skipped = before.new_full((len(before), first - before.shape[1]), -1)  # leaves nobody needs
+        self.fed = torch.cat([before, skipped, token_ids], dim=1)
+        self.num_calls += 1
+        self.topologies.append(topology)
+        ancestors = topology.ancestors.expand(len(before), -1, -1)
+        return torch.stack(
+            [
+                torch.stack(
+                    [logits_after(self.fed[b][ancestors[b, i]].tolist()) for i in range(first, topology.num_nodes)]
+                )
+                for b in range(len(before))
+            ]
+        )
+
+
+def batch_of(roots: Sequence[int], **sampling) -> Batch:
+    rows = [
+        RequestState(Request([3, root], SamplingParams(**sampling)), slot, 11 + slot, frozenset(), 100)
+        for slot, root in enumerate(roots)
+    ]
+    return Batch(rows, torch.device("cpu"), V)
+
+
+def path_of(proposal: Proposal, row: int, node: int) -> list[int]:
+    ancestors = proposal.topology.ancestors
+    return proposal.token_ids[row][ancestors[row % len(ancestors), node]].tolist()
+
+
+def check_tree(proposal: Proposal) -> None:
+    """The bounds and ancestors that growth wrote down without looking are those of the parents."""
+    topology = proposal.topology
+    for row in range(len(topology.parents)):
+        kept = int(proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row])
+        part = Topology.from_parents(topology.parents[row : row + 1, :kept])
+        assert torch.equal(part.ancestors[0], topology.ancestors[row, :kept, :kept])
+        assert part.max_depth <= topology.max_depth
+        assert part.max_children <= topology.max_children
+
+
+class TestStatic:
+    def test_every_node_is_the_child_of_its_rank(self) -> None:
+        roots = [2, 5]
+        drafter, tree = PathDrafter(roots), StaticTree.from_paths(PATHS)
+        proposal = grow_static(drafter, batch_of(roots), drafter.root_logits(), tree, [len(PATHS), 4])
+        ordered = sorted(PATHS, key=lambda path: (len(path), path))
+        for row, root in enumerate(roots):
+            for node, ranks in enumerate(ordered, start=1):
+                expected = [root]
+                for rank in ranks:
+                    expected.append(int(logits_after(expected).argsort(descending=True)[rank]))
+                assert path_of(proposal, row, node) == expected
+                own = logits_after(expected[:-1]).softmax(0)[expected[-1]]
+                assert proposal.scores is not None
+                assert float(proposal.scores[row, node]) == pytest.approx(float(own))
+        assert proposal.lengths.tolist() == [len(PATHS) + 1, 5]
+        assert proposal.draft_probs is None
+        assert drafter.num_calls == 2  # leaves are never fed
+        check_tree(proposal)
+
+    @pytest.mark.parametrize(
+        ("paths", "complaint"),
+        [
+            ([], "list of paths"),
+            ([()], "list of paths"),
+            ([(0, 0)], r"path \[0, 0\] has no parent"),
+            ([(-1,)], "from 0 on"),
+        ],
+    )
+    def test_what_is_no_tree(self, paths: list[tuple[int, ...]], complaint: str) -> None:
+        with pytest.raises(ValueError, match=complaint):
+            StaticTree.from_paths(paths)
+
+    def test_sampled_children_follow_the_reported_distribution(self) -> None:
+        """Three children of the root and two of the first: their joint law is that of drawing without replacement."""
+        paths, num = [(0,), (1,), (2,), (0, 0), (0, 1)], 4000
+        drafter, tree = PathDrafter([4] * num), StaticTree.from_paths(paths)
+        batch = batch_of([4] * num, temperature=1.0, top_k=4)
+        logits = drafter.root_logits()
+        proposal = grow_static(drafter, batch, logits, tree, [5] * num, sample=True)
+        q = proposal.draft_probs
+        assert q is not None
+        assert torch.allclose(q[:, 0].sum(1), torch.ones(num, dtype=q.dtype))
+        assert not q[:, 2:].any()
+        drawn = proposal.token_ids[:, 1:4]
+        support = q[0, 0].nonzero()[:, 0].tolist()
+        assert len(support) == 4
+        p = q[0, 0].numpy()
+        orders = list(itertools.permutations(support, 3))
+        expected = np.array([p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders])
+        seen = np.array([int((drawn == torch.tensor(order)).all(1).sum()) for order in orders])
+        assert seen.sum() == num
+        assert stats.chisquare(seen, expected * num).pvalue > 1e-4
+        assert not bool((proposal.token_ids[:, 4] == proposal.token_ids[:, 5]).any())
+
+    def test_children_beyond_what_can_be_drawn_are_never_accepted(self) -> None:
+        drafter, tree = PathDrafter([4]), StaticTree.from_paths([(0,), (1,), (2,), (0, 0)])
+        batch = batch_of([4], temperature=1.0, top_k=2)
+        proposal = grow_static(drafter, batch, drafter.root_logits(), tree, [4], sample=True)
+        assert proposal.acceptable.tolist() == [[True, True, True, False, True]]
+
+    def test_draws_do_not_depend_on_the_other_rows(self) -> None:
+        tree = StaticTree.from_paths(PATHS)
+
+        def grown(roots: list[int]) -> Tensor:
+            drafter = PathDrafter(roots)
+            batch = batch_of(roots, temperature=0.8)
+            return grow_static(
+                drafter, batch, drafter.root_logits(), tree, [len(PATHS)] * len(roots), sample=True
+            ).token_ids
+
+        assert torch.equal(grown([6, 1, 2])[0], grown([6])[0])
+
+
+class TestDynamic:
+    def brute_force(self, root: int, depth: int, top_k: int, budget: int) -> set[tuple[int, ...]]:
+        """Expand the best k of every level, then take the best of everything that was seen."""
+        value: dict[tuple[int, ...], float] = {(): 0.0}
+        pool: dict[tuple[int, ...], float] = {}
+        frontier: list[tuple[int, ...]] = [()]
+        for _ in range(depth):
+            candidates: dict[tuple[int, ...], float] = {}
+            for path in frontier:
+                log_q = logits_after([root, *path]).log_softmax(0)
+                for token in log_q.argsort(descending=True)[:top_k].tolist():
+                    candidates[(*path, token)] = value[path] + float(log_q[token])
+            pool |= candidates
+            frontier = sorted(candidates, key=lambda path: -candidates[path])[:top_k]
+            value |= candidates
+        return set(sorted(pool, key=lambda path: -pool[path])[:budget])
+
+    @pytest.mark.parametrize(("depth", "top_k"), [(1, 3), (2, 3), (4, 3), (5, 2), (3, 10)])
+    def test_keeps_what_the_definition_keeps(self, depth: int, top_k: int) -> None:
+        roots, budget = [2, 5, 0], [9, 3, 5]
+        budget = [min(b, min(top_k, V)) if depth == 1 else b for b in budget]
+        drafter = PathDrafter(roots)
+        proposal = grow_dynamic(drafter, batch_of(roots), drafter.root_logits(), budget, depth=depth, top_k=top_k)
+        assert proposal.lengths.tolist() == [b + 1 for b in budget]
+        assert drafter.num_calls == depth - 1
+        for row, (root, allowed) in enumerate(zip(roots, budget, strict=True)):
+            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, allowed + 1)}
+            assert kept == self.brute_force(root, depth, top_k, allowed)
+        check_tree(proposal)
+
+    def test_certain_children_stand_behind_their_parents(self) -> None:
+        class Certain(PathDrafter):
+            def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+                shape = (*token_ids.shape, V)
+                return torch.full(shape, -1e4, dtype=torch.float64).index_fill(2, torch.tensor([3]), 0.0)
+
+        drafter = Certain([1])
+        logits = drafter.expand(Topology.chain(1), torch.tensor([[1]]), 0)
+        proposal = grow_dynamic(drafter, batch_of([1]), logits, [4], depth=4, top_k=3)
+        assert proposal.topology.parents.tolist() == [[-1, 0, 1, 2, 3]]
+        assert proposal.token_ids.tolist() == [[1, 3, 3, 3, 3]]
+
+    def test_no_budget_for_a_row(self) -> None:
+        drafter = PathDrafter([2, 5])
+        proposal = grow_dynamic(drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3)
+        assert proposal.lengths.tolist() == [1, 7]
+        check_tree(proposal)
+
+
+class TestSequoia:
+    def test_equals_the_most_probable_nodes(self) -> None:
+        """With acceptance falling by rank, the best tree holds the nodes that are most likely to be reached."""
+        acceptance, num, depth = (0.62, 0.2, 0.11, 0.03), 20, 4
+        nodes = {
+            path: float(np.prod([acceptance[rank] for rank in path]))
+            for length in range(1, depth + 1)
+            for path in itertools.product(range(len(acceptance)), repeat=length)
+        }
+        best = sorted(nodes.values(), reverse=True)[:num]
+        tree = best_tree(acceptance, num, depth)
+        assert len(tree.paths) == num
+        assert tree.expected == pytest.approx(1 + sum(best))
+        assert sum(nodes[path] for path in tree.paths) == pytest.approx(sum(best))
+        StaticTree.from_paths(tree.paths)
+
+    def test_a_perfect_first_child_gives_a_chain(self) -> None:
+        tree = best_tree((1.0, 0.0), 5, 9)
+        assert tree.paths == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0))
+        assert (tree.depth, tree.expected) == (5, 6.0)
+
+    def test_more_nodes_and_levels_never_hurt(self) -> None:
+        trees = best_trees((0.5, 0.3, 0.1), 8, 3)
+        expected = np.array([tree.expected for tree in trees]).reshape(3, 8)
+        assert (np.diff(expected, axis=0) >= 0).all()
+        assert (np.diff(expected, axis=1) >= -1e-12).all()
+
+    @pytest.mark.parametrize("acceptance", [(), (1.2,), (-0.1,)])
+    def test_refuses_what_is_no_acceptance(self, acceptance: tuple[float, ...]) -> None:
+        with pytest.raises(ValueError, match=r"acceptance|at least one"):
+            best_tree(acceptance, 4, 2)
+
+
+class TestShape:
+    @pytest.mark.parametrize(
+        ("settings", "complaint"),
+        [
+            ({"name": "bush"}, "choose one of chain, static, dynamic"),
+            ({"name": "dynamic", "depth": 0}, "at least 1"),
+            ({"name": "dynamic", "depth": 2, "top_k": 2}, "has 6 nodes to choose from"),
+            ({"name": "chain", "paths": [[0]]}, "is for proposer.tree=static"),
+            ({"name": "static", "paths": "/nowhere.json"}, "no list of paths"),
+        ],
+    )
+    def test_bad_settings(self, settings: dict, complaint: str) -> None:
+        with pytest.raises(ValueError, match=complaint):
+            TreeShape(**({"num_draft_tokens": 10} | settings))
+
+    def test_rank_beyond_the_vocabulary(self) -> None:
+        with pytest.raises(ValueError, match="rank 9 and the vocabulary 7"):
+            TreeShape("static", 1, [[9]]).bind(V, torch.device("cpu"))
