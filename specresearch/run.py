@@ -22,7 +22,7 @@ def main() -> None:
 def run(cfg: DictConfig) -> None:
     """One measurement, into Hydra's output folder."""
     check_keys(cfg)
-    settings = RunSettings(cfg.batch_size, cfg.num_prompts, cfg.repeats, cfg.warmup, cfg.seed)
+    settings = RunSettings(cfg.batch_size, cfg.num_prompts, cfg.repeats, cfg.warmup, cfg.seed, cfg.verify_greedy)
     folder = open_folder(cfg)
     runner = build(cfg, settings, folder)
     results = runner.run(progress=cfg.progress)

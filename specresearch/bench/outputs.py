@@ -5,26 +5,36 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from specresearch.bench.records import BASELINE, METHOD, RequestRow
 from specresearch.models import CausalLM
 
 MAX_EXAMINED = 8
+SHAPES = ((1, 1), (1, 5), (1, 11), (2, 1), (2, 11))  # requests, nodes
+TAIL = 24  # tokens
+MAX_ROUNDINGS = 4  # a gap within so many of the largest change seen is a tie
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
 
 @dataclass(frozen=True)
 class LogitGap:
-    """Between the target's two likeliest tokens at some position; scale: the largest logit there."""
+    """Between the target's two likeliest tokens at some position.
+
+    scale: the largest logit there. rounding: by how much such a gap changes with the shape of the pass, where it was
+    measured. is_rounding: the gap is so small that a different order of summation may swap the two tokens.
+    """
 
     gap: float
     scale: float
     dtype: str
     is_rounding: bool
+    rounding: float | None = None
 
     @staticmethod
-    def after(target: CausalLM, token_ids: Sequence[int]) -> "LogitGap":
-        """is_rounding: the gap is so small that a different order of summation may swap the two tokens."""
+    def after(target: CausalLM, token_ids: Sequence[int], rounding: float | None = None) -> "LogitGap":
+        """Without a measured `rounding`, what is usual for the data type decides."""
         slot = target.acquire()
         assert slot is not None
         try:
@@ -34,7 +44,43 @@ class LogitGap:
         first, second = logits.topk(2).values.tolist()
         scale = float(logits.abs().max())
         dtype = str(target.dtype).removeprefix("torch.")
-        return LogitGap(first - second, scale, dtype, first - second <= ROUNDING.get(target.dtype, 3e-2) * scale)
+        usual = ROUNDING.get(target.dtype, 3e-2) * scale
+        resolution = torch.finfo(target.dtype).eps * scale
+        limit = usual if rounding is None else MAX_ROUNDINGS * max(rounding, resolution)
+        return LogitGap(first - second, scale, dtype, first - second <= limit, rounding)
+
+
+@torch.inference_mode()
+def measure_rounding(target: CausalLM, contexts: Iterable[Sequence[int]]) -> float:
+    """The most that the gap between the two likeliest tokens changed between passes of different shapes.
+
+    The end of every context is fed one token at a time, several at a time, and with a second request beside it where there
+    is a slot for one.
+    """
+    worst = 0.0
+    for context in contexts:
+        slots = [slot for slot in (target.acquire(), target.acquire()) if slot is not None]
+        tail = min(TAIL, len(context) - 1)
+        try:
+            target.extend(slots, [list(context[:-tail])] * len(slots), want_logits=False)
+            rows = [_after_tail(target, slots[:n], context[-tail:], num) for n, num in SHAPES if n <= len(slots)]
+        finally:
+            for slot in slots:
+                target.release(slot)
+        best = rows[0].topk(2).indices
+        gaps = torch.stack([row[best[0]] - row[best[1]] for row in rows])
+        worst = max(worst, float(gaps.max() - gaps.min()))
+    return worst
+
+
+def _after_tail(target: CausalLM, slots: Sequence[int], tail: Sequence[int], num_nodes: int) -> Float[Tensor, " V"]:
+    """The logits after tokens that are fed `num_nodes` at a time, and forgotten again."""
+    before = [target.lengths[slot] for slot in slots]
+    logits = torch.empty(0)
+    for begin in range(0, len(tail), num_nodes):
+        logits = target.extend(slots, [list(tail[begin : begin + num_nodes])] * len(slots)).logits
+    target.truncate(slots, before)
+    return logits[0, 0].double()
 
 
 @dataclass(frozen=True)
@@ -52,6 +98,13 @@ class Difference:
         text = f"request {self.request}, token {self.position}: {self.baseline_token} became {self.method_token}"
         if self.logits is None:
             return text
+        if self.logits.rounding is not None:
+            units = self.logits.gap / self.logits.rounding if self.logits.rounding else float("inf")
+            cause = "a tie" if self.logits.is_rounding else "NOT A TIE: an error"
+            return (
+                f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {units:.2g} times what the shape "
+                f"of a pass changes in {self.logits.dtype}: {cause}"
+            )
         cause = f"within {self.logits.dtype} rounding" if self.logits.is_rounding else "more than rounding explains"
         return f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {cause}"
 
@@ -65,6 +118,11 @@ class OutputComparison:
     num_equal: int = 0
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def num_ties(self) -> int:
+        """Examined differences that rounding explains."""
+        return sum(d.logits is not None and d.logits.is_rounding for d in self.differences)
+
     @staticmethod
     def of_nothing() -> "OutputComparison":
         return OutputComparison("plain decoding only; add +proposer=... to measure a method")
@@ -77,15 +135,20 @@ class OutputComparison:
 
     @staticmethod
     def greedy(
-        requests: Iterable[RequestRow], logit_gap: Callable[[RequestRow, int], LogitGap] | None = None
+        requests: Iterable[RequestRow],
+        logit_gap: Callable[[RequestRow, int], LogitGap] | None = None,
+        max_examined: int | None = MAX_EXAMINED,
     ) -> "OutputComparison":
-        """logit_gap(row, position): the target's gap where the baseline's row chose output token `position`."""
+        """logit_gap(row, position): the target's gap where the baseline's row chose output token `position`.
+
+        max_examined: differences to look into; None for all.
+        """
         rows = list(requests)
         baseline = {(row.place.repeat, row.id): row for row in rows if row.place.side == BASELINE}
         pairs = [(baseline[row.place.repeat, row.id], row) for row in rows if row.place.side == METHOD]
         unequal = [(plain, fast) for plain, fast in pairs if plain.token_ids != fast.token_ids]
         differences = []
-        for plain, fast in unequal[:MAX_EXAMINED]:
+        for plain, fast in unequal[:max_examined]:
             position = _first_difference(plain.token_ids, fast.token_ids)
             tokens = [_at(row.token_ids, position) for row in (plain, fast)]
             gap = logit_gap(plain, position) if logit_gap is not None else None
@@ -96,7 +159,10 @@ class OutputComparison:
         elif not unequal:
             statement = f"output unchanged: {num} of {num} greedy outputs equal token for token"
         else:
-            statement = f"OUTPUT CHANGED: {equal} of {num} greedy outputs equal; first difference in {differences[0]}"
+            worst = next((d for d in differences if d.logits is None or not d.logits.is_rounding), differences[0])
+            ties = sum(d.logits is not None and d.logits.is_rounding for d in differences)
+            looked = f"{ties} of {len(differences)} differences looked into are ties that rounding decides"
+            statement = f"OUTPUT CHANGED: {equal} of {num} greedy outputs equal; {looked}; {worst}"
         return OutputComparison(statement, num, equal, tuple(differences))
 
     @property
@@ -105,6 +171,7 @@ class OutputComparison:
             "outputs_equal": self.num_equal == self.num_compared if self.num_compared else None,
             "num_outputs_equal": self.num_equal if self.num_compared else None,
             "num_outputs_compared": self.num_compared,
+            "num_rounding_ties": self.num_ties,
             "output_statement": self.statement,
             "output_differences": [asdict(difference) for difference in self.differences],
         }

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
-from specresearch.bench.outputs import LogitGap, OutputComparison
+from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
 from specresearch.bench.provenance import describe
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
@@ -22,16 +21,22 @@ from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingParams
 from specresearch.trackers import NoTracker, Tracker
 
+NUM_ROUNDED = 32  # texts on which rounding is measured
+
 
 @dataclass(frozen=True)
 class RunSettings:
-    """batch_size: prompts decoded together, a group. num_prompts: None for all. warmup: prompts decoded and not counted."""
+    """batch_size: prompts decoded together, a group. num_prompts: None for all. warmup: prompts decoded and not counted.
+
+    verify_greedy: look into every greedy output that changed, in units of rounding as measured on this run's own texts.
+    """
 
     batch_size: int = 1
     num_prompts: int | None = None
     repeats: int = 1
     warmup: int = 2
     seed: int = 0
+    verify_greedy: bool = False
 
     def __post_init__(self) -> None:
         for name, least in {"batch_size": 1, "num_prompts": 1, "repeats": 1, "warmup": 0}.items():
@@ -216,9 +221,15 @@ class Runner:
         turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
         by_id = {row.id: row for row in self.rows}
 
-        def gap(plain: RequestRow, position: int) -> LogitGap:
+        def context(plain: RequestRow, position: int) -> list[int]:
             replies = [turns[plain.place.repeat, plain.row, turn] for turn in range(plain.turn)]
             prompt = self._prompt(by_id[plain.row], replies)
-            return LogitGap.after(self.target, [*chain(prompt.token_ids, plain.token_ids[:position])])
+            return [*prompt.token_ids, *plain.token_ids[:position]]
 
-        return OutputComparison.greedy(requests, gap)
+        if not self.settings.verify_greedy:
+            return OutputComparison.greedy(requests, lambda row, at: LogitGap.after(self.target, context(row, at)))
+        plain = [row for row in requests if row.place.side == BASELINE]
+        rounding = measure_rounding(self.target, [context(row, len(row.token_ids) // 2) for row in plain[:NUM_ROUNDED]])
+        return OutputComparison.greedy(
+            requests, lambda row, at: LogitGap.after(self.target, context(row, at), rounding), max_examined=None
+        )

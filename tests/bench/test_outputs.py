@@ -1,0 +1,67 @@
+"""A changed output is a tie that rounding decides, or an error; the two must not be confused."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from tiny_models import build, letters_tokenizer
+
+from specresearch import CausalLM
+from specresearch.acceptance import Greedy
+from specresearch.bench import Runner, RunSettings
+from specresearch.bench.outputs import LogitGap, measure_rounding
+from specresearch.proposal import Proposal, Verdict
+from specresearch.proposers import NGram
+
+Make = Callable[..., Runner]
+CHECKED = RunSettings(warmup=0, verify_greedy=True)
+
+
+def in_dtype(dtype: torch.dtype) -> CausalLM:
+    model = copy.deepcopy(build("llama", seed=3)).to(dtype)
+    target = CausalLM(model, letters_tokenizer(), max_len=60, name="letters")
+    target.allocate(2, 12)
+    return target
+
+
+class SecondBest(Greedy):
+    """Now and then the runner-up instead of the best: an error, however small the gap is on average."""
+
+    def __call__(self, proposal: Proposal, target_logits, sampling) -> Verdict:
+        verdict = super().__call__(proposal, target_logits, sampling)
+        end = verdict.path.gather(1, verdict.num_accepted[:, None])[:, 0]
+        second = target_logits[torch.arange(len(end)), end].topk(2).indices[:, 1]
+        return replace(verdict, next_token=torch.where(sampling_position(sampling) == 5, second, verdict.next_token))
+
+
+def sampling_position(sampling) -> torch.Tensor:
+    return torch.tensor(list(sampling.positions))
+
+
+def test_errors_are_called_errors(make_runner: Make) -> None:
+    results = make_runner(proposer=NGram(1, 1, 1), method="broken", acceptance=SecondBest(), settings=CHECKED).run(
+        progress=False
+    )
+    assert results.summary["outputs_equal"] is False
+    assert results.summary["num_rounding_ties"] == 0
+    assert "NOT A TIE: an error" in results.summary["output_statement"]
+
+
+def test_rounding_is_measured_in_the_precision_of_the_run() -> None:
+    contexts = [[(3 * i + j) % 27 for i in range(30)] for j in range(8)]
+    double, single = (measure_rounding(in_dtype(dtype), contexts) for dtype in (torch.float64, torch.float32))
+    assert double < 1e-12 < single < 1e-4
+
+
+def test_a_gap_is_judged_by_what_was_measured() -> None:
+    target = in_dtype(torch.float64)
+    gap = LogitGap.after(target, [1, 2, 3]).gap
+    assert LogitGap.after(target, [1, 2, 3], rounding=gap / 2).is_rounding
+    assert not LogitGap.after(target, [1, 2, 3], rounding=gap / 10).is_rounding
+
+
+def test_slots_and_lengths_are_given_back() -> None:
+    target = in_dtype(torch.float64)
+    measure_rounding(target, [[1, 2, 3, 4]])
+    assert (target.acquire(), target.acquire()) == (0, 1)
