@@ -1,0 +1,103 @@
+"""Where in their trees a run's drafts were accepted, as a table and as pictures: by node, by depth and by rank."""
+
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from specresearch.bench.records import METHOD
+from specresearch.bench.results import STEPS
+
+
+def node_acceptance(run: Path) -> pd.DataFrame:
+    """One row per node, named by its path of child ranks: depth, rank, reached, accepted, rate.
+
+    reached: how often its parent was on the accepted path and it was there to choose; rate: accepted / reached. Raises
+    ValueError for a run without trees.
+    """
+    file = run / STEPS
+    if not file.is_file():
+        raise ValueError(f"{run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
+    steps = pd.read_parquet(file)
+    trees = steps[(steps.side == METHOD) & steps.num_children.notna()]
+    if trees.empty:
+        raise ValueError(
+            f"the drafts of {run} are chains; measure with a proposer that grows trees (proposer.tree=static)"
+        )
+    reached: Counter[tuple[int, ...]] = Counter()
+    accepted: Counter[tuple[int, ...]] = Counter()
+    for rows in zip(trees.accepted_ranks, trees.num_children, strict=True):
+        for ranks, children in zip(*rows, strict=True):
+            path = tuple(int(rank) for rank in ranks)
+            for depth, num in enumerate(children):
+                reached.update((*path[:depth], rank) for rank in range(int(num)))
+            accepted.update(path[:depth] for depth in range(1, len(path) + 1))
+    paths = sorted(reached, key=lambda path: (len(path), path))
+    return pd.DataFrame(
+        {
+            "path": paths,
+            "depth": [len(path) for path in paths],
+            "rank": [path[-1] for path in paths],
+            "reached": [reached[path] for path in paths],
+            "accepted": [accepted[path] for path in paths],
+            "rate": [accepted[path] / reached[path] for path in paths],
+        }
+    )
+
+
+def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
+    """The tree, a node's area by how often it was accepted and its colour by how often when it could be."""
+    shown = nodes[nodes.depth <= max_depth]
+    places = _layout([(), *shown.path])
+    for path in shown.path:
+        (x, y), (x0, y0) = places[path], places[path[:-1]]
+        axes.plot([x0, x], [y0, y], color="0.8", linewidth=1, zorder=1)
+    areas = 20 + 700 * shown.accepted / max(int(shown.accepted.max()), 1)
+    xs, ys = zip(*(places[path] for path in shown.path), strict=True)
+    drawn = axes.scatter(xs, ys, s=areas, c=shown.rate, cmap="viridis", vmin=0, vmax=1, zorder=2)
+    axes.scatter(*places[()], s=80, color="black", zorder=2)
+    axes.set_yticks([-depth for depth in range(max_depth + 1) if depth <= int(shown.depth.max())])
+    axes.set_yticklabels([str(-int(tick)) for tick in axes.get_yticks()])
+    axes.set_ylabel("depth")
+    axes.set_xticks([])
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    colours = axes.figure.colorbar(drawn, ax=axes)
+    colours.set_label("accepted when reached")
+
+
+def draw_by_rank(nodes: pd.DataFrame, axes: Axes) -> None:
+    """How often the child of each rank was the accepted one, over all nodes that had it."""
+    totals = nodes.groupby("rank")[["accepted", "reached"]].sum()
+    axes.bar(totals.index, totals.accepted / totals.reached, color="tab:blue")
+    axes.set_xticks(totals.index)
+    axes.set_xlabel("rank of the child")
+    axes.set_ylabel("accepted when reached")
+
+
+def draw_by_depth(nodes: pd.DataFrame, axes: Axes) -> None:
+    """How often some child was accepted at each depth, among the steps that came so far."""
+    accepted = nodes.groupby("depth").accepted.sum()
+    came = nodes[nodes["rank"] == 0].groupby("depth").reached.sum()
+    axes.bar(accepted.index, accepted / came, color="tab:orange")
+    axes.set_xticks(accepted.index)
+    axes.set_xlabel("depth")
+    axes.set_ylabel("some child accepted when reached")
+
+
+def _layout(paths: list[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Leaves side by side, every parent above the middle of its children."""
+    children: dict[tuple[int, ...], list[tuple[int, ...]]] = {path: [] for path in paths}
+    for path in paths:
+        if path:
+            children[path[:-1]].append(path)
+    places: dict[tuple[int, ...], tuple[float, float]] = {}
+    num_leaves = 0
+    for path in sorted(paths):
+        if not children[path]:
+            places[path] = (float(num_leaves), -float(len(path)))
+            num_leaves += 1
+    for path in sorted((path for path in paths if children[path]), key=len, reverse=True):
+        xs = [places[child][0] for child in children[path]]
+        places[path] = ((min(xs) + max(xs)) / 2, -float(len(path)))
+    return places
