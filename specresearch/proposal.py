@@ -143,7 +143,7 @@ class Proposal:
         index order. None: the drafts were chosen deterministically, i.e. each is a point mass.
     with_replacement: siblings were drawn independently from q; otherwise each was drawn from what was left of q.
     scores: the drafter's own probability of each node given its parent, for controllers, lossy rules and plots.
-    probe: nodes verified for information only, never accepted.
+    probe: nodes verified for information only, never accepted; they may stand behind `lengths`.
     host_lengths: `lengths` as known on the host by a proposer that drafts there; lets the target leave padding out.
     """
 

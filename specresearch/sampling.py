@@ -29,6 +29,7 @@ class SamplingParams:
     seed: the same seed gives the same tokens whatever else is in the batch; None lets the engine choose one.
     stop: strings that end the output, which is cut before them; stop_token_ids: token ids that end it, kept.
     logprobs: None, or the number of alternatives to report beside each token's own log-probability (raw logits).
+    draft_threshold: how sure the drafter must be of a token for acceptance=threshold; None takes the rule's own.
     """
 
     temperature: float = 0.0
@@ -44,6 +45,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    draft_threshold: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
@@ -56,6 +58,11 @@ class SamplingParams:
             (self.repetition_penalty > 0, "repetition_penalty", "must be above 0; 1 turns it off"),
             (self.max_new_tokens >= 1, "max_new_tokens", "must be at least 1"),
             (self.logprobs is None or self.logprobs >= 0, "logprobs", "must be null or 0 and above"),
+            (
+                self.draft_threshold is None or 0 <= self.draft_threshold <= 1,
+                "draft_threshold",
+                "is compared with a probability and must lie in [0, 1]; null takes the rule's own",
+            ),
             (all(self.stop), "stop", "must not hold an empty string, which would stop every output at once"),
         )
         for passed, name, rule in checks:

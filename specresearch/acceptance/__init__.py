@@ -1,9 +1,29 @@
 """Rules that decide which drafts the target agrees to."""
 
 from specresearch.acceptance.base import AcceptanceSampler
+from specresearch.acceptance.block import Block
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
+from specresearch.acceptance.shift import OutputShift, output_shift
+from specresearch.acceptance.threshold import Threshold
+from specresearch.acceptance.typical import Typical
 
-RULES: dict[str, type[AcceptanceSampler]] = {"greedy": Greedy, "rejection": Rejection}
+RULES: dict[str, type[AcceptanceSampler]] = {
+    "greedy": Greedy,
+    "rejection": Rejection,
+    "block": Block,
+    "typical": Typical,
+    "threshold": Threshold,
+}
 
-__all__ = ["RULES", "AcceptanceSampler", "Greedy", "Rejection"]
+__all__ = [
+    "RULES",
+    "AcceptanceSampler",
+    "Block",
+    "Greedy",
+    "OutputShift",
+    "Rejection",
+    "Threshold",
+    "Typical",
+    "output_shift",
+]

@@ -1,10 +1,9 @@
 """Accept a draft when it is the target's likeliest token."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
+from specresearch.acceptance.base import drafts_on_path, longest_path, parents_of
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import SamplingBatch, argmax, penalize
 
@@ -29,21 +28,10 @@ class Greedy:
 
 def accept_argmax(proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
     """The longest path on which every draft is the argmax after its parent. Chains and trees, any kind of draft."""
-    tokens, topology = proposal.token_ids, proposal.topology
     if sampling.has_penalty:
-        target_logits = penalize(target_logits, sampling, tokens, drafts_on_path(proposal))
+        target_logits = penalize(target_logits, sampling, proposal.token_ids, drafts_on_path(proposal))
     best = argmax(target_logits)  # [B, N]
-    if topology.is_chain:
-        agrees = (tokens[:, 1:] == best[:, :-1]) & proposal.acceptable[:, 1:]
-        path, num_accepted = longest_prefix(agrees)
-        end = num_accepted
-    else:
-        children = topology.children.expand(tokens.shape[0], -1, -1)
-        index = children.clamp(min=0).flatten(1)
-        usable = proposal.acceptable.gather(1, index).view_as(children) & (children >= 0)
-        agrees = (tokens.gather(1, index).view_as(children) == best[:, :, None]) & usable
-        first = agrees.long().argmax(2, keepdim=True)
-        chosen = torch.where(agrees.any(2), children.gather(2, first)[:, :, 0], -1)
-        path, num_accepted = follow(chosen, topology.max_depth)
-        end = path.gather(1, num_accepted[:, None])[:, 0]
-    return Verdict(path, num_accepted, best.gather(1, end[:, None])[:, 0])
+    agrees = proposal.acceptable & (proposal.token_ids == best.gather(1, parents_of(proposal)))
+    path, num_accepted = longest_path(agrees, proposal.topology)
+    end = path.gather(1, num_accepted[:, None])
+    return Verdict(path, num_accepted, best.gather(1, end)[:, 0])

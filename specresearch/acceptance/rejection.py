@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.acceptance.base import drafts_on_path, follow, longest_prefix
+from specresearch.acceptance.base import follow, longest_prefix, target_distribution
 from specresearch.acceptance.greedy import accept_argmax
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
 
 
 class Rejection:
@@ -25,8 +25,7 @@ class Rejection:
     def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
         if sampling.all_greedy:
             return accept_argmax(proposal, target_logits, sampling)
-        on_path = drafts_on_path(proposal) if sampling.has_penalty else None
-        probs = logits_to_probs(target_logits, sampling, proposal.token_ids, on_path)
+        probs = target_distribution(proposal, target_logits, sampling)
         uniforms = sampling.uniforms(ACCEPT_STREAM, proposal.topology.num_nodes)
         return accept_by_rejection(proposal, probs, uniforms)
 

@@ -119,7 +119,9 @@ class Runner:
                 if any(place not in self.folder.done for place in places):
                     watch.say("warming up")
                     self._warm_up()
-                for place in places:
+                for number, place in enumerate(places):
+                    if self.proposer is not None and number % (len(places) // self.settings.repeats) == 0:
+                        self.proposer.reset()
                     if place not in self.folder.done:
                         watch.say("plain" if place.side == BASELINE else self.method or "method")
                         self._measure(place)

@@ -116,7 +116,7 @@ class Engine:
         kind, rule = self.proposer.kind, self.acceptance
         reason = rule.refuses(kind)
         if reason:
-            others = [name for name, other in RULES.items() if other().refuses(kind) is None]
+            others = [name for name, other in RULES.items() if other.lossless and other().refuses(kind) is None]
             raise ValueError(
                 f"acceptance rule {type(rule).__name__} cannot judge the drafts of {type(self.proposer).__name__}: {reason}; "
                 f"use acceptance={' or '.join(others)}"

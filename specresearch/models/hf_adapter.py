@@ -21,9 +21,9 @@ from specresearch.models.kv_cache import Region, SlotCache
 
 ATTENTION_CHOICES = ("slot", "flash", "sdpa", "eager")
 FINAL_NORM = -1
-_REGISTERED_NAME = "specresearch_slot"
-AttentionInterface.register(_REGISTERED_NAME, slot_attention)
-AttentionMaskInterface.register(_REGISTERED_NAME, sdpa_mask)
+SLOT_ATTENTION = "specresearch_slot"
+AttentionInterface.register(SLOT_ATTENTION, slot_attention)
+AttentionMaskInterface.register(SLOT_ATTENTION, sdpa_mask)
 
 
 class UnsupportedModelError(ValueError):
@@ -74,10 +74,10 @@ class HFAdapter:
     def _take_over_attention(self) -> bool:
         """True if the model now calls our attention function; some accept the setting and silently keep their own."""
         try:
-            self.model.set_attn_implementation(_REGISTERED_NAME)
+            self.model.set_attn_implementation(SLOT_ATTENTION)
         except (ValueError, KeyError):
             return False
-        return self.model.config._attn_implementation == _REGISTERED_NAME
+        return self.model.config._attn_implementation == SLOT_ATTENTION
 
     def _before_head(self, module: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._final_hidden is not None:

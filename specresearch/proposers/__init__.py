@@ -2,7 +2,26 @@
 
 from specresearch.proposers.autoregressive import Autoregressive
 from specresearch.proposers.base import Proposer
+from specresearch.proposers.cascade import Cascade
 from specresearch.proposers.draft_model import DraftModel
+from specresearch.proposers.eagle import Eagle
+from specresearch.proposers.eagle3 import Eagle3
+from specresearch.proposers.lookahead import Lookahead
+from specresearch.proposers.medusa import Medusa
 from specresearch.proposers.ngram import NGram
+from specresearch.proposers.suffix import Suffix
+from specresearch.proposers.token_recycling import TokenRecycling
 
-__all__ = ["Autoregressive", "DraftModel", "NGram", "Proposer"]
+__all__ = [
+    "Autoregressive",
+    "Cascade",
+    "DraftModel",
+    "Eagle",
+    "Eagle3",
+    "Lookahead",
+    "Medusa",
+    "NGram",
+    "Proposer",
+    "Suffix",
+    "TokenRecycling",
+]

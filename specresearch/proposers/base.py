@@ -44,6 +44,9 @@ class Proposer(ABC):
     def finish(self, slots: Sequence[int]) -> None:
         """Requests left, or were interrupted before `start`: free their state."""
 
+    def reset(self) -> None:
+        """Forget what was learnt from requests that have left; a measurement calls it before every repeat."""
+
 
 def check_num_draft_tokens(num_draft_tokens: int) -> int:
     """Raises ValueError unless positive."""

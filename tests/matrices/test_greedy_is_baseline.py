@@ -12,7 +12,21 @@ from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
-from specresearch.proposers import DraftModel, NGram, Proposer
+from specresearch.models.eagle import EagleHead
+from specresearch.models.head_files import EagleFormat
+from specresearch.models.medusa import MedusaHeads
+from specresearch.proposers import (
+    Cascade,
+    DraftModel,
+    Eagle,
+    Eagle3,
+    Lookahead,
+    Medusa,
+    NGram,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
 
@@ -75,6 +89,11 @@ def target_as_draft() -> CausalLM:
     return CausalLM(copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN)
 
 
+def eagle_head(version: int, fc_width: int, draft_vocab_size: int | None = None) -> EagleHead:
+    config: Any = reference().config
+    return EagleHead.of(EagleFormat(version, config, fc_width, draft_vocab_size=draft_vocab_size))
+
+
 PROPOSERS: dict[str, Factory] = {
     "none": lambda: None,
     "ngram_10": lambda: NGram(10),
@@ -83,6 +102,21 @@ PROPOSERS: dict[str, Factory] = {
     "other_draft_5": lambda: DraftModel(other_draft(), 5),
     "other_draft_1": lambda: DraftModel(other_draft(), 1, sample=False),
     "target_as_draft_4": lambda: DraftModel(target_as_draft(), 4),
+    "static_tree_12": lambda: DraftModel(other_draft(), 12, tree="static", depth=4),
+    "dynamic_tree_12": lambda: DraftModel(target_as_draft(), 12, tree="dynamic", depth=4, top_k=3),
+    "token_recycling_cold": lambda: TokenRecycling(20, top_k=4, depth=4),
+    "token_recycling_warm": lambda: TokenRecycling(paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True),
+    "lookahead": lambda: Lookahead(window_size=4, ngram_size=3, num_ngrams=3),
+    "lookahead_smallest": lambda: Lookahead(window_size=1, ngram_size=2, num_ngrams=1),
+    "suffix": lambda: Suffix(8, offset=1.0),
+    "suffix_global": lambda: Suffix(8, offset=2.0, max_depth=8, use_global=True, max_global_nodes=100),
+    "suffix_chains": lambda: Suffix(4, offset=1.0, branch=False),
+    "cascade_of_drafts": lambda: Cascade([NGram(3, n_max=2), DraftModel(other_draft(), 4)]),
+    "cascade_of_trees": lambda: Cascade([Suffix(6), NGram(9, n_max=1, n_min=1), TokenRecycling(12, depth=3)]),
+    "medusa": lambda: Medusa(MedusaHeads(16, VOCAB, 3), 12),
+    "eagle_chain": lambda: Eagle(eagle_head(1, 32), 3, tree="chain"),
+    "eagle_dynamic": lambda: Eagle(eagle_head(1, 32), 10, depth=3, top_k=3),
+    "eagle3_static": lambda: Eagle3(eagle_head(3, 48, VOCAB), 9, tree="static", depth=3, layer_ids=[0, 1, 2]),
 }
 BATCH_SIZES = (1, 3, 8)
 

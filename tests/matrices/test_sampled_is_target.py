@@ -15,13 +15,15 @@ from tiny_models import build
 from torch import Tensor
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.acceptance import Rejection
+from specresearch.acceptance import AcceptanceSampler, Block, Rejection, Threshold, Typical, block
+from specresearch.acceptance.base import longest_prefix
+from specresearch.acceptance.block import accept_block
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.proposal import Proposal, Topology, Verdict
-from specresearch.proposers import DraftModel, NGram, Proposer
+from specresearch.proposers import Cascade, DraftModel, Lookahead, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
 
-ALPHA = 1e-4  # about 60 tests of this file are statistical: one false alarm in 160 choices of seeds
+ALPHA = 1e-4  # about 110 tests of this file are statistical: one false alarm in 90 choices of seeds
 VISIBLE_TV = 0.01
 V, DEPTH = 4, 2
 LENGTH = DEPTH + 1
@@ -74,6 +76,7 @@ class Toy:
 TARGET = Toy(1, num_zeros=1)
 DRAFT = Toy(2)
 SPARSE_DRAFT = Toy(3, num_zeros=1)
+FAR_DRAFT = Toy(19)  # the residuals of block verification and of single tokens differ by a total variation of 0.05
 
 
 @dataclass
@@ -160,9 +163,14 @@ def uniforms_like(drawn: Drawn, seed: int = 77) -> Float[Tensor, "B N"]:
     return torch.rand(drawn.prefixes.shape, generator=generator, dtype=torch.float64)
 
 
-def decide(drawn: Drawn, p: Toy = TARGET, uniforms: Float[Tensor, "B N"] | None = None) -> Verdict:
+def decide(
+    drawn: Drawn,
+    p: Toy = TARGET,
+    uniforms: Float[Tensor, "B N"] | None = None,
+    rule: Callable[[Proposal, Float[Tensor, "B N V"], Float[Tensor, "B N"]], Verdict] = accept_by_rejection,
+) -> Verdict:
     uniforms = uniforms_like(drawn) if uniforms is None else uniforms
-    return accept_by_rejection(drawn.proposal, p.table[drawn.prefixes].float(), uniforms)
+    return rule(drawn.proposal, p.table[drawn.prefixes].float(), uniforms)
 
 
 def count_sequences(drawn: Drawn, verdict: Verdict, p: Toy = TARGET) -> NDArray[np.int64]:
@@ -308,6 +316,85 @@ class TestNegativeControls:
         assert p_value(drawn, decide(drawn, uniforms=shared)) < ALPHA
 
 
+def by_block(drawn: Drawn) -> float:
+    return p_value(drawn, decide(drawn, rule=accept_block))
+
+
+class TestBlock:
+    @pytest.mark.parametrize("q", [DRAFT, SPARSE_DRAFT, FAR_DRAFT, TARGET], ids=["near", "truncated", "far", "target"])
+    @pytest.mark.parametrize("ragged", [True, False])
+    def test_sampled_drafts(self, q: Toy, ragged: bool) -> None:
+        assert by_block(draft("chain", with_replacement, q, ragged=ragged)) > ALPHA
+
+    def test_point_masses(self) -> None:
+        assert by_block(draft("chain", likeliest, DRAFT, point_mass=True)) > ALPHA
+
+    def test_stopping_after_an_unlikely_draft_changes_nothing(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT, ragged=False)
+        lengths = _stop_at_unlikely(drawn, keep=True)
+        assert by_block(replace(drawn, proposal=replace(drawn.proposal, lengths=lengths))) > ALPHA
+
+    def test_expected_acceptance_is_what_is_measured(self) -> None:
+        verdict = decide(draft("chain", with_replacement, DRAFT, ragged=False), rule=accept_block)
+        assert verdict.expected is not None
+        for i in range(DEPTH):
+            reached = verdict.num_accepted >= i
+            p = float(verdict.expected[reached, i].mean())
+            measured = float((verdict.num_accepted[reached] > i).double().mean())
+            assert abs(measured - p) < 4 * (p * (1 - p) / int(reached.sum())) ** 0.5
+
+    def test_keeps_more_than_rejection_of_the_same_drafts(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT)
+        more = decide(drawn, rule=accept_block).num_accepted - decide(drawn).num_accepted
+        assert float(more.double().mean()) > 4 * float(more.double().std()) / NUM_SAMPLES**0.5
+
+    def test_negative_control_stopping_at_the_first_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(block, "up_to_last", longest_prefix)
+        assert by_block(draft("chain", with_replacement, DRAFT)) < ALPHA
+
+    def test_negative_control_the_residual_of_single_tokens(self) -> None:
+        drawn = draft("chain", with_replacement, FAR_DRAFT, ragged=False)
+        verdict = decide(drawn, rule=accept_block)
+        end = verdict.path.gather(1, verdict.num_accepted[:, None])
+        p, q = (toy.table[drawn.prefixes.gather(1, end)[:, 0]] for toy in (TARGET, FAR_DRAFT))
+        other = draw((p - q).clamp(min=0), uniforms_like(drawn)[:, 0])
+        next_token = torch.where(verdict.num_accepted < DEPTH, other, verdict.next_token)
+        assert p_value(drawn, replace(verdict, next_token=next_token)) < ALPHA
+
+    def test_negative_control_the_batch_s_width_for_the_row_s_length(self) -> None:
+        """The rule of the last draft must be applied to each row's own last draft, not to the last column."""
+        drawn = draft("chain", with_replacement, DRAFT)
+        as_wide = replace(drawn.proposal, lengths=torch.full_like(drawn.proposal.lengths, LENGTH))
+        verdict = accept_block(as_wide, TARGET.table[drawn.prefixes].float(), uniforms_like(drawn))
+        cut = verdict.num_accepted.minimum(drawn.proposal.lengths - 1)
+        assert p_value(drawn, replace(verdict, num_accepted=cut)) < ALPHA
+
+    def test_negative_control_top_k_labelled_as_sampled(self) -> None:
+        assert by_block(draft("chain", likeliest, DRAFT)) < ALPHA
+
+    def test_negative_control_dropping_an_unlikely_draft(self) -> None:
+        drawn = draft("chain", with_replacement, DRAFT, ragged=False)
+        lengths = _stop_at_unlikely(drawn, keep=False)
+        assert by_block(replace(drawn, proposal=replace(drawn.proposal, lengths=lengths))) < ALPHA
+
+
+class TestLossyRules:
+    """They say that they are lossy, and the test agrees."""
+
+    @pytest.mark.parametrize("rule", [Typical(), Threshold()], ids=["typical", "threshold"])
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_are_told_apart_from_the_target(self, rule: AcceptanceSampler, shape: str) -> None:
+        class Warm(SamplingBatch):
+            def uniforms(self, stream: int, num: int) -> Float[Tensor, "B N"]:
+                return uniforms_like(drawn)[:, :num]
+
+        drawn = draft(shape, with_replacement, DRAFT)
+        sampling = Warm([SamplingParams(temperature=1.0)], [0], [0])
+        verdict = rule(drawn.proposal, TARGET.table[drawn.prefixes].float().log(), sampling)
+        assert not rule.lossless
+        assert p_value(drawn, verdict) < ALPHA
+
+
 class TestProbabilityZero:
     @pytest.mark.parametrize("num_children", [1, 2])
     @pytest.mark.parametrize("sampled", [True, False])
@@ -413,11 +500,19 @@ def enumerated(name: str) -> NDArray[np.float64]:
     return np.array(list(joint.values()))
 
 
+SMALL_TREE = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)]
 DRAFTERS: dict[str, Callable[[], Proposer | None]] = {
     "ngram": lambda: NGram(2, n_max=2, n_min=1),
     "draft_sampled": lambda: DraftModel(toy_draft(), 2),
     "draft_likeliest": lambda: DraftModel(toy_draft(), 2, sample=False),
+    "static_tree_sampled": lambda: DraftModel(toy_draft(), tree="static", paths=SMALL_TREE),
+    "dynamic_tree": lambda: DraftModel(toy_draft(), 5, tree="dynamic", depth=2, top_k=3),
+    "token_recycling": lambda: TokenRecycling(6, top_k=3, depth=2),
+    "lookahead": lambda: Lookahead(3, 2, 2),
+    "suffix": lambda: Suffix(4, offset=2.0),
+    "cascade": lambda: Cascade([NGram(2, n_max=2, n_min=2), DraftModel(toy_draft(), 2)]),
 }
+BY_BLOCK = ("plain", "everything", "greedy")
 
 
 def unchecked(outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
@@ -437,13 +532,15 @@ class Decoded:
 
 
 @lru_cache
-def decoded(drafter: str) -> Decoded:
+def decoded(
+    drafter: str, rule: type[AcceptanceSampler] = Rejection, settings: tuple[str, ...] = (*SETTINGS,)
+) -> Decoded:
     """All settings side by side in the same batches, over one engine that refills its slots."""
-    engine = Engine(toy_target(), DRAFTERS[drafter](), max_batch_size=512, seed=11)
-    names = [name for name in SETTINGS for _ in range(E_RUNS if name != "greedy" else 200)]
+    engine = Engine(toy_target(), DRAFTERS[drafter](), rule(), max_batch_size=512, seed=11)
+    names = [name for name in settings for _ in range(E_RUNS if name != "greedy" else 200)]
     order = np.random.default_rng(0).permutation(len(names))
     requests = [Request(E_PROMPT, SETTINGS[names[i]], names[i]) for i in order]
-    counts = {name: np.zeros(E_VOCAB**E_LENGTH, dtype=np.int64) for name in SETTINGS}
+    counts = {name: np.zeros(E_VOCAB**E_LENGTH, dtype=np.int64) for name in settings}
     accepted = drafted = 0
     for output in unchecked(engine.generate(requests)):
         counts[output.id][int("".join(map(str, output.token_ids)), E_VOCAB)] += 1
@@ -459,10 +556,13 @@ class TestEndToEnd:
     def test_output_has_the_enumerated_distribution(self, drafter: str, setting: str) -> None:
         assert chi_square(decoded(drafter).counts[setting], enumerated(setting)) > ALPHA
 
+    @pytest.mark.parametrize("setting", BY_BLOCK)
+    def test_block_verification(self, setting: str) -> None:
+        assert chi_square(decoded("draft_sampled", Block, BY_BLOCK).counts[setting], enumerated(setting)) > ALPHA
+
     def test_speculation_really_happened(self) -> None:
-        for drafter in DRAFTERS:
-            run = decoded(drafter)
-            assert 0.1 < run.num_accepted / run.num_draft_tokens < 0.9
+        for run in (*map(decoded, DRAFTERS), decoded("draft_sampled", Block, BY_BLOCK)):
+            assert 0.05 < run.num_accepted / run.num_draft_tokens < 0.9
 
     def test_power(self) -> None:
         assert power(E_RUNS, E_VOCAB**E_LENGTH, E_VISIBLE_TV) > 0.95

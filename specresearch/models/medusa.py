@@ -1,0 +1,126 @@
+"""Medusa's heads (arXiv 2401.10774): each predicts one of the tokens after the next from the target's last hidden state."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from specresearch.models.causal_lm import CausalLM
+from specresearch.models.head_files import (
+    WHOLE_MODEL,
+    HeadFiles,
+    lm_head_of,
+    load_tensors,
+    read_head,
+    warn_of_other_base,
+)
+from specresearch.models.loading import ModelNotLoadedError
+
+SAVED_NAME = "medusa_lm_head.safetensors"
+WEIGHTS = (SAVED_NAME, "medusa_lm_head.pt", *WHOLE_MODEL)
+PREFIX = "medusa_head."
+
+
+class MedusaBlock(nn.Module):
+    """x + SiLU(W x + b), at first the identity."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, hidden_size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
+        return x + F.silu(self.linear(x))
+
+
+class MedusaHeads(nn.ModuleList):
+    """Head i, counted from 0, reads what the LM head reads at token t and predicts token t + 2 + i.
+
+    vocab_size: None lets all heads end in the target's LM head (version 2 of the format) instead of one each.
+    base_model: the target whose weights they were trained on.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int | None,
+        num_heads: int = 5,
+        num_layers: int = 1,
+        *,
+        base_model: str | None = None,
+    ) -> None:
+        heads = []
+        for _ in range(num_heads):
+            blocks = [MedusaBlock(hidden_size) for _ in range(num_layers)]
+            own = [] if vocab_size is None else [nn.Linear(hidden_size, vocab_size, bias=False)]
+            heads.append(nn.Sequential(*blocks, *own))
+        super().__init__(heads)
+        self.hidden_size, self.vocab_size, self.num_layers = hidden_size, vocab_size, num_layers
+        self.base_model = base_model
+
+    def forward(self, hidden: Float[Tensor, "*rows H"], lm_head: nn.Module) -> Float[Tensor, "*rows K V"]:
+        """Logits of all K heads. lm_head: the target's, used by heads without one of their own."""
+        outputs = torch.stack([head(hidden) for head in self], dim=-2)
+        return lm_head(outputs) if self.vocab_size is None else outputs
+
+    def check_fit(self, target: CausalLM) -> None:
+        """Raises ValueError when the heads cannot read the target, and warns when they name another one."""
+        width = lm_head_of(target).in_features
+        if self.hidden_size != width or self.vocab_size not in (None, target.vocab_size):
+            raise ValueError(
+                f"the Medusa heads are for hidden states of {self.hidden_size} and {self.vocab_size or 'any number of'} tokens, "
+                f"and the target has {width} and {target.vocab_size}; use heads of this target"
+            )
+        warn_of_other_base("the Medusa heads", self.base_model, target.name)
+
+    @classmethod
+    def from_pretrained(cls, checkpoint: str, *, revision: str | None = None) -> "MedusaHeads":
+        """Load by folder, hub id or zoo name: Medusa-1, version 2, what `save` wrote, or the heads inside a Medusa-2 model.
+
+        Heads and layers are counted by their tensors, because published configs are wrong about them. The heads of a Medusa-2
+        model belong to its own fine-tuned weights, so they count it as their base model.
+        """
+        files = read_head(checkpoint, WEIGHTS, revision=revision, prefix=PREFIX)
+        is_whole = any(key.startswith(PREFIX) for key in files.tensors)
+        tensors = {key.removeprefix(PREFIX): value for key, value in files.tensors.items()}
+        with torch.device("meta"):
+            heads = _empty_like(files, tensors)
+        heads.base_model = checkpoint if is_whole else files.config.get("base_model_name_or_path")
+        load_tensors(heads, checkpoint, tensors)
+        return heads
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json and medusa_lm_head.safetensors, in the published layout."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        config = {
+            "medusa_num_heads": len(self),
+            "medusa_num_layers": self.num_layers,
+            "base_model_name_or_path": self.base_model,
+            "version": "1" if self.vocab_size is not None else "2",
+        }
+        (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file({key: value.contiguous() for key, value in self.state_dict().items()}, path / SAVED_NAME)
+
+
+def _empty_like(files: HeadFiles, tensors: dict[str, Tensor]) -> MedusaHeads:
+    """As many heads and layers as there are tensors. Raises ModelNotLoadedError when the file holds no heads."""
+    blocks = [re.fullmatch(r"(\d+)\.(\d+)\.linear\.weight", key) for key in tensors]
+    places = [(int(match[1]), int(match[2])) for match in blocks if match]
+    if not places:
+        raise ModelNotLoadedError(
+            f"{files.name!r} holds no Medusa heads: none of its tensors is called 0.0.linear.weight or {PREFIX}0.0.linear.weight"
+        )
+    num_heads, num_layers = max(head for head, _ in places) + 1, max(layer for _, layer in places) + 1
+    own = tensors.get(f"0.{num_layers}.weight")
+    version = files.config.get("version")
+    if version is not None and str(version) == "2" and own is not None:
+        raise ModelNotLoadedError(f"{files.name!r}: version=2 has no LM heads, and there is 0.{num_layers}.weight")
+    first = tensors[f"{places[0][0]}.{places[0][1]}.linear.weight"]
+    return MedusaHeads(first.shape[1], None if own is None else own.shape[0], num_heads, num_layers)

@@ -1,0 +1,320 @@
+"""Drafts through the slot cache, batched and ragged, against the same head computed from scratch for every node."""
+
+import copy
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import VOCAB, build
+from torch import Tensor
+
+from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch.batch import Batch, RequestState
+from specresearch.metrics import StepRecord
+from specresearch.models.eagle import EagleHead
+from specresearch.models.head_files import EagleFormat
+from specresearch.proposal import Proposal
+from specresearch.proposers import Eagle, Eagle3
+
+H, LAYERS = 16, 4
+TARGET: Any = build("llama", seed=1, num_hidden_layers=LAYERS)
+PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
+CAPTURED = (1, 2, 3)
+SHAPES: dict[str, dict[str, Any]] = {
+    "chain": {"tree": "chain", "num_draft_tokens": 3, "sample": False},
+    "static": {"tree": "static", "paths": [[0], [1], [2], [0, 0], [1, 1], [1, 0], [1, 1, 0]]},
+    "dynamic": {"tree": "dynamic", "num_draft_tokens": 8, "depth": 3, "top_k": 3},
+}
+
+
+@pytest.fixture
+def target() -> CausalLM:
+    return CausalLM(copy.deepcopy(TARGET), max_len=40, prefill_chunk=4)
+
+
+def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> EagleHead:
+    """Random weights, drawn large enough that a wrong feature shows."""
+    format = EagleFormat(
+        version,
+        copy.deepcopy(TARGET.config),
+        fc_width=(2 if version == 1 else len(CAPTURED)) * H,
+        draft_vocab_size=None if version == 1 else draft_vocab_size,
+        **settings,
+    )
+    head = EagleHead.of(format).double()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 1.5 / parameter.shape[-1] ** 0.5)
+    if draft_vocab_size < VOCAB:
+        head.target_ids = torch.randperm(VOCAB, generator=generator)[:draft_vocab_size]
+    return head
+
+
+def make_proposer(version: int, head: EagleHead | None = None, **settings: Any) -> Eagle:
+    if version == 1:
+        return Eagle(head or make_head(1), **settings)
+    return Eagle3(head or make_head(3, draft_vocab_size=12), layer_ids=CAPTURED, **settings)
+
+
+class FromScratch:
+    """Logits after committed tokens and drafts, without a cache: the head on the true features, then on its own."""
+
+    def __init__(self, head: EagleHead) -> None:
+        self.head = copy.deepcopy(head).double()
+        self.head.format.layer._attn_implementation = "eager"
+        self.embedding, self.lm_head = (
+            TARGET.get_input_embeddings(),
+            self.head.lm_head or TARGET.get_output_embeddings(),
+        )
+        self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Tensor, Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def after(self, tokens: Sequence[int], drafts: Sequence[int] = ()) -> Tensor:
+        return self._after(tuple(tokens), tuple(drafts))[0]
+
+    def _after(self, tokens: tuple[int, ...], drafts: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        key = (tokens, drafts)
+        if key not in self.known:
+            if drafts:
+                _, features, fed_back = self._after(tokens, drafts[:-1])
+                features = torch.cat([features, fed_back], dim=1)
+            else:
+                output = TARGET.model(torch.tensor([tokens[:-1]]), output_hidden_states=True)
+                wanted = [output.last_hidden_state]
+                if self.head.format.version == 3:
+                    wanted = [output.hidden_states[k] for k in CAPTURED]
+                features = self.head.fuse(wanted)
+            self.known[key] = self._last(torch.tensor([[*tokens[1:], *drafts]]), features)
+        return self.known[key]
+
+    def _last(self, ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        num = ids.shape[1]
+        mask = torch.full((1, 1, num, num), float("-inf"), dtype=torch.float64).triu(1)
+        out = self.head(self.embedding(ids), features, torch.arange(num)[None], attention_mask=mask)[:, -1:]
+        logits = self.lm_head(self.head.readable(out))[0, 0]
+        if self.head.target_ids is not None:
+            whole = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
+            logits = whole.index_copy(0, self.head.target_ids, logits)
+        return logits, features, self.head.fed_back(out)
+
+
+class Watched:
+    """Remembers what a proposer proposed, and behind which tokens."""
+
+    def __init__(self, proposer: Eagle) -> None:
+        self.proposer, self.seen = proposer, []
+        self.original = proposer.propose
+        proposer.propose = self.propose
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = self.original(batch, budget)
+        self.seen.append(([tuple(row.tokens) for row in batch.rows], list(budget), proposal))
+        return proposal
+
+
+class Pattern:
+    """Budgets that change from step to step and from row to row."""
+
+    def __init__(self, *pattern: int) -> None:
+        self.pattern, self.num_steps = pattern, 0
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [self.pattern[(self.num_steps + b) % len(self.pattern)] for b in range(len(batch))]
+
+    def observe(self, record: StepRecord) -> None:
+        self.num_steps += 1
+
+
+def decode(engine: Engine, **sampling: Any) -> list[RequestOutput]:
+    params = [SamplingParams(max_new_tokens=6 + i, **sampling) for i in range(len(PROMPTS))]
+    requests = [Request(p, s, str(i)) for i, (p, s) in enumerate(zip(PROMPTS, params, strict=True))]
+    return sorted(engine.generate(requests), key=lambda output: int(output.id))
+
+
+@lru_cache
+def plain() -> list[tuple[int, ...]]:
+    return [
+        output.token_ids for output in decode(Engine(CausalLM(copy.deepcopy(TARGET), max_len=40), max_batch_size=3))
+    ]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("version", [1, 3])
+def test_every_draft_is_what_the_head_says_from_scratch(target: CausalLM, version: int, shape: str) -> None:
+    """After acceptance, refusal, steps without drafts and reuse of slots, at uneven lengths; and the output is the target's."""
+    proposer = make_proposer(version, **SHAPES[shape])
+    watched = Watched(proposer)
+    engine = Engine(target, proposer, controller=Pattern(8, 0, 5, 0, 2), max_batch_size=3)
+    assert proposer.model is not None
+    scratch = FromScratch(proposer.model.head)
+    assert [output.token_ids for output in decode(engine)] == plain()
+    num_checked = 0
+    for contexts, budget, proposal in watched.seen:
+        ancestors = proposal.topology.ancestors
+        assert proposal.draft_probs is None
+        for b, tokens in enumerate(contexts):
+            assert int(proposal.lengths[b]) == (1 if len(tokens) == 1 else budget[b] + 1)
+            for node in range(1, int(proposal.lengths[b])):
+                path = proposal.token_ids[b, ancestors[b % len(ancestors), node]].tolist()[1:]
+                q = scratch.after(tokens, path[:-1]).softmax(-1)
+                assert proposal.scores is not None
+                assert float(proposal.scores[b, node]) == pytest.approx(float(q[path[-1]]), rel=1e-4, abs=1e-9)
+                if shape == "chain":
+                    assert path[-1] == int(q.argmax())
+                num_checked += 1
+    assert num_checked > 30
+    assert not proposer._waiting
+    assert proposer.model.lengths == [0, 0, 0]
+
+
+def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> None:
+    proposer = make_proposer(1, **SHAPES["chain"])
+    watched = Watched(proposer)
+    decode(Engine(target, proposer, max_batch_size=3))
+    assert proposer.model is not None
+    scratch = FromScratch(proposer.model.head)
+    contexts, _, proposal = watched.seen[1]
+    assert proposal.scores is not None
+    wrong = [scratch.after((0, *tokens[1:])).softmax(-1)[proposal.token_ids[b, 1]] for b, tokens in enumerate(contexts)]
+    assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(wrong)) > 1e-3
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_sampled_chain_reports_the_distribution_it_was_drawn_from(target: CausalLM, version: int) -> None:
+    proposer = make_proposer(version, tree="chain", num_draft_tokens=3)
+    assert proposer.kind.sampled
+    watched = Watched(proposer)
+    decode(Engine(target, proposer, max_batch_size=3), temperature=0.8, top_k=6)
+    assert proposer.model is not None
+    scratch = FromScratch(proposer.model.head)
+    for contexts, _, proposal in watched.seen:
+        assert (proposal.draft_probs is None) == (proposal.topology.num_nodes == 1)
+        for b, tokens in enumerate(contexts):
+            for node in range(int(proposal.lengths[b]) - 1):
+                assert proposal.draft_probs is not None
+                logits = scratch.after(tokens, proposal.token_ids[b, 1 : node + 1].tolist()) / 0.8
+                logits = logits.masked_fill(logits < logits.topk(6).values[-1], float("-inf"))
+                torch.testing.assert_close(proposal.draft_probs[b, node], logits.softmax(-1), rtol=1e-4, atol=1e-9)
+                assert proposal.draft_probs[b, node, proposal.token_ids[b, node + 1]] > 0
+
+
+@pytest.mark.parametrize("shape", ["static", "dynamic"])
+def test_trees_are_point_masses_at_every_temperature(target: CausalLM, shape: str) -> None:
+    proposer = make_proposer(1, **SHAPES[shape])
+    assert not proposer.kind.sampled
+    watched = Watched(proposer)
+    decode(Engine(target, proposer, max_batch_size=3), temperature=1.0)
+    assert all(proposal.draft_probs is None for _, _, proposal in watched.seen)
+
+
+def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM) -> None:
+    proposer = make_proposer(3, **SHAPES["dynamic"])
+    watched = Watched(proposer)
+    decode(Engine(target, proposer, max_batch_size=3))
+    assert proposer.model is not None
+    known = set(proposer.model.target_ids.tolist()) if proposer.model.target_ids is not None else set()
+    assert len(known) == 12
+    for _, _, proposal in watched.seen:
+        drafted = proposal.token_ids[proposal.acceptable][1:]
+        roots = proposal.token_ids[:, 0].tolist()
+        assert set(drafted.tolist()) <= known | set(roots)
+
+
+def rigged() -> tuple[CausalLM, EagleHead]:
+    """A target whose hidden state is the last token's embedding, and a head that therefore knows the next one."""
+    model = copy.deepcopy(TARGET)
+    head = make_head(1)
+    with torch.no_grad():
+        embedding = model.get_input_embeddings().weight
+        embedding.div_(embedding.pow(2).mean(-1, keepdim=True).sqrt())  # so that the final norm changes nothing
+        for layer in [*model.model.layers, *head.layers]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        head.fc.weight.copy_(torch.eye(H, 2 * H))
+    return CausalLM(model, max_len=40), head
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
+    target, head = rigged()
+    proposer = make_proposer(1, head, tree="chain", num_draft_tokens=4)
+    for output in decode(Engine(target, proposer, max_batch_size=3), temperature=temperature):
+        counts = output.record.counts
+        assert counts.num_accepted_tokens == counts.num_draft_tokens > 0
+
+
+def test_a_tree_of_a_head_that_is_right_holds_the_whole_path() -> None:
+    target, head = rigged()
+    proposer = make_proposer(1, head, tree="static", paths=[[0], [1], [0, 0], [0, 0, 0]])
+    for output, prompt in zip(decode(Engine(target, proposer, max_batch_size=3)), PROMPTS, strict=True):
+        without_drafts = 1 if len(prompt) == 1 else 0
+        steps = without_drafts + -(-(len(output.token_ids) - without_drafts) // 4)
+        assert output.record.counts.num_target_forwards == steps
+    for output in decode(Engine(target, make_proposer(1, head, **SHAPES["dynamic"]), max_batch_size=3)):
+        assert output.record.counts.accepted[0] == output.record.counts.reached[0] > 0
+
+
+def test_a_prompt_of_one_token_drafts_from_its_second_step(target: CausalLM) -> None:
+    proposer = make_proposer(1, **SHAPES["chain"])
+    watched = Watched(proposer)
+    list(Engine(target, proposer).generate([(5,)], SamplingParams(max_new_tokens=6)))
+    assert [int(proposal.lengths[0]) > 1 for _, _, proposal in watched.seen][:2] == [False, True]
+
+
+def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
+    proposer = make_proposer(3, **SHAPES["dynamic"])
+    engine = Engine(target, proposer, max_batch_size=3)
+    outputs = engine.generate([Request(p, SamplingParams(max_new_tokens=5 + i)) for i, p in enumerate(PROMPTS)])
+    next(outputs)
+    assert proposer._waiting
+    engine.abort()
+    assert not proposer._waiting
+    assert proposer.model is not None
+    assert proposer.model.lengths == [0, 0, 0]
+
+
+def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
+    proposer = make_proposer(1, **SHAPES["chain"])
+    Engine(target, proposer)
+    first = proposer.model
+    Engine(target, proposer)
+    assert proposer.model is first
+    Engine(CausalLM(copy.deepcopy(TARGET)), proposer)
+    assert proposer.model is not first
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: Eagle(), "names no EAGLE head"),
+        (lambda: Eagle(make_head(3), **SHAPES["chain"]), "EAGLE-3 head; use proposer=eagle3"),
+        (lambda: Eagle3(make_head(1), **SHAPES["chain"]), "is an EAGLE-1 head; use proposer=eagle$"),
+        (lambda: Eagle(make_head(1), tree="bush"), "choose one of chain, static, dynamic"),
+        (lambda: Eagle(make_head(1), 0), "must be at least 1"),
+        (lambda: make_proposer(3, tree="static", paths=[[12]] + [[i] for i in range(12)]), "the vocabulary 12 tokens"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Engine(target, make())
+
+
+def test_state_of_rows_without_features(target: CausalLM) -> None:
+    """A batch in which no row has a hidden state yet, and one in which some have."""
+    proposer = make_proposer(1, **SHAPES["dynamic"])
+    engine = Engine(target, proposer, max_batch_size=2)
+    rows = [RequestState(Request(p), slot, 3, frozenset(), 40) for slot, p in enumerate([(5,), (6,)])]
+    batch = Batch(rows, torch.device("cpu"), VOCAB)
+    proposer.start(rows, None)
+    assert proposer.propose(batch, [8, 8]).token_ids.shape == (2, 1)
+    rows[1].tokens = [1, 2, 6]
+    output = engine.target.extend((0, 1), [[], [1, 2]], want_logits=False, hidden_layers=proposer.hidden_layers)
+    proposer.start(rows, output)
+    proposal = proposer.propose(Batch(rows, torch.device("cpu"), VOCAB), [8, 8])
+    assert proposal.lengths.tolist() == [1, 9]
+    assert proposer.model is not None
+    assert proposer.model.lengths == [0, 2]

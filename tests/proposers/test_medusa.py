@@ -1,0 +1,201 @@
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from tiny_models import VOCAB, build
+
+from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch.batch import Batch
+from specresearch.metrics import StepRecord
+from specresearch.models.medusa import MedusaHeads
+from specresearch.proposal import Proposal
+from specresearch.proposers import Medusa
+from specresearch.proposers.medusa import FADE, likeliest_paths
+from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE
+from specresearch.proposers.tree import StaticTree
+
+H = 16
+TARGET: Any = build("llama", seed=1)
+PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
+PATHS = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 2]]
+
+
+@pytest.fixture
+def target() -> CausalLM:
+    return CausalLM(copy.deepcopy(TARGET), max_len=40, prefill_chunk=4)
+
+
+def make_heads(num_heads: int = 3, own: bool = True) -> MedusaHeads:
+    heads = MedusaHeads(H, VOCAB if own else None, num_heads).double()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in heads.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 3)
+    return heads
+
+
+class Budgets:
+    """Another budget in every step and row."""
+
+    def __init__(self, *pattern: int | None) -> None:
+        self.pattern, self.num_steps = pattern, 0
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [self.pattern[(self.num_steps + b) % len(self.pattern)] for b in range(len(batch))]
+
+    def observe(self, record: StepRecord) -> None:
+        self.num_steps += 1
+
+
+def decode(engine: Engine, prompts: Sequence[Sequence[int]] = PROMPTS, **sampling: Any) -> list[RequestOutput]:
+    params = [SamplingParams(max_new_tokens=6 + i, **sampling) for i in range(len(prompts))]
+    requests = [Request(p, s, str(i)) for i, (p, s) in enumerate(zip(prompts, params, strict=True))]
+    return sorted(engine.generate(requests), key=lambda output: int(output.id))
+
+
+def watch(proposer: Medusa) -> list[tuple[list[list[int]], list[int], Proposal]]:
+    """Fills as the proposer is asked: the tokens of every row, the budget, the proposal."""
+    seen, original = [], proposer.propose
+
+    def propose(batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = original(batch, budget)
+        seen.append(([list(row.tokens) for row in batch.rows], list(budget), proposal))
+        return proposal
+
+    proposer.propose = propose
+    return seen
+
+
+@torch.no_grad()
+def head_logits(heads: MedusaHeads, tokens: Sequence[int]) -> torch.Tensor:
+    """What the heads say at the token before the last, by a plain pass of the target."""
+    hidden = TARGET.model(torch.tensor([tokens[:-1]])).last_hidden_state[:, -1]
+    return heads(hidden, TARGET.get_output_embeddings())[0]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own_lm_heads", "version_2"])
+def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: bool) -> None:
+    """Whatever was accepted, refused or left undrafted before, and in reused slots; the output is the target's."""
+    plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
+    heads = make_heads(own=own)
+    proposer = Medusa(heads, paths=PATHS)
+    seen = watch(proposer)
+    engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
+    assert [output.token_ids for output in decode(engine)] == plain
+    paths = [tuple(path) for path in sorted(PATHS, key=lambda path: (len(path), path))]
+    num_checked = 0
+    for contexts, budget, proposal in seen:
+        assert proposal.draft_probs is None
+        assert (
+            proposal.token_ids.shape[1]
+            == max([b for b, t in zip(budget, contexts, strict=True) if len(t) > 1] or [0]) + 1
+        )
+        for b, tokens in enumerate(contexts):
+            assert int(proposal.lengths[b]) == (1 if len(tokens) == 1 else budget[b] + 1)
+            if int(proposal.lengths[b]) == 1:
+                continue
+            logits = head_logits(heads, tokens)
+            for node in range(1, int(proposal.lengths[b])):
+                path = paths[node - 1]
+                parent = int(proposal.topology.parents[0, node])
+                assert path[:-1] == ((), *paths)[parent]
+                own_logits = logits[len(path) - 1]
+                token = int(own_logits.argsort(descending=True)[path[-1]])
+                assert int(proposal.token_ids[b, node]) == token
+                assert proposal.scores is not None
+                assert float(proposal.scores[b, node]) == pytest.approx(float(own_logits.softmax(-1)[token]), rel=1e-4)
+                num_checked += 1
+    assert num_checked > 30
+    assert not proposer._known
+
+
+def rigged() -> tuple[CausalLM, MedusaHeads]:
+    """A target that goes round its vocabulary in fixed steps, whatever came before, and heads that know it."""
+    model: Any = build("llama", hidden_size=32, num_attention_heads=4, num_key_value_heads=4)
+    heads = MedusaHeads(32, VOCAB, 4).double()
+    step = torch.eye(VOCAB, 32, dtype=torch.float64).roll(7, 0)  # from token t to t + 7
+    with torch.no_grad():
+        model.get_input_embeddings().weight.copy_(torch.eye(VOCAB, 32))
+        model.get_output_embeddings().weight.copy_(step)
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        for i, head in enumerate(cast(list[Any], heads)):
+            head[-1].weight.copy_(torch.eye(VOCAB, 32).roll(7 * (i + 2), 0))
+    return CausalLM(model, max_len=40), heads
+
+
+ROUND = [tuple((begin + 7 * i) % VOCAB for i in range(num)) for begin, num in ((4, 1), (0, 5), (9, 2), (30, 7))]
+
+
+def test_heads_that_are_right_are_always_accepted() -> None:
+    target, heads = rigged()
+    engine = Engine(target, Medusa(heads, paths=[[0], [1], [0, 0], [0, 0, 0]]), max_batch_size=3)
+    for output, prompt in zip(decode(engine, ROUND), ROUND, strict=True):
+        num = len(output.token_ids)
+        assert output.token_ids == tuple((prompt[-1] + 7 * (i + 1)) % VOCAB for i in range(num))
+        without_drafts = 1 if len(prompt) == 1 else 0
+        assert output.record.counts.num_target_forwards == without_drafts + -(-(num - without_drafts) // 4)
+
+
+def test_negative_control_heads_off_by_one_are_never_accepted() -> None:
+    target, heads = rigged()
+    for head in cast(list[Any], heads):
+        head[-1].weight.data.copy_(head[-1].weight.roll(7, 0))
+    for output in decode(Engine(target, Medusa(heads, paths=[[0]]), max_batch_size=3), ROUND):
+        assert output.record.counts.num_accepted_tokens == 0 < output.record.counts.num_draft_tokens
+
+
+def test_penalties_shape_the_drafts_too(target: CausalLM) -> None:
+    plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3), repetition_penalty=1.3)]
+    outputs = decode(Engine(target, Medusa(make_heads(), 9), max_batch_size=3), repetition_penalty=1.3)
+    assert [output.token_ids for output in outputs] == plain
+
+
+class TestTheDefaultTree:
+    @pytest.mark.parametrize(("num_heads", "num_nodes"), [(5, 63), (3, 20), (4, 1)])
+    def test_holds_the_likeliest_nodes_of_all(self, num_heads: int, num_nodes: int) -> None:
+        chances: dict[tuple[int, ...], float] = {(): 1.0}
+        for i in range(num_heads):
+            longer = {path: chance for path, chance in chances.items() if len(path) == i}
+            for path, chance in longer.items():
+                chances |= {(*path, r): chance * p * FADE**i for r, p in enumerate(TYPICAL_RANK_ACCEPTANCE)}
+        paths = likeliest_paths(num_heads, num_nodes)
+        assert len(set(paths)) == num_nodes
+        best = sorted((chance for path, chance in chances.items() if path), reverse=True)[:num_nodes]
+        assert sorted((chances[path] for path in paths), reverse=True) == pytest.approx(best)
+        StaticTree.from_paths(paths)
+
+    def test_one_head_has_no_more_than_its_ranks(self, target: CausalLM) -> None:
+        proposer = Medusa(make_heads(1))
+        Engine(target, proposer)
+        assert proposer.num_draft_tokens == len(TYPICAL_RANK_ACCEPTANCE)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: Medusa(), "names no Medusa heads"),
+        (lambda: Medusa(make_heads(2), paths=PATHS), "3 levels and rank 2, and there are 2 heads"),
+        (lambda: Medusa(make_heads(), paths=[[i] for i in range(40)]), "rank 39.* 31 tokens"),
+        (lambda: Medusa(MedusaHeads(8, None)), "use heads of this target"),
+        (lambda: Medusa(make_heads(), 0), "must be at least 1"),
+        (lambda: Medusa(make_heads(), paths=[[0, 0]]), "has no parent"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Engine(target, make())
+
+
+def test_heads_and_paths_from_files(target: CausalLM, tmp_path: Path) -> None:
+    make_heads().save(tmp_path / "heads")
+    (tmp_path / "tree.json").write_text(json.dumps({"paths": PATHS}))
+    proposer = Medusa(str(tmp_path / "heads"), paths=str(tmp_path / "tree.json"))
+    assert proposer.num_draft_tokens == len(PATHS)
+    plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
+    assert [output.token_ids for output in decode(Engine(target, proposer, max_batch_size=3))] == plain

@@ -1,0 +1,88 @@
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from specresearch.proposers.suffix_trie import SuffixTrie
+
+
+def random_texts(alphabet: int, sizes: Sequence[int], seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, alphabet, (size,), generator=generator).tolist() for size in sizes]
+
+
+def followers_by_scan(texts: Sequence[Sequence[int]], run: Sequence[int]) -> Counter[int]:
+    """What stands behind each occurrence of a run, from scratch."""
+    size = len(run)
+    return Counter(
+        text[i + size] for text in texts for i in range(len(text) - size) if list(text[i : i + size]) == list(run)
+    )
+
+
+def followers(trie: SuffixTrie, run: Sequence[int]) -> dict[int, float] | None:
+    place = trie._find(run)
+    return None if place is None else {f.token: f.probability for f in trie.followers(place)}
+
+
+@pytest.mark.parametrize("alphabet", [1, 2, 3, 8])
+def test_counts_equal_a_scan(alphabet: int) -> None:
+    """After every text, for every run that occurs, up to the depth that is counted."""
+    max_depth, texts = 5, random_texts(alphabet, (1, 17, 2, 30, 3))
+    trie = SuffixTrie(max_depth)
+    for number, text in enumerate(texts, start=1):
+        for begin in range(0, len(text), 4):
+            trie.extend(text[begin : begin + 4])
+        trie.end()
+        known = texts[:number]
+        for run in {tuple(t[i : i + n]) for t in known for n in range(1, max_depth) for i in range(len(t) - n + 1)}:
+            counted = followers_by_scan(known, run)
+            total = sum(counted.values())
+            assert followers(trie, run) == {token: count / total for token, count in counted.items()}
+
+
+def test_what_occurred_once_goes_on_below_the_depth_that_is_counted() -> None:
+    trie, text = SuffixTrie(2), list(range(20))
+    trie.extend(text)
+    assert followers(trie, text[3:15]) == {15: 1.0}
+
+
+@pytest.mark.parametrize("alphabet", [2, 4, 12])
+def test_the_longest_match_equals_a_rescan(alphabet: int) -> None:
+    (text,) = random_texts(alphabet, (150,), seed=alphabet)
+    trie = SuffixTrie(8)
+    for end in range(1, len(text) + 1):
+        trie.extend(text[end - 1 : end])
+        known = text[:end]
+        right = max((n for n in range(min(6, end) + 1) if n == 0 or followers_by_scan([known], known[-n:])), default=0)
+        place, length = trie.longest_match(known[-6:])
+        assert length == right
+        if length:
+            found = {f.token: f.probability for f in trie.followers(place)}
+            assert found == followers(trie, known[-length:])
+
+
+def test_runs_do_not_reach_from_one_text_to_the_next() -> None:
+    trie = SuffixTrie(4)
+    for text in ([1, 2], [3, 4], [1, 2], [3, 4]):
+        trie.extend(text)
+        trie.end()
+    assert followers(trie, [2]) == {}
+    assert followers(trie, [2, 3]) is None
+    assert trie.longest_match([1, 2]) == (0, 0)
+
+
+def test_those_met_last_come_first() -> None:
+    trie = SuffixTrie(4)
+    trie.extend([7, 1, 7, 2, 7, 3, 7])
+    place, length = trie.longest_match([7])
+    assert [f.token for f in trie.followers(place)] == [3, 2, 1]
+    assert length == 1
+
+
+def test_only_what_repeats_costs_nodes() -> None:
+    trie = SuffixTrie(32)
+    trie.extend(range(1000))
+    assert trie.num_nodes == 1001
+    trie.extend([5] * 1000)
+    assert trie.num_nodes < 3000
