@@ -131,7 +131,7 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
     [
         ("dataset=nope", "there is no dataset=nope; available: cnndm, gsm8k"),
         ("target=nope", "there is no target=nope; available: "),
-        ("+proposer=nope", "there is no proposer=nope; available: draft_model, ngram"),
+        ("+proposer=nope", "there is no proposer=nope; available: cascade, draft_model"),
         ("nope=1", "there is no key 'nope' here"),
         ("+nope=1", "unknown key 'nope'"),
         ("+sampling.nope=1", "unexpected keyword argument 'nope'"),

@@ -10,8 +10,10 @@ single-threaded: unlike operators split over the cores, this keeps its speed whe
 import argparse
 import json
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,24 +92,27 @@ class Trainer:
         torch.set_num_threads(1)
         self.pool = ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,))
 
-    def step(self, rows: Rows, factor: float) -> Float[Tensor, "rows length_minus_one"]:
-        """One update with the learning rates times `factor`; returns the loss in nats of every token but each row's first."""
+    def step(
+        self, rows: Rows, factor: float, others: Sequence[Callable[[], Part]] = ()
+    ) -> Float[Tensor, "rows length_minus_one"]:
+        """One update with the learning rates times `factor`; returns the loss in nats of every token but each row's first.
+
+        others: more of what the update shall lower, each a micro-batch.
+        """
         size = max(1, MICRO_TOKENS // rows.ids.shape[1])
         starts = range(0, len(rows.ids), size)
         cuts = [Rows(rows.ids[a : a + size], rows.kinds[a : a + size], rows.weights[a : a + size]) for a in starts]
-        parts = self.pool.map(self._part, cuts)
-        first = next(parts)
-        summed, losses = list(first.gradients), [first.losses]
-        for part in parts:
+        parts = list(self.pool.map(lambda part: part(), [*(partial(self._part, cut) for cut in cuts), *others]))
+        summed = list(parts[0].gradients)
+        for part in parts[1:]:
             torch._foreach_add_(summed, part.gradients)
-            losses.append(part.losses)
         for parameter, gradient in zip(self.parameters, summed, strict=True):
             parameter.grad = gradient
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimiser, base in zip(self.optimisers, self.base_rates, strict=True):
             optimiser.param_groups[0]["lr"] = base * factor
         list(self.pool.map(lambda optimiser: optimiser.step(), self.optimisers))
-        return torch.cat(losses)
+        return torch.cat([part.losses for part in parts[: len(cuts)]])
 
     def _part(self, rows: Rows) -> Part:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
