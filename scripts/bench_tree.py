@@ -173,7 +173,8 @@ def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
     )
     dtype = loading.resolve_dtype("auto", str(device))
     with torch.device(device):
-        model = LlamaForCausalLM(config).to(dtype)
+        model = LlamaForCausalLM(config)
+    model.to(dtype=dtype)  # pyright: ignore[reportCallIssue]
     target = CausalLM(model, max_len=64, self_test=False)
     rows, generator = 8, torch.Generator().manual_seed(0)
     target.allocate(rows, NUM_NODES)

@@ -208,7 +208,9 @@ def main() -> None:
             run_ours(Engine(target, DraftModel(draft, 5)), num),
             run_theirs(library, num, assistant_model=assistant),
         ),
-        Comparison("n-gram (10), batch 8", run_ours(Engine(target, NGram(10, n_min=1), max_batch_size=8), num), lookup, group=8),
+        Comparison(
+            "n-gram (10), batch 8", run_ours(Engine(target, NGram(10, n_min=1), max_batch_size=8), num), lookup, group=8
+        ),
     ]
     table = Table(
         "setting",

@@ -52,11 +52,11 @@ def measure(run: Path) -> Measured:
     if not file.is_file():
         raise ValueError(f"run={run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
     steps = pd.read_parquet(file)
-    drafted = steps[(steps.side == METHOD) & (steps.num_nodes > 1)]
+    drafted = steps.loc[(steps["side"] == METHOD) & (steps["num_nodes"] > 1)]
     if drafted.empty:
         raise ValueError(f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static")
     accepted, visits = _by_rank(drafted)
-    depth = drafted.draft_depth.map(max)
+    depth = drafted["draft_depth"].map(max)
     times = steps.groupby("num_nodes").verify.agg(["median", "size"])
     if len(times) == 1:
         raise ValueError(f"run={run} verified only passes of {times.index[0]} nodes; a time per node needs two sizes")
@@ -65,7 +65,7 @@ def measure(run: Path) -> Measured:
     return Measured(
         tuple((accepted / np.maximum(visits, 1)).tolist()),
         tuple(visits.tolist()),
-        float(drafted.propose.sum() / depth.sum()),
+        float(drafted["propose"].sum() / depth.sum()),
         float(base),
         max(float(slope), 0.0),
     )
@@ -74,12 +74,13 @@ def measure(run: Path) -> Measured:
 def _by_rank(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Accepted children and visited nodes by rank; a chain's drafts have rank 0."""
     pairs: list[tuple[Sequence[int], Sequence[int]]] = []
-    for row in steps.itertuples():
-        if row.num_children is None:
-            for num, depth in zip(row.num_accepted_tokens, row.draft_depth, strict=True):
+    names = ("accepted_ranks", "num_children", "num_accepted_tokens", "draft_depth")
+    for ranks, children, accepted_tokens, depths in zip(*(steps[name] for name in names), strict=True):
+        if children is None:
+            for num, depth in zip(accepted_tokens, depths, strict=True):
                 pairs.append(([0] * num, [1] * min(num + 1, depth)))
         else:
-            pairs.extend(zip(row.accepted_ranks, row.num_children, strict=True))
+            pairs.extend(zip(ranks, children, strict=True))
     most = max((max(children, default=0) for _, children in pairs), default=0)
     accepted, visits = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
     for ranks, children in pairs:

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -20,14 +21,14 @@ def node_acceptance(run: Path) -> pd.DataFrame:
     if not file.is_file():
         raise ValueError(f"{run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
     steps = pd.read_parquet(file)
-    trees = steps[(steps.side == METHOD) & steps.num_children.notna()]
+    trees = steps.loc[(steps["side"] == METHOD) & steps["num_children"].notna()]
     if trees.empty:
         raise ValueError(
             f"the drafts of {run} are chains; measure with a proposer that grows trees (proposer.tree=static)"
         )
     reached: Counter[tuple[int, ...]] = Counter()
     accepted: Counter[tuple[int, ...]] = Counter()
-    for rows in zip(trees.accepted_ranks, trees.num_children, strict=True):
+    for rows in zip(trees["accepted_ranks"], trees["num_children"], strict=True):
         for ranks, children in zip(*rows, strict=True):
             path = tuple(int(rank) for rank in ranks)
             for depth, num in enumerate(children):
@@ -48,17 +49,19 @@ def node_acceptance(run: Path) -> pd.DataFrame:
 
 def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
     """The tree, a node's area by how often it was accepted and its colour by how often when it could be."""
-    shown = nodes[nodes.depth <= max_depth]
-    places = _layout([(), *shown.path])
-    for path in shown.path:
+    shown = nodes.loc[nodes["depth"] <= max_depth]
+    paths = list(shown["path"])
+    places = _layout([(), *paths])
+    for path in paths:
         (x, y), (x0, y0) = places[path], places[path[:-1]]
         axes.plot([x0, x], [y0, y], color="0.8", linewidth=1, zorder=1)
-    areas = 20 + 700 * shown.accepted / max(int(shown.accepted.max()), 1)
-    xs, ys = zip(*(places[path] for path in shown.path), strict=True)
-    drawn = axes.scatter(xs, ys, s=areas, c=shown.rate, cmap="viridis", vmin=0, vmax=1, zorder=2)
+    accepted = shown["accepted"].to_numpy()
+    areas = 20 + 700 * accepted / max(int(accepted.max()), 1)
+    xs, ys = zip(*(places[path] for path in paths), strict=True)
+    drawn = axes.scatter(xs, ys, s=areas, c=shown["rate"].to_numpy(), cmap="viridis", vmin=0, vmax=1, zorder=2)
     axes.scatter(*places[()], s=80, color="black", zorder=2)
-    axes.set_yticks([-depth for depth in range(max_depth + 1) if depth <= int(shown.depth.max())])
-    axes.set_yticklabels([str(-int(tick)) for tick in axes.get_yticks()])
+    depths = range(max(map(len, paths)) + 1)
+    axes.set_yticks([-depth for depth in depths], [str(depth) for depth in depths])
     axes.set_ylabel("depth")
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
@@ -68,19 +71,21 @@ def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
 
 def draw_by_rank(nodes: pd.DataFrame, axes: Axes) -> None:
     """How often the child of each rank was the accepted one, over all nodes that had it."""
-    totals = nodes.groupby("rank")[["accepted", "reached"]].sum()
-    axes.bar(totals.index, totals.accepted / totals.reached, color="tab:blue")
-    axes.set_xticks(totals.index)
+    rank = nodes["rank"].to_numpy()
+    accepted, reached = (np.bincount(rank, nodes[name].to_numpy()) for name in ("accepted", "reached"))
+    axes.bar(np.arange(len(reached)), accepted / np.maximum(reached, 1), color="tab:blue")
+    axes.set_xticks(np.arange(len(reached)))
     axes.set_xlabel("rank of the child")
     axes.set_ylabel("accepted when reached")
 
 
 def draw_by_depth(nodes: pd.DataFrame, axes: Axes) -> None:
     """How often some child was accepted at each depth, among the steps that came so far."""
-    accepted = nodes.groupby("depth").accepted.sum()
-    came = nodes[nodes["rank"] == 0].groupby("depth").reached.sum()
-    axes.bar(accepted.index, accepted / came, color="tab:orange")
-    axes.set_xticks(accepted.index)
+    depth, is_first = nodes["depth"].to_numpy(), (nodes["rank"] == 0).to_numpy()
+    accepted = np.bincount(depth, nodes["accepted"].to_numpy())[1:]
+    came = np.bincount(depth[is_first], nodes["reached"].to_numpy()[is_first], minlength=len(accepted) + 1)[1:]
+    axes.bar(np.arange(1, len(accepted) + 1), accepted / np.maximum(came, 1), color="tab:orange")
+    axes.set_xticks(np.arange(1, len(accepted) + 1))
     axes.set_xlabel("depth")
     axes.set_ylabel("some child accepted when reached")
 

@@ -180,8 +180,9 @@ class CausalLM:
         first: int = 0,
         lengths: Sequence[int] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        can_pack = lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash
-        packing = Packing.if_worthwhile(lengths, topology.num_nodes, self.device) if can_pack else None
+        packing = None
+        if lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash:
+            packing = Packing.if_worthwhile(lengths, topology.num_nodes, self.device)
         if (
             packing is None
             and self._compiled is not None

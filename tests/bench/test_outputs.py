@@ -19,7 +19,8 @@ CHECKED = RunSettings(warmup=0, verify_greedy=True)
 
 
 def in_dtype(dtype: torch.dtype) -> CausalLM:
-    model = copy.deepcopy(build("llama", seed=3)).to(dtype)
+    model = copy.deepcopy(build("llama", seed=3))
+    model.to(dtype=dtype)  # pyright: ignore[reportCallIssue]
     target = CausalLM(model, letters_tokenizer(), max_len=60, name="letters")
     target.allocate(2, 12)
     return target

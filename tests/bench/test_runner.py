@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -188,6 +189,6 @@ def test_no_room_for_a_prompt(make_runner: Make) -> None:
         ({"warmup": -1}, "warmup=-1"),
     ],
 )
-def test_impossible_settings(settings: dict[str, int], message: str) -> None:
+def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RunSettings(**settings)

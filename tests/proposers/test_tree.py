@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,9 +251,9 @@ class TestShape:
             ({"name": "static", "paths": "/nowhere.json"}, "no list of paths"),
         ],
     )
-    def test_bad_settings(self, settings: dict, complaint: str) -> None:
+    def test_bad_settings(self, settings: dict[str, Any], complaint: str) -> None:
         with pytest.raises(ValueError, match=complaint):
-            TreeShape(**({"num_draft_tokens": 10} | settings))
+            TreeShape(num_draft_tokens=10, **settings)
 
     def test_rank_beyond_the_vocabulary(self) -> None:
         with pytest.raises(ValueError, match="rank 9 and the vocabulary 7"):
