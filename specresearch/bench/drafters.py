@@ -1,0 +1,63 @@
+"""Who drafts for a certificate, with how much, and what a rule refuses to judge."""
+
+from dataclasses import dataclass
+
+import torch
+
+from specresearch.acceptance import AcceptanceSampler
+from specresearch.batch import Batch
+from specresearch.controllers import Controller
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind, Proposal, Topology
+from specresearch.proposers import Proposer
+from specresearch.sampling import SamplingBatch, SamplingParams
+
+
+@dataclass(frozen=True)
+class Capped:
+    """A controller's budgets, cut to `most` drafts."""
+
+    controller: Controller
+    most: int
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [self.most if drafts is None else min(drafts, self.most) for drafts in self.controller.budget(batch)]
+
+    def observe(self, record: StepRecord) -> None:
+        self.controller.observe(record)
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """Someone whose drafts the rule is tried with, and the settings, sampled and greedy, in which it can judge them.
+
+    number: 0 for the method, then the adversaries; it keeps their random numbers apart.
+    """
+
+    name: str
+    proposer: Proposer
+    number: int
+    sampled: tuple[str, ...]
+    greedy: tuple[str, ...]
+
+    @property
+    def stress(self) -> bool:
+        return self.number > 0
+
+
+def refusal(rule: AcceptanceSampler, kind: DraftKind, sampling: SamplingParams, vocab_size: int) -> str | None:
+    """Why the rule refuses such drafts under such a setting, found by showing it one; None when it does not."""
+    no_counts = torch.zeros((1, vocab_size), dtype=torch.long)
+    flat = torch.full((1, 2, vocab_size), 1 / vocab_size, dtype=torch.float64)
+    proposal = Proposal(
+        torch.zeros((1, 2), dtype=torch.long),
+        Topology.chain(2),
+        torch.tensor([2]),
+        flat if kind.sampled and not sampling.is_greedy else None,
+        scores=flat[:, :, 0] if kind.scored else None,
+    )
+    try:
+        rule(proposal, flat.log(), SamplingBatch([sampling], [0], [0], torch.device("cpu"), no_counts, no_counts))
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,103 @@
+"""`python -m specresearch.certify +proposer=ngram acceptance=rejection`: does this method leave the target's output as it is?"""
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from specresearch.bench.certificate import CERTIFICATE, REFUTED, UNTESTED, Certificate, print_certificate
+from specresearch.bench.certifier import Certifier, Demands
+from specresearch.bench.enumeration import Toy
+from specresearch.bench.substitution import build_on_toy
+from specresearch.config import conf_dir, entry_point
+from specresearch.proposers import Autoregressive
+from specresearch.sampling import SamplingParams
+
+NOT_CERTIFIED, INTERRUPTED = 1, 130
+INDIFFERENT = ("resume", "progress")  # keys that a continued certificate may change
+
+
+def main() -> None:
+    verdicts: list[str] = []
+
+    def certify(cfg: DictConfig) -> None:
+        verdicts.append(run(cfg).verdict)
+
+    entry_point(certify, "certify")
+    if {REFUTED, UNTESTED} & set(verdicts):
+        sys.exit(NOT_CERTIFIED)
+
+
+def run(cfg: DictConfig) -> Certificate:
+    """One certificate, into Hydra's output folder."""
+    check_keys(cfg)
+    folder = open_folder(resume=cfg.resume)
+    try:
+        certificate = build(cfg, folder).run(progress=cfg.progress)
+    except KeyboardInterrupt:
+        place = f"hydra.sweep.dir={folder.parent}" if _is_sweep() else f"hydra.run.dir={folder}"
+        print(f"interrupted; the same command with {place} resume=true continues it")
+        sys.exit(INTERRUPTED)
+    print_certificate(certificate, certificate.write(folder))
+    return certificate
+
+
+def check_keys(cfg: DictConfig) -> None:
+    """Refuse top-level keys that nothing reads; Hydra itself lets `+anything=1` pass."""
+    own = OmegaConf.load(conf_dir() / "certify.yaml")
+    known = {str(key) for key in {*own, "acceptance", "controller", "proposer"} - {"defaults", "hydra"}}
+    strange = sorted(str(key) for key in cfg if key not in known)
+    if strange:
+        raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")
+
+
+def open_folder(*, resume: bool) -> Path:
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if not resume and ((folder / CERTIFICATE).exists() or (folder / "counts").exists()):
+        raise ValueError(
+            f"{folder} already holds counts; add resume=true to continue them, or choose another hydra.run.dir"
+        )
+    return folder
+
+
+def build(cfg: DictConfig, folder: Path) -> Certifier:
+    """Everything the configuration names, constructed on a toy target."""
+    hydra_cfg = HydraConfig.get()
+    toy: Toy = instantiate(cfg.toy, _convert_="all")
+    target = toy.target()
+    proposer = build_on_toy(cfg.proposer, toy, target) if cfg.get("proposer") else Autoregressive()
+    choices = hydra_cfg.runtime.choices
+    config = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in INDIFFERENT]))
+    assert isinstance(config, dict)
+    return Certifier(
+        toy,
+        target,
+        choices.get("proposer") or (type(proposer).__name__.lower() if cfg.get("proposer") else "plain"),
+        proposer,
+        instantiate(cfg.acceptance, _convert_="all"),
+        _settings(cfg.sampled),
+        tuple(cfg.stress),
+        _settings(cfg.greedy),
+        folder,
+        Path(hydra_cfg.sweep.dir).absolute() / "stress" if _is_sweep() else None,
+        instantiate(cfg.controller, _convert_="all"),
+        Demands(**{field.name: cfg[field.name] for field in fields(Demands)}),
+        {str(key): value for key, value in config.items()},
+    )
+
+
+def _is_sweep() -> bool:
+    return HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def _settings(node: DictConfig) -> dict[str, SamplingParams]:
+    made = {"_target_": "specresearch.sampling.SamplingParams", "_convert_": "all"}
+    return {str(name): instantiate(made | dict(told)) for name, told in node.items()}
+
+
+if __name__ == "__main__":
+    main()
