@@ -1,9 +1,6 @@
 """Which code a certificate speaks of, and where it was tried."""
 
 import hashlib
-import os
-import platform
-import shlex
 import sys
 from datetime import UTC, datetime
 from functools import cache
@@ -12,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specresearch.bench.provenance import PACKAGES, _version, cpu_model, device_name, git_commit
+from specresearch.bench.provenance import describe_process
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -46,18 +43,8 @@ def _sources(kind: type) -> list[str]:
 def describe(device: torch.device, code: str, seed: int) -> dict[str, Any]:
     """Software, machine, command and time."""
     return {
-        "command": shlex.join(["python", "-m", "specresearch.certify", *sys.argv[1:]]),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git_commit": git_commit(PACKAGE),
         "code_fingerprint": code,
-        "packages": {name: _version(name) for name in PACKAGES},
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "cpu": cpu_model(),
-            "num_cpus": os.cpu_count(),
-            "num_torch_threads": torch.get_num_threads(),
-            "device": device_name(device),
-        },
+        **describe_process("specresearch.certify", device),
         "seed": seed,
     }

@@ -22,19 +22,8 @@ PACKAGES = ("specresearch", "torch", "transformers", "tokenizers", "datasets", "
 def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, Any]:
     """Everything about this process that a reader needs to judge or repeat the measurement."""
     return {
-        "command": shlex.join(["python", "-m", "specresearch.run", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git_commit": git_commit(Path(__file__).parent),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "cpu": cpu_model(),
-            "num_cpus": os.cpu_count(),
-            "num_torch_threads": torch.get_num_threads(),
-            "device": device_name(target.device),
-            "cuda": torch.version.cuda,
-        },
+        **describe_process("specresearch.run", target.device),
         "target": {
             "model": target.name,
             "num_parameters": target.num_parameters,
@@ -44,6 +33,24 @@ def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, A
         },
         "dataset": {"name": dataset.name} | asdict(dataset.source),
         "seed": seed,
+    }
+
+
+def describe_process(module: str, device: torch.device) -> dict[str, Any]:
+    """Command, software and machine of a process that was started as `python -m module`."""
+    return {
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "git_commit": git_commit(Path(__file__).parent),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpu": cpu_model(),
+            "num_cpus": os.cpu_count(),
+            "num_torch_threads": torch.get_num_threads(),
+            "device": device_name(device),
+            "cuda": torch.version.cuda,
+        },
     }
 
 
