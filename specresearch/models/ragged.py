@@ -24,7 +24,7 @@ def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Ite
     while remaining:
         longest = counts[remaining[0]]
         alike = (row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS)
-        group = [row for row in alike if room[row] >= longest or row == remaining[0]]
+        group = {row for row in alike if room[row] >= longest or row == remaining[0]}
         remaining = [row for row in remaining if row not in group]
         for begin in range(0, longest, chunk):
             rows = sorted(row for row in group if counts[row] > begin)

@@ -12,10 +12,13 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleHead, EagleModel
+from specresearch.models.head_files import EagleFormat
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import StaticTree, grow_dynamic, grow_static
+
+TOY_LAYERS = (0, 1, 2)
 
 
 class Eagle(Proposer):
@@ -52,6 +55,21 @@ class Eagle(Proposer):
         self._layers: dict[str, Any] = {}
         self._waiting: dict[int, list[Tensor]] = {}
         self._chains: dict[int, StaticTree] = {}
+
+    @classmethod
+    def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
+        """Drafts with a random head that fits `target`, in trees small enough to be certified."""
+        config: Any = target.model.config
+        is_third = cls.version == 3
+        fc_width = config.hidden_size * (len(TOY_LAYERS) if is_third else 2)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            vocab_size = target.vocab_size if is_third else None
+            head = EagleHead.of(EagleFormat(cls.version, config, fc_width, draft_vocab_size=vocab_size))
+        fitting: dict[str, Any] = {"head": head, "num_draft_tokens": 12, "depth": 3, "top_k": 3}
+        if is_third:
+            fitting["layer_ids"] = TOY_LAYERS
+        return cls(**settings | fitting)
 
     def load(self, target: CausalLM) -> EagleModel:
         """The head beside its target."""

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -49,6 +50,15 @@ class Medusa(Proposer):
             self.num_draft_tokens = StaticTree.from_paths(self.paths).num_drafts
         self._known: set[int] = set()
         self._tops: dict[int, Topology] = {}
+
+    @classmethod
+    def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Medusa":
+        """Drafts with random heads that fit `target`, in a tree small enough to be certified."""
+        config: Any = target.model.config
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            heads = MedusaHeads(config.hidden_size, target.vocab_size, 3)
+        return cls(**settings | {"head": heads, "num_draft_tokens": 12})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if not self.head:

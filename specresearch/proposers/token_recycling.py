@@ -1,6 +1,7 @@
 """What the target recently held likely after each token fills a draft tree of fixed shape (Luo et al., arXiv 2408.08696)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -50,6 +51,12 @@ class TokenRecycling(Proposer):
         self.top_k, self.warm = top_k, warm
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)  # [S, V + 1, k]; row V takes what nobody reads
         self._tops: dict[int, Topology] = {}
+
+    @classmethod
+    def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "TokenRecycling":
+        """A table for the few tokens of `target`, and a tree small enough to be certified."""
+        top_k = min(settings.get("top_k", 8), target.vocab_size)
+        return cls(**settings | {"top_k": top_k, "num_draft_tokens": 12, "depth": 3})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.top_k > target.vocab_size:
