@@ -10,7 +10,6 @@ Printed are medians and their bootstrap 95% intervals.
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -27,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specresearch import CausalLM, Request, SamplingParams
 from specresearch.acceptance import Greedy
 from specresearch.batch import Batch, RequestState
+from specresearch.bench.provenance import describe_process
 from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
@@ -213,14 +212,7 @@ def main() -> None:
         table.add_row(result.name, *figures, *(f"{value:.2f}" for value in result.milliseconds))
     Console().print(table)
     if args.output:
-        provenance = {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": torch.get_num_threads(),
-            "device": args.device,
-            "machine": platform.processor() or platform.machine(),
-            "arguments": {key: str(value) for key, value in vars(args).items()},
-        }
+        provenance = describe_process(("scripts/bench_tree.py",), torch.device(args.device))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         rows = [asdict(result) for result in results]
         args.output.write_text(json.dumps({"results": rows, "provenance": provenance}, indent=1) + "\n")

@@ -11,7 +11,6 @@ down to one token: theirs suffixes of up to 2, which is its default, ours of up 
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from rich.console import Console
@@ -29,6 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.bench.provenance import describe_process
 from specresearch.config import conf_dir
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
@@ -189,11 +188,17 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true", help="run our side without torch.compile")
+    parser.add_argument("--no-pack", action="store_true", help="run our side without packed weights")
     parser.add_argument("--output", type=Path, help="write all ratios to this JSON file")
     parser.add_argument("overrides", nargs="*", help="as for specresearch.run, e.g. dataset=sharegpt dataset.path=FILE")
     args = parser.parse_args()
 
-    load = {"device": args.device, "dtype": args.dtype, "compile": not args.no_compile}
+    load = {
+        "device": args.device,
+        "dtype": args.dtype,
+        "compile": not args.no_compile,
+        "pack_weights": False if args.no_pack else None,
+    }
     target, draft = CausalLM.from_pretrained(args.target, **load), CausalLM.from_pretrained(args.draft, **load)
     library = load_library_model(args.target, args.dtype, args.device)
     assistant = constant_assistant(load_library_model(args.draft, args.dtype, args.device), 5)
@@ -241,14 +246,8 @@ def main() -> None:
         )
     Console().print(table)
     if args.output:
-        provenance = {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": torch.get_num_threads(),
-            "machine": platform.processor() or platform.machine(),
-            "arguments": {key: str(value) for key, value in vars(args).items()},
-            "dataset": source,
-        }
+        process = describe_process(("scripts/compare_transformers.py",), torch.device(args.device))
+        provenance = {**process, "dataset": source}
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps({"results": results, "provenance": provenance}, indent=1) + "\n")
 

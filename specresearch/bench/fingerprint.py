@@ -45,6 +45,6 @@ def describe(device: torch.device, code: str, seed: int) -> dict[str, Any]:
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "code_fingerprint": code,
-        **describe_process("specresearch.certify", device),
+        **describe_process(("-m", "specresearch.certify"), device),
         "seed": seed,
     }

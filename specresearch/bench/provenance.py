@@ -5,6 +5,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +24,7 @@ def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, A
     """Everything about this process that a reader needs to judge or repeat the measurement."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **describe_process("specresearch.run", target.device),
+        **describe_process(("-m", "specresearch.run"), target.device),
         "target": {
             "model": target.name,
             "num_parameters": target.num_parameters,
@@ -36,10 +37,10 @@ def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, A
     }
 
 
-def describe_process(module: str, device: torch.device) -> dict[str, Any]:
-    """Command, software and machine of a process that was started as `python -m module`."""
+def describe_process(program: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """Command, software and machine of a process that was started as `python *program`."""
     return {
-        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "command": shlex.join(["python", *program, *sys.argv[1:]]),
         "git_commit": git_commit(Path(__file__).parent),
         "packages": {name: _version(name) for name in PACKAGES},
         "machine": {

@@ -1,4 +1,4 @@
-"""Compiled passes give what the others give, whatever slots run and however far they have come."""
+"""Compiled passes, over packed weights, give what the others give, whatever slots run and however far they have come."""
 
 import copy
 import os
@@ -10,14 +10,19 @@ import pytest
 from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.models import packed
 from specresearch.proposers import DraftModel
 
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
 def outputs(compile: bool) -> list[tuple[int, ...]]:
-    target = CausalLM(copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile)
-    draft = CausalLM(copy.deepcopy(build("llama", seed=9, num_hidden_layers=1)), max_len=40, compile=compile)
+    target = CausalLM(
+        copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile, pack_weights=compile
+    )
+    draft = CausalLM(
+        copy.deepcopy(build("llama", seed=9, num_hidden_layers=1)), max_len=40, compile=compile, pack_weights=compile
+    )
     requests = [Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)]
     engine = Engine(target, DraftModel(draft, 3), max_batch_size=2)
     return [o.token_ids for o in sorted(engine.generate(requests), key=lambda o: o.id)]
@@ -38,6 +43,7 @@ def test_needs_the_slot_attention() -> None:
 
 
 if __name__ == "__main__":
+    packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
     compiled, plain = outputs(compile=True), outputs(compile=False)
     if compiled != plain:
         sys.exit(f"compiled {compiled}\nplain {plain}")
