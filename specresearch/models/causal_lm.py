@@ -280,6 +280,25 @@ class CausalLM:
             self.lengths[slot] += 1
         return logits
 
+    @property
+    def compiled(self) -> bool:
+        return self._compiled is not None
+
+    @torch.inference_mode()
+    def continue_greedily(
+        self, slots: Sequence[int], tokens: Int[Tensor, "B 1"], num_steps: int, num_choices: int
+    ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
+        """Append one token to every row and its likeliest continuation but for the last token, as one compiled graph.
+
+        Returns the K tokens, each the likeliest of the first `num_choices` ids, and the logits that chose them.
+        """
+        assert self._compiled is not None
+        limit = self.max_len - 1
+        chosen = self._compiled.continue_greedily(self.view, self.lengths, slots, tokens, num_steps, num_choices, limit)
+        for slot in slots:
+            self.lengths[slot] += num_steps
+        return chosen
+
     @torch.inference_mode()
     def commit(self, slots: Sequence[int], verdict: Verdict) -> None:
         """Keep the keys and values of the accepted path, in consecutive columns; forget everything behind it.

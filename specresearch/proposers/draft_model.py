@@ -81,6 +81,8 @@ class DraftModel(Proposer):
 
     def _chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"], sampled: bool) -> Proposal:
         num_drafts = max(budget)
+        if self.draft.compiled and num_drafts > 1 and not sampled and not batch.sampling.has_penalty:
+            return self._greedy_chain(batch, budget, logits)
         uniforms = batch.sampling.uniforms(DRAFT_STREAM, num_drafts) if sampled else None
         tokens, seen, probs = [batch.roots], [], []
         for i in range(num_drafts):
@@ -90,11 +92,17 @@ class DraftModel(Proposer):
             probs.append(q)
             if i + 1 < num_drafts:
                 logits = self._fit(self.draft.append(batch.slots, token), batch.vocab_size)
-        lengths = upload(budget, batch.device) + 1
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
-        token_ids = torch.cat(tokens, dim=1)
-        scores = _scores(torch.cat(seen, dim=1), token_ids)
-        return Proposal(token_ids, Topology.chain(num_drafts + 1, batch.device), lengths, draft_probs, scores=scores)
+        return _scored_chain(torch.cat(tokens, dim=1), budget, torch.cat(seen, dim=1), draft_probs)
+
+    def _greedy_chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"]) -> Proposal:
+        """All drafts but the first from one graph, whose number of steps never changes; `observe` forgets the surplus."""
+        num_drafts, first = max(budget), argmax(logits)
+        num_choices = min(batch.vocab_size, self.draft.vocab_size)
+        rest, seen = self.draft.continue_greedily(batch.slots, first, self.num_draft_tokens - 1, num_choices)
+        token_ids = torch.cat([batch.roots, first, rest], dim=1)[:, : num_drafts + 1]
+        seen = torch.cat([logits, self._fit(seen, batch.vocab_size)], dim=1)[:, :num_drafts]
+        return _scored_chain(token_ids, budget, seen)
 
     def _fit(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
         """Without the rows of padding of the draft's embedding matrix, with those of the target's."""
@@ -128,10 +136,17 @@ class DraftModel(Proposer):
         self.draft.truncate(slots, [0] * len(slots))
 
 
-def _scores(logits: Float[Tensor, "B M V"], token_ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """The draft's own probability of every node of a chain, given the one before."""
+def _scored_chain(
+    token_ids: Int[Tensor, "B N"],
+    budget: Sequence[int],
+    logits: Float[Tensor, "B M V"],
+    draft_probs: Float[Tensor, "B N V"] | None = None,
+) -> Proposal:
+    """A chain whose scores are the draft's own probability of every node, given the one before."""
     own = logits.gather(2, token_ids[:, 1:, None])[:, :, 0] - logits.logsumexp(-1)
-    return F.pad(own.exp(), (1, 0), value=1.0)
+    lengths = upload(budget, token_ids.device) + 1
+    topology = Topology.chain(token_ids.shape[1], token_ids.device)
+    return Proposal(token_ids, topology, lengths, draft_probs, scores=F.pad(own.exp(), (1, 0), value=1.0))
 
 
 @dataclass(frozen=True)
