@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every run of the study, and its table. Arguments are added to every run, e.g. num_prompts=4 or, after an interruption, resume=true.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${OUT:-outputs/trees}
+setting='${dataset.name}-batch${batch_size}-temperature${sampling.temperature}'
+
+measure() { # name of the shape, then what makes it
+    python -m specresearch.run -m +proposer=draft_model dataset=cnndm,sharegpt batch_size=1,8 sampling.temperature=0,1 \
+        dataset.source=sample "hydra.sweep.dir=$out/$1" "hydra.sweep.subdir=$setting" "${@:2}"
+}
+
+measure chain_5 proposer.num_draft_tokens=5 "$@"
+measure chain_10 proposer.num_draft_tokens=10 "$@"
+measure static_typical proposer.tree=static proposer.num_draft_tokens=24 "$@"
+for run in "$out"/static_typical/*/; do
+    python -m specresearch.tree "run=$run" "output=$out/chosen/$(basename "$run").json"
+done
+measure static_chosen proposer.tree=static "proposer.paths=$out/chosen/$setting.json" "$@"
+measure dynamic proposer.tree=dynamic proposer.num_draft_tokens=24 "$@"
+python experiments/trees/table.py "$out"
