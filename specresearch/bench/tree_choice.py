@@ -1,8 +1,10 @@
 """Sequoia's choice (arXiv 2402.12374): the static tree that would have been fastest, going by what a run measured."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +33,19 @@ class Measured:
     verify_base: float
     verify_node: float
 
+    @property
+    def falling_acceptance(self) -> tuple[float, ...]:
+        """What to build on: no rank more often accepted than the one before, as few visits can make it seem."""
+        return tuple(accumulate(self.rank_acceptance, min))
+
     def step_time(self, depth: int, num_nodes: int) -> float:
         return depth * self.draft_level + self.verify_base + num_nodes * self.verify_node
 
 
 @dataclass(frozen=True)
 class Choice:
-    """paths: of child ranks, for proposer.paths. predicted_speedup: over plain decoding, prefill and host costs left out."""
+    """paths: of child ranks, for proposer.paths, the likeliest to be accepted first. predicted_speedup: over plain decoding,
+    prefill and host costs left out."""
 
     paths: tuple[tuple[int, ...], ...]
     num_draft_tokens: int
@@ -72,15 +80,8 @@ def measure(run: Path) -> Measured:
 
 
 def _by_rank(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Accepted children and visited nodes by rank; a chain's drafts have rank 0."""
-    pairs: list[tuple[Sequence[int], Sequence[int]]] = []
-    names = ("accepted_ranks", "num_children", "num_accepted_tokens", "draft_depth")
-    for ranks, children, accepted_tokens, depths in zip(*(steps[name] for name in names), strict=True):
-        if children is None:
-            for num, depth in zip(accepted_tokens, depths, strict=True):
-                pairs.append(([0] * num, [1] * min(num + 1, depth)))
-        else:
-            pairs.extend(zip(ranks, children, strict=True))
+    """Accepted children and visited nodes by rank."""
+    pairs = list(accepted_paths(steps))
     most = max((max(children, default=0) for _, children in pairs), default=0)
     accepted, visits = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
     for ranks, children in pairs:
@@ -90,11 +91,25 @@ def _by_rank(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return accepted, visits
 
 
+def accepted_paths(steps: pd.DataFrame) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """For every draft, the ranks of the accepted nodes, and the children that there were at the root and at each of them.
+
+    A chain's drafts have rank 0.
+    """
+    names = ("accepted_ranks", "num_children", "num_accepted_tokens", "draft_depth")
+    for ranks, children, num_accepted, depths in zip(*(steps[name] for name in names), strict=True):
+        if children is None:
+            for num, depth in zip(num_accepted, depths, strict=True):
+                yield [0] * num, [1] * min(num + 1, depth)
+        else:
+            yield from zip(ranks, children, strict=True)
+
+
 def choose(measured: Measured, max_draft_tokens: int, max_depth: int) -> list[Choice]:
     """The best tree of every size, the fastest of all first."""
     plain = measured.step_time(0, 1)
     by_size: dict[int, Choice] = {}
-    for tree in best_trees(measured.rank_acceptance, max_draft_tokens, max_depth):
+    for tree in best_trees(measured.falling_acceptance, max_draft_tokens, max_depth):
         choice = _judge(measured, tree, plain)
         known = by_size.get(choice.num_draft_tokens)
         if choice.paths and (known is None or choice.predicted_speedup > known.predicted_speedup):
@@ -104,7 +119,13 @@ def choose(measured: Measured, max_draft_tokens: int, max_depth: int) -> list[Ch
 
 def _judge(measured: Measured, tree: BestTree, plain: float) -> Choice:
     seconds = measured.step_time(tree.depth, len(tree.paths) + 1)
-    return Choice(tree.paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
+    paths = tuple(sorted(tree.paths, key=lambda path: -_chance(measured, path)))
+    return Choice(paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
+
+
+def _chance(measured: Measured, path: tuple[int, ...]) -> float:
+    """That everything on the path is accepted."""
+    return math.prod(measured.falling_acceptance[rank] for rank in path)
 
 
 def print_choice(measured: Measured, choices: Sequence[Choice], console: Console | None = None) -> None:
@@ -127,8 +148,7 @@ def print_choice(measured: Measured, choices: Sequence[Choice], console: Console
     picture = Tree("root")
     places: dict[tuple[int, ...], Tree] = {(): picture}
     for path in choices[0].paths:
-        rate = float(np.prod([measured.rank_acceptance[rank] for rank in path]))
-        places[path] = places[path[:-1]].add(f"{path[-1]}  [dim]{rate:.3f}[/dim]")
+        places[path] = places[path[:-1]].add(f"{path[-1]}  [dim]{_chance(measured, path):.3f}[/dim]")
     console.print(picture)
 
 

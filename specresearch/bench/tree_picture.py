@@ -9,6 +9,9 @@ from matplotlib.axes import Axes
 
 from specresearch.bench.records import METHOD
 from specresearch.bench.results import STEPS
+from specresearch.bench.tree_choice import accepted_paths
+
+MOST_LABELS = 40
 
 
 def node_acceptance(run: Path) -> pd.DataFrame:
@@ -21,19 +24,18 @@ def node_acceptance(run: Path) -> pd.DataFrame:
     if not file.is_file():
         raise ValueError(f"{run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
     steps = pd.read_parquet(file)
-    trees = steps.loc[(steps["side"] == METHOD) & steps["num_children"].notna()]
-    if trees.empty:
+    drafted = steps.loc[steps["side"] == METHOD]
+    if drafted["num_children"].isna().all():
         raise ValueError(
             f"the drafts of {run} are chains; measure with a proposer that grows trees (proposer.tree=static)"
         )
     reached: Counter[tuple[int, ...]] = Counter()
     accepted: Counter[tuple[int, ...]] = Counter()
-    for rows in zip(trees["accepted_ranks"], trees["num_children"], strict=True):
-        for ranks, children in zip(*rows, strict=True):
-            path = tuple(int(rank) for rank in ranks)
-            for depth, num in enumerate(children):
-                reached.update((*path[:depth], rank) for rank in range(int(num)))
-            accepted.update(path[:depth] for depth in range(1, len(path) + 1))
+    for ranks, children in accepted_paths(drafted):
+        path = tuple(int(rank) for rank in ranks)
+        for depth, num in enumerate(children):
+            reached.update((*path[:depth], rank) for rank in range(int(num)))
+        accepted.update(path[:depth] for depth in range(1, len(path) + 1))
     paths = sorted(reached, key=lambda path: (len(path), path))
     return pd.DataFrame(
         {
@@ -48,7 +50,8 @@ def node_acceptance(run: Path) -> pd.DataFrame:
 
 
 def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
-    """The tree, a node's area by how often it was accepted and its colour by how often when it could be."""
+    """The tree, a node's area by how often it was accepted and its colour by how often when it was reached, which stands beside
+    it where there are few nodes."""
     shown = nodes.loc[nodes["depth"] <= max_depth]
     paths = list(shown["path"])
     places = _layout([(), *paths])
@@ -56,10 +59,14 @@ def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
         (x, y), (x0, y0) = places[path], places[path[:-1]]
         axes.plot([x0, x], [y0, y], color="0.8", linewidth=1, zorder=1)
     accepted = shown["accepted"].to_numpy()
-    areas = 20 + 700 * accepted / max(int(accepted.max()), 1)
+    areas, rates = 20 + 700 * accepted / max(int(accepted.max()), 1), shown["rate"].to_numpy()
     xs, ys = zip(*(places[path] for path in paths), strict=True)
-    drawn = axes.scatter(xs, ys, s=areas, c=shown["rate"].to_numpy(), cmap="viridis", vmin=0, vmax=1, zorder=2)
+    drawn = axes.scatter(xs, ys, s=areas, c=rates, cmap="viridis", vmin=0, vmax=1, zorder=2)
     axes.scatter(*places[()], s=80, color="black", zorder=2)
+    if len(paths) <= MOST_LABELS:
+        for path, area, rate in zip(paths, areas, rates, strict=True):
+            beside = (area**0.5 / 2 + 2, 0)
+            axes.annotate(f"{rate:.2f}", places[path], beside, textcoords="offset points", va="center", fontsize=7)
     depths = range(max(map(len, paths)) + 1)
     axes.set_yticks([-depth for depth in depths], [str(depth) for depth in depths])
     axes.set_ylabel("depth")

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
 from specresearch.models.attention import AttentionPlan, committed_positions
@@ -279,6 +279,25 @@ class CausalLM:
         for slot in slots:
             self.lengths[slot] += 1
         return logits
+
+    def forward_whole(
+        self, token_ids: Int[Tensor, "B T"], hidden_layers: Sequence[int] = (), *, want_logits: bool = False
+    ) -> ModelOutput:
+        """One pass over whole sequences, right-padded, without a slot: what training sees, with gradients where they are on.
+
+        Logits only where wanted, [B, T, V], and otherwise [1, 0, V]; see `readout`.
+        """
+        rows, num_tokens = token_ids.shape
+        topology = Topology.chain(num_tokens, self.device)
+        plan = AttentionPlan((0,) * rows, topology, num_tokens, self.dtype, self.device)
+        positions = committed_positions(plan.starts, topology, self.device)
+        nothing = None if want_logits else torch.empty(0, dtype=torch.long, device=self.device)
+        logits, hidden = self.adapter.forward(token_ids, positions, DynamicCache(), plan, nothing, hidden_layers)
+        return ModelOutput(logits, hidden)
+
+    def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
+        """Logits of hidden states after the final norm (`FINAL_NORM`)."""
+        return self.adapter.readout(states)
 
     @property
     def compiled(self) -> bool:

@@ -1,166 +1,29 @@
-"""EAGLE's draft modules: one decoder layer that goes on from the target's hidden states, over a slot cache of its own.
+"""An EAGLE head beside its target, with a slot cache of its own: what a proposer drafts with."""
 
-EAGLE-1 and EAGLE-2 (arXiv 2401.15077, 2406.16858) share weights; EAGLE-3 is arXiv 2503.01840. The layers are the transformers
-library's own, put together differently.
-"""
-
-import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers import DynamicCache
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.head_files import (
-    CONVENTIONS,
-    LAYER_IDS,
-    EagleFormat,
-    lm_head_of,
-    load_tensors,
-    read_eagle,
-    warn_of_other_base,
-)
+from specresearch.models.eagle_format import CONVENTIONS, LAYER_IDS
+from specresearch.models.eagle_head import EagleHead
+from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM, SLOT_ATTENTION, SlotCacheView
 from specresearch.models.kv_cache import SlotCache, available_bytes
 from specresearch.models.ragged import append_passes
 from specresearch.proposal import Topology, upload
 
 
-class EagleHead(nn.Module):
-    """EAGLE-1's module: from the feature of a token and the embedding of the token after it, the feature of the latter.
-
-    A feature is what the target's LM head reads. Its `forward` takes the attention's keyword arguments
-    (`past_key_values`, `attention_plan` or `attention_mask`) on to the layer.
-    """
-
-    def __init__(self, format: EagleFormat) -> None:
-        super().__init__()
-        config = copy.deepcopy(format.layer)  # its attention implementation will be switched
-        self.format = replace(format, layer=config)
-        self.fc = nn.Linear(format.fc_width, config.hidden_size, bias=format.fc_bias)
-        self.layers = nn.ModuleList([self._make_layer()])
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if format.own_embedding else None
-        self.lm_head: nn.Linear | None = None
-        self.target_ids: Int[Tensor, " D"] | None = None
-        self.rotary_emb = LlamaRotaryEmbedding(config)
-
-    @staticmethod
-    def of(format: EagleFormat) -> "EagleHead":
-        """The module of its version, with random weights on the current default device."""
-        return EagleHead(format) if format.version == 1 else Eagle3Head(format)
-
-    def _make_layer(self) -> LlamaDecoderLayer:
-        layer = LlamaDecoderLayer(self.format.layer, 0)
-        layer.add_module("input_layernorm", nn.Identity())
-        _replace_projections(layer, self.format, self.format.layer.hidden_size)
-        return layer
-
-    def fuse(self, hidden: Sequence[Float[Tensor, "*rows _"]]) -> Float[Tensor, "*rows H"]:
-        """What the captured hidden states of the target become before they enter the layer."""
-        (feature,) = hidden
-        return feature
-
-    def forward(
-        self,
-        embeddings: Float[Tensor, "B M H"],
-        features: Float[Tensor, "B M H"],
-        position_ids: Int[Tensor, "B M"],
-        **attention: Any,
-    ) -> Float[Tensor, "B M H"]:
-        """The layer's output. Position t holds the feature of token t and the embedding of token t + 1."""
-        x = self.fc(torch.cat([embeddings, features], dim=-1))
-        return self.layers[0](x, **self._attention(x, position_ids), **attention)
-
-    def _attention(self, x: Float[Tensor, "B M H"], position_ids: Int[Tensor, "B M"]) -> dict[str, Any]:
-        window = {} if self.format.window is None else {"sliding_window": self.format.window}
-        return {"position_embeddings": self.rotary_emb(x, position_ids), **window}
-
-    def readable(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
-        """What the LM head reads of an output."""
-        return out
-
-    def fed_back(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
-        """The feature that the next drafted token goes on from."""
-        return out
-
-
-class Eagle3Head(EagleHead):
-    """EAGLE-3's module: it fuses hidden states of several target layers, norms both of its inputs, and has its own LM head."""
-
-    def __init__(self, format: EagleFormat) -> None:
-        super().__init__(format)
-        config = self.format.layer
-        eps = config.rms_norm_eps
-        self.norm = LlamaRMSNorm(config.hidden_size, eps)
-        if format.draft_vocab_size is not None:
-            self.lm_head = nn.Linear(config.hidden_size, format.draft_vocab_size, bias=False)
-        self.input_norm = LlamaRMSNorm(format.fc_width, eps) if format.norm_before_fc else None
-        self.fc_norm = None
-        if format.num_fc_norms:
-            width = format.fc_width // format.num_fc_norms
-            self.fc_norm = nn.ModuleList(LlamaRMSNorm(width, eps) for _ in range(format.num_fc_norms))
-
-    def _make_layer(self) -> LlamaDecoderLayer:
-        return _Eagle3Layer(self.format)
-
-    def fuse(self, hidden: Sequence[Float[Tensor, "*rows _"]]) -> Float[Tensor, "*rows H"]:
-        if self.fc_norm is not None:
-            hidden = [norm(state) for norm, state in zip(self.fc_norm, hidden, strict=True)]
-        joined = torch.cat(list(hidden), dim=-1)
-        return self.fc(joined if self.input_norm is None else self.input_norm(joined))
-
-    def forward(
-        self,
-        embeddings: Float[Tensor, "B M H"],
-        features: Float[Tensor, "B M H"],
-        position_ids: Int[Tensor, "B M"],
-        **attention: Any,
-    ) -> Float[Tensor, "B M H"]:
-        return self.layers[0](features, embeddings=embeddings, **self._attention(features, position_ids), **attention)
-
-    def readable(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
-        return self.norm(out)
-
-    def fed_back(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
-        return self.norm(out) if self.format.norm_output else out
-
-
-class _Eagle3Layer(LlamaDecoderLayer):
-    """A decoder layer whose attention reads the embedding beside the hidden state."""
-
-    def __init__(self, format: EagleFormat) -> None:
-        super().__init__(format.layer, 0)
-        config = format.layer
-        _replace_projections(self, format, 2 * config.hidden_size)
-        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.norm_before_residual = format.norm_before_residual
-
-    def forward(self, hidden_states: Tensor, *, embeddings: Tensor, **attention: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        normed = self.hidden_norm(hidden_states)
-        residual = normed if self.norm_before_residual else hidden_states
-        both = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
-        hidden_states = residual + self.self_attn(both, **attention)[0]
-        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
-
-
-def _replace_projections(layer: LlamaDecoderLayer, format: EagleFormat, width: int) -> None:
-    """Attention that reads `width` values, with the biases that the checkpoint has."""
-    attention = layer.self_attn
-    for name in ("q_proj", "k_proj", "v_proj"):
-        setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=format.qkv_bias))
-    inner = attention.o_proj
-    attention.o_proj = nn.Linear(inner.in_features, inner.out_features, bias=format.o_bias)
-
-
 class EagleModel:
-    """A head beside its target, with keys and values by slot: what a proposer drafts with.
+    """A head beside its target, with keys and values by slot.
 
     Column and position t of a slot belong to the pair (feature of token t, token t + 1). Embedding and LM head are the
     target's where the head has none of its own.
@@ -177,40 +40,18 @@ class EagleModel:
         *,
         layer_ids: Sequence[int] | None = None,
         id_convention: str | None = None,
-        name: str = "the head",
     ) -> None:
-        self.name, self.target = name, target
+        self.name, self.target = head.name, target
         self.device, self.dtype, self.max_len = target.device, target.dtype, target.max_len
-        self.captured_layers = _captured_layers(name, head.format, target, layer_ids, id_convention)
-        _check_fit(name, head, target, len(self.captured_layers))
-        warn_of_other_base(name, head.format.base_model, target.name)
+        self.captured_layers = _captured_layers(head, target, layer_ids, id_convention)
+        head.check_fit(target, len(self.captured_layers))
         if head.format.layer.hidden_size == lm_head_of(target).in_features and not head.format.trains_embedding:
             head.embed_tokens = None
         head.format.layer._attn_implementation = SLOT_ATTENTION
-        del head.rotary_emb
         self.head = head.to(device=self.device, dtype=self.dtype).eval()
         head.rotary_emb = LlamaRotaryEmbedding(head.format.layer).to(self.device)  # its frequencies stay in float32
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
         self._use_cache(SlotCache(0, 0, self.device))
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        checkpoint: str,
-        target: CausalLM,
-        *,
-        layer_ids: Sequence[int] | None = None,
-        id_convention: str | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        revision: str | None = None,
-    ) -> "EagleModel":
-        """Load by folder, hub id or zoo name; `overrides` replace keys of the checkpoint's config, such as `rope_theta`."""
-        files = read_eagle(checkpoint, revision=revision, overrides=overrides)
-        with torch.device("meta"):
-            head = EagleHead.of(files.format)
-        load_tensors(head, files.name, files.tensors)
-        head.target_ids = files.target_ids
-        return cls(head, target, layer_ids=layer_ids, id_convention=id_convention, name=files.name)
 
     @property
     def draft_vocab_size(self) -> int:
@@ -309,6 +150,40 @@ class EagleModel:
         out = self._forward(slots, token_ids, features, topology, first, behind=1)
         return self._logits(out), self.head.fed_back(out)
 
+    def unroll(
+        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int
+    ) -> list[Float[Tensor, "B P H"]]:
+        """Outputs of `num_steps` drafting steps from each of the P = T - 1 pairs of whole sequences, without a slot.
+
+        In step i the pair t has been fed its own outputs for its last i tokens and the target's features before them, as in
+        decoding (the training-time test of EAGLE-3). So the steps are levels of a tree, where pair t of a step hangs below
+        pair t - 1 of the step before; the first i pairs of step i mean nothing.
+        hidden: the target's states at `captured_layers`. Gradients flow where they are on.
+        """
+        tokens = token_ids[:, 1:]
+        rows, num_pairs = tokens.shape
+        embeddings = self._embed(tokens)
+        features = self.head.fuse([layer[:, :-1] for layer in hidden])
+        topology = Topology.chain(num_pairs, self.device)
+        before = (torch.arange(num_pairs, device=self.device) - 1).clamp(min=0)
+        cache, outputs = DynamicCache(), []
+        for first in range(0, num_steps * num_pairs, num_pairs):
+            if outputs:
+                topology = topology.with_level((first - num_pairs + before)[None], 2)
+                features = self.head.fed_back(outputs[-1])[:, before]
+            plan = AttentionPlan((0,) * rows, topology, topology.num_nodes, self.dtype, self.device, first=first)
+            positions = committed_positions(plan.starts, topology, self.device, first).expand(rows, -1)
+            outputs.append(self.head(embeddings, features, positions, past_key_values=cache, attention_plan=plan))
+        return outputs
+
+    def readout(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows D"]:
+        """Logits of an output, in the head's own vocabulary (`target_ids`)."""
+        return (self.head.lm_head or lm_head_of(self.target))(self.head.readable(out))
+
+    def _embed(self, token_ids: Int[Tensor, "B M"]) -> Float[Tensor, "B M H"]:
+        embedding = self.head.embed_tokens or self.target.model.get_input_embeddings()
+        return embedding(token_ids).to(self.device)
+
     def _forward(
         self,
         slots: Sequence[int],
@@ -323,15 +198,12 @@ class EagleModel:
         plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, first=first)
         positions = committed_positions(starts, topology, self.device, first).clamp(max=self.max_len - 1)
         self.view.region = region
-        embedding = self.head.embed_tokens or self.target.model.get_input_embeddings()
-        embeddings = embedding(token_ids).to(self.device)
         positions = positions.expand(token_ids.shape)
-        return self.head(embeddings, features, positions, past_key_values=self.view, attention_plan=plan)
+        return self.head(self._embed(token_ids), features, positions, past_key_values=self.view, attention_plan=plan)
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
         """In the target's vocabulary; -inf for tokens that the head cannot draft."""
-        lm_head = self.head.lm_head or lm_head_of(self.target)
-        logits = lm_head(self.head.readable(out)).to(self.device)
+        logits = self.readout(out).to(self.device)
         if self.target_ids is None:
             return logits
         whole = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
@@ -345,61 +217,32 @@ class EagleModel:
 
 
 def _captured_layers(
-    name: str,
-    format: EagleFormat,
-    target: CausalLM,
-    layer_ids: Sequence[int] | None,
-    id_convention: str | None,
+    head: EagleHead, target: CausalLM, layer_ids: Sequence[int] | None, convention: str | None
 ) -> tuple[int, ...]:
     """In the adapter's numbering, where k is the input of layer k and so the output of layer k - 1."""
-    if id_convention is not None and id_convention not in CONVENTIONS:
-        raise ValueError(f"proposer.id_convention={id_convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}")
+    if convention is not None and convention not in CONVENTIONS:
+        raise ValueError(f"proposer.id_convention={convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}")
+    format, num_layers = head.format, len(target.adapter.layers)
     if format.version == 1:
+        if layer_ids is not None:
+            raise ValueError(f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {head.name} reads the final norm")
         return (FINAL_NORM,)
-    num_layers = len(target.adapter.layers)
-    convention = id_convention
     if layer_ids is None and format.layer_ids is not None:
-        layer_ids, convention = format.layer_ids, id_convention or format.id_convention
-        if id_convention is None and format.id_convention == "outputs":
+        layer_ids = format.layer_ids
+        if convention is None and format.id_convention == "outputs":
             warnings.warn(
-                f"{name}: {LAYER_IDS}={list(layer_ids)} in eagle_config is read as the outputs of those layers, as its writers "
-                "mean it; some engines read inputs. Set proposer.id_convention to outputs or inputs to say which",
+                f"{head.name}: {LAYER_IDS}={list(layer_ids)} in eagle_config is read as the outputs of those layers, as its "
+                "writers mean it; some engines read inputs. Set proposer.id_convention to outputs or inputs to say which",
                 stacklevel=4,
             )
+        convention = convention or format.id_convention
     if layer_ids is None:
         captured = (2, num_layers // 2, num_layers - 3)
     else:
         captured = tuple(int(k) + (convention == "outputs") for k in layer_ids)
     if not all(0 <= k <= num_layers for k in captured):
         raise ValueError(
-            f"{name} captures the inputs of layers {list(captured)} and the target has {num_layers} layers; set "
+            f"{head.name} captures the inputs of layers {list(captured)} and the target has {num_layers} layers; set "
             "proposer.layer_ids"
         )
     return captured
-
-
-def _check_fit(name: str, head: EagleHead, target: CausalLM, num_layers: int) -> None:
-    format, width = head.format, lm_head_of(target).in_features
-    hidden_size, vocab_size = format.layer.hidden_size, format.layer.vocab_size
-    if vocab_size != target.vocab_size:
-        raise ValueError(
-            f"{name} was made for a vocabulary of {vocab_size} tokens and the target has {target.vocab_size}; use a head of "
-            "this target"
-        )
-    stated = format.target_hidden_size
-    if stated is not None and stated != width:
-        raise ValueError(
-            f"{name} has target_hidden_size={stated} and the target's is {width}; use a head of this target"
-        )
-    reads = hidden_size + width if format.version == 1 else num_layers * width
-    if format.fc_width != reads:
-        raise ValueError(
-            f"fc.weight of {name} reads {format.fc_width} values and this target gives {reads}; use a head of this target, "
-            "or set proposer.layer_ids"
-        )
-    if head.lm_head is None and hidden_size != width:
-        raise ValueError(
-            f"{name} is {hidden_size} wide and would need the LM head of the target, which is {width} wide"
-        )
-    if head.embed_tokens is None and hidden_size != width:
-        raise ValueError(f"{name} is {hidden_size} wide, the target {width}, and embed_tokens.weight is missing")

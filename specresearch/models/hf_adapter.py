@@ -90,7 +90,7 @@ class HFAdapter:
         self,
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
-        view: SlotCacheView,
+        view: Cache,
         plan: AttentionPlan,
         logit_rows: Int[Tensor, " R"] | None,
         hidden_layers: Sequence[int] = (),
@@ -118,7 +118,7 @@ class HFAdapter:
         self,
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
-        view: SlotCacheView,
+        view: Cache,
         plan: AttentionPlan | GivenBiases,
     ) -> Float[Tensor, "..."]:
         """The model's own forward: logits [B, N, V], or [1, R, V] where `forward` chose rows."""
@@ -138,6 +138,17 @@ class HFAdapter:
             **extra,
         )
         return output.logits.to(token_ids.device)
+
+    def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
+        """The LM head, and the scale and cap that some models put on its logits."""
+        head: Any = self.model.get_output_embeddings()
+        logits = head(states)
+        config: Any = self.model.config.get_text_config(decoder=True)
+        logits = (
+            logits * (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        )
+        cap = getattr(config, "final_logit_softcapping", None)
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
         if not 0 <= k <= len(self.layers):

@@ -11,14 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.head_files import (
-    WHOLE_MODEL,
-    HeadFiles,
-    lm_head_of,
-    load_tensors,
-    read_head,
-    warn_of_other_base,
-)
+from specresearch.models.head_files import WHOLE_MODEL, HeadFiles, load_tensors, read_head
+from specresearch.models.head_fit import lm_head_of, warn_of_other_base
 from specresearch.models.loading import ModelNotLoadedError
 
 SAVED_NAME = "medusa_lm_head.safetensors"

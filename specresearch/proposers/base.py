@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
@@ -16,16 +17,29 @@ class Proposer(ABC):
     num_draft_tokens: the most drafts it proposes for a row in one step.
     kind: what its drafts may be. Where they branch, a budget counts nodes and may go deeper than the request has room for.
     hidden_layers: the target's hidden states that `start` and `observe` want, in the adapter's numbering.
+    proposers: those that it is made of, if any.
     """
 
     num_draft_tokens: int = 0
     kind: DraftKind = DraftKind()
     hidden_layers: tuple[int, ...] = ()
+    proposers: "tuple[Proposer, ...]" = ()
 
     @property
     def max_nodes(self) -> int:
         """The most nodes it proposes for a row, root included."""
         return self.num_draft_tokens + 1
+
+    @property
+    def memory(self) -> Literal["cold", "warm"] | None:
+        """What a request finds of those before it: nothing (cold), what they taught (warm). None: it could not be otherwise."""
+        found = {part.memory for part in self.proposers}
+        return "warm" if "warm" in found else "cold" if "cold" in found else None
+
+    def describe(self) -> str | None:
+        """One line on what it has loaded and how it reads the target, once it is bound; None: its settings say it all."""
+        told = [part.describe() for part in self.proposers]
+        return "; ".join(line for line in told if line) or None
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         """Called once, before anything is decoded: allocate state, and refuse a target that does not fit."""

@@ -12,7 +12,7 @@ from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.base import Proposer
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
@@ -21,15 +21,15 @@ from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, p
 class DraftModel(Proposer):
     """Drafts with a draft LM over its own slot cache.
 
-    num_draft_tokens: length of the chain, or nodes of the tree. sample: draw drafts from the draft's distribution (as the
+    tree, num_draft_tokens, paths, depth, top_k: see `TreeShape`. sample: draw drafts from the draft's distribution (as the
     request's temperature, top-k and top-p shape it) and report it; False drafts its likeliest tokens as point masses.
-    Greedy requests, and dynamic trees, always get the likeliest. tree, paths, depth, top_k: see `TreeShape`.
+    Greedy requests, and dynamic trees, always get the likeliest.
     """
 
     def __init__(
         self,
         draft: CausalLM,
-        num_draft_tokens: int = 5,
+        num_draft_tokens: int | None = None,
         sample: bool = True,
         tree: str = "chain",
         paths: Sequence[Sequence[int]] | str | None = None,
@@ -37,7 +37,7 @@ class DraftModel(Proposer):
         top_k: int = 8,
     ) -> None:
         self.draft = draft
-        self.shape = TreeShape(tree, check_num_draft_tokens(num_draft_tokens), paths, depth, top_k)
+        self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
         self.num_draft_tokens = self.shape.num_draft_tokens
         self.sample = sample
         self.kind = DraftKind(trees=tree != "chain", sampled=sample and tree != "dynamic", scored=True)

@@ -1,7 +1,7 @@
 """A one-layer module goes on from the target's own hidden states: EAGLE-1 (arXiv 2401.15077), EAGLE-2's trees (2406.16858)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.models.eagle import EagleHead, EagleModel
-from specresearch.models.head_files import EagleFormat
+from specresearch.models.eagle import EagleModel
+from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.base import Proposer
 from specresearch.proposers.shapes import TreeShape
-from specresearch.proposers.tree import StaticTree, grow_dynamic, grow_static
+from specresearch.proposers.tree import grow_dynamic, grow_static
 
 TOY_LAYERS = (0, 1, 2)
 
@@ -27,9 +28,12 @@ class Eagle(Proposer):
     A draft's feature is the head's own guess; once the target has verified it, the true feature takes its place. A prompt of
     one token has no feature yet, so its first step drafts nothing.
 
-    head: a folder, hub id or `zoo:` name with its `revision`, or a loaded head. tree: chain, static or dynamic; paths,
-    depth, top_k: see `TreeShape`. sample: draw the drafts of a chain from the head's distribution and report it; trees, and
-    greedy requests, get the likeliest tokens as point masses. overrides: replace keys of the head's config, e.g. rope_theta.
+    head: a folder, hub id or `zoo:` name with its `revision`, or a loaded head. tree: chain, static or dynamic;
+    num_draft_tokens, paths, depth, top_k: see `TreeShape`. sample: draw the drafts of a chain from the head's distribution and
+    report it; trees, and greedy requests, get the likeliest tokens as point masses. overrides: replace keys of the head's
+    config, e.g. rope_theta.
+    layer_ids, id_convention: of EAGLE-3, the target layers that the head was trained on, and whether these are ids of layer
+    `inputs` or `outputs`; None: what its config says and its author means, and otherwise the usual three.
     """
 
     version = 1
@@ -37,7 +41,7 @@ class Eagle(Proposer):
     def __init__(
         self,
         head: str | EagleHead | None = None,
-        num_draft_tokens: int = 60,
+        num_draft_tokens: int | None = None,
         tree: str = "dynamic",
         paths: Sequence[Sequence[int]] | str | None = None,
         depth: int = 7,
@@ -45,30 +49,31 @@ class Eagle(Proposer):
         sample: bool = True,
         overrides: Mapping[str, Any] | None = None,
         revision: str | None = None,
+        layer_ids: Sequence[int] | None = None,
+        id_convention: str | None = None,
     ) -> None:
         self.head, self.overrides, self.revision = head, overrides, revision
-        self.shape = TreeShape(tree, check_num_draft_tokens(num_draft_tokens), paths, depth, top_k)
+        self.layer_ids, self.id_convention = layer_ids, id_convention
+        self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
         self.num_draft_tokens = self.shape.num_draft_tokens
         self.sample = sample and tree == "chain"
         self.kind = DraftKind(trees=tree != "chain", sampled=self.sample, scored=True)
         self.model: EagleModel | None = None
-        self._layers: dict[str, Any] = {}
         self._waiting: dict[int, list[Tensor]] = {}
-        self._chains: dict[int, StaticTree] = {}
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
         """Drafts with a random head that fits `target`, in trees small enough to be certified."""
         config: Any = target.model.config
-        is_third = cls.version == 3
-        fc_width = config.hidden_size * (len(TOY_LAYERS) if is_third else 2)
+        format = EagleFormat(1, config, 2 * config.hidden_size)
+        fitting: dict[str, Any] = {"num_draft_tokens": 12, "depth": 3, "top_k": 3}
+        if cls.version == 3:
+            width = len(TOY_LAYERS) * config.hidden_size
+            format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)
+            fitting["layer_ids"] = TOY_LAYERS
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            vocab_size = target.vocab_size if is_third else None
-            head = EagleHead.of(EagleFormat(cls.version, config, fc_width, draft_vocab_size=vocab_size))
-        fitting: dict[str, Any] = {"head": head, "num_draft_tokens": 12, "depth": 3, "top_k": 3}
-        if is_third:
-            fitting["layer_ids"] = TOY_LAYERS
+            fitting["head"] = EagleHead.of(format)
         return cls(**settings | fitting)
 
     def load(self, target: CausalLM) -> EagleModel:
@@ -77,16 +82,17 @@ class Eagle(Proposer):
             raise ValueError(
                 "proposer.head names no EAGLE head; set it to a folder or hub id, see docs/proposers/eagle.md"
             )
-        if isinstance(self.head, EagleHead):
-            model = EagleModel(self.head, target, **self._layers)
-        else:
-            own: dict[str, Any] = {"overrides": self.overrides, "revision": self.revision}
-            model = EagleModel.from_pretrained(self.head, target, **own, **self._layers)
-        version = model.head.format.version
+        head = self.head
+        if isinstance(head, str):
+            head = EagleHead.from_pretrained(head, revision=self.revision, overrides=self.overrides)
+        version = head.format.version
         if version != self.version:
             right = "eagle3" if version == 3 else "eagle"
-            raise ValueError(f"{model.name} is an EAGLE-{version} head; use proposer={right}")
-        return model
+            raise ValueError(f"{head.name} is an EAGLE-{version} head; use proposer={right}")
+        return EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
+
+    def describe(self) -> str | None:
+        return None if self.model is None else self.model.describe()
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.model is None or self.model.target is not target:
@@ -94,7 +100,7 @@ class Eagle(Proposer):
         self.hidden_layers = self.model.captured_layers
         self.model.allocate(num_slots, target.max_len + self.shape.max_fed)
         self.shape.bind(self.model.draft_vocab_size, target.device)
-        self._waiting, self._chains = {}, {}
+        self._waiting = {}
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Feed the prompt but its last pair, which waits for the first `propose`."""
@@ -121,15 +127,13 @@ class Eagle(Proposer):
         without = [slot for slot in batch.slots if slot not in self._waiting]
         logits, fed_back = self._catch_up(batch, self.model)
         growth = _Growth(self.model, batch.slots, fed_back)
-        if self.shape.name == "dynamic":
+        if self.shape.static is None:
             proposal = grow_dynamic(growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k)
         else:
-            tree = self.shape.static or self._chain(max(budget), batch.device)
             sample = self.sample and not batch.sampling.all_greedy
-            proposal = grow_static(growth, batch, logits, tree, budget, sample=sample)
+            proposal = grow_static(growth, batch, logits, self.shape.static, budget, sample=sample)
         self.model.truncate(without, [0] * len(without))
-        num_nodes = proposal.topology.num_nodes
-        return replace(proposal, host_lengths=tuple(min(allowed + 1, num_nodes) for allowed in budget))
+        return proposal
 
     def _catch_up(self, batch: Batch, model: EagleModel) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
         """Append what was accepted since, with the target's true features; a row without any gets a pair of zeros."""
@@ -139,12 +143,6 @@ class Eagle(Proposer):
         self._waiting.update({slot: [] for slot in batch.slots if slot in self._waiting})
         return model.extend(batch.slots, tokens, features)
 
-    def _chain(self, num_drafts: int, device: torch.device) -> StaticTree:
-        if num_drafts not in self._chains:
-            paths = [(0,) * depth for depth in range(1, num_drafts + 1)]
-            self._chains[num_drafts] = StaticTree.from_paths(paths, device)
-        return self._chains[num_drafts]
-
     def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
         """The accepted nodes' true features wait, each beside the token that follows it, for the next `propose`."""
         assert self.model is not None
@@ -152,7 +150,8 @@ class Eagle(Proposer):
         kept = [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in output.hidden]
         features = self.model.fuse(kept)  # [B, D, H]
         for b, (slot, num_accepted) in enumerate(zip(batch.slots, verdict.num_accepted.tolist(), strict=True)):
-            self._waiting.setdefault(slot, []).append(features[b, : num_accepted + 1])
+            waiting, new = self._waiting.setdefault(slot, []), features[b, : num_accepted + 1]
+            waiting.append(new.clone() if waiting else new)  # a view that stays would keep the whole batch's
 
     def finish(self, slots: Sequence[int]) -> None:
         assert self.model is not None

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.models.head_files import lm_head_of
+from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
-from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
+from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, read_paths
 from specresearch.proposers.tree import StaticTree
@@ -49,7 +47,6 @@ class Medusa(Proposer):
         if self.paths is not None:
             self.num_draft_tokens = StaticTree.from_paths(self.paths).num_drafts
         self._known: set[int] = set()
-        self._tops: dict[int, Topology] = {}
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Medusa":
@@ -78,10 +75,16 @@ class Medusa(Proposer):
                 f"heads and {target.vocab_size} tokens; change proposer.paths"
             )
         self.num_draft_tokens = self.tree.num_drafts
-        self._level = self.tree.topology.depth[0, 1:] - 1  # which head fills each node
-        self._tops = {self.tree.topology.num_nodes: self.tree.topology}
+        self._level = self.tree.topology.depth[0] - 1  # which head fills each node
         self._state = torch.zeros((num_slots, self.heads.hidden_size), dtype=target.dtype, device=target.device)
         self._known = set()
+
+    def describe(self) -> str | None:
+        if not isinstance(self.head, MedusaHeads):
+            return None
+        heads = f"{len(self.head)} Medusa heads of {self.head.base_model or 'a target that they do not name'}"
+        lm_heads = "the target's LM head" if self.head.vocab_size is None else "LM heads of their own"
+        return f"{heads}; blocks in each: {self.head.num_layers}; read the final norm of the target; end in {lm_heads}"
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self._known -= {row.slot for row in rows}
@@ -105,32 +108,24 @@ class Medusa(Proposer):
     @torch.inference_mode()
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         budget = [allowed if slot in self._known else 0 for slot, allowed in zip(batch.slots, budget, strict=True)]
-        num_drafts = max(budget)
-        if num_drafts == 0:
+        if not any(budget):
             return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
         state = self._state[upload(batch.slots, batch.device)]
         logits = self.heads(state, lm_head_of(self.target)).to(batch.device)
         logits = penalize(logits[:, : self.tree.depth], batch.sampling)  # [B, K, V]
         best = logits.topk(max(self.tree.widths), dim=-1)
-        level, ranks = self._level[:num_drafts], self.tree.ranks[1 : num_drafts + 1]
-        own = (best.values[:, level, ranks] - logits.logsumexp(-1)[:, level]).exp()
-        tokens = torch.cat([batch.roots, best.indices[:, level, ranks]], dim=1)
-        lengths = [allowed + 1 for allowed in budget]
+        crop = self.tree.crop(budget, batch.room)
+        nodes = crop.tree.places[crop.nodes[:, 1:]]  # [#B, n]
+        row = torch.arange(len(batch), device=batch.device)[:, None]
+        level, ranks = self._level[nodes], self.tree.ranks[nodes]
+        own = (best.values[row, level, ranks] - logits.logsumexp(-1)[row, level]).exp()
         return Proposal(
-            tokens,
-            self._top(num_drafts + 1),
-            upload(lengths, batch.device),
+            torch.cat([batch.roots, best.indices[row, level, ranks]], dim=1),
+            crop.topology,
+            upload(crop.lengths, batch.device),
             scores=torch.cat([torch.ones_like(own[:, :1]), own], dim=1),
-            host_lengths=tuple(lengths),
+            host_lengths=crop.lengths,
         )
-
-    def _top(self, num_nodes: int) -> Topology:
-        """The tree of the first nodes."""
-        if num_nodes not in self._tops:
-            whole = self.tree.topology
-            parents: Int[Tensor, "1 N"] = whole.parents[:, :num_nodes]
-            self._tops[num_nodes] = Topology(parents, whole.is_chain, whole.max_depth, whole.max_children)
-        return self._tops[num_nodes]
 
     def finish(self, slots: Sequence[int]) -> None:
         self._known -= set(slots)

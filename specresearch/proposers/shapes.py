@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specresearch.proposers.base import check_num_draft_tokens
 from specresearch.proposers.tree import StaticTree
 
-CHOICES = ("chain", "static", "dynamic")
+USUAL_SIZES = {"chain": 5, "static": 24, "dynamic": 60}
 TYPICAL_RANK_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04, 0.025, 0.015, 0.01, 0.008)
 
 
@@ -19,41 +20,46 @@ class TreeShape:
     """What shape a proposer's drafts take.
 
     name: chain, static (fixed paths of child ranks) or dynamic (the most confident nodes of every level).
+    num_draft_tokens: length of the chain, or nodes of the tree; None: `USUAL_SIZES`, or all nodes of a smaller dynamic tree.
     paths: of a static tree, as a list or as a JSON file with a list under "paths"; None: the best tree of `num_draft_tokens`
     nodes at most `depth` deep for a typical acceptance by rank. depth, top_k: levels of a dynamic tree, and nodes expanded in
-    each. Raises ValueError for a tree that is none.
+    each. static: the tree, unless it is dynamic. Raises ValueError for a tree that is none.
     """
 
     def __init__(
         self,
         name: str,
-        num_draft_tokens: int,
+        num_draft_tokens: int | None = None,
         paths: Sequence[Sequence[int]] | str | None = None,
         depth: int = 6,
         top_k: int = 8,
     ) -> None:
-        if name not in CHOICES:
-            raise ValueError(f"proposer.tree={name!r} is unknown; choose one of {', '.join(CHOICES)}")
+        if name not in USUAL_SIZES:
+            raise ValueError(f"proposer.tree={name!r} is unknown; choose one of {', '.join(USUAL_SIZES)}")
         if depth < 1 or top_k < 1:
             raise ValueError(f"proposer.depth={depth}, proposer.top_k={top_k}: both must be at least 1")
         if paths is not None and name != "static":
             raise ValueError(f"proposer.paths is for proposer.tree=static, not {name}")
         self.name, self.depth, self.top_k = name, depth, top_k
-        self.num_draft_tokens = num_draft_tokens
+        size = USUAL_SIZES[name] if num_draft_tokens is None else check_num_draft_tokens(num_draft_tokens)
         self.static: StaticTree | None = None
-        if name == "static":
+        if name == "chain":
+            self.static = StaticTree.from_paths([(0,) * length for length in range(1, size + 1)])
+        elif name == "static":
             read = read_paths(paths) if isinstance(paths, str) else paths
             self.static = StaticTree.from_paths(
-                best_tree(TYPICAL_RANK_ACCEPTANCE, num_draft_tokens, depth).paths if read is None else read
+                best_tree(TYPICAL_RANK_ACCEPTANCE, size, depth).paths if read is None else read
             )
-            self.num_draft_tokens = self.static.num_drafts
+            size = self.static.num_drafts
         elif name == "dynamic":
             reachable = top_k + (depth - 1) * top_k**2
-            if num_draft_tokens > reachable:
+            if num_draft_tokens is not None and size > reachable:
                 raise ValueError(
-                    f"proposer.num_draft_tokens={num_draft_tokens}: a dynamic tree with depth={depth} and top_k={top_k} "
+                    f"proposer.num_draft_tokens={size}: a dynamic tree with depth={depth} and top_k={top_k} "
                     f"has {reachable} nodes to choose from; raise depth or top_k"
                 )
+            size = min(size, reachable)
+        self.num_draft_tokens = size
 
     @property
     def max_fed(self) -> int:

@@ -4,6 +4,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Literal
 
 from specresearch.batch import Batch, RequestState
 from specresearch.proposal import DraftKind, Proposal
@@ -53,6 +54,10 @@ class Suffix(Proposer):
         self._rows: dict[int, RequestState] = {}
         self._own: dict[int, SuffixTrie] = {}
         self.reset()
+
+    @property
+    def memory(self) -> Literal["cold", "warm"]:
+        return "warm" if self.use_global else "cold"
 
     def reset(self) -> None:
         """Forget the outputs of earlier requests."""

@@ -1,7 +1,7 @@
 """What the target recently held likely after each token fills a draft tree of fixed shape (Luo et al., arXiv 2408.08696)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -51,6 +51,10 @@ class TokenRecycling(Proposer):
         self.top_k, self.warm = top_k, warm
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)  # [S, V + 1, k]; row V takes what nobody reads
         self._tops: dict[int, Topology] = {}
+
+    @property
+    def memory(self) -> Literal["cold", "warm"]:
+        return "warm" if self.warm else "cold"
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "TokenRecycling":

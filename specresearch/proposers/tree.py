@@ -3,13 +3,15 @@
 Loops run over levels and child ranks, never over nodes, and nothing is brought to the host.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol, runtime_checkable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from specresearch.batch import Batch
@@ -17,6 +19,7 @@ from specresearch.proposal import Proposal, Topology, upload
 from specresearch.sampling import DRAFT_STREAM, SamplingBatch, draw, logits_to_probs, penalize
 
 TIE = 1e-9  # less confidence for every level, so that no child stands before its parent
+RankPath: TypeAlias = tuple[int, ...]
 
 
 @runtime_checkable
@@ -31,27 +34,35 @@ class Drafter(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StaticTree:
     """A tree of fixed shape, in which every node is the child of a given rank of its parent.
 
     topology: [1, N], nodes sorted by depth. ranks: each node's place among the likeliest tokens after its parent. levels:
     the first node of every depth, and N. num_fed: how many nodes of every depth have to be fed for the sake of children.
+    paths: of ranks, one for every draft, in the order in which a smaller budget keeps them. places: each node's number in
+    the tree that this one was cut from.
     """
 
     topology: Topology
     ranks: Int[Tensor, " N"]
     levels: tuple[int, ...]
     num_fed: tuple[int, ...]
+    paths: tuple[RankPath, ...]
+    places: Int[Tensor, " N"]
 
     @staticmethod
     def from_paths(paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> "StaticTree":
-        """From every node's path of ranks, e.g. [(0,), (1,), (0, 0)]. Raises ValueError for a path with a hole."""
+        """From every node's path of ranks, the most useful first, e.g. [(0,), (0, 0), (1,)]: a row with a budget of k keeps
+        the first k. Parents and earlier siblings are put before a path that was given before them.
+
+        Raises ValueError for a path with a hole.
+        """
         if not paths or not all(len(path) and min(path) >= 0 for path in paths):
             raise ValueError(
                 f"a static tree is a list of paths of ranks from 0 on, such as [[0], [1], [0, 0]]; got {paths}"
             )
-        ordered = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
+        ordered = _by_depth(paths)
         topology = Topology.from_paths(ordered, device)
         depths = [0, *map(len, ordered)]
         levels = tuple(depths.index(depth) for depth in range(depths[-1] + 1))
@@ -62,7 +73,8 @@ class StaticTree:
         ]
         num_fed = tuple(max(end - begin + 1, 0) for end, begin in zip(last, levels, strict=True))
         ranks = torch.tensor([0, *(path[-1] for path in ordered)], device=device)
-        return StaticTree(topology, ranks, (*levels, len(depths)), num_fed)
+        places = torch.arange(len(depths), device=device)
+        return StaticTree(topology, ranks, (*levels, len(depths)), num_fed, _elders_first(paths), places)
 
     @property
     def depth(self) -> int:
@@ -92,7 +104,109 @@ class StaticTree:
     def to(self, device: torch.device) -> "StaticTree":
         whole = self.topology
         moved = Topology(whole.parents.to(device), whole.is_chain, whole.max_depth, whole.max_children)
-        return StaticTree(moved, self.ranks.to(device), self.levels, self.num_fed)
+        return replace(self, topology=moved, ranks=self.ranks.to(device), places=self.places.to(device))
+
+    @cached_property
+    def _deepest(self) -> tuple[int, ...]:
+        """How deep the first k of `paths` go."""
+        return tuple(accumulate(map(len, self.paths), max, initial=0))
+
+    @cached_property
+    def _within(self) -> tuple[tuple[int, ...], ...]:
+        """For every depth, which of `paths` go no deeper."""
+        depths = range(self.depth + 1)
+        return tuple(tuple(i for i, path in enumerate(self.paths) if len(path) <= depth) for depth in depths)
+
+    def crop(self, budget: Sequence[int], room: Sequence[int]) -> "Crop":
+        """Of every row the first `budget[b]` nodes that are no deeper than `room[b]`, whatever the other rows keep.
+
+        At least one row must have a budget.
+        """
+        assert any(budget)
+        depth = max(min(self._deepest[num], left) for num, left in zip(budget, room, strict=True))
+        limits = [left if left < self._deepest[num] else depth for num, left in zip(budget, room, strict=True)]
+        kept = [self._within[limit][:num] for num, limit in zip(budget, limits, strict=True)]
+        tree = _cut(self, max(row[-1] for row in kept if row) + 1, depth)
+        lengths = tuple(len(row) + 1 for row in kept)
+        parts = {limit: _arrange(tree, limit, max(lengths)) for limit in limits}
+        joined = parts[depth] if len(parts) == 1 else _stack([parts[limit] for limit in limits])
+        return Crop(tree, *joined, lengths)
+
+
+def _by_depth(paths: Iterable[Sequence[int]]) -> list[RankPath]:
+    return sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
+
+
+def _elders_first(paths: Sequence[Sequence[int]]) -> tuple[RankPath, ...]:
+    """The paths as given, but for parents and earlier siblings, which come before."""
+    known = {tuple(path) for path in paths}
+    ordered: dict[RankPath, None] = {}
+    for path in paths:
+        for end in range(1, len(path) + 1):
+            siblings = ((*path[: end - 1], rank) for rank in range(path[end - 1] + 1))
+            ordered |= dict.fromkeys(sibling for sibling in siblings if sibling in known)
+    return tuple(ordered)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """What is grown of a static tree, and what each row keeps of that.
+
+    tree: as much as some row keeps. nodes: of `tree`, in the order in which the row keeps them; topology: the tree that they
+    form in this order. lengths: how many of them the row keeps, root included.
+    """
+
+    tree: StaticTree
+    nodes: Int[Tensor, "#B n"]
+    topology: Topology
+    lengths: tuple[int, ...]
+
+    def arrange(self, values: Shaped[Tensor, "B N *rest"]) -> Shaped[Tensor, "B n *rest"]:
+        """From the order of `tree` to the order of `nodes`."""
+        row = torch.arange(len(values), device=values.device)[:, None]
+        return values[row, self.nodes]
+
+
+Arranged: TypeAlias = tuple[Int[Tensor, "#B n"], Topology]
+
+
+@lru_cache(maxsize=256)
+def _cut(tree: StaticTree, num_drafts: int, depth: int) -> StaticTree:
+    """The tree of the first so many drafts, without those that are deeper."""
+    kept = tuple(path for path in tree.paths[:num_drafts] if len(path) <= depth)
+    if len(kept) == tree.num_drafts:
+        return tree
+    number = {path: i for i, path in enumerate(_by_depth(tree.paths), 1)}
+    places = [0, *(number[path] for path in _by_depth(kept))]
+    device = tree.ranks.device
+    return replace(StaticTree.from_paths(kept, device), places=upload(places, device))
+
+
+@lru_cache(maxsize=256)
+def _arrange(tree: StaticTree, limit: int, num_nodes: int) -> Arranged:
+    """The first nodes in the order of `paths`, those deeper than `limit` after all others."""
+    number = {path: i for i, path in enumerate([(), *_by_depth(tree.paths)])}
+    ordered = [(), *sorted(tree.paths, key=lambda path: len(path) > limit)][:num_nodes]
+    place = {path: i for i, path in enumerate(ordered)}
+    parents = [-1, *(place[path[:-1]] for path in ordered[1:])]
+    device = tree.ranks.device
+    nodes = upload([[number[path] for path in ordered]], device)
+    if parents == list(range(-1, num_nodes - 1)):
+        return nodes, Topology.chain(num_nodes, device)
+    max_children = max(Counter(parents).values())
+    return nodes, Topology(upload([parents], device), max_depth=max(map(len, ordered)), max_children=max_children)
+
+
+def _stack(parts: Sequence[Arranged]) -> Arranged:
+    """One row of each."""
+    topologies = [topology for _, topology in parts]
+    stacked = Topology(
+        torch.cat([topology.parents for topology in topologies]),
+        max_depth=max(topology.max_depth for topology in topologies),
+        max_children=max(topology.max_children for topology in topologies),
+    )
+    stacked.__dict__["ancestors"] = torch.cat([topology.ancestors for topology in topologies])
+    return torch.cat([nodes for nodes, _ in parts]), stacked
 
 
 def grow_static(
@@ -104,13 +218,18 @@ def grow_static(
     *,
     sample: bool = False,
 ) -> Proposal:
-    """Drafts in the shape of `tree`, of which each row keeps the first `budget[b]`.
+    """Drafts in the shape of `tree`, of which each row keeps the first that its budget and its room allow.
 
+    Levels that no row keeps are not drafted. What a row gets does not depend on the other rows. At least one row must have
+    a budget.
     sample: children are drawn from the drafter's distribution without replacement, in the order of their ranks, and the
     proposal says so; otherwise each is the token of its rank, a point mass.
     """
-    sampling, parents = batch.sampling, tree.topology.parents[0]
-    uniforms = sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes) if sample else None
+    crop, sampling = tree.crop(budget, batch.room), batch.sampling
+    uniforms = None
+    if sample:
+        uniforms = sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes)[:, crop.tree.places]
+    tree, parents = crop.tree, crop.tree.topology.parents[0]
     tokens, probs, logits = batch.roots, [], root_logits
     scores = torch.ones_like(batch.roots, dtype=root_logits.dtype)
     spent = torch.zeros_like(batch.roots, dtype=torch.bool)
@@ -141,12 +260,13 @@ def grow_static(
         num_leaves = tree.topology.num_nodes - sum(part.shape[1] for part in probs)
         probs.append(probs[0].new_zeros((len(batch), num_leaves, probs[0].shape[2])))
     return Proposal(
-        tokens,
-        tree.topology,
-        upload(budget, batch.device) + 1,
-        torch.cat(probs, dim=1) if probs else None,
-        scores=scores,
-        probe=spent if probs else None,
+        crop.arrange(tokens),
+        crop.topology,
+        upload(crop.lengths, batch.device),
+        crop.arrange(torch.cat(probs, dim=1)) if probs else None,
+        scores=crop.arrange(scores),
+        probe=crop.arrange(spent) if probs else None,
+        host_lengths=crop.lengths,
     )
 
 
@@ -187,11 +307,13 @@ def grow_dynamic(
     """EAGLE-2's tree (arXiv 2406.16858): expand the `top_k` most confident nodes of every level, then keep the best of all.
 
     A node's confidence is the product of the drafter's probabilities along its path. Row b keeps its `budget[b]` most
-    confident nodes, which form a tree since confidence only falls. They are point masses at every temperature: keeping
-    sampled tokens by their own confidence would bias the output.
+    confident nodes no deeper than it has room for, which form a tree since confidence only falls. They are point masses at
+    every temperature: keeping sampled tokens by their own confidence would bias the output. At least one row must have a
+    budget; what none could keep is not drafted.
     """
     rows, device = len(batch), batch.device
-    k = min(top_k, root_logits.shape[2])
+    depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
+    depth, k = max(depths), min(top_k, root_logits.shape[2], max(budget))
     own, tokens = _likeliest(root_logits, k)  # [B, 1, k]
     pool = _Pool(tokens[:, 0], own[:, 0], own[:, 0].exp(), torch.zeros_like(tokens[:, 0]))
     frontier = torch.arange(k, device=device).expand(rows, -1)  # places in the pool
@@ -201,6 +323,9 @@ def grow_dynamic(
         logits = drafter.expand(fed, pool.tokens.gather(1, frontier), first)
         own, tokens = _likeliest(logits, k)  # [B, k, k]
         values = own + pool.values.gather(1, frontier)[:, :, None] - TIE
+        if level > min(depths):
+            too_deep = upload([level > deepest for deepest in depths], device)
+            values = values.masked_fill(too_deep[:, None, None], float("-inf"))
         begin = pool.tokens.shape[1]
         above = (frontier + 1)[:, :, None].expand(-1, -1, k)
         pool = pool.with_nodes(tokens.flatten(1), values.flatten(1), own.exp().flatten(1), above.flatten(1))
@@ -208,7 +333,9 @@ def grow_dynamic(
             best = values.flatten(1).topk(k).indices
             frontier = begin + best
             fed = fed.with_level(first + best // k, k)
-    return _keep_best(pool, batch, budget, depth, k)
+    num_within = [k + max(deepest - 1, 0) * k * k for deepest in depths]
+    kept = [min(pair) for pair in zip(budget, num_within, strict=True)]
+    return _keep_best(pool, batch, kept, depth, k)
 
 
 def _likeliest(logits: Float[Tensor, "B M V"], k: int) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
@@ -237,24 +364,24 @@ class _Pool:
         return _Pool(*(torch.cat(pair, dim=1) for pair in pairs))
 
 
-def _keep_best(pool: _Pool, batch: Batch, budget: Sequence[int], depth: int, top_k: int) -> Proposal:
-    """The most confident nodes of the pool as a tree; nodes beyond a row's budget come last, as a chain nobody reads."""
-    num_pooled = pool.tokens.shape[1]
-    num = min(max(budget), num_pooled)
-    lengths = upload([min(allowed, num) for allowed in budget], batch.device)
+def _keep_best(pool: _Pool, batch: Batch, kept: Sequence[int], depth: int, top_k: int) -> Proposal:
+    """The `kept[b]` most confident nodes of the pool as a tree; what fills a row up comes last, as a chain nobody reads."""
+    num_pooled, num = pool.tokens.shape[1], max(kept)
+    num_kept = upload(kept, batch.device)
     best = pool.values.sort(dim=1, descending=True, stable=True).indices[:, :num]
     index = torch.arange(num, device=batch.device)
-    within = index < lengths[:, None]
-    kept = best.gather(1, torch.where(within, best, num_pooled + index).argsort(dim=1))  # parents before children
+    within = index < num_kept[:, None]
+    chosen = best.gather(1, torch.where(within, best, num_pooled + index).argsort(dim=1))  # parents before children
     place = torch.zeros((len(batch), num_pooled + 1), dtype=torch.long, device=batch.device)
-    place.scatter_(1, kept + 1, index.expand_as(kept) + 1)
-    parents = torch.where(within, place.gather(1, pool.parents.gather(1, kept)), index)
+    place.scatter_(1, chosen + 1, index.expand_as(chosen) + 1)
+    parents = torch.where(within, place.gather(1, pool.parents.gather(1, chosen)), index)
     parents = torch.where(parents <= index, parents, 0)  # only where confidences are all zero
     root = torch.full_like(batch.roots, -1)
     ones = torch.ones_like(batch.roots, dtype=pool.own.dtype)
     return Proposal(
-        torch.cat([batch.roots, pool.tokens.gather(1, kept)], dim=1),
+        torch.cat([batch.roots, pool.tokens.gather(1, chosen)], dim=1),
         Topology(torch.cat([root, parents], dim=1), max_depth=depth, max_children=top_k),
-        lengths + 1,
-        scores=torch.cat([ones, pool.own.gather(1, kept)], dim=1),
+        num_kept + 1,
+        scores=torch.cat([ones, pool.own.gather(1, chosen)], dim=1),
+        host_lengths=tuple(num + 1 for num in kept),
     )

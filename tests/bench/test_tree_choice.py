@@ -8,6 +8,7 @@ from rich.console import Console
 
 from specresearch.bench.tree_choice import Measured, choose, measure, print_choice, save_choice
 from specresearch.proposers.shapes import TreeShape, read_paths
+from specresearch.proposers.tree import StaticTree
 
 MEASURED = Measured((0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4)
 
@@ -104,6 +105,20 @@ def test_what_is_saved_is_a_proposer_setting(tmp_path: Path) -> None:
     assert tuple(map(tuple, read_paths(str(file)))) == choices[0].paths
     shape = TreeShape("static", 1, str(file))
     assert shape.num_draft_tokens == choices[0].num_draft_tokens
+
+
+def test_a_rank_that_chance_favours_is_not_preferred() -> None:
+    measured = Measured((0.6, 0.1, 0.05, 0.2), (900, 900, 900, 5), 1e-3, 8e-3, 1e-4)
+    assert measured.falling_acceptance == (0.6, 0.1, 0.05, 0.05)
+    for choice in choose(measured, 6, 2):
+        assert StaticTree.from_paths(choice.paths).widths[1] == sum(len(path) == 1 for path in choice.paths)
+
+
+def test_the_likeliest_paths_come_first() -> None:
+    (choice,) = (choice for choice in choose(MEASURED, 8, 3) if choice.num_draft_tokens == 8)
+    chances = [np.prod([MEASURED.rank_acceptance[rank] for rank in path]) for path in choice.paths]
+    assert chances == sorted(chances, reverse=True)
+    assert StaticTree.from_paths(choice.paths).paths == choice.paths
 
 
 def test_picture_shows_every_node() -> None:

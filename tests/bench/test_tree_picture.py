@@ -12,12 +12,14 @@ from specresearch.bench.tree_picture import draw_by_depth, draw_by_rank, draw_tr
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two requests in one step, one in another, and a step of the baseline."""
+    """Two requests in one step, one in another, one whose tree was cut to a chain, and a step of the baseline."""
     frame = pd.DataFrame(
         {
-            "side": ["method", "method", "baseline"],
-            "accepted_ranks": [[[0, 1], [1]], [[]], None],
-            "num_children": [[[2, 2, 0], [2, 0]], [[2]], None],
+            "side": ["method", "method", "method", "baseline"],
+            "accepted_ranks": [[[0, 1], [1]], [[]], None, None],
+            "num_children": [[[2, 2, 0], [2, 0]], [[2]], None, None],
+            "num_accepted_tokens": [[2, 1], [0], [1], [0]],
+            "draft_depth": [[2, 2], [2], [2], [0]],
         }
     )
     frame.to_parquet(tmp_path / "steps.parquet")
@@ -26,8 +28,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_counts_by_node(run: Path) -> None:
     nodes = node_acceptance(run).set_index("path")
-    assert nodes.reached.to_dict() == {(0,): 3, (1,): 3, (0, 0): 1, (0, 1): 1}
-    assert nodes.accepted.to_dict() == {(0,): 1, (1,): 1, (0, 0): 0, (0, 1): 1}
+    assert nodes.reached.to_dict() == {(0,): 4, (1,): 3, (0, 0): 2, (0, 1): 1}
+    assert nodes.accepted.to_dict() == {(0,): 2, (1,): 1, (0, 0): 0, (0, 1): 1}
     assert nodes.rate[(0, 1)] == 1.0
 
 
@@ -38,8 +40,8 @@ def test_pictures_show_every_node(run: Path) -> None:
     draw_by_rank(nodes, rank)
     draw_by_depth(nodes, depth)
     assert len(tree.collections[0].get_offsets()) == len(nodes)
-    assert [bar.get_height() for bar in rank.patches] == pytest.approx([1 / 4, 2 / 4])
-    assert [bar.get_height() for bar in depth.patches] == pytest.approx([2 / 3, 1.0])
+    assert [bar.get_height() for bar in rank.patches] == pytest.approx([2 / 6, 2 / 4])
+    assert [bar.get_height() for bar in depth.patches] == pytest.approx([3 / 4, 1 / 2])
     plt.close(figure)
 
 

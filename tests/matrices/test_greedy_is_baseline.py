@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
-from specresearch.models.eagle import EagleHead
-from specresearch.models.head_files import EagleFormat
+from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import (
     Cascade,
@@ -117,6 +117,11 @@ PROPOSERS: dict[str, Factory] = {
     "eagle_chain": lambda: Eagle(eagle_head(1, 32), 3, tree="chain"),
     "eagle_dynamic": lambda: Eagle(eagle_head(1, 32), 10, depth=3, top_k=3),
     "eagle3_static": lambda: Eagle3(eagle_head(3, 48, VOCAB), 9, tree="static", depth=3, layer_ids=[0, 1, 2]),
+    "cascade_to_medusa": lambda: Cascade([NGram(3, n_max=2), Medusa(MedusaHeads(16, VOCAB, 3), 12)]),
+    "cascade_to_eagle": lambda: Cascade([NGram(3, n_max=2), Eagle(eagle_head(1, 32), 10, depth=3, top_k=3)]),
+    "cascade_to_eagle3": lambda: Cascade(
+        [NGram(3, n_max=2), Eagle3(eagle_head(3, 48, VOCAB), 3, tree="chain", layer_ids=[0, 1, 2])]
+    ),
 }
 BATCH_SIZES = (1, 3, 8)
 

@@ -13,8 +13,10 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb, repeat_kv
 
 from specresearch import CausalLM
-from specresearch.models.eagle import EagleHead, EagleModel
-from specresearch.models.head_files import LAYER_IDS, EagleFormat, lm_head_of, read_eagle
+from specresearch.models.eagle import EagleModel
+from specresearch.models.eagle_format import LAYER_IDS, EagleFormat, read_eagle
+from specresearch.models.eagle_head import EagleHead
+from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.loading import ModelNotLoadedError
 from specresearch.proposal import Topology
@@ -150,6 +152,10 @@ def write(folder: Path, config: dict[str, Any], weights: Weights, name: str = "m
     return str(folder)
 
 
+def load(path: str, target: CausalLM, *, overrides: dict[str, Any] | None = None, **layers: Any) -> EagleModel:
+    return EagleModel(EagleHead.from_pretrained(path, overrides=overrides), target, **layers)
+
+
 class WrittenOut:
     """A checkpoint computed from its published tensors, one row at a time, without a cache."""
 
@@ -232,7 +238,7 @@ class WrittenOut:
 @pytest.mark.parametrize("layout", PUBLISHED)
 def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layout: str) -> None:
     config, weights, name = PUBLISHED[layout]
-    model = EagleModel.from_pretrained(write(tmp_path, config, weights, name), TARGET)
+    model = load(write(tmp_path, config, weights, name), TARGET)
     reference = WrittenOut(config, weights)
     model.allocate(4, 40)
     generator = torch.Generator().manual_seed(3)
@@ -271,7 +277,7 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
 
 def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
     config, weights, name = PUBLISHED["eagle1_without_bias"]
-    model = EagleModel.from_pretrained(write(tmp_path, config, weights, name), TARGET)
+    model = load(write(tmp_path, config, weights, name), TARGET)
     model.allocate(1, 40)
     features = torch.randn((3, H), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     logits, _ = model.extend((0,), [[1, 2, 3]], [features])
@@ -295,7 +301,7 @@ def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
 def test_captured_layers(
     tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], captured: tuple[int, ...]
 ) -> None:
-    model = EagleModel.from_pretrained(write(tmp_path, config, eagle3()), TARGET, **settings)
+    model = load(write(tmp_path, config, eagle3()), TARGET, **settings)
     assert model.captured_layers == captured
     assert f"inputs of layers {', '.join(map(str, captured))} of 6 " in model.describe()
     assert "drafts from 9 of 31 tokens" in model.describe()
@@ -304,21 +310,24 @@ def test_captured_layers(
 def test_ids_in_eagle_config_are_outputs_and_said_to_be_ambiguous(tmp_path: Path) -> None:
     config = RAW3 | {"eagle_config": {LAYER_IDS: [0, 2, 4]}}
     with pytest.warns(UserWarning, match=r"\[0, 2, 4\] in eagle_config is read as the outputs"):
-        model = EagleModel.from_pretrained(write(tmp_path, config, eagle3()), TARGET)
+        model = load(write(tmp_path, config, eagle3()), TARGET)
     assert model.captured_layers == (1, 3, 5)
 
 
 def test_eagle_1_reads_what_the_lm_head_reads(tmp_path: Path) -> None:
-    model = EagleModel.from_pretrained(write(tmp_path, LLAMA, eagle1()), TARGET)
+    path = write(tmp_path, LLAMA, eagle1())
+    model = load(path, TARGET)
     assert model.captured_layers == (FINAL_NORM,)
     assert "reads the final norm" in model.describe()
+    with pytest.raises(ValueError, match=r"layer_ids=\[1\] is for EAGLE-3"):
+        load(path, TARGET, layer_ids=[1])
 
 
 def test_the_embedding_is_the_targets_unless_it_cannot_or_must_not_be(tmp_path: Path) -> None:
     """Some exporters store random values under `embed_tokens`; others train the matrix and say so."""
     weights = eagle3(more={"embed_tokens.weight": (VOCAB, H)})
     for trained, kept in ((False, False), (True, True)):
-        model = EagleModel.from_pretrained(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
+        model = load(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
         assert (model.head.embed_tokens is not None) == kept
     assert model.head.embed_tokens is not None
     assert torch.equal(model.head.embed_tokens.weight, weights["embed_tokens.weight"])
@@ -328,9 +337,9 @@ def test_a_head_of_another_width_has_its_own_embedding(tmp_path: Path) -> None:
     wide = CausalLM(build("llama", hidden_size=24, num_hidden_layers=LAYERS), max_len=40, name="acme/base-8b")
     weights = eagle3(more={"fc.weight": (H, 72)})
     with pytest.raises(ValueError, match=r"16 wide, the target 24, and embed_tokens\.weight is missing"):
-        EagleModel.from_pretrained(write(tmp_path, speculators(), weights), wide)
+        load(write(tmp_path, speculators(), weights), wide)
     weights |= random_weights({"embed_tokens.weight": (VOCAB, H)})
-    model = EagleModel.from_pretrained(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
+    model = load(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
     model.allocate(1, 8)
     logits, _ = model.extend((0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)])
     assert int(logits.isfinite().sum()) == D
@@ -353,12 +362,12 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
         eagle3(more={"layers.1.mlp.up_proj.weight": (24, H)}),
         r"unexpected: layers\.1\.mlp\.up_proj\.weight",
     ),
-    "two_layers": (RAW3 | {"num_hidden_layers": 2}, eagle3(), "num_hidden_layers=2 is not supported"),
+    "two_layers": (RAW3 | {"num_hidden_layers": 2}, eagle3(), "num_hidden_layers=2 is not read; only 1 is"),
     "query_norms": (RAW3, eagle3(more={"midlayer.self_attn.q_norm.weight": (4,)}), r"unexpected: .*q_norm\.weight"),
     "eagle1_input": (
         RAW3 | {"eagle_config": {"use_aux_hidden_state": False}},
         eagle3(),
-        "use_aux_hidden_state=False is not supported",
+        "use_aux_hidden_state=False is not read",
     ),
     "bias_lost": (LLAMA | {"bias": True}, eagle1(), r"bias=True and fc\.bias is missing.*overrides=\{bias: false\}"),
     "bias_denied": (LLAMA | {"bias": False}, eagle1(more={"fc.bias": (H,)}), r"bias=False and fc\.bias is there"),
@@ -412,7 +421,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
 def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path: Path, case: str) -> None:
     config, weights, complaint = WRONG[case]
     with pytest.raises(ModelNotLoadedError, match=complaint):
-        EagleModel.from_pretrained(write(tmp_path, config, weights, "pytorch_model.bin"), TARGET)
+        load(write(tmp_path, config, weights, "pytorch_model.bin"), TARGET)
 
 
 @pytest.mark.parametrize(
@@ -429,22 +438,22 @@ def test_heads_that_do_not_fit(
     tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
-        EagleModel.from_pretrained(write(tmp_path, config, eagle3("layers.0")), TARGET, **settings)
+        load(write(tmp_path, config, eagle3("layers.0")), TARGET, **settings)
 
 
 def test_another_vocabulary_and_too_few_layers(tmp_path: Path) -> None:
     path = write(tmp_path, LLAMA, eagle1())
     with pytest.raises(ValueError, match="vocabulary of 31 tokens and the target has 29"):
-        EagleModel.from_pretrained(path, CausalLM(build("llama", vocab_size=29)))
+        load(path, CausalLM(build("llama", vocab_size=29)))
     path = write(tmp_path, RAW3, eagle3())
     with pytest.raises(ValueError, match=r"layers \[2, 1, -1\] and the target has 2 layers; set proposer\.layer_ids"):
-        EagleModel.from_pretrained(path, CausalLM(build("llama")))
+        load(path, CausalLM(build("llama")))
 
 
 def test_another_base_model_is_a_warning(tmp_path: Path) -> None:
     config = speculators(speculators_config={"verifier": {"name_or_path": "acme/base-8b-instruct"}})
     with pytest.warns(UserWarning, match="trained for acme/base-8b-instruct and the target is acme/base-8b"):
-        EagleModel.from_pretrained(write(tmp_path, config, eagle3()), TARGET)
+        load(write(tmp_path, config, eagle3()), TARGET)
 
 
 def test_the_rotary_base_can_be_replaced(tmp_path: Path) -> None:
@@ -452,6 +461,8 @@ def test_the_rotary_base_can_be_replaced(tmp_path: Path) -> None:
         path = write(tmp_path, config, eagle3())
         rope = read_eagle(path, overrides={"rope_theta": 10000}).format.layer.rope_parameters
         assert rope == {"rope_type": "default", "rope_theta": 10000}
+        head = EagleHead.from_pretrained(path, overrides={"rope_theta": 4.0})
+        assert float(head.rotary_emb.inv_freq[1]) == 0.5
 
 
 def new_head() -> EagleHead:

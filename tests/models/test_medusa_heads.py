@@ -10,7 +10,7 @@ from tiny_models import VOCAB, build
 from torch import Tensor
 
 from specresearch import CausalLM
-from specresearch.models.head_files import lm_head_of
+from specresearch.models.head_fit import lm_head_of
 from specresearch.models.loading import ModelNotLoadedError
 from specresearch.models.medusa import MedusaHeads
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch, RequestState
 from specresearch.metrics import StepRecord
-from specresearch.models.eagle import EagleHead
-from specresearch.models.head_files import EagleFormat
+from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
-from specresearch.proposers import Eagle, Eagle3
+from specresearch.proposers import Cascade, Eagle, Eagle3, NGram
 
 H, LAYERS = 16, 4
 TARGET: Any = build("llama", seed=1, num_hidden_layers=LAYERS)
@@ -142,6 +142,27 @@ def plain() -> list[tuple[int, ...]]:
     ]
 
 
+def count_right_drafts(watched: Watched, scratch: FromScratch) -> int:
+    """How many drafts there were, each of which must have the probability that the head gives it from scratch."""
+    num_checked = 0
+    for contexts, budget, proposal in watched.seen:
+        ancestors = proposal.topology.ancestors
+        assert proposal.draft_probs is None
+        for b, tokens in enumerate(contexts):
+            num_drafts = int(proposal.lengths[b]) - 1
+            assert num_drafts <= budget[b]
+            assert (num_drafts > 0) == (budget[b] > 0 and len(tokens) > 1)
+            for node in range(1, num_drafts + 1):
+                path = proposal.token_ids[b, ancestors[b % len(ancestors), node]].tolist()[1:]
+                q = scratch.after(tokens, path[:-1]).softmax(-1)
+                assert proposal.scores is not None
+                assert float(proposal.scores[b, node]) == pytest.approx(float(q[path[-1]]), rel=1e-4, abs=1e-9)
+                if proposal.topology.is_chain:
+                    assert path[-1] == int(q.argmax())
+                num_checked += 1
+    return num_checked
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("version", [1, 3])
 def test_every_draft_is_what_the_head_says_from_scratch(target: CausalLM, version: int, shape: str) -> None:
@@ -152,23 +173,40 @@ def test_every_draft_is_what_the_head_says_from_scratch(target: CausalLM, versio
     assert proposer.model is not None
     scratch = FromScratch(proposer.model.head)
     assert [output.token_ids for output in decode(engine)] == plain()
-    num_checked = 0
-    for contexts, budget, proposal in watched.seen:
-        ancestors = proposal.topology.ancestors
-        assert proposal.draft_probs is None
-        for b, tokens in enumerate(contexts):
-            assert int(proposal.lengths[b]) == (1 if len(tokens) == 1 else budget[b] + 1)
-            for node in range(1, int(proposal.lengths[b])):
-                path = proposal.token_ids[b, ancestors[b % len(ancestors), node]].tolist()[1:]
-                q = scratch.after(tokens, path[:-1]).softmax(-1)
-                assert proposal.scores is not None
-                assert float(proposal.scores[b, node]) == pytest.approx(float(q[path[-1]]), rel=1e-4, abs=1e-9)
-                if shape == "chain":
-                    assert path[-1] == int(q.argmax())
-                num_checked += 1
-    assert num_checked > 30
+    assert count_right_drafts(watched, scratch) > 30
     assert not proposer._waiting
     assert proposer.model.lengths == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shape", ["chain", "dynamic"])
+@pytest.mark.parametrize("version", [1, 3])
+def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM, version: int, shape: str) -> None:
+    """In a cascade the head sees only the rows left to it, and must catch up with all that was accepted meanwhile."""
+    proposer = make_proposer(version, **SHAPES[shape])
+    watched = Watched(proposer)
+    engine = Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3)
+    outputs = decode(engine)
+    assert [output.token_ids for output in outputs] == plain()
+    assert proposer.model is not None
+    assert count_right_drafts(watched, FromScratch(proposer.model.head)) > 15
+    num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
+    num_passed_over -= sum(len(contexts) for contexts, _, _ in watched.seen)
+    assert num_passed_over > 5
+
+
+def test_what_waits_for_a_head_that_is_passed_over_is_its_own(target: CausalLM) -> None:
+    """Features kept for many steps must not keep those of the other rows."""
+    proposer = make_proposer(1, **SHAPES["dynamic"])
+
+    def check(record: StepRecord) -> None:
+        for kept in proposer._waiting.values():
+            assert all(len(part) * H == part.untyped_storage().nbytes() // part.itemsize for part in kept[1:])
+        lengths.append(max(map(len, proposer._waiting.values()), default=0))
+
+    lengths: list[int] = []
+    engine = Engine(target, proposer, controller=Pattern(0), max_batch_size=3, on_step=check)
+    assert [output.token_ids for output in decode(engine)] == plain()
+    assert max(lengths) > 5
 
 
 def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> None:
@@ -281,6 +319,7 @@ def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     Engine(target, proposer)
     first = proposer.model
+    assert "EAGLE-1, reads the final norm" in str(proposer.describe())
     Engine(target, proposer)
     assert proposer.model is first
     Engine(CausalLM(copy.deepcopy(TARGET)), proposer)
@@ -301,6 +340,13 @@ def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
 def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Engine(target, make())
+
+
+def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
+    assert [Eagle(tree=tree).num_draft_tokens for tree in ("chain", "static", "dynamic")] == [5, 24, 60]
+    assert Eagle(depth=2, top_k=3).num_draft_tokens == 12
+    with pytest.raises(ValueError, match="has 12 nodes to choose from"):
+        Eagle(num_draft_tokens=13, depth=2, top_k=3)
 
 
 def test_state_of_rows_without_features(target: CausalLM) -> None:

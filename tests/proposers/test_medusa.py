@@ -13,7 +13,7 @@ from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal
-from specresearch.proposers import Medusa
+from specresearch.proposers import Cascade, Medusa, NGram
 from specresearch.proposers.medusa import FADE, likeliest_paths
 from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE
 from specresearch.proposers.tree import StaticTree
@@ -22,6 +22,7 @@ H = 16
 TARGET: Any = build("llama", seed=1)
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
 PATHS = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 2]]
+Seen = list[tuple[list[tuple[list[int], int]], list[int], Proposal]]
 
 
 @pytest.fixture
@@ -57,13 +58,14 @@ def decode(engine: Engine, prompts: Sequence[Sequence[int]] = PROMPTS, **samplin
     return sorted(engine.generate(requests), key=lambda output: int(output.id))
 
 
-def watch(proposer: Medusa) -> list[tuple[list[list[int]], list[int], Proposal]]:
-    """Fills as the proposer is asked: the tokens of every row, the budget, the proposal."""
+def watch(proposer: Medusa) -> Seen:
+    """Fills as the proposer is asked: tokens and room of every row, the budget, the proposal."""
     seen, original = [], proposer.propose
 
     def propose(batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = original(batch, budget)
-        seen.append(([list(row.tokens) for row in batch.rows], list(budget), proposal))
+        rows = [(list(row.tokens), room) for row, room in zip(batch.rows, batch.room, strict=True)]
+        seen.append((rows, list(budget), proposal))
         return proposal
 
     proposer.propose = propose
@@ -77,6 +79,32 @@ def head_logits(heads: MedusaHeads, tokens: Sequence[int]) -> torch.Tensor:
     return heads(hidden, TARGET.get_output_embeddings())[0]
 
 
+def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
+    """How many drafts there were: of every row the first paths that its budget and room allow, each token of its own head."""
+    num_checked = 0
+    for batch, budget, proposal in seen:
+        assert proposal.draft_probs is None
+        for b, (tokens, room) in enumerate(batch):
+            num_drafts = int(proposal.lengths[b]) - 1
+            kept = [tuple(path) for path in PATHS if len(path) <= room][: budget[b]] if len(tokens) > 1 else []
+            assert num_drafts == len(kept)
+            if not kept:
+                continue
+            logits = head_logits(heads, tokens)
+            likeliest = logits.argsort(descending=True).tolist()
+            ancestors = proposal.topology.ancestors[b % len(proposal.topology.parents)]
+            found = []
+            for node in range(1, num_drafts + 1):
+                path = proposal.token_ids[b, ancestors[node]].tolist()[1:]
+                found.append(tuple(likeliest[level].index(token) for level, token in enumerate(path)))
+                q = logits[len(path) - 1].softmax(-1)[path[-1]]
+                assert proposal.scores is not None
+                assert float(proposal.scores[b, node]) == pytest.approx(float(q), rel=1e-4)
+            assert found == kept
+            num_checked += num_drafts
+    return num_checked
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["own_lm_heads", "version_2"])
 def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: bool) -> None:
     """Whatever was accepted, refused or left undrafted before, and in reused slots; the output is the target's."""
@@ -86,31 +114,19 @@ def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: boo
     seen = watch(proposer)
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
-    paths = [tuple(path) for path in sorted(PATHS, key=lambda path: (len(path), path))]
-    num_checked = 0
-    for contexts, budget, proposal in seen:
-        assert proposal.draft_probs is None
-        assert (
-            proposal.token_ids.shape[1]
-            == max([b for b, t in zip(budget, contexts, strict=True) if len(t) > 1] or [0]) + 1
-        )
-        for b, tokens in enumerate(contexts):
-            assert int(proposal.lengths[b]) == (1 if len(tokens) == 1 else budget[b] + 1)
-            if int(proposal.lengths[b]) == 1:
-                continue
-            logits = head_logits(heads, tokens)
-            for node in range(1, int(proposal.lengths[b])):
-                path = paths[node - 1]
-                parent = int(proposal.topology.parents[0, node])
-                assert path[:-1] == ((), *paths)[parent]
-                own_logits = logits[len(path) - 1]
-                token = int(own_logits.argsort(descending=True)[path[-1]])
-                assert int(proposal.token_ids[b, node]) == token
-                assert proposal.scores is not None
-                assert float(proposal.scores[b, node]) == pytest.approx(float(own_logits.softmax(-1)[token]), rel=1e-4)
-                num_checked += 1
-    assert num_checked > 30
+    assert count_right_drafts(seen, heads) > 30
     assert not proposer._known
+
+
+def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> None:
+    plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
+    proposer = Medusa(make_heads(), paths=PATHS)
+    seen = watch(proposer)
+    outputs = decode(Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3))
+    assert [output.token_ids for output in outputs] == plain
+    assert count_right_drafts(seen, make_heads()) > 15
+    num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
+    assert num_passed_over - sum(len(rows) for rows, _, _ in seen) > 5
 
 
 def rigged() -> tuple[CausalLM, MedusaHeads]:

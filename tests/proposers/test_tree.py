@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
+from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch, Request, RequestState
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers.shapes import TreeShape, best_tree, best_trees
@@ -60,12 +61,15 @@ class PathDrafter:
         )
 
 
-def batch_of(roots: Sequence[int], **sampling) -> Batch:
+def batch_of(roots: Sequence[int], room: Sequence[int] = (), vocab_size: int = V, **sampling: Any) -> Batch:
+    """room: drafts that each row can still use, more than any tree has levels where nothing is said."""
     rows = [
-        RequestState(Request([3, root], SamplingParams(**sampling)), slot, 11 + slot, frozenset(), 100)
-        for slot, root in enumerate(roots)
+        RequestState(
+            Request([3, root], SamplingParams(max_new_tokens=left + 1, **sampling)), slot, 11 + slot, frozenset(), 100
+        )
+        for slot, (root, left) in enumerate(zip(roots, room or [50] * len(roots), strict=True))
     ]
-    return Batch(rows, torch.device("cpu"), V)
+    return Batch(rows, torch.device("cpu"), vocab_size)
 
 
 def path_of(proposal: Proposal, row: int, node: int) -> list[int]:
@@ -158,6 +162,133 @@ class TestStatic:
         assert torch.equal(grown([6, 1, 2])[0], grown([6])[0])
 
 
+IN_ORDER_OF_USE = [(0,), (0, 0), (1,), (0, 0, 0), (1, 0), (0, 1), (2,), (1, 0, 0), (2, 1), (1, 0, 2)]
+BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
+
+
+def first_nodes_equal(some: Proposal, row: int, others: Proposal, other: int) -> bool:
+    """Whether two rows hold the same tree, drawn from the same distributions."""
+    num = int(some.lengths[row])
+    mine, theirs = (p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others))
+    above = mine[row, 1:num].unique()
+    pairs = [(mine, theirs), (some.token_ids, others.token_ids)]
+    if some.draft_probs is not None and others.draft_probs is not None:
+        pairs.append((some.draft_probs[:, above], others.draft_probs[:, above]))
+    return num == int(others.lengths[other]) and all(torch.equal(a[row][:num], b[other][:num]) for a, b in pairs)
+
+
+class TestSmallBudgets:
+    @pytest.mark.parametrize("rows", [[0], [1], [4], [2, 5], [0, 1, 6], range(8)], ids=str)
+    def test_a_row_keeps_the_first_nodes_that_it_has_room_for(self, rows: Sequence[int]) -> None:
+        budget, room = [BUDGETS[i] for i in rows], [ROOMS[i] for i in rows]
+        roots = [i % V for i in rows]
+        drafter, tree = PathDrafter(roots), StaticTree.from_paths(IN_ORDER_OF_USE)
+        proposal = grow_static(drafter, batch_of(roots, room), drafter.root_logits(), tree, budget)
+        deepest = 0
+        for row, root in enumerate(roots):
+            kept = [path for path in IN_ORDER_OF_USE if len(path) <= room[row]][: budget[row]]
+            assert int(proposal.lengths[row]) == len(kept) + 1
+            for node, ranks in enumerate(kept, start=1):
+                tokens = [root]
+                for rank in ranks:
+                    tokens.append(int(logits_after(tokens).argsort(descending=True)[rank]))
+                assert path_of(proposal, row, node) == tokens
+                deepest = max(deepest, len(ranks))
+        assert proposal.host_lengths == tuple(proposal.lengths.tolist())
+        assert proposal.topology.num_nodes == int(proposal.lengths.max())
+        assert drafter.num_calls == deepest - 1
+        check_tree(proposal)
+
+    def test_only_parents_of_kept_nodes_are_fed(self) -> None:
+        drafter, tree = PathDrafter([2, 5]), StaticTree.from_paths(IN_ORDER_OF_USE)
+        proposal = grow_static(drafter, batch_of([2, 5]), drafter.root_logits(), tree, [4, 2])
+        assert drafter.fed is not None
+        assert (drafter.fed >= 0).sum(1).tolist() == [3, 3]  # the root, (0,) and (0, 0)
+        assert proposal.topology.parents.tolist() == [[-1, 0, 1, 0, 2]]
+
+    def test_a_crop_that_does_not_branch_is_a_chain(self) -> None:
+        tree = StaticTree.from_paths(IN_ORDER_OF_USE)
+        assert tree.crop([2, 1], [9, 9]).topology.is_chain
+        assert not tree.crop([3, 1], [9, 9]).topology.is_chain
+
+    def test_parents_and_earlier_siblings_come_first(self) -> None:
+        paths = [(1, 1), (2,), (0, 0), (0,), (1,), (1, 0)]
+        tree = StaticTree.from_paths(paths)
+        assert tree.paths == ((0,), (1,), (1, 0), (1, 1), (2,), (0, 0))
+
+    @pytest.mark.parametrize("shape", ["static", "sampled", "dynamic"])
+    def test_what_a_row_gets_does_not_depend_on_the_others(self, shape: str) -> None:
+        tree = StaticTree.from_paths(IN_ORDER_OF_USE)
+
+        def grown(rows: Sequence[int]) -> Proposal:
+            roots, budget = [i % V for i in rows], [BUDGETS[i] for i in rows]
+            drafter, batch = PathDrafter(roots), batch_of(roots, [ROOMS[i] for i in rows], temperature=0.8)
+            for state, i in zip(batch.rows, rows, strict=True):
+                state.seed = i
+            if shape == "dynamic":
+                return grow_dynamic(drafter, batch, drafter.root_logits(), budget, depth=3, top_k=4)
+            return grow_static(drafter, batch, drafter.root_logits(), tree, budget, sample=shape == "sampled")
+
+        together = grown(range(8))
+        for row in range(8):
+            if BUDGETS[row]:
+                assert first_nodes_equal(grown([row]), 0, together, row)
+                assert first_nodes_equal(grown([6, row]), 1, together, row)
+
+
+@dataclass
+class MarkovDrafter:
+    """Logits that depend on the last token only, so that thousands of rows cost no time."""
+
+    table: Float[Tensor, "W W"]
+
+    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M W"]:
+        return self.table[token_ids]
+
+
+class TestSmallBudgetsAreExact:
+    """Two tokens of the output, against the target's distribution of them."""
+
+    NUM, W = 6_000, 4
+
+    def tables(self) -> tuple[Float[Tensor, "W W"], Float[Tensor, "W W"]]:
+        generator = torch.Generator().manual_seed(3)
+        draft, target = torch.randn((2, self.W, self.W), generator=generator, dtype=torch.float64) * 1.3
+        return draft, target.softmax(-1)
+
+    def drafts(self, tree: StaticTree, budget: Sequence[int], room: Sequence[int]) -> Proposal:
+        draft, _ = self.tables()
+        batch = batch_of([1] * self.NUM, room, self.W, temperature=1.0)
+        return grow_static(MarkovDrafter(draft), batch, draft[batch.roots], tree, budget, sample=True)
+
+    def p_value(self, proposal: Proposal) -> float:
+        _, p = self.tables()
+        generator = torch.Generator().manual_seed(5)
+        uniforms = torch.rand(proposal.token_ids.shape, generator=generator, dtype=torch.float64)
+        verdict = accept_by_rejection(proposal, p[proposal.token_ids], uniforms)
+        assert float(verdict.num_accepted.double().mean()) > 0.1
+        nodes = torch.nn.functional.pad(verdict.path, (0, 2), value=-1).clamp(min=0)
+        accepted = proposal.token_ids.gather(1, nodes[:, 1:3])
+        first = torch.where(verdict.num_accepted > 0, accepted[:, 0], verdict.next_token)
+        later = torch.multinomial(p[first], 1, generator=generator)[:, 0]
+        second = torch.where(verdict.num_accepted == 1, verdict.next_token, later)
+        second = torch.where(verdict.num_accepted > 1, accepted[:, 1], second)
+        seen = torch.bincount(first * self.W + second, minlength=self.W**2).numpy()
+        expected = (p[1][:, None] * p).flatten().numpy()
+        return float(stats.chisquare(seen, expected * self.NUM).pvalue)
+
+    def test_every_budget_and_room_in_one_batch(self) -> None:
+        tree = StaticTree.from_paths(IN_ORDER_OF_USE)
+        budget, room = ([1 + i % 10 for i in range(self.NUM)], [1 + i // 10 % 3 for i in range(self.NUM)])
+        assert self.p_value(self.drafts(tree, budget, room)) > 1e-4
+
+    def test_negative_control_a_later_sibling_kept_without_the_earlier_one(self) -> None:
+        whole = self.drafts(StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM)
+        assert whole.draft_probs is not None
+        kept = Proposal.chain(whole.token_ids[:, [0, 2]], torch.full((self.NUM,), 2), whole.draft_probs[:, :2])
+        assert self.p_value(whole) > 1e-4 > self.p_value(kept)
+
+
 class TestDynamic:
     def brute_force(self, root: int, depth: int, top_k: int, budget: int) -> set[tuple[int, ...]]:
         """Expand the best k of every level, then take the best of everything that was seen."""
@@ -199,6 +330,24 @@ class TestDynamic:
         proposal = grow_dynamic(drafter, batch_of([1]), logits, [4], depth=4, top_k=3)
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 2, 3]]
         assert proposal.token_ids.tolist() == [[1, 3, 3, 3, 3]]
+
+    def test_rows_with_little_room(self) -> None:
+        roots, budget, room = [2, 5, 0, 1], [9, 9, 2, 9], [9, 2, 9, 1]
+        drafter, top_k = PathDrafter(roots), 3
+        proposal = grow_dynamic(drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=4, top_k=top_k)
+        assert proposal.lengths.tolist() == [10, 10, 3, 4]  # the last row has three nodes to choose from
+        for row, root in enumerate(roots):
+            num = int(proposal.lengths[row])
+            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
+            assert kept == self.brute_force(root, min(4, room[row]), top_k, budget[row])
+        check_tree(proposal)
+
+    @pytest.mark.parametrize(("budget", "room", "passes"), [([9], [2], 1), ([2, 1], [9, 9], 1), ([9, 3], [1, 4], 2)])
+    def test_levels_that_no_row_can_use_are_not_drafted(self, budget: list[int], room: list[int], passes: int) -> None:
+        roots = [2, 5][: len(budget)]
+        drafter = PathDrafter(roots)
+        grow_dynamic(drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=6, top_k=3)
+        assert drafter.num_calls == passes
 
     def test_no_budget_for_a_row(self) -> None:
         drafter = PathDrafter([2, 5])

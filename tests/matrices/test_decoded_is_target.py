@@ -1,0 +1,205 @@
+"""Matrix 3, through the engine: whoever drafts, whole outputs have exactly the enumerated distribution of the target."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import config
+
+from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch.acceptance import AcceptanceSampler, Block, Rejection
+from specresearch.batch import Batch
+from specresearch.bench.draws import CHUNK, Setting, Tally
+from specresearch.bench.enumeration import Law, Toy, enumerate_outputs, ragged_prompts
+from specresearch.bench.goodness import Fit, samples_needed
+from specresearch.proposal import Proposal
+from specresearch.proposers import (
+    Cascade,
+    DraftModel,
+    Eagle,
+    Eagle3,
+    Lookahead,
+    Medusa,
+    NGram,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+
+ALPHA = 1e-4  # 82 tests of this file are statistical: one false alarm in 120 choices of seeds
+VISIBLE_TV, POWER = 0.15, 0.95
+VOCAB = 4
+PARAMS = {
+    "min_p": SamplingParams(temperature=1.3, min_p=0.3, max_new_tokens=3),
+    "plain": SamplingParams(temperature=1.0, max_new_tokens=3),
+    "top_k": SamplingParams(temperature=0.7, top_k=2, max_new_tokens=5),
+    "top_p": SamplingParams(temperature=1.0, top_p=0.8, max_new_tokens=3, stop_token_ids=(1,)),
+    "everything": SamplingParams(
+        temperature=0.8,
+        top_k=3,
+        top_p=0.95,
+        min_p=0.05,
+        repetition_penalty=1.5,
+        presence_penalty=0.3,
+        frequency_penalty=0.4,
+        max_new_tokens=3,
+    ),
+    "greedy": SamplingParams(max_new_tokens=6),
+}
+SAMPLED = [name for name, sampling in PARAMS.items() if not sampling.is_greedy]
+
+
+@lru_cache
+def toy() -> Toy:
+    return Toy(VOCAB, seed=4)
+
+
+@lru_cache
+def target() -> CausalLM:
+    return toy().target()
+
+
+@lru_cache
+def draft() -> CausalLM:
+    return toy().draft()
+
+
+@lru_cache
+def settings() -> dict[str, Setting]:
+    """Each on a prompt of its own length, from one token on, and with as many samples as show `VISIBLE_TV`."""
+    prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
+    made = {}
+    for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
+        if sampling.is_greedy:
+            law, num_samples = Law(tuple(toy().greedy([prompt], sampling)), np.ones(1)), 50
+        else:
+            law = enumerate_outputs(toy(), prompt, sampling)
+            num_samples = samples_needed(len(law.outputs), VISIBLE_TV, ALPHA, POWER)
+        assert num_samples <= CHUNK
+        made[name] = Setting(name, number, sampling, prompt, law, num_samples)
+    return made
+
+
+DRAFTERS: dict[str, Callable[[], Proposer]] = {
+    "ngram": lambda: NGram(4, n_max=2, n_min=1),
+    "draft_sampled": lambda: DraftModel(draft(), 3),
+    "draft_likeliest": lambda: DraftModel(draft(), 2, sample=False),
+    "static_tree_sampled": lambda: DraftModel(draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]),
+    "dynamic_tree": lambda: DraftModel(draft(), 5, tree="dynamic", depth=2, top_k=3),
+    "medusa": lambda: Medusa.toy(target(), 1),
+    "eagle_sampled": lambda: Eagle.toy(target(), 1, tree="chain"),
+    "eagle_dynamic": lambda: Eagle.toy(target(), 1),
+    "eagle3_sampled": lambda: Eagle3.toy(target(), 1, tree="chain"),
+    "eagle3_static": lambda: Eagle3.toy(target(), 1, tree="static"),
+    "token_recycling": lambda: TokenRecycling(6, top_k=3, depth=2),
+    "lookahead": lambda: Lookahead(3, 2, 2),
+    "suffix": lambda: Suffix(4, offset=2.0),
+    "cascade": lambda: Cascade([NGram(2, n_max=2, n_min=2), DraftModel(draft(), 2)]),
+    "cascade_to_medusa": lambda: Cascade([NGram(2, n_max=2, n_min=2), Medusa.toy(target(), 1)]),
+    "cascade_to_eagle": lambda: Cascade([NGram(2, n_max=2, n_min=2), Eagle.toy(target(), 1, tree="chain")]),
+}
+BY_BLOCK = ("plain", "everything", "greedy")
+
+
+def unchecked(outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
+    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield from outputs
+    finally:
+        config.update("jaxtyping_disable", False)
+
+
+def decode(proposer: Proposer, rule: AcceptanceSampler, names: tuple[str, ...]) -> dict[str, Tally]:
+    """All settings side by side in the same batches, over one engine that refills its slots."""
+    engine = Engine(target(), proposer, rule, max_batch_size=512)
+    requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
+    order = np.random.default_rng(0).permutation(len(requests))
+    tallies = {name: Tally([0] * len(settings()[name].law.outputs)) for name in names}
+    for output in unchecked(engine.generate([requests[i] for i in order])):
+        tallies[output.id].add(output, settings()[output.id].law)
+    return tallies
+
+
+@lru_cache
+def decoded(
+    drafter: str, rule: type[AcceptanceSampler] = Rejection, names: tuple[str, ...] = (*PARAMS,)
+) -> dict[str, Tally]:
+    return decode(DRAFTERS[drafter](), rule(), names)
+
+
+def p_value(tally: Tally, law: Law) -> float:
+    return Fit.of(np.array(tally.counts), law.probs, tally.num_impossible).p_value
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("name", PARAMS)
+def test_outputs_have_the_enumerated_distribution(drafter: str, name: str) -> None:
+    assert p_value(decoded(drafter)[name], settings()[name].law) > ALPHA
+
+
+@pytest.mark.parametrize("name", BY_BLOCK)
+def test_block_verification(name: str) -> None:
+    assert p_value(decoded("draft_sampled", Block, BY_BLOCK)[name], settings()[name].law) > ALPHA
+
+
+def test_speculation_really_happened() -> None:
+    for tallies in (*map(decoded, DRAFTERS), decoded("draft_sampled", Block, BY_BLOCK)):
+        accepted = sum(tally.num_accepted_tokens for tally in tallies.values())
+        drafted = sum(tally.num_draft_tokens for tally in tallies.values())
+        assert 0.05 < accepted / drafted < 0.9
+
+
+def labelled_as_drawn(proposer: Proposer) -> Proposer:
+    """Its drafts, passed off as drawn from a distribution that they were not drawn from."""
+    propose = proposer.propose
+
+    def mislabel(batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = propose(batch, budget)
+        peaked = torch.full((*proposal.token_ids.shape, VOCAB), 0.1 / (VOCAB - 1), dtype=torch.float64)
+        peaked[:, :, 0] = 0.9
+        return replace(proposal, draft_probs=peaked)
+
+    proposer.propose = mislabel
+    return proposer
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_negative_control_drafts_labelled_as_drawn_from_elsewhere(drafter: str) -> None:
+    tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",))
+    assert p_value(tallies["top_k"], settings()["top_k"].law) < ALPHA
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLED if name != "plain"])
+def test_negative_control_other_settings_are_told_apart(name: str) -> None:
+    setting, seen = settings()[name], decoded("ngram")[name].counts
+    plain = SamplingParams(temperature=1.0, max_new_tokens=setting.sampling.max_new_tokens)
+    other = enumerate_outputs(toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids))
+    count_of = dict(zip(setting.law.outputs, seen, strict=True))
+    counts = np.array([count_of.get(output, 0) for output in other.outputs])
+    assert Fit.of(counts, other.probs).p_value < ALPHA
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_output_does_not_depend_on_company(drafter: str) -> None:
+    prompt, sampling = settings()["everything"].prompt, replace(PARAMS["everything"], seed=123, max_new_tokens=10)
+    engine = Engine(target(), DRAFTERS[drafter](), max_batch_size=6)
+    (alone,) = engine.generate([prompt], sampling)
+    others = [Request((3, 3, 1)[: 1 + i % 3], replace(sampling, seed=i), f"other{i}") for i in range(9)]
+    company = [*others[:7], Request(prompt, sampling, "mine"), *others[7:]]
+    together = {output.id: output for output in engine.generate(company)}
+    assert together["mine"].token_ids == alone.token_ids
+    assert len({output.token_ids for output in together.values()}) > 5
+
+
+def test_the_engine_seed_fixes_requests_without_one() -> None:
+    def outputs(seed: int) -> list[tuple[int, ...]]:
+        engine = Engine(target(), max_batch_size=4, seed=seed)
+        return [output.token_ids for output in engine.generate([settings()["plain"].prompt] * 8, PARAMS["plain"])]
+
+    assert outputs(1) == outputs(1) != outputs(2)
