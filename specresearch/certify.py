@@ -13,7 +13,7 @@ from specresearch.bench.certificate import CERTIFICATE, REFUTED, UNTESTED, Certi
 from specresearch.bench.certifier import Certifier, Demands
 from specresearch.bench.enumeration import Toy
 from specresearch.bench.substitution import build_on_toy
-from specresearch.config import conf_dir, entry_point
+from specresearch.config import check_keys, entry_point
 from specresearch.proposers import Autoregressive
 from specresearch.sampling import SamplingParams
 
@@ -34,7 +34,7 @@ def main() -> None:
 
 def run(cfg: DictConfig) -> Certificate:
     """One certificate, into Hydra's output folder."""
-    check_keys(cfg)
+    check_keys(cfg, "certify", "proposer")
     folder = open_folder(resume=cfg.resume)
     try:
         certificate = build(cfg, folder).run(progress=cfg.progress)
@@ -44,15 +44,6 @@ def run(cfg: DictConfig) -> Certificate:
         sys.exit(INTERRUPTED)
     print_certificate(certificate, certificate.write(folder))
     return certificate
-
-
-def check_keys(cfg: DictConfig) -> None:
-    """Refuse top-level keys that nothing reads; Hydra itself lets `+anything=1` pass."""
-    own = OmegaConf.load(conf_dir() / "certify.yaml")
-    known = {str(key) for key in {*own, "acceptance", "controller", "proposer"} - {"defaults", "hydra"}}
-    strange = sorted(str(key) for key in cfg if key not in known)
-    if strange:
-        raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")
 
 
 def open_folder(*, resume: bool) -> Path:

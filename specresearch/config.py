@@ -13,7 +13,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 PACKAGE = Path(__file__).parent
@@ -30,6 +30,19 @@ def conf_dir(package: Path = PACKAGE) -> Path:
             return place
     looked = " and ".join(str(place) for place in places)
     raise FileNotFoundError(f"conf/run.yaml is missing; looked in {looked}; install the package again")
+
+
+def check_keys(cfg: DictConfig, config_name: str, *optional: str) -> None:
+    """Refuse top-level keys that nothing reads, with ValueError; Hydra itself lets `+anything=1` pass.
+
+    Known are the keys and groups of conf/<config_name>.yaml, and `optional`.
+    """
+    own = OmegaConf.load(conf_dir() / f"{config_name}.yaml")
+    groups = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
+    known = {str(key) for key in {*own, *groups, *optional} - {"defaults", "hydra"}}
+    strange = sorted(str(key) for key in cfg if key not in known)
+    if strange:
+        raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")
 
 
 def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:

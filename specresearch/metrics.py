@@ -1,8 +1,10 @@
 """What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
@@ -20,6 +22,12 @@ DEFINITIONS = {
     "acceptance_at_position": "accepted at depth i / num_drafts (unconditional)",
     "conditional_acceptance_at_position": "accepted at depth i / drafts that reached depth i with depth i-1 accepted",
     "expected_acceptance": "sum over the vocabulary of min(p, q), averaged over the drafts whose predecessors were accepted",
+    "output_tv": "total variation between the distribution of a generated token under a lossy rule and the target's after the "
+    "same tokens, averaged over generated tokens; at position i, over the drafts that reached depth i",
+    "output_kl": "KL divergence of the first of these two distributions from the second, nats, averaged in the same way; null "
+    "where it is infinite, because the rule emits what the target never would",
+    "num_infinite_kl": "generated tokens at which output_kl is infinite",
+    "refused_rate": "share of accepted drafts that rejection sampling would have refused, in expectation",
     "ttft": "seconds from a request's arrival to its first token, queueing included",
     "tpot": "(last token - first token) / (tokens - 1) of a request, seconds",
     "itl": "seconds between consecutive tokens as delivered; speculation delivers in bursts",
@@ -89,6 +97,26 @@ class StepClock:
 
 
 @dataclass(frozen=True)
+class TokenShift:
+    """What a lossy rule did to the tokens that a row received in one step, an entry for each; see `DEFINITIONS`.
+
+    kl: may be infinite. refusal: probability that rejection sampling would have refused the draft; 0 for the target's own token.
+    """
+
+    total_variation: tuple[float, ...]
+    kl: tuple[float, ...]
+    refusal: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StepShift:
+    """seconds: what measuring took, which is no part of the step nor of a request's times."""
+
+    rows: tuple[TokenShift, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """One step: what each row drafted, what was accepted, and where the time went.
 
@@ -97,6 +125,7 @@ class StepRecord:
     draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
     accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
     there were to choose from below the root and below every accepted draft. Both None for chains.
+    shift: where a lossy rule's is measured.
     """
 
     request_ids: tuple[str, ...]
@@ -110,9 +139,12 @@ class StepRecord:
     times: StepTimes
     accepted_ranks: tuple[tuple[int, ...], ...] | None = None
     num_children: tuple[tuple[int, ...], ...] | None = None
+    shift: StepShift | None = None
 
     @staticmethod
-    def of(batch: Batch, proposal: Proposal, delivery: Delivery, times: StepTimes) -> "StepRecord":
+    def of(
+        batch: Batch, proposal: Proposal, delivery: Delivery, times: StepTimes, shift: StepShift | None = None
+    ) -> "StepRecord":
         drafted = tuple(length - 1 for length in delivery.lengths)
         depth, ranks, num_children = drafted, None, None
         if not proposal.topology.is_chain:
@@ -132,6 +164,7 @@ class StepRecord:
             times,
             ranks,
             num_children,
+            shift,
         )
 
 
@@ -159,8 +192,40 @@ def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], List
 
 
 @dataclass
+class ShiftSums:
+    """`TokenShift`s added up, by position of the draft from depth 1. kl: of those that are finite."""
+
+    total_variation: list[float] = field(default_factory=list)
+    kl: list[float] = field(default_factory=list)
+    num_infinite: list[int] = field(default_factory=list)
+    refusal: list[float] = field(default_factory=list)
+
+    def add(self, depth: int, shift: TokenShift) -> None:
+        grow = depth - len(self.kl)
+        for sums in (self.total_variation, self.kl, self.refusal):
+            sums += [0.0] * grow
+        self.num_infinite += [0] * grow
+        for i, tv, kl, refusal in zip(range(depth), shift.total_variation, shift.kl, shift.refusal, strict=False):
+            self.total_variation[i] += tv
+            self.refusal[i] += refusal
+            if math.isinf(kl):
+                self.num_infinite[i] += 1
+            else:
+                self.kl[i] += kl
+
+    @staticmethod
+    def total(parts: "Sequence[ShiftSums]") -> "ShiftSums":
+        return ShiftSums(
+            _add_up([part.total_variation for part in parts]),
+            _add_up([part.kl for part in parts]),
+            _add_up([part.num_infinite for part in parts]),
+            _add_up([part.refusal for part in parts]),
+        )
+
+
+@dataclass
 class Counts:
-    """Running counts of one request, or of many added up. Position lists start at depth 1."""
+    """Running counts of one request, or of many added up. Position lists start at depth 1. shift: None if it is not measured."""
 
     num_target_forwards: int = 0
     num_drafts: int = 0
@@ -170,9 +235,16 @@ class Counts:
     reached: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
+    shift: ShiftSums | None = None
 
     def add_step(
-        self, drafted: int, depth: int, accepted: int, new: int, expected: Sequence[float] | None = None
+        self,
+        drafted: int,
+        depth: int,
+        accepted: int,
+        new: int,
+        expected: Sequence[float] | None = None,
+        shift: TokenShift | None = None,
     ) -> None:
         """reached[i]: drafts that went to depth i + 1 with everything above accepted; expected[i]: how many of them were
         expected to be accepted, which for a deterministic rule is how many were.
@@ -191,19 +263,23 @@ class Counts:
             self.reached[i] += 1
             self.accepted[i] += i < accepted
             self.expected[i] += expected[i] if expected is not None else i < accepted
+        if shift is not None:
+            self.shift = self.shift or ShiftSums()
+            self.shift.add(depth, shift)
 
     @staticmethod
     def total(parts: "Sequence[Counts]") -> "Counts":
-        depth = max((len(part.reached) for part in parts), default=0)
+        shifts = [part.shift for part in parts if part.shift is not None]
         return Counts(
             sum(part.num_target_forwards for part in parts),
             sum(part.num_drafts for part in parts),
             sum(part.num_draft_tokens for part in parts),
             sum(part.num_accepted_tokens for part in parts),
             sum(part.num_generated_tokens for part in parts),
-            [sum(part.reached[i] for part in parts if i < len(part.reached)) for i in range(depth)],
-            [sum(part.accepted[i] for part in parts if i < len(part.accepted)) for i in range(depth)],
-            [sum(part.expected[i] for part in parts if i < len(part.expected)) for i in range(depth)],
+            _add_up([part.reached for part in parts]),
+            _add_up([part.accepted for part in parts]),
+            _add_up([part.expected for part in parts]),
+            ShiftSums.total(shifts) if shifts else None,
         )
 
     @property
@@ -233,6 +309,45 @@ class Counts:
     @property
     def conditional_acceptance_at_position(self) -> list[float]:
         return [_ratio(a, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+
+    @property
+    def output_tv(self) -> float | None:
+        return None if self.shift is None else _ratio(sum(self.shift.total_variation), self.num_generated_tokens)
+
+    @property
+    def output_kl(self) -> float | None:
+        if self.shift is None or any(self.shift.num_infinite):
+            return None
+        return _ratio(sum(self.shift.kl), self.num_generated_tokens)
+
+    @property
+    def num_infinite_kl(self) -> int | None:
+        return None if self.shift is None else sum(self.shift.num_infinite)
+
+    @property
+    def refused_rate(self) -> float | None:
+        return None if self.shift is None else _ratio(sum(self.shift.refusal), self.num_accepted_tokens)
+
+    @property
+    def output_tv_at_position(self) -> list[float]:
+        sums = self.shift or ShiftSums()
+        return [_ratio(tv, r) for tv, r in zip(sums.total_variation, self.reached, strict=False)]
+
+    @property
+    def output_kl_at_position(self) -> list[float | None]:
+        sums = self.shift or ShiftSums()
+        finite = zip(sums.kl, self.reached, sums.num_infinite, strict=False)
+        return [None if num_infinite else _ratio(kl, r) for kl, r, num_infinite in finite]
+
+    @property
+    def refused_rate_at_position(self) -> list[float]:
+        sums = self.shift or ShiftSums()
+        return [_ratio(refusal, a) for refusal, a in zip(sums.refusal, self.accepted, strict=False)]
+
+
+def _add_up(lists: Sequence[list]) -> list:
+    """Position by position; short lists end in zeros."""
+    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
 
 def _ratio(part: int | float, whole: int) -> float:

@@ -1,6 +1,7 @@
 """`python -m specresearch.run +proposer=ngram dataset=cnndm`: how much faster is this method, on these prompts, here?"""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -10,9 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from specresearch.bench import ResultsFolder, Runner, RunSettings, print_report, resume_command
-from specresearch.config import conf_dir, entry_point
+from specresearch.config import check_keys, entry_point
 
 INTERRUPTED = 130
+OPTIONAL = ("proposer", "draft", "draft_device")
 
 
 def main() -> None:
@@ -21,8 +23,8 @@ def main() -> None:
 
 def run(cfg: DictConfig) -> None:
     """One measurement, into Hydra's output folder."""
-    check_keys(cfg)
-    settings = RunSettings(cfg.batch_size, cfg.num_prompts, cfg.repeats, cfg.warmup, cfg.seed, cfg.verify_greedy)
+    check_keys(cfg, "run", *OPTIONAL)
+    settings = RunSettings(**{field.name: cfg[field.name] for field in fields(RunSettings)})
     folder = open_folder(cfg)
     runner = build(cfg, settings, folder)
     results = runner.run(progress=cfg.progress)
@@ -32,16 +34,6 @@ def run(cfg: DictConfig) -> None:
             f"interrupted; everything so far is kept, and this continues it:\n  {resume_command(sys.argv[1:], folder.path)}"
         )
         sys.exit(INTERRUPTED)
-
-
-def check_keys(cfg: DictConfig) -> None:
-    """Refuse top-level keys that nothing reads; Hydra itself lets `+anything=1` pass."""
-    own = OmegaConf.load(conf_dir() / "run.yaml")
-    groups = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
-    known = {str(key) for key in {*own, *groups, "draft", "draft_device", "proposer"} - {"defaults", "hydra"}}
-    strange = sorted(str(key) for key in cfg if key not in known)
-    if strange:
-        raise ValueError(f"unknown key {strange[0]!r}; there are: {', '.join(sorted(known))}")
 
 
 def open_folder(cfg: DictConfig) -> ResultsFolder:

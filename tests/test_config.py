@@ -11,18 +11,19 @@ from typing import Any
 
 import hydra
 import pytest
-from hydra.utils import get_class, get_method, instantiate
+from hydra.utils import get_class, get_method, get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
-from specresearch.config import conf_dir, one_line
+from specresearch.config import check_keys, conf_dir, one_line
 from specresearch.models import loading
-from specresearch.run import check_keys
+from specresearch.run import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
+DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "tracker"}
 CHOICES = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
 
 
@@ -65,9 +66,12 @@ def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictConfig], group: str, choice: str) -> None:
-    cfg = compose(f"{'+' if group == 'proposer' else ''}{group}={choice}")
-    check_keys(cfg)
+    cfg = compose(f"{'' if group in DEFAULT_GROUPS else '+'}{group}={choice}")
     part = cfg[group]
+    if group not in (*DEFAULT_GROUPS, "proposer"):  # of another entry point
+        assert {str(key) for key in part} - {"_target_"} <= parameters(get_object(part._target_))
+        return
+    check_keys(cfg, "run", *OPTIONAL)
     if group == "target":
         assert get_method(part._target_).__self__.__name__ == "CausalLM"
         known = parameters(get_method(part._target_)) | parameters(loading.load_model)
@@ -124,4 +128,5 @@ def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
 
 def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(ValueError, match=r"unknown key 'num_promts'; there are: .*num_prompts"):
-        check_keys(compose("+num_promts=3"))
+        check_keys(compose("+num_promts=3"), "run", *OPTIONAL)
+    check_keys(compose("+num_promts=3"), "run", *OPTIONAL, "num_promts")

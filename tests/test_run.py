@@ -138,6 +138,7 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
         ("sampling.temperature=-1.0", "sampling.temperature=-1.0 must be 0 (greedy) or above"),
         ("sampling.top_p=0.0", "sampling.top_p=0.0 must lie in (0, 1]"),
         ("num_prompts=0", "num_prompts=0 must be a whole number from 1"),
+        ("order=sorted", "order=sorted is not known; use one of dataset, shuffled"),
         ("target.model=zoo:nope", "'zoo:nope' is not in the zoo"),
         ("target.model=???", "target.model is not set"),
         ("+proposer=draft_model draft=''", "no model is named"),

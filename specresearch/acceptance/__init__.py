@@ -1,10 +1,10 @@
 """Rules that decide which drafts the target agrees to."""
 
-from specresearch.acceptance.base import AcceptanceSampler
+from specresearch.acceptance.base import AcceptanceSampler, LossySampler
 from specresearch.acceptance.block import Block
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
-from specresearch.acceptance.shift import OutputShift, output_shift
+from specresearch.acceptance.shift import OutputShift, output_shift, shift_of_tokens
 from specresearch.acceptance.threshold import Threshold
 from specresearch.acceptance.typical import Typical
 
@@ -21,9 +21,11 @@ __all__ = [
     "AcceptanceSampler",
     "Block",
     "Greedy",
+    "LossySampler",
     "OutputShift",
     "Rejection",
     "Threshold",
     "Typical",
     "output_shift",
+    "shift_of_tokens",
 ]

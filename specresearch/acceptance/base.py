@@ -12,7 +12,7 @@ from specresearch.sampling import SamplingBatch, logits_to_probs
 
 @runtime_checkable
 class AcceptanceSampler(Protocol):
-    """lossless: the output has exactly the target's distribution, whatever the drafts."""
+    """lossless: the output has exactly the target's distribution, whatever the drafts. Others should be `LossySampler`s."""
 
     lossless: bool
 
@@ -23,6 +23,19 @@ class AcceptanceSampler(Protocol):
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
     ) -> Verdict: ...
+
+
+@runtime_checkable
+class LossySampler(AcceptanceSampler, Protocol):
+    """A rule of which it can be said how far it moves the output: it decides without chance, and draws the token after the
+    accepted path from p.
+    """
+
+    def accepts(
+        self, proposal: Proposal, target_probs: Float[Tensor, "B N V"], sampling: SamplingBatch | None = None
+    ) -> Bool[Tensor, "B N V"] | None:
+        """Which tokens would be accepted after each node, drafted or not; None where that is not known."""
+        ...
 
 
 def drafts_on_path(proposal: Proposal) -> Bool[Tensor, "#B N N"]:

@@ -1,5 +1,6 @@
 """How far a lossy rule moves the output away from the target's distribution, from the tensors of one step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,8 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.acceptance.base import own_probability
+from specresearch.acceptance.base import LossySampler, own_probability, target_distribution
+from specresearch.metrics import TokenShift
 from specresearch.proposal import Proposal, Verdict
+from specresearch.sampling import SamplingBatch
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,21 @@ def output_shift(
         refusal.masked_fill(~has_next, 0.0),
         num_accepted,
     )
+
+
+def shift_of_tokens(
+    rule: LossySampler,
+    proposal: Proposal,
+    target_logits: Float[Tensor, "B N V"],
+    verdict: Verdict,
+    sampling: SamplingBatch,
+    num_new: Sequence[int],
+) -> tuple[TokenShift, ...]:
+    """`output_shift` of one step, on the host, for the first `num_new[b]` tokens of each row."""
+    probs = target_distribution(proposal, target_logits, sampling)
+    shift = output_shift(proposal, probs, verdict, rule.accepts(proposal, probs, sampling))
+    table = torch.stack([shift.total_variation, shift.kl, shift.refusal], dim=1).tolist()  # sync
+    return tuple(TokenShift(*(tuple(row[:n]) for row in rows)) for rows, n in zip(table, num_new, strict=True))
 
 
 def _at(values: Tensor, row: Int[Tensor, "B D"]) -> Tensor:

@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from specresearch.batch import Request
 from specresearch.bench.enumeration import Law
-from specresearch.bench.results import _line, _replace, read_jsonl
+from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
 from specresearch.engine import Engine, RequestOutput
 from specresearch.sampling import SamplingParams
 
@@ -81,7 +81,7 @@ class CountsFile:
             }
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [self.identity, *({"chunk": i, "tallies": self._flat(tallies)} for i, tallies in self.chunks.items())]
-        _replace(path, "".join(_line(row) for row in kept))  # without a line that was torn off
+        replace_text(path, "".join(to_line(row) for row in kept))  # without a line that was torn off
 
     def _check(self, before: Mapping[str, Any]) -> None:
         keys = sorted(key for key in before.keys() | self.identity.keys() if before.get(key) != self.identity.get(key))
@@ -94,7 +94,7 @@ class CountsFile:
     def add(self, chunk: int, tallies: Mapping[str, Tally]) -> None:
         self.chunks[chunk] = dict(tallies)
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(_line({"chunk": chunk, "tallies": self._flat(tallies)}))
+            stream.write(to_line({"chunk": chunk, "tallies": self._flat(tallies)}))
 
     @staticmethod
     def _flat(tallies: Mapping[str, Tally]) -> dict[str, Any]:

@@ -128,9 +128,13 @@ class OutputComparison:
         return OutputComparison("plain decoding only; add +proposer=... to measure a method")
 
     @staticmethod
-    def sampled(rule: str, *, lossless: bool) -> "OutputComparison":
+    def sampled(rule: str, *, lossless: bool, output_tv: float | None = None) -> "OutputComparison":
+        """output_tv: how far a lossy rule moved the output, where that was measured."""
         if lossless:
             return OutputComparison(f"same distribution by construction (lossless rule {rule})")
+        if output_tv is not None:
+            moved = f"moved from the target's by a total variation of {output_tv:.3f} per token"
+            return OutputComparison(f"distribution {moved} (rule {rule} is not lossless)")
         return OutputComparison(f"distribution may differ from the target's (rule {rule} is not lossless)")
 
     @staticmethod

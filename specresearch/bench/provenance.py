@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from specresearch.acceptance import AcceptanceSampler
 from specresearch.data import PromptDataset
 from specresearch.models import CausalLM
+from specresearch.proposers import Proposer
 
 PACKAGES = ("specresearch", "torch", "transformers", "tokenizers", "datasets", "numpy", "hydra-core")
 
@@ -34,6 +36,19 @@ def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, A
         },
         "dataset": {"name": dataset.name} | asdict(dataset.source),
         "seed": seed,
+    }
+
+
+def describe_method(name: str | None, proposer: Proposer | None, rule: AcceptanceSampler) -> dict[str, Any] | None:
+    """What was measured beside plain decoding. The proposer is bound, so that it can say what it has loaded."""
+    if proposer is None:
+        return None
+    return {
+        "name": name,
+        "description": proposer.describe(),
+        "memory": proposer.memory,
+        "acceptance": type(rule).__name__.lower(),
+        "lossless": rule.lossless,
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from specresearch.engine import RequestOutput
-from specresearch.metrics import Counts, StepRecord
+from specresearch.metrics import Counts, ShiftSums, StepRecord
 
 BASELINE, METHOD = "baseline", "method"
 
@@ -75,17 +75,20 @@ class RequestRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "RequestRow":
-        counts = Counts(**{f.name: row[f.name] for f in fields(Counts)})
+        told: dict[str, Any] = {f.name: row[f.name] for f in fields(Counts)}
+        if told["shift"] is not None:
+            told["shift"] = ShiftSums(**told["shift"])
         own = {f.name: row[f.name] for f in fields(RequestRow) if f.name not in ("place", "counts")}
         own |= {"itl": tuple(own["itl"]), "token_ids": tuple(own["token_ids"])}
-        return RequestRow(place=_place(row), counts=counts, **own)
+        return RequestRow(place=_place(row), counts=Counts(**told), **own)
 
 
 @dataclass(frozen=True)
 class GroupRow:
     """The time one side took for one group, in seconds; written last, so it marks the group's other rows as complete.
 
-    wall: all of `generate`, prefill included. num_draft_passes: the longest draft of each step, added up.
+    wall: all of `generate`, prefill included; what it took to measure a lossy rule's shift is left out.
+    num_draft_passes: the longest draft of each step, added up.
     """
 
     place: Place
@@ -102,9 +105,10 @@ class GroupRow:
 
     @staticmethod
     def of(place: Place, wall: float, steps: list[StepRecord], num_requests: int) -> "GroupRow":
+        measuring = math.fsum(step.shift.seconds for step in steps if step.shift is not None)
         return GroupRow(
             place,
-            wall,
+            wall - measuring,
             math.fsum(step.times.prefill for step in steps),
             math.fsum(step.times.propose for step in steps),
             math.fsum(step.times.verify for step in steps),

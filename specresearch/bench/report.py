@@ -11,6 +11,11 @@ from rich.text import Text
 
 from specresearch.bench.results import Results
 
+MEMORIES = {
+    "cold": "cold: a request finds nothing of those before it",
+    "warm": "warm: a request finds what those before it left, since the start of the repeat",
+}
+NUM_POSITIONS = 9  # shown
 BARS = " ▁▂▃▄▅▆▇█"
 RULE_OF_THUMB = (
     "Rule of thumb from the field, not from this run: below an acceptance rate of about 0.5 speculation usually costs time, "
@@ -23,11 +28,7 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
     summary = results.summary
     console.print()
     console.print(_headline(results), soft_wrap=False)
-    if summary["method"]:
-        changed = summary["outputs_equal"] is False
-        console.print(Text(summary["output_statement"], style="bold red" if changed else "bold green"))
-    else:
-        console.print(summary["output_statement"])
+    console.print(_statement(results))
     console.print()
     console.print(_setting(results))
     console.print()
@@ -36,6 +37,9 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
         console.print()
         console.print(_acceptance_table(results))
         console.print(Text(RULE_OF_THUMB, style="dim"))
+    if summary["output_tv"] is not None:
+        console.print()
+        console.print(_shift_table(results))
     if results.by_category:
         console.print()
         console.print(_category_table(results.by_category))
@@ -71,6 +75,15 @@ def _headline(results: Results) -> Text:
     return Text(f"{prefix}{summary['method']} on {dataset}: {words}{spread}", style="bold")
 
 
+def _statement(results: Results) -> Text:
+    summary, method = results.summary, results.provenance["method"]
+    if method is None:
+        return Text(summary["output_statement"])
+    is_sure = method["lossless"] or summary["outputs_equal"]
+    style = "bold red" if summary["outputs_equal"] is False else "bold green" if is_sure else "bold yellow"
+    return Text(summary["output_statement"], style=style)
+
+
 def _setting(results: Results) -> Table:
     summary, provenance = results.summary, results.provenance
     target, dataset, machine = provenance["target"], provenance["dataset"], provenance["machine"]
@@ -80,6 +93,11 @@ def _setting(results: Results) -> Table:
     table.add_row("machine", f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads")
     prompts = f"{summary['num_prompts']} of {dataset['name']}, from {dataset['kind']} {dataset['location']}"
     table.add_row("prompts", f"{prompts}, fingerprint {dataset['fingerprint']}")
+    method = provenance["method"]
+    if method and method["description"]:
+        table.add_row("drafter", method["description"])
+    if method and method["memory"]:
+        table.add_row("memory", _memory(method["memory"], provenance))
     if summary["num_prompts_cut"]:
         table.add_row("cut", f"{summary['num_prompts_cut']} of {summary['num_requests']} prompts were shortened to fit")
     if summary["num_repeats"] > 1:
@@ -87,6 +105,14 @@ def _setting(results: Results) -> Table:
     if summary["speedup_basis"]:
         table.add_row("compared", summary["speedup_basis"])
     return table
+
+
+def _memory(memory: str, provenance: dict[str, Any]) -> str:
+    words = MEMORIES[memory]
+    if memory == "warm" and provenance["num_sessions"] > 1:
+        words += " or of a session that resumed it"
+    shuffled = provenance["order"] == "shuffled"
+    return f"{words}; prompts " + (f"shuffled by seed {provenance['seed']}" if shuffled else "in the dataset's order")
 
 
 def _speed_table(summary: dict[str, Any]) -> Table:
@@ -138,13 +164,34 @@ def _acceptance_table(results: Results) -> Table:
         table.add_row("expected acceptance", _number(summary["expected_acceptance"], 2))
     drafts = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens in {summary['num_drafts']:,} drafts"
     table.add_row("accepted", f"{drafts}; {summary['num_target_forwards']:,} target forwards")
-    shown = results.per_position[:9]
+    shown = results.per_position[:NUM_POSITIONS]
     table.add_row("accepted at position 1, 2, ...", " ".join(f"{at['unconditional']:.2f}" for at in shown))
     table.add_row("  given all before were", " ".join(f"{at['conditional']:.2f}" for at in shown))
     rates = results.histogram["draft_acceptance_rate"]
     if rates["p50"] is not None:
         spread = f"10% {rates['p10']:.2f}, median {rates['p50']:.2f}, 90% {rates['p90']:.2f}"
         table.add_row("acceptance rate by request", f"0 {_bars(rates['counts'])} 1   {spread}")
+    return table
+
+
+def _shift_table(results: Results) -> Table:
+    """How far a lossy rule moved the output."""
+    summary = results.summary
+    table = _grid()
+    shown = results.per_position[:NUM_POSITIONS]
+    labels = {
+        "output_tv": "total variation from the target",
+        "output_kl": "KL divergence from it, nats",
+        "refused_rate": "refused by the exact rule",
+    }
+    for name, label in labels.items():
+        interval = summary.get(f"{name}_ci95")
+        spread = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        value = _number(summary[name], 3)
+        if name == "output_kl" and summary["num_infinite_kl"]:
+            value = f"infinite (tokens that the target never says: {summary['num_infinite_kl']:,})"
+        table.add_row(label, f"{value}{spread}")
+        table.add_row("  at position 1, 2, ...", " ".join(_number(at[name], 2) for at in shown))
     return table
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
 from specresearch.bench.records import GroupRow, Place, RequestRow, step_row
 from specresearch.metrics import StepRecord
 
@@ -88,7 +89,7 @@ class ResultsFolder:
             if (self.path / name).exists():
                 rows = read_jsonl(self.path / name)
                 kept = [row for row in rows if Place(row["repeat"], row["group"], row["side"]) in self.done]
-                _replace(self.path / name, "".join(_line(row) for row in kept))
+                replace_text(self.path / name, "".join(to_line(row) for row in kept))
         self.requests = [RequestRow.from_json(row) for row in read_jsonl(self.path / REQUESTS)]
 
     def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class ResultsFolder:
                     )
             merged = before | {"num_sessions": before["num_sessions"] + 1}
         self.path.mkdir(parents=True, exist_ok=True)
-        _replace(self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
+        replace_text(self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
         if not self.groups:
             self.write_results(Results(complete=False, provenance=merged))
         return merged
@@ -122,10 +123,10 @@ class ResultsFolder:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as stream:
-            stream.write("".join(_line(row) for row in rows))
+            stream.write("".join(to_line(row) for row in rows))
 
     def write_results(self, results: Results) -> None:
-        _replace(self.path / RESULTS, json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n")
+        replace_text(self.path / RESULTS, json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n")
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the rows so far; a complete run no longer needs them as text."""
@@ -143,33 +144,6 @@ class ResultsFolder:
         """What there is to keep."""
         names = (CONFIG, RESULTS, REQUESTS, GROUPS, STEPS)
         return [self.path / name for name in names if (self.path / name).exists()]
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file whose last line may have been torn off. No file, no rows; damage elsewhere is a ValueError."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number} is damaged ({error}); choose another hydra.run.dir") from error
-    return rows
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write all of a file or nothing."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The measurement: every group of prompts is decoded plainly and with the method, in turns, in one process."""
 
+import logging
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,26 +10,30 @@ from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
-from specresearch.bench.provenance import describe
+from specresearch.bench.provenance import describe, describe_method
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
 from specresearch.controllers import Controller
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, RequestOutput
-from specresearch.metrics import StepRecord
+from specresearch.metrics import Counts, StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingParams
 from specresearch.trackers import NoTracker, Tracker
 
+ORDERS = ("dataset", "shuffled")
 NUM_ROUNDED = 32  # texts on which rounding is measured
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """batch_size: prompts decoded together, a group. num_prompts: None for all. warmup: prompts decoded and not counted.
 
+    order: of the prompts, the dataset's or `shuffled` by the seed; whatever it is, the same ones are decoded with the same seeds.
     verify_greedy: look into every greedy output that changed, in units of rounding as measured on this run's own texts.
     """
 
@@ -37,6 +43,7 @@ class RunSettings:
     warmup: int = 2
     seed: int = 0
     verify_greedy: bool = False
+    order: str = "dataset"
 
     def __post_init__(self) -> None:
         for name, least in {"batch_size": 1, "num_prompts": 1, "repeats": 1, "warmup": 0}.items():
@@ -45,6 +52,8 @@ class RunSettings:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name}={value} must be a whole number from {least}")
+        if self.order not in ORDERS:
+            raise ValueError(f"order={self.order} is not known; use one of {', '.join(ORDERS)}")
 
 
 @dataclass
@@ -90,10 +99,12 @@ class Runner:
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} leaves no room for a prompt in "
                 f"target.max_len={self.target.max_len}; lower the first or raise the second"
             )
-        rows, size = self.dataset.rows[: self.settings.num_prompts], self.settings.batch_size
+        rows, size = list(self.dataset.rows[: self.settings.num_prompts]), self.settings.batch_size
+        self._number = {row.id: number for number, row in enumerate(rows)}
+        if self.settings.order == "shuffled":
+            random.Random(self.settings.seed).shuffle(rows)
         self.rows: tuple[Row, ...] = tuple(rows)
         self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
-        self._number = {row.id: number for number, row in enumerate(self.rows)}
         self._steps: list[StepRecord] = []
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
@@ -105,13 +116,24 @@ class Runner:
         acceptance: AcceptanceSampler | None = None,
         controller: Controller | None = None,
     ) -> Engine:
-        size = min(self.settings.batch_size, len(self.rows))
-        return Engine(self.target, proposer, acceptance, controller, max_batch_size=size, on_step=self._steps.append)
+        return Engine(
+            self.target,
+            proposer,
+            acceptance,
+            controller,
+            max_batch_size=min(self.settings.batch_size, len(self.rows)),
+            on_step=self._steps.append,
+            measure_shift=True,
+        )
 
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
         self.tracker.start(self.folder.config, self.folder.path)
-        provenance = self.folder.begin(describe(self.target, self.dataset, self.settings.seed))
+        told = describe(self.target, self.dataset, self.settings.seed)
+        method = describe_method(self.method, self.proposer, self.acceptance)
+        if method and method["description"]:
+            logger.info("drafter: %s", method["description"])
+        provenance = self.folder.begin(told | {"order": self.settings.order, "method": method})
         complete = False
         places = self.places()
         try:
@@ -219,7 +241,8 @@ class Runner:
             return None
         if not self.sampling.is_greedy:
             rule = type(self.acceptance).__name__.lower()
-            return OutputComparison.sampled(rule, lossless=self.acceptance.lossless)
+            counts = Counts.total([row.counts for row in requests if row.place.side == METHOD])
+            return OutputComparison.sampled(rule, lossless=self.acceptance.lossless, output_tv=counts.output_tv)
         turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
         by_id = {row.id: row for row in self.rows}
 

@@ -1,5 +1,6 @@
 """From a run's rows to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,8 +12,9 @@ from jaxtyping import Float
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.stats import LEVEL, NUM_RESAMPLES, Histogram, bootstrap_interval, percentile
-from specresearch.metrics import DEFINITIONS, Counts
+from specresearch.metrics import DEFINITIONS, Counts, ShiftSums
 
+SHIFT = ("output_tv", "output_kl", "refused_rate")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 PARTS = ("prefill", "propose", "verify", "accept", "commit", "host")
 RUN_DEFINITIONS = DEFINITIONS | {
@@ -21,6 +23,8 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "fraction_*": "share of the wall time of generate(); host is what no named part accounts for",
     "*_ci95": f"percentile bootstrap interval ({LEVEL:.0%}, {NUM_RESAMPLES} resamples); speedups: over groups of batch_size "
     "prompts, resampled with their own baseline; acceptance: over prompts; repeats of a prompt are added up first",
+    "memory": "warm: a request finds what the method learnt from those before it, since the start of the repeat; cold: it does "
+    "not; null: the method learns nothing that it could keep",
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",
     "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - sampling.max_new_tokens",
 }
@@ -180,7 +184,28 @@ def _acceptance(method: Side, seed: int) -> dict[str, Any]:
         figures[name] = _value(statistic, totals)
         figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
     figures["expected_acceptance"] = method.counts.expected_acceptance
-    return figures | {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+    figures |= {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+    return figures | _shift(method.counts, prompts, seed)
+
+
+def _shift(counts: Counts, prompts: Sequence[Counts], seed: int) -> dict[str, Any]:
+    """How far a lossy rule moved the output; all None for a lossless one."""
+    figures: dict[str, Any] = {name: getattr(counts, name) for name in (*SHIFT, "num_infinite_kl")}
+    totals = np.array([_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None])
+    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, ...]]] = {
+        "output_tv": lambda t: t[..., 0] / t[..., 3],
+        "output_kl": lambda t: t[..., 1] / t[..., 3],
+        "refused_rate": lambda t: t[..., 2] / t[..., 4],
+    }
+    for name, statistic in statistics.items():
+        if figures[name] is not None:
+            figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
+    return figures
+
+
+def _shift_totals(counts: Counts, shift: ShiftSums) -> list[float]:
+    sums = [math.fsum(values) for values in (shift.total_variation, shift.kl, shift.refusal)]
+    return [*sums, float(counts.num_generated_tokens), float(counts.num_accepted_tokens)]
 
 
 def _cost_ratio(baseline: Side, method: Side) -> float | None:
@@ -199,7 +224,11 @@ def _per_position(counts: Counts) -> list[dict[str, Any]]:
         strict=True,
     )
     names = ("num_reached", "num_accepted", "unconditional", "conditional", "expected")
-    return [{"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)]
+    table = [{"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)]
+    shifts = zip(*(getattr(counts, f"{name}_at_position") for name in SHIFT), strict=True)
+    for entry, shift in zip(table, shifts, strict=False):
+        entry |= dict(zip(SHIFT, shift, strict=True))
+    return table
 
 
 def _histogram(method: Side) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
     shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
-    for name in ("speedup", "95%", "tokens/s", "accepted", "per forward", "same"):
+    is_lossy = any(row.get("output_tv") is not None for row in rows)
+    for name in ("speedup", "95%", "tokens/s", "accepted", "per forward", "same", *(["TV"] if is_lossy else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         own = " ".join(_short(word) for word in row["overrides"].split() if word not in shared)
@@ -71,6 +72,7 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
             _number(row.get("draft_acceptance_rate")),
             _number(row.get("tokens_per_target_forward")),
             {True: "yes", False: "NO"}.get(row.get("outputs_equal"), "-"),  # type: ignore[arg-type]
+            *([_number(row.get("output_tv"), 3)] if is_lossy else []),
         )
     console.print()
     console.print(table)
@@ -83,5 +85,5 @@ def _short(override: str) -> str:
     return value if not group and name in GROUPS else f"{name}={value}"
 
 
-def _number(value: int | float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+def _number(value: int | float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}" if value < 100 else f"{value:,.0f}"

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.acceptance import RULES, AcceptanceSampler, Rejection
+from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
 from specresearch.batch import Batch, Request, RequestState, TokenLogprob
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine.scheduler import Scheduler
-from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord
+from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord, StepShift
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.proposers import Autoregressive, Proposer
@@ -35,7 +35,7 @@ class Engine:
     """One target, one way of drafting (none: plain decoding), one acceptance rule, one controller.
 
     max_batch_size: requests decoded together. seed: for requests that bring none of their own.
-    on_step: called with the record of every step.
+    on_step: called with the record of every step. measure_shift: records say how far a lossy rule moved the output.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Engine:
         max_batch_size: int = 1,
         seed: int = 0,
         on_step: Callable[[StepRecord], None] | None = None,
+        measure_shift: bool = False,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size={max_batch_size} must be at least 1")
@@ -57,6 +58,8 @@ class Engine:
         self._check_rule()
         self.controller = controller or Fixed()
         self.on_step = on_step
+        is_measured = measure_shift and not self.acceptance.lossless
+        self._lossy = self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
         self.scheduler = Scheduler(target, max_batch_size, seed)
         target.allocate(max_batch_size, self.proposer.max_nodes)
         self.proposer.bind(target, target.cache.num_slots)
@@ -101,7 +104,9 @@ class Engine:
         clock.lap("commit")
         self.proposer.observe(batch, proposal, output, delivery.verdict)
         clock.lap("propose")
-        record = StepRecord.of(batch, proposal, delivery, clock.stop(prefill_time))
+        times = clock.stop(prefill_time)
+        shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
+        record = StepRecord.of(batch, proposal, delivery, times, shift)
         self._account(batch, record)
         return record
 
@@ -181,6 +186,25 @@ class Engine:
                 top = zip(map(int, rest[num_top:]), rest[:num_top], strict=True)
                 row.logprobs.append(TokenLogprob(own, tuple(top)))
 
+    def _shift(
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        logits: Float[Tensor, "B N V"],
+        verdict: Verdict,
+        num_new: Sequence[int],
+    ) -> StepShift | None:
+        """What a lossy rule did to the delivered tokens. The clocks of the requests stand still meanwhile."""
+        if self._lossy is None:
+            return None
+        begin = time.perf_counter()
+        rows = shift_of_tokens(self._lossy, proposal, logits, verdict, batch.sampling, num_new)
+        seconds = time.perf_counter() - begin
+        for row in batch.rows:
+            row.arrival_time += seconds
+            row.token_times = [moment + seconds for moment in row.token_times]
+        return StepShift(rows, seconds)
+
     def _account(self, batch: Batch, record: StepRecord) -> None:
         for b, row in enumerate(batch.rows):
             self.scheduler.counts[row].add_step(
@@ -189,6 +213,7 @@ class Engine:
                 record.num_accepted_tokens[b],
                 record.num_new_tokens[b],
                 record.expected_acceptance[b] if record.expected_acceptance is not None else None,
+                record.shift.rows[b] if record.shift is not None else None,
             )
         self.controller.observe(record)
         if self.on_step is not None:

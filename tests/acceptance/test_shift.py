@@ -1,17 +1,23 @@
 """The shift that a lossy rule is said to make against the shift that it makes, on a toy model written as a table."""
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tiny_models import build
 from torch import Tensor
 
-from specresearch.acceptance import Threshold, Typical, output_shift
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.acceptance import LossySampler, Rejection, Threshold, Typical, output_shift
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.acceptance.typical import accept_typical
+from specresearch.metrics import StepRecord
 from specresearch.proposal import Proposal, Topology, Verdict
-from specresearch.sampling import SamplingBatch, SamplingParams, draw
+from specresearch.proposers import NGram, Proposer, TokenRecycling
+from specresearch.sampling import SamplingBatch, draw
 
 V, NUM_DRAFTS, NUM_SAMPLES = 4, 2, 100_000
 RULE = Typical(epsilon=0.25, delta=0.8)
@@ -187,3 +193,59 @@ def test_threshold_says_what_it_would_accept_only_where_it_knows() -> None:
     assert mask is not None
     assert run.proposal.draft_probs is not None
     assert torch.equal(mask, run.proposal.draft_probs > 0.3)
+
+
+MODEL = build("llama", seed=1)
+KEEN = Typical(epsilon=0.01, delta=0.9)
+PROMPTS = ((1, 2, 1, 2, 1), (5, 5, 5), (3, 4, 3, 4))
+
+
+class TestThroughTheEngine:
+    def decode(
+        self, proposer: Proposer, rule: Rejection | Typical, *, measure_shift: bool = True
+    ) -> tuple[list, list[StepRecord]]:
+        records: list[StepRecord] = []
+        sampling = SamplingParams(temperature=1.25, max_new_tokens=14, stop_token_ids=(7,))
+        target = CausalLM(copy.deepcopy(MODEL), max_len=48)
+        engine = Engine(target, proposer, rule, max_batch_size=2, on_step=records.append, measure_shift=measure_shift)
+        requests = [Request(prompt, replace(sampling, seed=seed), str(seed)) for seed, prompt in enumerate(PROMPTS)]
+        return list(engine.generate(requests)), records
+
+    def probabilities(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
+        """p of every output token, from a plain pass."""
+        with torch.inference_mode():
+            logits = MODEL(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+        return (logits / 1.25).softmax(-1)[range(len(output)), list(output)].tolist()
+
+    @pytest.mark.parametrize("proposer", [NGram(5, 2, 1), TokenRecycling(8, top_k=4, depth=3)], ids=["chain", "tree"])
+    def test_an_accepted_point_mass_is_as_far_as_the_target_thinks_it_unlikely(self, proposer: Proposer) -> None:
+        outputs, records = self.decode(proposer, KEEN)
+        num_accepted = 0
+        for output in outputs:
+            p = self.probabilities(PROMPTS[int(output.id)], output.token_ids)
+            expected, seen = [], []
+            for record in records:
+                if output.id in record.request_ids and record.shift is not None:
+                    b = record.request_ids.index(output.id)
+                    accepted, new = record.num_accepted_tokens[b], record.num_new_tokens[b]
+                    expected += [1 - value for value in p[len(expected) :][:accepted]] + [0.0] * (new - accepted)
+                    seen += record.shift.rows[b].total_variation
+                    num_accepted += accepted
+            assert seen == pytest.approx(expected, abs=1e-9)
+            counts = output.record.counts
+            assert counts.output_tv == pytest.approx(sum(expected) / len(p))
+            assert counts.refused_rate == pytest.approx(sum(expected) / max(counts.num_accepted_tokens, 1))
+        assert num_accepted > 5
+
+    @pytest.mark.parametrize(
+        ("rule", "measure_shift"), [(Rejection(), True), (KEEN, False)], ids=["lossless", "not asked"]
+    )
+    def test_otherwise_nothing_is_measured(self, rule: Rejection | Typical, measure_shift: bool) -> None:
+        outputs, records = self.decode(NGram(5, 2, 1), rule, measure_shift=measure_shift)
+        assert {record.shift for record in records} == {None}
+        assert {output.record.counts.shift for output in outputs} == {None}
+
+    def test_the_lossy_rules_say_what_they_accept(self) -> None:
+        assert isinstance(Typical(), LossySampler)
+        assert isinstance(Threshold(), LossySampler)
+        assert not isinstance(Rejection(), LossySampler)

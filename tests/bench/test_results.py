@@ -1,13 +1,16 @@
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
-from specresearch.bench.results import Results, ResultsFolder, read_jsonl
-from specresearch.metrics import Counts, StepRecord, StepTimes
+from specresearch.bench.results import Results, ResultsFolder
+from specresearch.metrics import Counts, ShiftSums, StepRecord, StepShift, StepTimes, TokenShift
 
 CONFIG = {"batch_size": 1, "proposer": {"n_max": 4}, "progress": True}
 PROVENANCE: dict[str, Any] = {
@@ -116,11 +119,31 @@ def test_steps_become_a_table_and_survive_a_resume(tmp_path: Path) -> None:
     again.write_steps(complete=True)
     rows = pq.read_table(tmp_path / "steps.parquet").to_pylist()
     assert [row["side"] for row in rows] == [BASELINE, METHOD]
+    assert [row["shift"] for row in rows] == [None, None]
     assert rows[0]["num_draft_tokens"] == [2]
     assert rows[0]["verify"] == 0.2
     assert not (tmp_path / "steps.jsonl").exists()
     again.write_steps(complete=True)
     assert len(pq.read_table(tmp_path / "steps.parquet")) == 2
+
+
+def test_a_shift_comes_back_as_it_was_and_measuring_it_took_no_time(tmp_path: Path) -> None:
+    folder, place = started(tmp_path), Place(0, 0, METHOD)
+    measure(folder, Place(0, 0, BASELINE))
+    shift = TokenShift((0.5, 0.0), (math.inf, 0.0), (0.25, 0.0))
+    counts = Counts()
+    counts.add_step(2, 2, 1, 2, shift=shift)
+    assert counts.shift == ShiftSums([0.5, 0.0], [0.0, 0.0], [1, 0], [0.25, 0.0])
+    folder.add_request(replace(request(place), counts=counts))
+    step = replace(STEP, shift=StepShift((shift,), 0.5))
+    folder.add_group(GroupRow.of(place, 2.0, [step], 1), [step])
+    again = ResultsFolder(tmp_path, CONFIG, resume=True)
+    assert again.requests == folder.requests
+    assert again.requests[1].counts.output_kl is None
+    assert [row.wall for row in again.groups] == [2.0, 1.5]
+    again.write_steps(complete=True)
+    kept = pq.read_table(tmp_path / "steps.parquet").to_pylist()
+    assert kept[1]["shift"]["rows"] == [{"total_variation": [0.5, 0.0], "kl": [math.inf, 0.0], "refusal": [0.25, 0.0]}]
 
 
 def test_results_are_there_from_the_start_and_say_that_they_are_not_complete(tmp_path: Path) -> None:

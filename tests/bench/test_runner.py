@@ -1,4 +1,6 @@
 import json
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +13,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch import CausalLM, SamplingParams
-from specresearch.acceptance import Rejection
+from specresearch.acceptance import Rejection, Typical
 from specresearch.batch import Batch, RequestState
 from specresearch.bench import ResultsFolder, Runner, RunSettings
 from specresearch.bench.records import BASELINE, METHOD
 from specresearch.data import PromptDataset
+from specresearch.engine import engine
+from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
-from specresearch.proposers import NGram
+from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.sampling import SamplingBatch
 
 Make = Callable[..., Runner]
 NUM_TOKENS = 10
+KEEN = Typical(epsilon=0.01, delta=0.9)
+WARM = SamplingParams(temperature=1.0, max_new_tokens=12)
 
 
 class Gullible(Rejection):
@@ -50,6 +56,11 @@ class Interrupted(NGram):
         if self.num_started == 4 and batch.rows[0].num_generated > 2:
             raise KeyboardInterrupt
         return super().propose(batch, budget)
+
+
+class Described(NGram):
+    def describe(self) -> str:
+        return "three heads that read layer 7"
 
 
 def tokens(results: ResultsFolder, side: str) -> dict[tuple[int, str], tuple[int, ...]]:
@@ -160,6 +171,132 @@ def test_an_interrupted_run_resumes_to_the_same_outputs(make_runner: Make, tmp_p
     assert num_steps == len(pq.read_table(tmp_path / "whole" / "steps.parquet"))
 
 
+def test_a_lossy_rule_says_how_far_it_moved_the_output(make_runner: Make) -> None:
+    runner = make_runner(proposer=NGram(4, 2, 1), method="ngram", acceptance=KEEN, sampling=WARM)
+    results = runner.run()
+    summary = results.summary
+    assert 0 < summary["output_tv"] < 1
+    assert summary["output_kl"] > 0
+    assert 0 < summary["refused_rate"] < 1
+    assert summary["output_tv_ci95"][0] <= summary["output_tv"] <= summary["output_tv_ci95"][1]
+    reached = [at["num_reached"] * at["output_tv"] for at in results.per_position]
+    assert sum(reached) == pytest.approx(summary["output_tv"] * summary["num_generated_tokens"])
+    steps = pq.read_table(runner.folder.path / "steps.parquet").to_pylist()
+    shifts = [token for row in steps if row["side"] == METHOD for token in row["shift"]["rows"][0]["total_variation"]]
+    assert len(shifts) == summary["num_generated_tokens"]
+    assert sum(shifts) == pytest.approx(sum(reached))
+    assert all(row["shift"] is None for row in steps if row["side"] == BASELINE)
+
+
+def test_a_lossy_rule_is_exact_where_it_is(make_runner: Make) -> None:
+    summary = make_runner(proposer=NGram(4, 2, 1), method="ngram", acceptance=KEEN).run().summary
+    assert summary["outputs_equal"] is True
+    assert summary["num_accepted_tokens"] > 0
+    assert summary["output_tv"] == summary["output_kl"] == summary["refused_rate"] == 0
+
+
+@pytest.mark.parametrize("rule", [Rejection(), Gullible()], ids=["lossless", "lossy that does not say what it accepts"])
+def test_other_rules_have_no_shift(make_runner: Make, rule: Rejection) -> None:
+    results = make_runner(proposer=NGram(4, 2, 1), method="ngram", acceptance=rule).run()
+    assert results.summary["output_tv"] is None
+    assert "output_tv" not in results.per_position[0]
+
+
+def test_the_shift_survives_an_interruption(make_runner: Make, tmp_path: Path) -> None:
+    own: dict[str, Any] = {"method": "ngram", "acceptance": KEEN, "sampling": WARM}
+    whole = make_runner(folder=tmp_path / "whole", proposer=NGram(4, 2, 1), **own).run()
+    broken = make_runner(folder=tmp_path / "broken", proposer=Interrupted(4, 2, 1), **own).run()
+    assert not broken.complete
+    again = make_runner(folder=tmp_path / "broken", resume=True, proposer=NGram(4, 2, 1), **own).run()
+    for name in ("output_tv", "output_kl", "refused_rate", "output_tv_ci95"):
+        assert again.summary[name] == pytest.approx(whole.summary[name])
+        assert broken.summary[name] != again.summary[name]
+    assert again.per_position == [pytest.approx(at) for at in whole.per_position]
+
+
+def test_measuring_the_shift_costs_no_time(make_runner: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 0.1 s a step here, and all of the decoding far less."""
+    measured = engine.shift_of_tokens
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.1)
+        return measured(*args)
+
+    monkeypatch.setattr(engine, "shift_of_tokens", slowly)
+    settings = RunSettings(warmup=0, num_prompts=1)
+    runner = make_runner(proposer=NGram(4, 2, 1), acceptance=KEEN, sampling=WARM, settings=settings)
+    begin = time.perf_counter()
+    runner.run()
+    elapsed = time.perf_counter() - begin
+    (group,) = (row for row in runner.folder.groups if row.place.side == METHOD)
+    (request,) = (row for row in runner.folder.requests if row.place.side == METHOD)
+    assert elapsed > 0.1 * group.num_steps > 0.1
+    assert group.wall < elapsed - 0.1 * group.num_steps
+    assert request.e2el <= group.wall
+    assert sum(request.itl) < request.e2el
+
+
+def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(make_runner: Make, tmp_path: Path) -> None:
+    runners = {
+        name: make_runner(
+            folder=tmp_path / name,
+            proposer=NGram(4, 3, 1),
+            sampling=WARM,
+            settings=RunSettings(num_prompts=3, warmup=0, order=name.split()[0], seed=seed),
+        )
+        for name, seed in (("dataset", 1), ("shuffled", 1), ("shuffled again", 1), ("shuffled otherwise", 4))
+    }
+    ids = {name: [row.id for row in runner.rows] for name, runner in runners.items()}
+    assert ids["dataset"] == ["p0", "p1", "p2"]
+    assert ids["shuffled"] == ids["shuffled again"] != ids["dataset"]
+    assert ids["shuffled otherwise"] != ids["shuffled"]
+    assert all(set(order) == {"p0", "p1", "p2"} for order in ids.values())
+    results = {name: runners[name].run() for name in ("dataset", "shuffled")}
+    for side in (BASELINE, METHOD):
+        assert tokens(runners["dataset"].folder, side) == tokens(runners["shuffled"].folder, side)
+    assert {name: told.provenance["order"] for name, told in results.items()} == {n: n for n in results}
+
+
+@pytest.mark.parametrize(
+    ("proposer", "memory"),
+    [
+        (NGram(), None),
+        (Suffix(), "cold"),
+        (Suffix(use_global=True), "warm"),
+        (TokenRecycling(4, depth=2), "cold"),
+        (TokenRecycling(4, depth=2, warm=True), "warm"),
+        (Cascade([NGram(), Suffix()]), "cold"),
+        (Cascade([NGram(), Suffix(use_global=True)]), "warm"),
+        (Cascade([NGram(), NGram(3)]), None),
+    ],
+)
+def test_results_say_what_requests_start_with(make_runner: Make, proposer: Proposer, memory: str | None) -> None:
+    results = make_runner(proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0)).run()
+    assert results.provenance["method"]["memory"] == memory
+    assert results.provenance["order"] == "dataset"
+
+
+@pytest.mark.parametrize("proposer", [Described(4), Cascade([Described(4), NGram(3)])], ids=["alone", "in a cascade"])
+def test_what_a_proposer_says_of_itself_is_logged_and_kept(
+    make_runner: Make, proposer: Proposer, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = make_runner(proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0))
+    with caplog.at_level(logging.INFO):
+        results = runner.run()
+    assert "drafter: three heads that read layer 7" in caplog.text
+    written = json.loads((runner.folder.path / "results.json").read_text())
+    assert written["provenance"]["method"]["description"] == "three heads that read layer 7"
+    assert results.provenance["method"]["acceptance"] == "rejection"
+
+
+def test_heads_say_how_they_read_the_target(make_runner: Make) -> None:
+    proposer = Medusa(MedusaHeads(16, None, 2, base_model="letters"), 4)
+    results = make_runner(proposer=proposer, method="medusa", settings=RunSettings(num_prompts=1, warmup=0)).run()
+    description = results.provenance["method"]["description"]
+    assert description.startswith("2 Medusa heads of letters; ")
+    assert "read the final norm of the target" in description
+
+
 def test_a_complete_run_resumes_without_decoding(make_runner: Make, tmp_path: Path) -> None:
     first = make_runner(proposer=NGram(4, 3, 1)).run()
     again = make_runner(resume=True, proposer=NGram(4, 3, 1)).run()
@@ -187,6 +324,7 @@ def test_no_room_for_a_prompt(make_runner: Make) -> None:
         ({"num_prompts": 0}, "num_prompts=0"),
         ({"repeats": 0}, "repeats=0"),
         ({"warmup": -1}, "warmup=-1"),
+        ({"order": "random"}, "order=random is not known; use one of dataset, shuffled"),
     ],
 )
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:

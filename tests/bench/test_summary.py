@@ -7,9 +7,10 @@ import pytest
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.summary import summarize
-from specresearch.metrics import Counts
+from specresearch.metrics import Counts, ShiftSums
 
 SAMPLED = OutputComparison.sampled("rejection", lossless=True)
+LOSSY = OutputComparison.sampled("typical", lossless=False)
 PLAIN_COUNTS = Counts(num_target_forwards=10, num_generated_tokens=10)
 FAST_COUNTS = Counts(5, 4, 8, 5, 10, reached=[4, 3], accepted=[3, 2], expected=[2.8, 2.1])
 
@@ -90,6 +91,50 @@ def test_acceptance_figures() -> None:
     assert [at["unconditional"] for at in figures.per_position] == pytest.approx([3 / 4, 2 / 4])
     assert [at["conditional"] for at in figures.per_position] == pytest.approx([3 / 4, 2 / 3])
     assert sum(figures.histogram["draft_acceptance_rate"]["counts"]) == 4
+
+
+def test_a_lossless_rule_has_no_shift() -> None:
+    figures = summarize(*both_sides(3), SAMPLED)
+    shift = ("output_tv", "output_kl", "num_infinite_kl", "refused_rate")
+    assert [figures.summary[name] for name in shift] == [None] * 4
+    assert not any(name in figures.intervals or name in figures.per_position[0] for name in shift)
+
+
+def test_shift_of_a_lossy_rule() -> None:
+    """Of every request: 10 tokens, 5 accepted drafts; 4 drafts reached depth 1, 3 of them depth 2."""
+    requests, groups = both_sides(3)
+    sums = ShiftSums([1.2, 0.3], [0.8, 0.6], [0, 0], [0.9, 1.1])
+    moved = [
+        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums)) for row in requests
+    ]
+    figures = summarize(moved, groups, LOSSY)
+    summary = figures.summary
+    assert summary["output_tv"] == pytest.approx(1.5 / 10)
+    assert summary["output_kl"] == pytest.approx(1.4 / 10)
+    assert summary["refused_rate"] == pytest.approx(2 / 5)
+    assert summary["output_tv_ci95"] == pytest.approx((0.15, 0.15))
+    assert figures.intervals["refused_rate"] == {
+        "value": summary["refused_rate"],
+        "ci95": pytest.approx((0.4, 0.4)),
+        "unit": "prompt",
+    }
+    assert [at["output_tv"] for at in figures.per_position] == pytest.approx([1.2 / 4, 0.3 / 3])
+    assert [at["output_kl"] for at in figures.per_position] == pytest.approx([0.8 / 4, 0.6 / 3])
+    assert [at["refused_rate"] for at in figures.per_position] == pytest.approx([0.9 / 3, 1.1 / 2])
+
+
+def test_one_token_that_the_target_never_says_makes_the_divergence_infinite() -> None:
+    requests, groups = both_sides(2)
+    shifts = {f"row{group}": ShiftSums([1.0, 0.5], [0.2, 0.4], [0, group], [1.0, 0.5]) for group in range(2)}
+    moved = [
+        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=shifts[row.row]))
+        for row in requests
+    ]
+    figures = summarize(moved, groups, LOSSY)
+    assert (figures.summary["output_kl"], figures.summary["num_infinite_kl"]) == (None, 1)
+    assert "output_kl" not in figures.intervals
+    assert [at["output_kl"] for at in figures.per_position] == [pytest.approx(0.4 / 8), None]
+    assert figures.summary["output_tv"] == pytest.approx(1.5 / 10)
 
 
 def test_fractions_of_a_side_add_up_to_one() -> None:
@@ -177,5 +222,5 @@ def test_an_output_that_ends_early_differs_where_it_ends() -> None:
 
 def test_sampled_runs_say_what_they_rest_on() -> None:
     assert "same distribution by construction" in SAMPLED.statement
-    assert "may differ" in OutputComparison.sampled("typical", lossless=False).statement
+    assert "may differ" in LOSSY.statement
     assert SAMPLED.figures["outputs_equal"] is None
