@@ -99,6 +99,9 @@ def one_line(error: BaseException) -> str:
         return f"{key[1]}: {cause}" if key and isinstance(error.__cause__, TypeError) else cause
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key} is not set; add {error.full_key}=..."
+    unset = re.match(r"Error resolving interpolation '\$\{(\w+)\}'", str(error))
+    if unset:
+        return f"{unset[1]} is not set; add +{unset[1]}=..."
     unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
     if unknown:
         return f"there is no key {unknown[1]!r} here; --help lists those there are"

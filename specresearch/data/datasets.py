@@ -155,13 +155,15 @@ class _UsableRows:
                     f"{self.origin.location}, {record.place}: {error}; this is not {self.described}: correct the file, "
                     "choose another dataset=, or name the prompt's field with dataset.field="
                 ) from None
-            turns = tuple(turn for turn in row.turns if turn.strip())[: self.max_turns]
-            if not turns:
+            asked = [number for number, turn in enumerate(row.turns) if turn.strip()][: self.max_turns]
+            if not asked:
                 self.num_skipped += 1
                 continue
+            turns = tuple(row.turns[number] for number in asked)
+            replies = tuple(row.replies[number] for number in asked) if row.replies else ()
             id = row.id or str(number)
             seen[id] = seen.get(id, 0) + 1
-            yield replace(row, id=id if seen[id] == 1 else f"{id}#{seen[id]}", turns=turns)
+            yield replace(row, id=id if seen[id] == 1 else f"{id}#{seen[id]}", turns=turns, replies=replies)
 
 
 def _choose(rows: _UsableRows, limit: int | None, rng: random.Random | None) -> tuple[Row, ...]:
@@ -173,7 +175,9 @@ def _choose(rows: _UsableRows, limit: int | None, rng: random.Random | None) -> 
 
 
 def _fingerprint(rows: Sequence[Row]) -> str:
+    """Of what decoding may see; `replies` are not among it."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps(asdict(row), ensure_ascii=True, sort_keys=True).encode() + b"\n")
+        fields = {name: value for name, value in asdict(row).items() if name != "replies"}
+        digest.update(json.dumps(fields, ensure_ascii=True, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()[:16]

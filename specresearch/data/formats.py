@@ -4,7 +4,7 @@ A parser raises `ValueError` naming the field it misses; whoever calls it knows 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,15 @@ class Row:
     turns: the user's messages, in order; a single prompt is one turn.
     category: the benchmark's own label, or "".
     reference: a published answer to the first turn.
+    replies: of a chat that was published with them, the assistant's reply to each turn, "" where there is none. Decoding never
+        shows them; they are something to train on.
     """
 
     id: str
     turns: tuple[str, ...]
     category: str = ""
     reference: str | None = None
+    replies: tuple[str, ...] = ()
 
 
 Fields = Mapping[str, Any]
@@ -44,8 +47,7 @@ def sharegpt(fields: Fields) -> Row:
     The user's messages become the turns; system messages and whatever precedes the first user message are left out.
     """
     name, messages = _field(fields, "conversations", "messages")
-    turns, reference = _conversation(name, messages)
-    return Row(id=_label(fields, "id"), turns=turns, reference=reference)
+    return replace(_conversation(name, messages), id=_label(fields, "id"))
 
 
 def questions(fields: Fields) -> Row:
@@ -101,17 +103,13 @@ def find_format(name: str) -> Parser:
 
 def _from_field(name: str, fields: Fields) -> Row:
     _, value = _field(fields, name)
-    reference = fields.get("reference")
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        turns, reference = _conversation(name, value)
+        row = _conversation(name, value)
     else:
+        reference = fields.get("reference")
         turns = _texts(name, [value] if isinstance(value, str) else value)
-    return Row(
-        id=_label(fields, "id"),
-        turns=turns,
-        category=_label(fields, "category"),
-        reference=reference if isinstance(reference, str) else None,
-    )
+        row = Row(id="", turns=turns, reference=reference if isinstance(reference, str) else None)
+    return replace(row, id=_label(fields, "id"), category=_label(fields, "category"))
 
 
 def _field(fields: Fields, *names: str) -> tuple[str, Any]:
@@ -130,6 +128,11 @@ def _text(fields: Fields, *names: str) -> str:
     return value
 
 
+def _text_if_any(message: Fields) -> str:
+    value = next((message[name] for name in ("value", "content") if message.get(name) is not None), "")
+    return value if isinstance(value, str) else ""
+
+
 def _label(fields: Fields, *names: str) -> str:
     return next((str(fields[name]) for name in names if fields.get(name) is not None), "")
 
@@ -143,11 +146,15 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _conversation(name: str, messages: Any) -> tuple[tuple[str, ...], str | None]:
-    """The user's messages and the assistant's first reply to them."""
+def _conversation(name: str, messages: Any) -> Row:
+    """The user's messages and the replies to each; a reply in several messages is joined by blank lines.
+
+    The first reply has to be text. Later ones that are not, such as calls of tools, count as none.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise ValueError(f"field {name!r} is {_kind(messages)}, not a list of messages")
     turns: list[str] = []
+    replies: list[list[str]] = []
     reference: str | None = None
     for position, message in enumerate(messages, start=1):
         try:
@@ -156,11 +163,16 @@ def _conversation(name: str, messages: Any) -> tuple[tuple[str, ...], str | None
             speaker = _text(message, "from", "role")
             if speaker in USERS:
                 turns.append(_text(message, "value", "content"))
+                replies.append([])
             elif speaker in ASSISTANTS and turns and reference is None:
                 reference = _text(message, "value", "content")
+                replies[-1].append(reference)
+            elif speaker in ASSISTANTS and turns:
+                replies[-1].append(_text_if_any(message))
         except ValueError as error:
             raise ValueError(f"field {name!r}, message {position}: {error}") from None
-    return tuple(turns), reference
+    joined = tuple("\n\n".join(filter(None, parts)) for parts in replies)
+    return Row(id="", turns=tuple(turns), reference=reference, replies=joined if any(joined) else ())
 
 
 def _kind(value: Any) -> str:

@@ -19,6 +19,10 @@ class Tracker(Protocol):
 
     def log_request(self, side: str, record: RequestRecord) -> None: ...
 
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Figures of a training step."""
+        ...
+
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
         """files: what the run left in its folder."""
         ...
@@ -34,6 +38,9 @@ class NoTracker:
         pass
 
     def log_request(self, side: str, record: RequestRecord) -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
         pass
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:

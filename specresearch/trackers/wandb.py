@@ -100,6 +100,9 @@ class WandbTracker:
             }
         )
 
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        self.run.log({"optimiser_step": step, **values})
+
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
         import wandb
 

@@ -1,0 +1,23 @@
+"""`python -m specresearch.export head=FOLDER format=speculators output=FOLDER`: a trained head as serving engines read it."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from specresearch.config import check_keys, entry_point
+from specresearch.training.export import export_head
+
+
+def main() -> None:
+    entry_point(export, "export")
+
+
+def export(cfg: DictConfig) -> None:
+    """Write the head and print what was written."""
+    check_keys(cfg, "export")
+    settings: Any = OmegaConf.to_container(cfg, throw_on_missing=True)
+    print(export_head(**settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The bar of a long preparation."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress as bars
+from rich.console import Console
+
+
+@contextmanager
+def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[[int, int], None]]:
+    """A function that says how many more units are done and how many tokens they were. Silent unless stderr is a terminal."""
+    console = Console(stderr=True)
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(what, total=total, completed=done, rate="")
+    num_tokens = 0
+
+    def advance(units: int, tokens: int) -> None:
+        nonlocal num_tokens
+        num_tokens += tokens
+        seconds = bar.tasks[task].elapsed or 0.0
+        bar.update(task, advance=units, rate=f"{num_tokens / seconds:,.0f} tokens/s" if seconds else "")
+
+    with bar:
+        yield advance

@@ -1,0 +1,177 @@
+"""Drafters as things that learn: which modules, which states of the target, and what each drafting step guesses.
+
+A student runs the modules and the attention of decoding over whole sequences. Every step is stated in one form, so that losses
+and estimates know no method: row t of a step guesses the token `shift` + 1 places after token t.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from specresearch.models import CausalLM
+from specresearch.models.eagle import EagleModel
+from specresearch.models.head_fit import lm_head_of
+from specresearch.models.head_writing import save_eagle_head, save_medusa_heads
+from specresearch.models.hf_adapter import FINAL_NORM
+from specresearch.models.medusa import MedusaHeads
+from specresearch.models.pairing import check_pair
+from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
+
+FADE = 0.8
+
+
+@dataclass(frozen=True)
+class Step:
+    """One drafting step over whole sequences.
+
+    states: what its readout turns into logits; row t guesses token t + shift + 1, beside the target's row t + shift.
+    readout: logits over the target's vocabulary, or over `target_ids`. weight: of its loss. regression: states beside the
+    target's features that they should equal, row by row.
+    """
+
+    states: Float[Tensor, "B P H"]
+    readout: Callable[[Tensor], Tensor]
+    shift: int
+    weight: float = 1.0
+    target_ids: Int[Tensor, " D"] | None = None
+    regression: tuple[Float[Tensor, "B Q H"], Float[Tensor, "B Q H"]] | None = None
+
+
+class Student(ABC):
+    """module: what is trained. hidden_layers: states of the target it reads, in the adapter's numbering.
+
+    samples: whether it draws its drafts where the request does; otherwise they are the likeliest tokens at every temperature.
+    max_drafts: the longest chain it can draft. token_weight, feature_weight: of the objective, and of the smooth L1 distance to the
+    target's features where a step has such a regression.
+    """
+
+    method: str
+    module: nn.Module
+    hidden_layers: tuple[int, ...] = ()
+    samples = True
+    max_drafts: int | None = None
+    token_weight = 1.0
+    feature_weight = 0.0
+
+    @abstractmethod
+    def steps(
+        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+    ) -> Iterator[Step]:
+        """The steps of training, or the first `num_steps` of decoding. The last one stands for all that follow."""
+
+    @abstractmethod
+    def proposer(self, num_draft_tokens: int) -> Proposer:
+        """Drafts chains with the module as it is now."""
+
+    @abstractmethod
+    def save(self, folder: str, provenance: dict[str, Any]) -> None:
+        """Write what `from_pretrained` of the method reads."""
+
+
+class DraftStudent(Student):
+    """A draft LM; every step is the same."""
+
+    method = "draft_model"
+
+    def __init__(self, draft: CausalLM, target: CausalLM) -> None:
+        check_pair(target, draft)
+        self.draft, self.vocab_size = draft, target.vocab_size
+        self.module = draft.model
+
+    def steps(
+        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+    ) -> Iterator[Step]:
+        readable = token_ids.clamp(max=self.draft.vocab_size - 1)
+        states = self.draft.forward_whole(readable, (FINAL_NORM,)).hidden[0]
+        yield Step(states, self._readout, shift=0)
+
+    def _readout(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
+        logits = self.draft.readout(states)
+        surplus = logits.shape[-1] - self.vocab_size
+        return logits[..., : self.vocab_size] if surplus >= 0 else F.pad(logits, (0, -surplus), value=float("-inf"))
+
+    def proposer(self, num_draft_tokens: int) -> Proposer:
+        return DraftModel(self.draft, num_draft_tokens)
+
+    def save(self, folder: str, provenance: dict[str, Any]) -> None:
+        self.draft.model.save_pretrained(folder)
+        if self.draft.tokenizer is not None:
+            self.draft.tokenizer.save_pretrained(folder)
+
+
+class MedusaStudent(Student):
+    """Medusa's heads (arXiv 2401.10774): step i is head i, weighted 0.8^i."""
+
+    method = "medusa"
+    hidden_layers = (FINAL_NORM,)
+    samples = False
+
+    def __init__(self, heads: MedusaHeads, target: CausalLM) -> None:
+        heads.check_fit(target)
+        self.heads, self.target = heads.to(device=target.device, dtype=target.dtype), target
+        self.module, self.max_drafts = heads, len(heads)
+
+    def steps(
+        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+    ) -> Iterator[Step]:
+        for i, head in enumerate(list(self.heads)[:num_steps]):
+            layers = list(head.children())
+            *blocks, last = layers if self.heads.vocab_size is not None else (*layers, lm_head_of(self.target))
+            states = hidden[0]
+            for block in blocks:
+                states = block(states)
+            yield Step(states, last, shift=1 + i, weight=FADE**i)
+
+    def proposer(self, num_draft_tokens: int) -> Proposer:
+        depth = min(num_draft_tokens, len(self.heads))
+        return Medusa(self.heads, paths=[(0,) * length for length in range(1, depth + 1)])
+
+    def save(self, folder: str, provenance: dict[str, Any]) -> None:
+        save_medusa_heads(self.heads, folder, provenance)
+
+
+class EagleStudent(Student):
+    """An EAGLE head, unrolled over `num_steps` steps that feed it its own outputs, each weighted 0.8^i.
+
+    EAGLE-1 (arXiv 2401.15077) is trained with one step and a regression to the target's features, EAGLE-3 (2503.01840) with
+    seven and none.
+    """
+
+    def __init__(
+        self,
+        model: EagleModel,
+        num_steps: int | None = None,
+        *,
+        token_weight: float = 1.0,
+        feature_weight: float = 0.0,
+    ) -> None:
+        self.model, self.version = model, model.head.format.version
+        self.token_weight, self.feature_weight = token_weight, feature_weight
+        self.num_steps = (1 if self.version == 1 else 7) if num_steps is None else num_steps
+        if self.num_steps < 1:
+            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        self.method = "eagle" if self.version == 1 else "eagle3"
+        self.module = model.head
+        self.hidden_layers = model.captured_layers
+
+    def steps(
+        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+    ) -> Iterator[Step]:
+        outputs = self.model.unroll(token_ids, hidden, num_steps or self.num_steps)
+        for i, out in enumerate(outputs):
+            regression = (out, hidden[0][:, 1:]) if self.version == 1 else None
+            yield Step(out, self.model.readout, 1, FADE**i, self.model.target_ids, regression)
+
+    def proposer(self, num_draft_tokens: int) -> Proposer:
+        kind = Eagle if self.version == 1 else Eagle3
+        layers = None if self.version == 1 else self.model.captured_layers
+        return kind(self.model.head, num_draft_tokens, tree="chain", layer_ids=layers, id_convention="inputs")
+
+    def save(self, folder: str, provenance: dict[str, Any]) -> None:
+        layers = None if self.version == 1 else self.model.captured_layers
+        save_eagle_head(self.model.head, folder, provenance, captured_layers=layers)

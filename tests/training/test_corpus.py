@@ -1,0 +1,251 @@
+"""Every example of a mix is a function of its seed and its position, and no held-out row is ever trained on."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from test_examples import byte_level, zoo
+from tiny_models import build
+
+from specresearch import CausalLM
+from specresearch.config import conf_dir
+from specresearch.data import PromptDataset
+from specresearch.training.corpus import PERIOD, Corpus, Mix
+from specresearch.training.examples import Example, Examples
+from specresearch.training.sources import Draw, FixedText, Listed, Part, PlainText, Source
+
+
+class Numbered(Listed):
+    """Example n of source s is the tokens [s, n]."""
+
+    def __init__(self, source: int, num: int) -> None:
+        self.examples = Examples(Example.reply([source], [n]) for n in range(num))
+
+
+class Recorder(Source):
+    """Remembers its draws."""
+
+    def __init__(self) -> None:
+        self.draws: list[Draw] = []
+
+    @property
+    def fingerprint(self) -> str:
+        return "recorder"
+
+    def draw(self, draw: Draw) -> Example:
+        self.draws.append(draw)
+        return Example.reply([9], [draw.number])
+
+
+def mix(seed: int = 0) -> Mix:
+    return Mix({"a": (0.5, Numbered(1, 30)), "b": (0.3, Numbered(2, 7)), "c": (0.2, Numbered(3, 1000))}, seed)
+
+
+def taken(examples: Iterator[Example], num: int) -> list[list[int]]:
+    return [example.token_ids for example in islice(examples, num)]
+
+
+@pytest.mark.parametrize("killed_at", [0, 1, 333, PERIOD, 2 * PERIOD - 1])
+def test_a_mix_goes_on_where_it_was_stopped(killed_at: int) -> None:
+    whole = taken(iter(mix()), 2 * PERIOD + 50)
+    first, second = mix(), mix()
+    before = taken(iter(first), killed_at)
+    second.state = first.state
+    assert first.state == killed_at
+    assert before + taken(iter(second), len(whole) - killed_at) == whole
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    assert taken(iter(mix(1)), 200) == taken(iter(mix(1)), 200)
+    assert taken(iter(mix(1)), 200) != taken(iter(mix(2)), 200)
+    assert mix(1).fingerprint == mix(1).fingerprint != mix(2).fingerprint
+
+
+def test_fractions_hold_in_every_stretch() -> None:
+    sources = [ids[0] for ids in taken(iter(mix()), 3 * PERIOD)]
+    for begin in range(0, len(sources), 10):
+        assert Counter(sources[begin : begin + 10]) == {1: 5, 2: 3, 3: 2}
+
+
+def test_fractions_that_are_no_thousandths_are_kept_to_one() -> None:
+    uneven = Mix({name: (1 / 3, Numbered(number, 5)) for number, name in enumerate("abc")})
+    counts = Counter(ids[0] for ids in taken(iter(uneven), PERIOD))
+    assert sorted(counts.values()) == [333, 333, 334]
+
+
+def test_every_example_is_drawn_once_before_any_is_drawn_again_in_another_order() -> None:
+    drawn = [ids[1] for ids in taken(iter(mix()), 600) if ids[0] == 1]
+    passes = [drawn[begin : begin + 30] for begin in range(0, 300, 30)]
+    assert all(sorted(numbers) == list(range(30)) for numbers in passes)
+    assert len(set(map(tuple, passes))) == len(passes)
+
+
+def test_a_round_is_told_how_many_draws_it_will_see() -> None:
+    recorder = Recorder()
+    taken(iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20)
+    rounds = {number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)}
+    for draws in rounds.values():
+        assert [draw.place for draw in draws] == list(range(len(draws)))
+        assert {draw.of for draw in draws} == {len(draws)}
+    assert [draw.number for draw in recorder.draws] == list(range(len(recorder.draws)))
+
+
+@pytest.mark.parametrize(
+    ("fractions", "message"),
+    [
+        ((0.5, 0.4), r"the fractions a=0\.5, b=0\.4 must be 0 or above and add up to 1"),
+        ((1.5, -0.5), "must be 0 or above"),
+        ((0.9999, 0.0001), "one is below 1/1000"),
+    ],
+)
+def test_fractions_must_add_up(fractions: tuple[float, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Mix({name: (fraction, Numbered(1, 3)) for name, fraction in zip("ab", fractions, strict=True)})
+
+
+def sample(name: str = "sharegpt", **settings: object) -> PromptDataset:
+    template = {"sharegpt": "chat", "gsm8k": "maths"}[name]
+    return PromptDataset(name, name, template, source="sample", **settings)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_row_is_held_out_whatever_else_the_dataset_holds() -> None:
+    train, heldout = Part("train", 0.3), Part("heldout", 0.3)
+    few, many = sample(limit=10, shuffle=True, seed=1), sample()
+    for dataset in (few, many):
+        assert {row.id for row in train.rows(dataset)} | {row.id for row in heldout.rows(dataset)} == {
+            r.id for r in dataset
+        }
+        assert not {row.id for row in train.rows(dataset)} & {row.id for row in heldout.rows(dataset)}
+    assert {row.id for row in heldout.rows(few)} <= {row.id for row in heldout.rows(many)}
+
+
+def test_the_share_of_held_out_rows_is_what_was_asked_for() -> None:
+    ids = [f"row-{number}" for number in range(20_000)]
+    for fraction in (0.0, 0.05, 0.5):
+        num_heldout = sum(id in Part("heldout", fraction) for id in ids)
+        assert abs(num_heldout - fraction * len(ids)) <= 5 * (fraction * (1 - fraction) * len(ids)) ** 0.5
+
+
+def test_a_part_without_rows_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"none of its 25 rows falls to split=heldout at corpus\.heldout_fraction=0\.0"
+    ):
+        Part("heldout", 0.0).rows(sample())
+    with pytest.raises(ValueError, match=r"corpus\.heldout_fraction=1\.0 must lie in \[0, 1\)"):
+        Part("train", 1.0)
+
+
+@pytest.mark.parametrize("name", ["sharegpt", "gsm8k"])
+def test_published_replies_are_trained_on_but_for_those_held_out(name: str) -> None:
+    dataset = sample(name)
+    parts = [FixedText(dataset, zoo(), 300, Part(split, 0.2)) for split in ("train", "heldout")]
+    whole = FixedText(dataset, zoo(), 300)
+    assert sum(map(len, parts)) == len(whole) >= len(dataset)
+    assert parts[0].fingerprint != parts[1].fingerprint
+    assert whole.fingerprint == FixedText(dataset, zoo(), 300).fingerprint
+    assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in whole)
+
+
+def test_prompts_without_replies_are_an_error_that_says_what_else_to_do(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    dataset = PromptDataset("mine", "prompts", "chat", path=str(tmp_path / "prompts.txt"))
+    with pytest.raises(
+        ValueError,
+        match=r"nothing to predict is left of 2 rows, 2 of which have no published reply; take .*corpus=target",
+    ):
+        FixedText(dataset, zoo(), 300)
+
+
+def write_books(folder: Path) -> str:
+    for book in "ab":
+        paragraphs = [f"{book}{number} " + "word " * 60 for number in range(100)]
+        (folder / f"{book}.txt").write_text("\n\n".join(paragraphs))
+    (folder / "stories.txt").write_text("One day.\n\nIt rained.\n<|endoftext|>\nTwo cats sat.\n")
+    return str(folder / "*.txt")
+
+
+def test_plain_text_is_packed_without_loss(tmp_path: Path) -> None:
+    packed = PlainText([write_books(tmp_path)], zoo(), 128)
+    opening = zoo()("")["input_ids"]
+    *full, last = packed
+    assert {len(example.token_ids) for example in full} == {128}
+    assert len(last.token_ids) <= 128
+    assert all(example.loss_mask == [False] + [True] * (len(example.token_ids) - 1) for example in packed)
+    assert all(example.token_ids[: len(opening)] == opening for example in packed)
+    text = str(zoo().decode([token for example in packed for token in example.token_ids[len(opening) :]]))
+    books = [(tmp_path / f"{book}.txt").read_text() for book in "ab"]
+    documents = [*books, "One day. It rained.", "Two cats sat."]
+    assert [document.split() for document in text.split("<|endoftext|>")] == [
+        document.split() for document in documents
+    ]
+
+
+def test_held_out_passages_of_plain_text_are_not_trained_on(tmp_path: Path) -> None:
+    files = [write_books(tmp_path)]
+    texts = {
+        split: "".join(
+            str(zoo().decode(example.token_ids)) for example in PlainText(files, zoo(), 4096, Part(split, 0.3))
+        )
+        for split in ("train", "heldout")
+    }
+    for book in "ab":
+        for number in range(100):
+            assert (f"{book}{number} word" in texts["train"]) != (f"{book}{number} word" in texts["heldout"])
+
+
+def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token(tmp_path: Path) -> None:
+    tokenizer = byte_level(trim_offsets=False)
+    tokenizer.add_special_tokens({"eos_token": "<e>"})
+    write_books(tmp_path)
+    (example,) = PlainText([str(tmp_path / "stories.txt")], tokenizer, 500)
+    assert tokenizer.decode(example.token_ids) == "One day.\n\nIt rained.<e>Two cats sat."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "there is no file .*nothing.txt"), (b" \n\n ", "no text to train on"), (b"\xff\xfe", "not UTF-8")],
+)
+def test_text_that_is_none_is_an_error(tmp_path: Path, text: bytes | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "nothing.txt").write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        PlainText([str(tmp_path / "nothing.txt")], zoo(), 100)
+
+
+@pytest.mark.parametrize("choice", sorted(file.stem for file in (conf_dir() / "corpus").glob("*.yaml")))
+def test_every_choice_is_a_corpus(choice: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        corpus = instantiate(compose(overrides=[f"+corpus={choice}"]).corpus, _convert_="all")
+    assert isinstance(corpus, Corpus)
+    assert getattr(corpus, choice if choice != "mix" else "target") > 0
+
+
+def target() -> CausalLM:
+    return CausalLM(build("llama", vocab_size=4096, max_position_embeddings=512), zoo())
+
+
+def test_a_corpus_opens_its_sources(tmp_path: Path) -> None:
+    corpus = Corpus(fixed=0.75, text=0.25, max_len=100, text_files=[write_books(tmp_path)])
+    opened = corpus.mix(target(), sample(), tmp_path, examples_per_step=4)
+    assert opened.fractions == {"fixed": 0.75, "text": 0.25}
+    assert opened.round_size == 400
+    assert all(len(example.token_ids) <= 100 for example in islice(opened, 40))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fixed": 0.5}, "fixed=0.5, text=0.0, target=0.0, draft=0.0 must be 0 or above and add up to 1"),
+        ({"fixed": 1.0, "refresh_every": 0}, "corpus.refresh_every=0"),
+        ({"fixed": 1.0, "max_len": 1}, "corpus.max_len=1 must be at least 2"),
+        ({"text": 1.0}, "corpus.text=1.0 needs files"),
+        ({"draft": 1.0}, "corpus.draft=1.0 needs a student that can write by itself"),
+    ],
+)
+def test_bad_settings_say_what_to_change(tmp_path: Path, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Corpus(**settings).mix(target(), sample(), tmp_path)

@@ -1,0 +1,159 @@
+"""What training predicts is what decoding accepts: step by step for greedy requests, within sampling error for others."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import VOCAB, build, config_of
+from torch import nn
+
+from specresearch import CausalLM, SamplingParams
+from specresearch.models.eagle import EagleModel
+from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_head import EagleHead
+from specresearch.models.medusa import MedusaHeads
+from specresearch.training.estimate import Estimate, chances, estimate, expect
+from specresearch.training.parity import ParityError, Shifted, Trial, check, compare, decode
+from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent, Student
+
+NUM_DRAFTS, NUM_NEW, HOT = 4, 30, 3.0
+TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=5), max_len=60)
+
+
+def randomize(module: nn.Module, deviation: float) -> None:
+    torch.manual_seed(4)
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=deviation)
+
+
+def draft() -> Student:
+    return DraftStudent(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60), TARGET)
+
+
+def medusa() -> Student:
+    heads = MedusaHeads(16, VOCAB, 3).double()
+    randomize(heads, 0.4)
+    return MedusaStudent(heads, TARGET)
+
+
+def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStudent:
+    vocabulary = None if version == 1 else 19 if reduced else VOCAB
+    width = (2 if version == 1 else 3) * 16
+    config = config_of("llama", num_hidden_layers=1)
+    head = EagleHead.of(EagleFormat(version, config, width, draft_vocab_size=vocabulary, norm_output=normed)).double()
+    randomize(head, 0.3)
+    if reduced:
+        head.target_ids = torch.randperm(VOCAB)[:19].sort().values
+    return EagleStudent(EagleModel(head, TARGET, layer_ids=None if version == 1 else (1, 2, 3)))
+
+
+STUDENTS: dict[str, Callable[[], Student]] = {
+    "draft_model": draft,
+    "medusa": medusa,
+    "eagle": lambda: eagle(1),
+    "eagle3": lambda: eagle(3),
+    "eagle3, reduced vocabulary": lambda: eagle(3, reduced=True),
+    "eagle3, normed feedback": lambda: eagle(3, normed=True),
+}
+
+
+def prompts(number: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(VOCAB, (3 + i % 4,), generator=generator).tolist() for i in range(number)]
+
+
+def run(student: Student, temperature: float, number: int) -> list[Trial]:
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=NUM_NEW)
+    return decode(student, TARGET, prompts(number), NUM_DRAFTS, sampling)
+
+
+@cache
+def hot(name: str) -> tuple[Student, list[Trial]]:
+    student = STUDENTS[name]()
+    return student, run(student, HOT, 40)
+
+
+def expectation(student: Student, trial: Trial, temperature: float) -> Estimate:
+    text = torch.tensor([[*trial.prompt, *trial.output]])
+    return expect(chances(student, TARGET, text, NUM_DRAFTS, temperature), len(trial.prompt))
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_greedy_steps_are_predicted_one_by_one(name: str) -> None:
+    student = STUDENTS[name]()
+    trials = run(student, 0.0, 12)
+    assert [expectation(student, trial, 0.0).steps for trial in trials] == [len(trial.steps) for trial in trials]
+    assert sum(accepted for trial in trials for _, _, accepted in trial.steps) > 0
+    parity = check(student, TARGET, trials, NUM_DRAFTS, 0.0)
+    assert parity.measured == parity.predicted.mean_acceptance_length
+
+
+@pytest.mark.parametrize("name", [name for name in STUDENTS if name != "medusa"])
+def test_sampled_drafts_are_accepted_as_predicted(name: str) -> None:
+    student, trials = hot(name)
+    parity = check(student, TARGET, trials, NUM_DRAFTS, HOT)
+    assert len(parity.z) >= 2, "too few uncertain drafts to see anything"
+    assert abs(parity.z).max() < 4.5
+
+
+def test_expected_steps_are_those_of_many_runs() -> None:
+    student, trials = hot("draft_model")
+    differences = [len(trial.steps) - expectation(student, trial, HOT).steps for trial in trials]
+    assert abs(np.sum(differences)) < 4.5 * np.std(differences) * len(differences) ** 0.5
+    texts = [(trial.prompt, trial.output) for trial in trials]
+    whole = estimate(student, TARGET, texts, NUM_DRAFTS, HOT)
+    measured = compare(student, TARGET, trials, NUM_DRAFTS, HOT).measured
+    assert whole.mean_acceptance_length == pytest.approx(measured, rel=0.05)
+    assert (np.diff(whole.acceptance_by_position) < 0).all()
+
+
+def test_estimate_by_hand() -> None:
+    """Two drafts a step, each kept with chance 1/2, on four output tokens: 1 root, then what the tree of chances says."""
+    table = torch.full((2, 6), 0.5, dtype=torch.float64)
+    got = expect(table, 2)
+    # from a root with 4 tokens to go (2 drafts), 3 (2 drafts), 2 (1 draft), 1 (none)
+    one, two = 1.0, 1 + 0.5
+    three = 1 + 0.5 * two + 0.25 * one
+    four = 1 + 0.5 * three + 0.25 * two + 0.25 * one
+    assert got.steps == pytest.approx(four)
+    assert got.mean_acceptance_length == pytest.approx(4 / four)
+
+
+def test_features_off_by_one_are_named() -> None:
+    student, trials = hot("eagle3")
+    assert isinstance(student, EagleStudent)
+
+    with pytest.raises(ParityError, match="features one token later"):
+        check(Shifted(student, 1), TARGET, trials, NUM_DRAFTS, HOT)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_rotary_base_is_named(version: int) -> None:
+    student = eagle(version)
+    randomize(student.model.head.layers[0].self_attn, 3.0)
+    trials = run(student, HOT, 40)
+    student.model.head.rotary_emb.inv_freq.mul_(torch.tensor([3.0, 5.0]))
+    with pytest.raises(ParityError, match="a rotary base of 10,000"):
+        check(student, TARGET, trials, NUM_DRAFTS, HOT)
+
+
+def test_an_embedding_of_its_own_is_named() -> None:
+    student, trials = hot("eagle")
+    assert isinstance(student, EagleStudent)
+    student.model.head.embed_tokens = nn.Embedding(VOCAB, 16).double()
+    try:
+        with pytest.raises(ParityError, match="the embeddings are not shared"):
+            check(student, TARGET, trials, NUM_DRAFTS, HOT)
+    finally:
+        student.model.head.embed_tokens = None
+
+
+def test_other_weights_are_seen() -> None:
+    student, trials = hot("draft_model")
+    other = DraftStudent(CausalLM(build("llama", seed=3, num_hidden_layers=1), max_len=60), TARGET)
+    assert compare(student, TARGET, trials, NUM_DRAFTS, HOT).holds
+    with pytest.raises(ParityError, match="were the weights changed"):
+        check(other, TARGET, trials, NUM_DRAFTS, HOT)

@@ -1,0 +1,134 @@
+"""What is in a shard store is whole, is what its settings say, and outlives whatever stops the writing."""
+
+import errno
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from specresearch.training.shards import ShardStore
+
+SETTINGS = {"model": "tiny", "temperature": 1.0, "layers": (1, 2)}
+
+
+def store(folder: Path, **changes: object) -> ShardStore:
+    return ShardStore(folder, SETTINGS | changes, ".txt")
+
+
+def save(text: str) -> Callable[[Path], object]:
+    return lambda file: file.write_text(text)
+
+
+def fill(folder: Path, *texts: str) -> ShardStore:
+    shards = store(folder)
+    with shards.writing():
+        for number, text in enumerate(texts):
+            shards.write(number, save(text), num_rows=number)
+    return shards
+
+
+def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+    fill(tmp_path / "new" / "folder", "zero", "one")
+    again = store(tmp_path / "new" / "folder")
+    assert [again.holds(number) for number in range(3)] == [True, True, False]
+    assert again.path(1).read_text() == "one"
+    assert again.num_bytes == len("zeroone")
+    manifest = json.loads((tmp_path / "new" / "folder" / "manifest.json").read_text())
+    assert manifest["settings"] == {"model": "tiny", "temperature": 1.0, "layers": [1, 2]}
+    assert manifest["shards"]["shard-00001.txt"]["num_rows"] == 1
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), RuntimeError("broken"), OSError("other")])
+def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseException) -> None:
+    shards = fill(tmp_path, "zero")
+
+    def torn(file: Path) -> None:
+        file.write_text("half")
+        raise stop
+
+    with pytest.raises(type(stop)), shards.writing():
+        shards.write(1, torn)
+    again = store(tmp_path)
+    assert (again.holds(0), again.holds(1)) == (True, False)
+    assert not again.path(1).exists()
+    with again.writing():
+        again.write(1, save("whole"))
+    assert store(tmp_path).path(1).read_text() == "whole"
+
+
+def test_a_shard_whose_entry_was_not_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = fill(tmp_path, "zero")
+    monkeypatch.setattr(shards, "_write_manifest", lambda entries: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        shards.write(1, save("one"))
+    assert shards.path(1).exists()
+    assert (store(tmp_path).holds(0), store(tmp_path).holds(1)) == (True, False)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("zerp"), lambda file: file.unlink()])
+def test_a_damaged_shard_counts_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object]
+) -> None:
+    shards = fill(tmp_path, "zero", "one")
+    damage(shards.path(0))
+    assert (shards.holds(0), shards.holds(1)) == (False, True)
+    assert "shard-00000.txt is damaged or gone" in caplog.text
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    fill(tmp_path, "zero")
+    with pytest.raises(
+        ValueError, match=r"holds data of temperature=1\.0, and this run has temperature=0\.0; choose another"
+    ):
+        store(tmp_path, temperature=0.0)
+    with pytest.raises(ValueError, match="holds data of seed=None, and this run has seed=1"):
+        store(tmp_path, seed=1)
+
+
+def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
+    fill(tmp_path, "zero")
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged .*; delete"):
+        store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError('IoError(StorageFull, "No space left on device")'),
+    ],
+)
+def test_a_full_disk_keeps_what_was_written_and_says_so(tmp_path: Path, full: Exception) -> None:
+    shards = fill(tmp_path, "zero", "one")
+
+    def overflow(file: Path) -> None:
+        file.write_text("ha")
+        raise full
+
+    with pytest.raises(
+        OSError, match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same command"
+    ):
+        shards.write(2, overflow)
+    assert sorted(file.name for file in tmp_path.glob("*.part")) == []
+    assert [store(tmp_path).holds(number) for number in range(3)] == [True, True, False]
+
+
+def test_a_second_writer_waits_and_finds_the_work_done(tmp_path: Path) -> None:
+    first, second = store(tmp_path), store(tmp_path)
+    found: list[bool] = []
+
+    def follow() -> None:
+        with second.writing():
+            found.append(second.holds(0))
+
+    with first.writing():
+        thread = threading.Thread(target=follow)
+        thread.start()
+        first.write(0, save("zero"))
+        assert not found
+    thread.join(10)
+    assert found == [True]
