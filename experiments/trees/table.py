@@ -1,6 +1,8 @@
 """From the runs of `run.sh`: the tables in Markdown, results.csv beside this file, and the two pictures.
 
     python experiments/trees/table.py outputs/trees
+
+Speeds are those of decoding, prefill left out, with their bootstrap 95% intervals.
 """
 
 import argparse
@@ -63,18 +65,33 @@ def read_choices(folder: Path, runs: pd.DataFrame) -> pd.DataFrame:
     for _, run in chosen.iterrows():
         choice = json.loads((folder / "chosen" / f"{run['job']}.json").read_text(encoding="utf-8"))
         rows.append(
-            {name: run[name] for name in SETTING}
-            | {"nodes": choice["num_draft_tokens"], "depth": choice["depth"]}
-            | {"tokens per pass, expected": choice["expected_tokens"], "measured": run["tokens_per_target_forward"]}
-            | {"decoding, predicted": choice["predicted_speedup"], "measured ": run["decode_speedup"]}
+            {
+                **{name: run[name] for name in SETTING},
+                "nodes": choice["num_draft_tokens"],
+                "depth": choice["depth"],
+                "tokens per pass, expected": choice["expected_tokens"],
+                "tokens per pass, measured": run["tokens_per_target_forward"],
+                "decoding, predicted": choice["predicted_speedup"],
+                "decoding, measured": run["decode_speedup"],
+            }
         )
     return pd.DataFrame(rows)
+
+
+def settings_of(runs: pd.DataFrame, names: list[str]) -> list[list[str | int | float]]:
+    """What there is of these columns, each combination once."""
+    return runs[names].drop_duplicates().astype(object).to_numpy().tolist()
+
+
+def having(runs: pd.DataFrame, names: list[str], setting: list[str | int | float]) -> pd.DataFrame:
+    return runs.loc[(runs[names].astype(object) == setting).all(axis=1)]
 
 
 def print_speeds(runs: pd.DataFrame) -> None:
     print(f"| {' | '.join([*SETTING, *SHAPES.values()])} |".replace("_", " "))
     print("|" + "---|" * (len(SETTING) + len(SHAPES)))
-    for setting, group in runs.groupby(SETTING):
+    for setting in settings_of(runs, SETTING):
+        group = having(runs, SETTING, setting)
         cells = [_speed(group.loc[group["shape"] == shape]) for shape in SHAPES]
         print(f"| {' | '.join([*map(str, setting), *cells])} |")
 
@@ -84,8 +101,8 @@ def _speed(runs: pd.DataFrame) -> str:
         return "-"
     run = runs.iloc[0]
     low, high, tau = (run[name] for name in FIGURES[4:7])
-    spread = f" ({low:.2f} to {high:.2f})" if low and high else ""
-    changed = " OUTPUT CHANGED" if run["outputs_equal"] is False else ""
+    spread = f" ({low:.2f} to {high:.2f})" if pd.notna(low) and pd.notna(high) else ""
+    changed = " OUTPUT CHANGED" if run["outputs_equal"] in (False,) else ""
     return f"{run['decode_speedup']:.2f}{spread}; {tau:.2f}{changed}"
 
 
@@ -99,19 +116,21 @@ def print_choices(choices: pd.DataFrame) -> None:
 
 def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
     """A panel for each dataset and batch size, the temperatures side by side in it."""
-    panels = list(runs.groupby(SETTING[:2]))
+    names = SETTING[:2]
+    panels = settings_of(runs, names)
     figure, axes = plt.subplots(1, len(panels), figsize=(3.4 * len(panels), 3.6), sharey=True, squeeze=False)
-    for panel, ((dataset, batch_size), group) in zip(axes[0], panels, strict=True):
-        for i, (temperature, own) in enumerate(group.groupby("temperature")):
-            own = own.set_index("shape").reindex(SHAPES)
+    for panel, setting in zip(axes[0], panels, strict=True):
+        group = having(runs, names, setting)
+        for i, temperature in enumerate(sorted(set(group["temperature"]))):
+            own = group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
             speed, low, high = (own[name].to_numpy(dtype=float) for name in FIGURES[3:6])
             places = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
             panel.errorbar(places, speed, [speed - low, high - speed], fmt="o", capsize=3, label=f"t = {temperature}")
         panel.axhline(1, color="0.6", linewidth=1)
-        panel.set_title(f"{dataset}, batch {batch_size}")
+        panel.set_title(f"{setting[0]}, batch {setting[1]}")
         panel.set_xticks(range(len(SHAPES)), list(SHAPES.values()), rotation=60, ha="right")
     axes[0][0].set_ylabel("decoding, times plain")
-    axes[0][0].legend()
+    axes[0][-1].legend()
     figure.tight_layout()
     figure.savefig(file, dpi=130)
 
@@ -141,7 +160,8 @@ def main() -> None:
     runs.to_csv(args.output / "results.csv", index=False)
     draw_speeds(runs, args.output / "speeds.png")
     draw_trees(args.folder, runs, args.output / "trees.png")
-    machine = json.loads((args.folder / runs["shape"][0] / runs["job"][0] / RESULTS).read_text())["provenance"]["machine"]
+    first = args.folder / runs["shape"][0] / runs["job"][0]
+    machine = json.loads((first / RESULTS).read_text(encoding="utf-8"))["provenance"]["machine"]
     print(f"\n{machine['device']}, {machine['num_torch_threads']} threads")
 
 

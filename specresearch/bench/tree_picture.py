@@ -50,7 +50,7 @@ def node_acceptance(run: Path) -> pd.DataFrame:
 
 
 def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
-    """The tree, a node's area by how often it was accepted and its colour by how often when it was reached, which stands beside
+    """The tree, a node's area by how often it was accepted and its colour by how often when it was reached, which stands below
     it where there are few nodes."""
     shown = nodes.loc[nodes["depth"] <= max_depth]
     paths = list(shown["path"])
@@ -65,12 +65,13 @@ def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
     axes.scatter(*places[()], s=80, color="black", zorder=2)
     if len(paths) <= MOST_LABELS:
         for path, area, rate in zip(paths, areas, rates, strict=True):
-            beside = (area**0.5 / 2 + 2, 0)
-            axes.annotate(f"{rate:.2f}", places[path], beside, textcoords="offset points", va="center", fontsize=7)
+            text = axes.annotate(f"{rate:.2f}", places[path], (0, -(area**0.5) / 2 - 1), textcoords="offset points")
+            text.set(ha="center", va="top", fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     depths = range(max(map(len, paths)) + 1)
     axes.set_yticks([-depth for depth in depths], [str(depth) for depth in depths])
     axes.set_ylabel("depth")
     axes.set_xticks([])
+    axes.set_ylim(-max(depths) - 0.6, 0.4)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     colours = axes.figure.colorbar(drawn, ax=axes)
     colours.set_label("accepted when reached")

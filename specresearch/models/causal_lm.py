@@ -285,7 +285,7 @@ class CausalLM:
     ) -> ModelOutput:
         """One pass over whole sequences, right-padded, without a slot: what training sees, with gradients where they are on.
 
-        Logits only where wanted, [B, T, V], and otherwise [1, 0, V]; see `readout`.
+        Logits only where wanted, [B, T, V], and otherwise [B, 0, V]; see `readout`.
         """
         rows, num_tokens = token_ids.shape
         topology = Topology.chain(num_tokens, self.device)
@@ -293,7 +293,7 @@ class CausalLM:
         positions = committed_positions(plan.starts, topology, self.device)
         nothing = None if want_logits else torch.empty(0, dtype=torch.long, device=self.device)
         logits, hidden = self.adapter.forward(token_ids, positions, DynamicCache(), plan, nothing, hidden_layers)
-        return ModelOutput(logits, hidden)
+        return ModelOutput(logits if want_logits else logits.new_empty((rows, 0, self.vocab_size)), hidden)
 
     def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
         """Logits of hidden states after the final norm (`FINAL_NORM`)."""

@@ -244,12 +244,16 @@ def _target_ids(name: str, tensors: dict[str, Tensor], vocab_size: int) -> Int[T
 def _layer_ids(
     name: str, raw: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> tuple[tuple[int, ...] | None, str | None]:
-    """Ids on top of a config are those of layer inputs, ids in `eagle_config` those of layer outputs, as their writers mean."""
+    """Ids on top of a config are those of layer inputs, ids in `eagle_config` those of layer outputs, as their writers mean.
+
+    Both may be there, for readers of either kind; equal ids are taken for inputs.
+    """
     top = overrides.get(LAYER_IDS, raw.get(LAYER_IDS))
     nested = None if LAYER_IDS in overrides else (raw.get("eagle_config") or {}).get(LAYER_IDS)
-    if top is not None and nested is not None and list(top) != list(nested):
+    agreeing = nested is None or top is None or list(top) in (list(nested), [k + 1 for k in nested])
+    if not agreeing:
         raise ModelNotLoadedError(
-            f"{name!r}: {LAYER_IDS} is {list(top)} on top of its config and {list(nested)} in eagle_config; set the right one in "
+            f"{name!r}: {LAYER_IDS} is {top} on top of its config and {nested} in eagle_config; set the right one in "
             "proposer.overrides"
         )
     if top is not None:

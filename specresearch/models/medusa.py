@@ -1,13 +1,10 @@
 """Medusa's heads (arXiv 2401.10774): each predicts one of the tokens after the next from the target's last hidden state."""
 
-import json
 import re
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from specresearch.models.causal_lm import CausalLM
@@ -75,7 +72,7 @@ class MedusaHeads(nn.ModuleList):
 
     @classmethod
     def from_pretrained(cls, checkpoint: str, *, revision: str | None = None) -> "MedusaHeads":
-        """Load by folder, hub id or zoo name: Medusa-1, version 2, what `save` wrote, or the heads inside a Medusa-2 model.
+        """Load by folder, hub id or zoo name: Medusa-1, version 2, our own files, or the heads inside a Medusa-2 model.
 
         Heads and layers are counted by their tensors, because published configs are wrong about them. The heads of a Medusa-2
         model belong to its own fine-tuned weights, so they count it as their base model.
@@ -88,19 +85,6 @@ class MedusaHeads(nn.ModuleList):
         heads.base_model = checkpoint if is_whole else files.config.get("base_model_name_or_path")
         load_tensors(heads, checkpoint, tensors)
         return heads
-
-    def save(self, folder: str | Path) -> None:
-        """Write config.json and medusa_lm_head.safetensors, in the published layout."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        config = {
-            "medusa_num_heads": len(self),
-            "medusa_num_layers": self.num_layers,
-            "base_model_name_or_path": self.base_model,
-            "version": "1" if self.vocab_size is not None else "2",
-        }
-        (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file({key: value.contiguous() for key, value in self.state_dict().items()}, path / SAVED_NAME)
 
 
 def _empty_like(files: HeadFiles, tensors: dict[str, Tensor]) -> MedusaHeads:

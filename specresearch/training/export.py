@@ -29,7 +29,7 @@ from specresearch.models.head_writing import (
 from specresearch.models.loading import DTYPES, ModelNotLoadedError, resolve
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
 
-LAYOUTS = ("eagle", "eagle3", "speculators", "medusa")
+LAYOUTS = ("eagle", "eagle_sglang", "eagle3", "speculators", "medusa")
 PICKLED_NAME = "medusa_lm_head.pt"
 SPECULATORS_VERSION = "0.9.0"
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -154,8 +154,8 @@ def _medusa(heads: MedusaHeads, name: str, target: TargetConfig) -> Contents:
 
 def _eagle(head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens: int) -> Contents:
     version = head.format.version
-    if (version == 1) != (layout == "eagle"):
-        right = "eagle" if version == 1 else "eagle3 or speculators"
+    if (version == 1) != (layout in ("eagle", "eagle_sglang")):
+        right = "eagle or eagle_sglang" if version == 1 else "eagle3 or speculators"
         raise ValueError(f"{head.name} is an EAGLE-{version} head; use format={right}")
     format = _format_for(head, target)
     lacking = _lacking(layout, format)
@@ -169,6 +169,10 @@ def _eagle(head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens:
         config, tensors = _speculators_config(format, dtype, target, num_draft_tokens), eagle_tensors(head)
     else:
         config, tensors = raw_eagle_config(format, dtype), raw_eagle_tensors(head)
+    if layout == "eagle_sglang":  # its fc has a bias in any case, and `bias` would give one to its attention too
+        del config["bias"]
+        config["architectures"] = ["LlamaForCausalLMEagle"]
+        tensors.setdefault("fc.bias", tensors["fc.weight"].new_zeros(len(tensors["fc.weight"])))
     if layout == "eagle3":
         config["eagle_config"] = {"use_aux_hidden_state": True, LAYER_IDS: [k - 1 for k in format.layer_ids or ()]}
     ids = ", ".join(map(str, format.layer_ids or ()))
@@ -221,8 +225,8 @@ def _lacking(layout: str, format: EagleFormat) -> list[str]:
         "norm_before_fc": is_raw and format.norm_before_fc,
         "a sliding window": is_raw and format.window is not None,
         "a trained embedding": is_raw and format.trains_embedding,
-        "a bias in fc": layout != "eagle" and format.fc_bias,
-        "biases of queries, keys and values": layout == "eagle3" and format.qkv_bias,
+        "a bias in fc": format.version == 3 and format.fc_bias,
+        "biases of queries, keys and values": layout in ("eagle3", "eagle_sglang") and format.qkv_bias,
         "biases in some projections of its attention": not is_raw and format.qkv_bias != format.o_bias,
         "a bias in o_proj": is_raw and format.o_bias,
         "biases in its MLP": is_raw and bool(format.layer.mlp_bias),

@@ -107,7 +107,7 @@ class FeatureCache:
         )
         if needed > free:
             raise OSError(f"{told}; take fewer examples or layers, or another folder")
-        Console(stderr=True).print(told)
+        Console(stderr=True, soft_wrap=True).print(told)
 
     @torch.no_grad()
     def _compute(self, examples: Sequence[Example]) -> dict[str, Tensor]:

@@ -187,7 +187,8 @@ class DraftGenerated(Source):
     """What the student itself says to the prompts of a dataset, anew in every round with the weights it has by then.
 
     A round is decoded, as many examples as it will give, when its first example is drawn, into a folder of its own; what is there
-    already is reused, so that a run that resumes sees the text that it had seen before.
+    already is reused, so that a run that resumes sees the text that it had seen before. A look ahead into a later round has it
+    decoded too early.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ class Student(ABC):
     """module: what is trained. hidden_layers: states of the target it reads, in the adapter's numbering.
 
     samples: whether it draws its drafts where the request does; otherwise they are the likeliest tokens at every temperature.
-    max_drafts: the longest chain it can draft. token_weight, feature_weight: of the objective, and of the smooth L1 distance to the
-    target's features where a step has such a regression.
+    max_drafts: the longest chain it can draft. token_weight, feature_weight: of the objective, and of the smooth L1 distance
+    to the target's features where a step has such a regression.
     """
 
     method: str

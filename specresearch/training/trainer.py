@@ -1,4 +1,4 @@
-"""The transformers library's Trainer around a distillation: loop, precision, checkpoints and devices are its; the rest is ours."""
+"""The transformers library's Trainer around a distillation: its loop, precision, checkpoints and devices; ours the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specresearch import CausalLM
 from specresearch.models.head_fit import lm_head_of
+from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.loading import ModelNotLoadedError
 from specresearch.models.medusa import MedusaHeads
 
@@ -105,7 +106,7 @@ def test_what_was_saved_comes_back(tmp_path: Path, vocab_size: int | None) -> No
     with torch.no_grad():
         for parameter in heads.parameters():
             parameter.normal_()
-    heads.save(tmp_path / "made")
+    save_medusa_heads(heads, tmp_path / "made", {})
     again = MedusaHeads.from_pretrained(str(tmp_path / "made"))
     assert (len(again), again.num_layers, again.vocab_size, again.base_model) == (4, 2, vocab_size, heads.base_model)
     for key, value in heads.state_dict().items():

@@ -11,6 +11,7 @@ from tiny_models import VOCAB, build
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
+from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Medusa, NGram
@@ -209,7 +210,7 @@ def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any
 
 
 def test_heads_and_paths_from_files(target: CausalLM, tmp_path: Path) -> None:
-    make_heads().save(tmp_path / "heads")
+    save_medusa_heads(make_heads(), tmp_path / "heads", {})
     (tmp_path / "tree.json").write_text(json.dumps({"paths": PATHS}))
     proposer = Medusa(str(tmp_path / "heads"), paths=str(tmp_path / "tree.json"))
     assert proposer.num_draft_tokens == len(PATHS)

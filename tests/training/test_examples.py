@@ -1,5 +1,6 @@
 """Which tokens are to be predicted: all that the assistant says, with what ends it, and nothing that anybody else says."""
 
+import json
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
@@ -14,6 +15,7 @@ from specresearch.data import PromptDataset, Row, render
 from specresearch.models.loading import resolve
 from specresearch.training.examples import Example, Examples, collate
 from specresearch.training.replies import examples_of, published_replies
+from specresearch.training.sources import FixedText
 
 CHAT = Row("c", ("hi there", "and then?", "bye"), replies=("Hello.", "then  nothing\n", "bye"))
 OPEN = "{{ '<|' + message.role + '|>\n' }}"
@@ -203,6 +205,38 @@ def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
 def test_a_chat_counts_up_to_its_first_unanswered_turn(dataset: PromptDataset, row: Row, num_replies: int) -> None:
     examples = examples_of(dataset, zoo(), row, 200)
     assert sum(len(told(zoo(), example)) for example in examples) == num_replies
+
+
+def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
+    said = [
+        ("gpt", "an orphaned reply"),
+        ("human", "one"),
+        ("gpt", "first"),
+        ("gpt", "and more"),
+        ("human", " "),
+        ("gpt", "to nothing"),
+        ("human", "two"),
+        ("system", "Be brief."),
+        ("gpt", None),
+    ]
+    chat = {"conversations": [{"from": who, "value": what} for who, what in said]}
+    (tmp_path / "chats.json").write_text(json.dumps([chat, {"conversations": [{"from": "human", "value": "hi"}]}]))
+    chats = PromptDataset("chats", "sharegpt", "chat", path=str(tmp_path / "chats.json"))
+    assert chats.rows[0] == Row("0", ("one", "two"), reference="first", replies=("first\n\nand more", ""))
+    assert chats.rows[1].replies == ()
+
+
+def test_replies_are_no_part_of_what_is_decoded(tmp_path: Path) -> None:
+    """Fingerprints of results from before rows had replies stay as they are."""
+    chats = [[("user", "hi"), ("assistant", "hello"), ("user", "bye"), ("assistant", last)] for last in ("bye", "ciao")]
+    prints = []
+    for chat in chats:
+        (tmp_path / "c.json").write_text(json.dumps([{"messages": [{"role": r, "content": c} for r, c in chat]}]))
+        dataset = PromptDataset("chats", "sharegpt", "chat", path=str(tmp_path / "c.json"))
+        prints.append((dataset.source.fingerprint, FixedText(dataset, zoo(), 100).fingerprint))
+    assert prints[0][0] == prints[1][0]
+    assert prints[0][1] != prints[1][1]
+    assert PromptDataset("sharegpt", "sharegpt", "chat", source="sample").source.fingerprint == "c81f7bddf3d83577"
 
 
 def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:

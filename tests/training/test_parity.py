@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def medusa() -> Student:
 def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStudent:
     vocabulary = None if version == 1 else 19 if reduced else VOCAB
     width = (2 if version == 1 else 3) * 16
-    config = config_of("llama", num_hidden_layers=1)
+    config: Any = config_of("llama", num_hidden_layers=1)
     head = EagleHead.of(EagleFormat(version, config, width, draft_vocab_size=vocabulary, norm_output=normed)).double()
     randomize(head, 0.3)
     if reduced:
@@ -133,7 +134,7 @@ def test_features_off_by_one_are_named() -> None:
 @pytest.mark.parametrize("version", [1, 3])
 def test_another_rotary_base_is_named(version: int) -> None:
     student = eagle(version)
-    randomize(student.model.head.layers[0].self_attn, 3.0)
+    randomize(student.model.head.layers, 3.0)
     trials = run(student, HOT, 40)
     student.model.head.rotary_emb.inv_freq.mul_(torch.tensor([3.0, 5.0]))
     with pytest.raises(ParityError, match="a rotary base of 10,000"):
