@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -145,8 +147,9 @@ class Batch:
         params = [row.request.sampling for row in self.rows]
         prompt_counts = output_counts = None
         if any(p.has_penalty for p in params):
-            prompt_counts = self._counts([row.tokens[: row.num_prompt_tokens] for row in self.rows])
-            output_counts = self._counts([row.output_ids for row in self.rows])
+            penalized = [row if p.has_penalty else None for row, p in zip(self.rows, params, strict=True)]
+            prompt_counts = self._counts([row.tokens[: row.num_prompt_tokens] if row else [] for row in penalized])
+            output_counts = self._counts([row.output_ids if row else [] for row in penalized])
         return SamplingBatch(
             params,
             [row.seed for row in self.rows],
@@ -157,8 +160,11 @@ class Batch:
         )
 
     def _counts(self, tokens: Sequence[list[int]]) -> Int[Tensor, "B V"]:
-        counts = [torch.bincount(torch.tensor(row, dtype=torch.long), minlength=self.vocab_size) for row in tokens]
-        return torch.stack(counts).to(self.device, non_blocking=True)
+        """Occurrences of every token in each row."""
+        row = np.repeat(np.arange(len(tokens)), [len(part) for part in tokens])
+        flat = np.fromiter(chain.from_iterable(tokens), np.int64, len(row))
+        counts = np.bincount(row * self.vocab_size + flat, minlength=len(tokens) * self.vocab_size)
+        return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
     def append(self, proposal: Proposal, verdict: Verdict) -> "Delivery":
         """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host."""

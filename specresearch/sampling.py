@@ -10,12 +10,14 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specresearch.proposal import upload
 
 DRAFT_STREAM, ACCEPT_STREAM = 0, 1
 _MASK64 = (1 << 64) - 1
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -112,20 +114,18 @@ class SamplingBatch:
 
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """`num` draws from [0, 1) for each row, in double precision; the first ones do not depend on `num`."""
-        generator = torch.Generator()
-        rows = []
-        for seed, position in zip(self.seeds, self.positions, strict=True):
-            generator.manual_seed(_mix(_mix(seed & _MASK64) + 2 * position + stream) >> 32)
-            rows.append(torch.rand(num, generator=generator, dtype=torch.float64))
-        return torch.stack(rows).to(self.device, non_blocking=True)
+        seeds = np.array([seed & _MASK64 for seed in self.seeds], dtype=np.uint64)
+        own = _mix(_mix(seeds) + np.array(self.positions, dtype=np.uint64) * np.uint64(2) + np.uint64(stream))
+        draws = _mix(_mix(own)[:, None] + np.arange(num, dtype=np.uint64) * _GAMMA)
+        return upload((draws >> np.uint64(11)) * 2.0**-53, self.device)
 
 
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64 (Steele et al. 2014): neighbouring inputs give unrelated outputs."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A step of splitmix64 (Steele et al. 2014): neighbouring inputs give unrelated outputs. Overflow is meant."""
+    value = value + _GAMMA
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
 
 
 def at_least_float32(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
