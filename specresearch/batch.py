@@ -17,16 +17,26 @@ from specresearch.sampling import SamplingBatch, SamplingParams
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt in token ids and how to continue it. Raises ValueError for an empty prompt."""
+    """A prompt in token ids and how to continue it. Raises ValueError for an empty prompt.
+
+    num_draft_tokens: drafts for this request at every step, at most what the proposer makes, in place of the controller's
+    number; 0 = decode it plainly, None = as the controller says.
+    """
 
     prompt_ids: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     id: str = ""
+    num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
             raise ValueError(
                 f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)"
+            )
+        if self.num_draft_tokens is not None and self.num_draft_tokens < 0:
+            raise ValueError(
+                f"request {self.id!r} has num_draft_tokens={self.num_draft_tokens}; it must be 0 (plain decoding) or above, "
+                "or None to leave it to the controller"
             )
 
 

@@ -1,15 +1,14 @@
 """What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 import torch
 
 from specresearch.batch import Batch, Delivery, RequestState
 from specresearch.proposal import Proposal, upload
+from specresearch.shift_records import ShiftSums, StepShift, TokenShift, add_up
 
 DEFINITIONS = {
     "num_drafts": "verify steps in which a request had at least one draft token",
@@ -97,26 +96,6 @@ class StepClock:
 
 
 @dataclass(frozen=True)
-class TokenShift:
-    """What a lossy rule did to the tokens that a row received in one step, an entry for each; see `DEFINITIONS`.
-
-    kl: may be infinite. refusal: probability that rejection sampling would have refused the draft; 0 for the target's own token.
-    """
-
-    total_variation: tuple[float, ...]
-    kl: tuple[float, ...]
-    refusal: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class StepShift:
-    """seconds: what measuring took, which is no part of the step nor of a request's times."""
-
-    rows: tuple[TokenShift, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
 class StepRecord:
     """One step: what each row drafted, what was accepted, and where the time went.
 
@@ -192,38 +171,6 @@ def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], List
 
 
 @dataclass
-class ShiftSums:
-    """`TokenShift`s added up, by position of the draft from depth 1. kl: of those that are finite."""
-
-    total_variation: list[float] = field(default_factory=list)
-    kl: list[float] = field(default_factory=list)
-    num_infinite: list[int] = field(default_factory=list)
-    refusal: list[float] = field(default_factory=list)
-
-    def add(self, depth: int, shift: TokenShift) -> None:
-        grow = depth - len(self.kl)
-        for sums in (self.total_variation, self.kl, self.refusal):
-            sums += [0.0] * grow
-        self.num_infinite += [0] * grow
-        for i, tv, kl, refusal in zip(range(depth), shift.total_variation, shift.kl, shift.refusal, strict=False):
-            self.total_variation[i] += tv
-            self.refusal[i] += refusal
-            if math.isinf(kl):
-                self.num_infinite[i] += 1
-            else:
-                self.kl[i] += kl
-
-    @staticmethod
-    def total(parts: "Sequence[ShiftSums]") -> "ShiftSums":
-        return ShiftSums(
-            _add_up([part.total_variation for part in parts]),
-            _add_up([part.kl for part in parts]),
-            _add_up([part.num_infinite for part in parts]),
-            _add_up([part.refusal for part in parts]),
-        )
-
-
-@dataclass
 class Counts:
     """Running counts of one request, or of many added up. Position lists start at depth 1. shift: None if it is not measured."""
 
@@ -276,9 +223,9 @@ class Counts:
             sum(part.num_draft_tokens for part in parts),
             sum(part.num_accepted_tokens for part in parts),
             sum(part.num_generated_tokens for part in parts),
-            _add_up([part.reached for part in parts]),
-            _add_up([part.accepted for part in parts]),
-            _add_up([part.expected for part in parts]),
+            add_up([part.reached for part in parts]),
+            add_up([part.accepted for part in parts]),
+            add_up([part.expected for part in parts]),
             ShiftSums.total(shifts) if shifts else None,
         )
 
@@ -343,11 +290,6 @@ class Counts:
     def refused_rate_at_position(self) -> list[float]:
         sums = self.shift or ShiftSums()
         return [_ratio(refusal, a) for refusal, a in zip(sums.refusal, self.accepted, strict=False)]
-
-
-def _add_up(lists: Sequence[list]) -> list:
-    """Position by position; short lists end in zeros."""
-    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
 
 def _ratio(part: int | float, whole: int) -> float:

@@ -163,10 +163,16 @@ class Proposal:
         draft_probs: Float[Tensor, "B N V"] | None = None,
         host_lengths: Sequence[int] | None = None,
     ) -> "Proposal":
-        """A chain in every row; a chain of one node is plain autoregressive decoding."""
+        """A chain in every row."""
         topology = Topology.chain(token_ids.shape[1], token_ids.device)
         known = None if host_lengths is None else tuple(host_lengths)
         return Proposal(token_ids, topology, lengths, draft_probs, host_lengths=known)
+
+    @staticmethod
+    def empty(roots: Int[Tensor, "B 1"]) -> "Proposal":
+        """Nothing drafted in any row: plain autoregressive decoding."""
+        lengths = torch.ones(len(roots), dtype=torch.long, device=roots.device)
+        return Proposal.chain(roots, lengths, host_lengths=[1] * len(roots))
 
     @cached_property
     def acceptable(self) -> Bool[Tensor, "B N"]:

@@ -79,3 +79,9 @@ class TestProposal:
         probe = torch.tensor([[False, True, False, False]])
         proposal = Proposal(torch.zeros(2, 4, dtype=torch.long), Topology.chain(4), torch.tensor([2, 4]), probe=probe)
         assert proposal.acceptable.tolist() == [[True, False, False, False], [True, False, True, True]]
+
+    def test_an_empty_one_holds_the_roots_alone(self) -> None:
+        proposal = Proposal.empty(torch.tensor([[4], [7]]))
+        assert proposal.token_ids.tolist() == [[4], [7]]
+        assert proposal.topology is Topology.chain(1, proposal.token_ids.device)
+        assert tuple(proposal.lengths.tolist()) == proposal.host_lengths == (1, 1)

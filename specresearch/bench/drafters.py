@@ -6,7 +6,7 @@ import torch
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.batch import Batch
-from specresearch.controllers import Controller
+from specresearch.controllers import Adaptive, Controller
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
@@ -14,7 +14,7 @@ from specresearch.sampling import SamplingBatch, SamplingParams
 
 
 @dataclass(frozen=True)
-class Capped:
+class Capped(Adaptive):
     """A controller's budgets, cut to `most` drafts."""
 
     controller: Controller
@@ -25,6 +25,13 @@ class Capped:
 
     def observe(self, record: StepRecord) -> None:
         self.controller.observe(record)
+
+    def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
+        if isinstance(self.controller, Adaptive):
+            self.controller.bind(kind, min(num_draft_tokens, self.most))
+
+    def trim(self, proposal: Proposal) -> Proposal:
+        return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from specresearch.engine import RequestOutput
-from specresearch.metrics import Counts, ShiftSums, StepRecord
+from specresearch.metrics import Counts, StepRecord
+from specresearch.shift_records import ShiftSums
 
 BASELINE, METHOD = "baseline", "method"
 

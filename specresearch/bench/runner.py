@@ -14,7 +14,7 @@ from specresearch.bench.provenance import describe, describe_method
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
-from specresearch.controllers import Controller
+from specresearch.controllers import Adaptive, Controller
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, RequestOutput
 from specresearch.metrics import Counts, StepRecord
@@ -144,6 +144,8 @@ class Runner:
                 for number, place in enumerate(places):
                     if self.proposer is not None and number % (len(places) // self.settings.repeats) == 0:
                         self.proposer.reset()
+                        if isinstance(self.controller, Adaptive):
+                            self.controller.reset()
                     if place not in self.folder.done:
                         watch.say("plain" if place.side == BASELINE else self.method or "method")
                         self._measure(place)

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.stats import LEVEL, NUM_RESAMPLES, Histogram, bootstrap_interval, percentile
-from specresearch.metrics import DEFINITIONS, Counts, ShiftSums
+from specresearch.metrics import DEFINITIONS, Counts
+from specresearch.shift_records import ShiftSums
 
 SHIFT = ("output_tv", "output_kl", "refused_rate")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")

@@ -1,7 +1,6 @@
 """Sequoia's choice (arXiv 2402.12374): the static tree that would have been fastest, going by what a run measured."""
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -15,7 +14,7 @@ from rich.tree import Tree
 
 from specresearch.bench.records import METHOD
 from specresearch.bench.results import STEPS
-from specresearch.proposers.shapes import BestTree, best_trees
+from specresearch.proposers.shapes import BestTree, best_trees, path_acceptance
 
 
 @dataclass(frozen=True)
@@ -119,13 +118,7 @@ def choose(measured: Measured, max_draft_tokens: int, max_depth: int) -> list[Ch
 
 def _judge(measured: Measured, tree: BestTree, plain: float) -> Choice:
     seconds = measured.step_time(tree.depth, len(tree.paths) + 1)
-    paths = tuple(sorted(tree.paths, key=lambda path: -_chance(measured, path)))
-    return Choice(paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
-
-
-def _chance(measured: Measured, path: tuple[int, ...]) -> float:
-    """That everything on the path is accepted."""
-    return math.prod(measured.falling_acceptance[rank] for rank in path)
+    return Choice(tree.paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
 
 
 def print_choice(measured: Measured, choices: Sequence[Choice], console: Console | None = None) -> None:
@@ -148,7 +141,8 @@ def print_choice(measured: Measured, choices: Sequence[Choice], console: Console
     picture = Tree("root")
     places: dict[tuple[int, ...], Tree] = {(): picture}
     for path in choices[0].paths:
-        places[path] = places[path[:-1]].add(f"{path[-1]}  [dim]{_chance(measured, path):.3f}[/dim]")
+        chance = path_acceptance(path, measured.falling_acceptance)
+        places[path] = places[path[:-1]].add(f"{path[-1]}  [dim]{chance:.3f}[/dim]")
     console.print(picture)
 
 

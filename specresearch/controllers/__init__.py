@@ -1,6 +1,20 @@
 """Rules that decide how much to speculate."""
 
-from specresearch.controllers.base import Controller
+from specresearch.controllers.acceptance_gate import AcceptanceGate
+from specresearch.controllers.base import Adaptive, Controller
+from specresearch.controllers.batch_size_cutoff import BatchSizeCutoff
+from specresearch.controllers.confidence import Confidence
 from specresearch.controllers.fixed import Fixed
+from specresearch.controllers.goodput import Goodput
+from specresearch.controllers.heuristic import Heuristic
 
-__all__ = ["Controller", "Fixed"]
+__all__ = [
+    "AcceptanceGate",
+    "Adaptive",
+    "BatchSizeCutoff",
+    "Confidence",
+    "Controller",
+    "Fixed",
+    "Goodput",
+    "Heuristic",
+]

@@ -1,6 +1,7 @@
 """The same number of drafts for every request at every step."""
 
 from specresearch.batch import Batch
+from specresearch.controllers.base import check_num_draft_tokens
 from specresearch.metrics import StepRecord
 
 
@@ -8,9 +9,7 @@ class Fixed:
     """num_draft_tokens: None leaves the number to the proposer's own setting; 0 turns speculation off."""
 
     def __init__(self, num_draft_tokens: int | None = None) -> None:
-        if num_draft_tokens is not None and num_draft_tokens < 0:
-            raise ValueError(f"controller.num_draft_tokens={num_draft_tokens} must be 0 (plain decoding) or above")
-        self.num_draft_tokens = num_draft_tokens
+        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
 
     def budget(self, batch: Batch) -> list[int | None]:
         return [self.num_draft_tokens] * len(batch)

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
 from specresearch.batch import Batch, Request, RequestState, TokenLogprob
-from specresearch.controllers import Controller, Fixed
+from specresearch.controllers import Adaptive, Controller, Fixed
 from specresearch.engine.scheduler import Scheduler
-from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord, StepShift
+from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
+from specresearch.shift_records import StepShift
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Engine:
         self.acceptance = acceptance or Rejection()
         self._check_rule()
         self.controller = controller or Fixed()
+        if isinstance(self.controller, Adaptive) and self.proposer.num_draft_tokens:
+            self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
         self.on_step = on_step
         is_measured = measure_shift and not self.acceptance.lossless
         self._lossy = self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
@@ -92,7 +95,7 @@ class Engine:
         prefill_time = self._prefill(self.scheduler.admit())
         clock = StepClock(self.target.device)
         batch = Batch(self.scheduler.running, self.target.device, self.target.vocab_size, self._decode)
-        proposal = self.proposer.propose(batch, self._budget(batch))
+        proposal = self._trim(self.proposer.propose(batch, self._budget(batch)))
         clock.lap("propose")
         output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)
         clock.lap("verify")
@@ -141,11 +144,15 @@ class Engine:
         return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _budget(self, batch: Batch) -> list[int]:
-        """What the controller allows, within what the proposer can do and what the request still has room for."""
+        """What the request asks for, or else the controller, within what the proposer can do and the request has room for."""
         most, trees = self.proposer.num_draft_tokens, self.proposer.kind.trees
-        asked = self.controller.budget(batch)
+        own = [row.request.num_draft_tokens for row in batch.rows]
+        asked = [n if o is None else o for n, o in zip(self.controller.budget(batch), own, strict=True)]
         limits = [most if trees and room else room for room in batch.room]
         return [min(most if want is None else want, most, limit) for want, limit in zip(asked, limits, strict=True)]
+
+    def _trim(self, proposal: Proposal) -> Proposal:
+        return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
 
     def _prefill(self, admitted: list[RequestState]) -> float:
         """Cache all of each new prompt but its last token, which is the root of the first step. Returns seconds."""

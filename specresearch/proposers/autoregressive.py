@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers.base import Proposer
@@ -13,4 +11,4 @@ class Autoregressive(Proposer):
     """Proposes nothing: every step is one token."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
+        return Proposal.empty(batch.roots)

@@ -67,6 +67,8 @@ class Cascade(Proposer):
         )
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        if not any(budget):
+            return Proposal.empty(batch.roots)
         shares: list[_Share] = []
         waiting = [row for row, allowed in enumerate(budget) if allowed > 0]
         for part in self.proposers:
@@ -119,7 +121,7 @@ def _some(batch: Batch, rows: Sequence[int]) -> Batch:
 
 def _merge(batch: Batch, shares: Sequence[_Share]) -> Proposal:
     """One proposal with every share in its rows; the rows of none are empty."""
-    width = max((share.proposal.topology.num_nodes for share in shares), default=1)
+    width = max(share.proposal.topology.num_nodes for share in shares)
     token_ids = F.pad(batch.roots, (0, width - 1))
     proposals = [share.proposal for share in shares]
     draft_probs = scores = probe = None
@@ -128,7 +130,7 @@ def _merge(batch: Batch, shares: Sequence[_Share]) -> Proposal:
         draft_probs = sampled[0].new_zeros((len(batch), width, batch.vocab_size))
         _fill(draft_probs, shares, [_probs_of(share, batch) for share in shares])
     own_scores = [proposal.scores for proposal in proposals if proposal.scores is not None]
-    if shares and len(own_scores) == len(shares):
+    if len(own_scores) == len(shares):
         scores = torch.ones_like(token_ids, dtype=own_scores[0].dtype)
         _fill(scores, shares, own_scores)
     if any(proposal.probe is not None for proposal in proposals):

@@ -66,7 +66,7 @@ class DraftModel(Proposer):
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         num_drafts = max(budget)
         if num_drafts == 0:
-            return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
+            return Proposal.empty(batch.roots)
         unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
         logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
         sampled = self.sample and not batch.sampling.all_greedy

@@ -122,7 +122,7 @@ class Eagle(Proposer):
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         budget = [allowed if slot in self._waiting else 0 for slot, allowed in zip(batch.slots, budget, strict=True)]
         if not any(budget):
-            return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
+            return Proposal.empty(batch.roots)
         assert self.model is not None
         without = [slot for slot in batch.slots if slot not in self._waiting]
         logits, fed_back = self._catch_up(batch, self.model)

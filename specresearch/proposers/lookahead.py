@@ -44,7 +44,7 @@ class Lookahead(Proposer):
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if max(budget) == 0:
-            return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
+            return Proposal.empty(batch.roots)
         requests = [self._requests[row.slot] for row in batch.rows]
         trees = [
             _merge(row.tokens[-1], request.pool.after(row.tokens[-1]), allowed)

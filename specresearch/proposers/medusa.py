@@ -1,6 +1,7 @@
 """Heads guess the next few tokens from one hidden state, each its own place; the guesses fill a tree (arXiv 2401.10774)."""
 
 import heapq
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, read_paths
-from specresearch.proposers.tree import StaticTree
+from specresearch.proposers.static_tree import RankPath, StaticTree
 from specresearch.sampling import penalize
 
 FADE = 0.8
@@ -109,7 +110,7 @@ class Medusa(Proposer):
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         budget = [allowed if slot in self._known else 0 for slot, allowed in zip(batch.slots, budget, strict=True)]
         if not any(budget):
-            return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
+            return Proposal.empty(batch.roots)
         state = self._state[upload(batch.slots, batch.device)]
         logits = self.heads(state, lm_head_of(self.target)).to(batch.device)
         logits = penalize(logits[:, : self.tree.depth], batch.sampling)  # [B, K, V]
@@ -131,21 +132,18 @@ class Medusa(Proposer):
         self._known -= set(slots)
 
 
-def likeliest_paths(num_heads: int, num_nodes: int) -> list[tuple[int, ...]]:
-    """The nodes most likely to be accepted, if the token of rank r of head i is right with probability
+def likeliest_paths(num_heads: int, num_nodes: int) -> list[RankPath]:
+    """The nodes most likely to be accepted, the likeliest first, if the token of rank r of head i is right with probability
     `TYPICAL_RANK_ACCEPTANCE[r]` * FADE^i, independently of the others: a node's probability is the product along its path.
 
     Fewer than `num_nodes` where the heads have no more.
     """
 
-    def chance(path: tuple[int, ...]) -> float:
-        product = 1.0
-        for i, rank in enumerate(path):
-            product *= TYPICAL_RANK_ACCEPTANCE[rank] * FADE**i
-        return product
+    def chance(path: RankPath) -> float:
+        return math.prod(TYPICAL_RANK_ACCEPTANCE[rank] * FADE**i for i, rank in enumerate(path))
 
-    paths: list[tuple[int, ...]] = []
-    open_ends: list[tuple[float, tuple[int, ...]]] = [(-chance((0,)), (0,))]
+    paths: list[RankPath] = []
+    open_ends: list[tuple[float, RankPath]] = [(-chance((0,)), (0,))]
     while open_ends and len(paths) < num_nodes:
         _, path = heapq.heappop(open_ends)
         paths.append(path)

@@ -1,7 +1,8 @@
 """The shapes of draft trees as settings, and Sequoia's choice of the best static one (arXiv 2402.12374)."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from specresearch.proposers.base import check_num_draft_tokens
-from specresearch.proposers.tree import StaticTree
+from specresearch.proposers.static_tree import RankPath, StaticTree
 
 USUAL_SIZES = {"chain": 5, "static": 24, "dynamic": 60}
 TYPICAL_RANK_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04, 0.025, 0.015, 0.01, 0.008)
@@ -90,11 +91,22 @@ def read_paths(file: str) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class BestTree:
-    """paths: of child ranks. depth: of the deepest. expected: tokens a step is expected to give, the target's own included."""
+    """paths: of child ranks, the likeliest to be accepted first. depth: of the deepest. expected: tokens a step is expected to
+    give, the target's own included."""
 
-    paths: tuple[tuple[int, ...], ...]
+    paths: tuple[RankPath, ...]
     depth: int
     expected: float
+
+
+def path_acceptance(path: Sequence[int], rank_acceptance: Sequence[float]) -> float:
+    """That everything on the path is accepted; the same, to the last bit, for every order of the same ranks."""
+    return math.prod(rank_acceptance[rank] for rank in sorted(path))
+
+
+def likeliest_first(paths: Iterable[RankPath], rank_acceptance: Sequence[float]) -> tuple[RankPath, ...]:
+    """The order in which a small budget should keep them; of equally likely paths the shorter first, then the lower ranks."""
+    return tuple(sorted(paths, key=lambda path: (-path_acceptance(path, rank_acceptance), len(path), path)))
 
 
 def best_tree(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> BestTree:
@@ -103,13 +115,17 @@ def best_tree(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth
     rank_acceptance[r]: how often the child of rank r is the one accepted, where a node has that many children.
     """
     tables = _tables(np.asarray(rank_acceptance, dtype=float), num_draft_tokens + 1, max_depth)
-    return _tree(tables, num_draft_tokens + 1, max_depth)
+    return _tree(tables, rank_acceptance, num_draft_tokens + 1, max_depth)
 
 
 def best_trees(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> list[BestTree]:
     """The best tree of every size up to `num_draft_tokens` and every depth up to `max_depth`."""
     tables = _tables(np.asarray(rank_acceptance, dtype=float), num_draft_tokens + 1, max_depth)
-    return [_tree(tables, size, depth) for depth in range(1, max_depth + 1) for size in range(2, num_draft_tokens + 2)]
+    return [
+        _tree(tables, rank_acceptance, size, depth)
+        for depth in range(1, max_depth + 1)
+        for size in range(2, num_draft_tokens + 2)
+    ]
 
 
 @dataclass(frozen=True)
@@ -147,10 +163,10 @@ def _tables(acceptance: NDArray[np.float64], num_nodes: int, max_depth: int) -> 
     return _Tables(value, split)
 
 
-def _tree(tables: _Tables, num_nodes: int, depth: int) -> BestTree:
-    paths: list[tuple[int, ...]] = []
+def _tree(tables: _Tables, rank_acceptance: Sequence[float], num_nodes: int, depth: int) -> BestTree:
+    paths: list[RankPath] = []
     num_ranks = tables.value.shape[1] - 1
-    stack: list[tuple[tuple[int, ...], int, int, int]] = [((), depth, num_ranks, num_nodes)]
+    stack: list[tuple[RankPath, int, int, int]] = [((), depth, num_ranks, num_nodes)]
     while stack:
         prefix, level, rank, size = stack.pop()
         if level == 0 or rank == 0 or size < 2:
@@ -161,5 +177,5 @@ def _tree(tables: _Tables, num_nodes: int, depth: int) -> BestTree:
             paths.append(child)
             stack.append((child, level - 1, num_ranks, own))
         stack.append((prefix, level, rank - 1, size - own))
-    paths.sort(key=lambda path: (len(path), path))
-    return BestTree(tuple(paths), max(map(len, paths), default=0), float(tables.value[depth, num_ranks, num_nodes]))
+    expected = float(tables.value[depth, num_ranks, num_nodes])
+    return BestTree(likeliest_first(paths, rank_acceptance), max(map(len, paths), default=0), expected)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
+from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, best_tree, read_paths
-from specresearch.proposers.tree import StaticTree
+from specresearch.proposers.static_tree import StaticTree
 
 
 class TokenRecycling(Proposer):
@@ -50,7 +50,6 @@ class TokenRecycling(Proposer):
         self.num_draft_tokens = self.tree.num_drafts
         self.top_k, self.warm = top_k, warm
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)  # [S, V + 1, k]; row V takes what nobody reads
-        self._tops: dict[int, Topology] = {}
 
     @property
     def memory(self) -> Literal["cold", "warm"]:
@@ -66,7 +65,6 @@ class TokenRecycling(Proposer):
         if self.top_k > target.vocab_size:
             raise ValueError(f"proposer.top_k={self.top_k} exceeds the vocabulary of {target.vocab_size}; lower it")
         self.tree = self.tree.to(target.device)
-        self._tops = {self.tree.topology.num_nodes: self.tree.topology}
         shape = (1 if self.warm else num_slots, target.vocab_size + 1, self.top_k)
         self._successors = torch.zeros(shape, dtype=torch.int32, device=target.device)
 
@@ -75,34 +73,24 @@ class TokenRecycling(Proposer):
         self._successors.zero_()
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        num_nodes = max(budget) + 1
-        if num_nodes == 1:
-            return Proposal.chain(batch.roots, torch.ones(len(batch), dtype=torch.long, device=batch.device))
-        memory, level = self._memory(batch), batch.roots
-        tokens, parents = [level], self.tree.topology.parents[0]
-        for above, begin, end in zip(self.tree.levels, self.tree.levels[1:], self.tree.levels[2:], strict=False):
+        if not any(budget):
+            return Proposal.empty(batch.roots)
+        crop = self.tree.crop(budget, batch.room)
+        memory, level, tree = self._memory(batch), batch.roots, crop.tree
+        tokens, parents = [level], tree.topology.parents[0]
+        for above, begin, end in zip(tree.levels, tree.levels[1:], tree.levels[2:], strict=False):
             before = level[:, parents[begin:end] - above]  # [B, n]
-            level = self._successors[memory, before, self.tree.ranks[begin:end]].long()
+            level = self._successors[memory, before, tree.ranks[begin:end]].long()
             tokens.append(level)
-        lengths = tuple(allowed + 1 for allowed in budget)
         return Proposal(
-            torch.cat(tokens, dim=1)[:, :num_nodes],
-            self._top(num_nodes),
-            upload(lengths, batch.device),
-            host_lengths=lengths,
+            crop.arrange(torch.cat(tokens, dim=1)),
+            crop.topology,
+            upload(crop.lengths, batch.device),
+            host_lengths=crop.lengths,
         )
 
     def _memory(self, batch: Batch) -> Int[Tensor, "B 1"]:
         return torch.zeros_like(batch.roots) if self.warm else upload(batch.slots, batch.device)[:, None]
-
-    def _top(self, num_nodes: int) -> Topology:
-        """The tree of the first nodes."""
-        if num_nodes not in self._tops:
-            whole = self.tree.topology
-            self._tops[num_nodes] = Topology(
-                whole.parents[:, :num_nodes], whole.is_chain, whole.max_depth, whole.max_children
-            )
-        return self._tops[num_nodes]
 
     def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
         """Of several nodes with one token the last counts, whatever order the device writes in."""

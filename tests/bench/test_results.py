@@ -10,7 +10,8 @@ import pytest
 from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
-from specresearch.metrics import Counts, ShiftSums, StepRecord, StepShift, StepTimes, TokenShift
+from specresearch.metrics import Counts, StepRecord, StepTimes
+from specresearch.shift_records import ShiftSums, StepShift, TokenShift
 
 CONFIG = {"batch_size": 1, "proposer": {"n_max": 4}, "progress": True}
 PROVENANCE: dict[str, Any] = {

@@ -7,7 +7,8 @@ import pytest
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.summary import summarize
-from specresearch.metrics import Counts, ShiftSums
+from specresearch.metrics import Counts
+from specresearch.shift_records import ShiftSums
 
 SAMPLED = OutputComparison.sampled("rejection", lossless=True)
 LOSSY = OutputComparison.sampled("typical", lossless=False)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from specresearch.bench.tree_choice import Measured, choose, measure, print_choice, save_choice
 from specresearch.proposers.shapes import TreeShape, read_paths
-from specresearch.proposers.tree import StaticTree
+from specresearch.proposers.static_tree import StaticTree
 
 MEASURED = Measured((0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4)
 

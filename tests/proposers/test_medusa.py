@@ -17,7 +17,7 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Medusa, NGram
 from specresearch.proposers.medusa import FADE, likeliest_paths
 from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE
-from specresearch.proposers.tree import StaticTree
+from specresearch.proposers.static_tree import StaticTree
 
 H = 16
 TARGET: Any = build("llama", seed=1)
@@ -175,7 +175,7 @@ def test_penalties_shape_the_drafts_too(target: CausalLM) -> None:
 
 class TestTheDefaultTree:
     @pytest.mark.parametrize(("num_heads", "num_nodes"), [(5, 63), (3, 20), (4, 1)])
-    def test_holds_the_likeliest_nodes_of_all(self, num_heads: int, num_nodes: int) -> None:
+    def test_holds_the_likeliest_nodes_of_all_and_the_likeliest_first(self, num_heads: int, num_nodes: int) -> None:
         chances: dict[tuple[int, ...], float] = {(): 1.0}
         for i in range(num_heads):
             longer = {path: chance for path, chance in chances.items() if len(path) == i}
@@ -184,8 +184,8 @@ class TestTheDefaultTree:
         paths = likeliest_paths(num_heads, num_nodes)
         assert len(set(paths)) == num_nodes
         best = sorted((chance for path, chance in chances.items() if path), reverse=True)[:num_nodes]
-        assert sorted((chances[path] for path in paths), reverse=True) == pytest.approx(best)
-        StaticTree.from_paths(paths)
+        assert [chances[path] for path in paths] == pytest.approx(best)
+        assert StaticTree.from_paths(paths).paths == tuple(paths)
 
     def test_one_head_has_no_more_than_its_ranks(self, target: CausalLM) -> None:
         proposer = Medusa(make_heads(1))

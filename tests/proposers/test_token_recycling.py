@@ -22,8 +22,8 @@ def target() -> CausalLM:
     return CausalLM(copy.deepcopy(MODEL), max_len=64)
 
 
-def state(tokens: Sequence[int], slot: int) -> RequestState:
-    return RequestState(Request(tokens, SamplingParams()), slot, 0, frozenset(), 100)
+def state(tokens: Sequence[int], slot: int, **sampling: Any) -> RequestState:
+    return RequestState(Request(tokens, SamplingParams(**sampling)), slot, 0, frozenset(), 100)
 
 
 def batch_of(*slots: int) -> Batch:
@@ -75,6 +75,15 @@ def test_a_small_budget_verifies_the_top_of_the_tree_only(target: CausalLM) -> N
     assert part.token_ids.equal(whole.token_ids[:, :5])
     assert part.topology.parents.equal(whole.topology.parents[:, :5])
     assert proposer.propose(batch, [0, 0]).token_ids.shape == (2, 1)
+
+
+def test_a_row_keeps_the_first_paths_that_it_has_room_for(target: CausalLM) -> None:
+    proposer, slots = bound(target, top_k=3, paths=[[0], [0, 0], [0, 0, 0], [1], [1, 0]]), (0, 1)
+    teach_everything(proposer, batch_of(*slots))
+    rows = [state([3, 7 + slot], slot, max_new_tokens=left + 1) for slot, left in zip(slots, (9, 1), strict=True)]
+    proposal = proposer.propose(Batch(rows, torch.device("cpu"), VOCAB), [3, 5])
+    assert proposal.host_lengths == tuple(proposal.lengths.tolist()) == (4, 3)
+    assert proposal.topology.parents[:, :4].tolist() == [[-1, 0, 1, 2], [-1, 0, 0, 1]]
 
 
 def test_the_last_node_of_a_token_counts_and_padding_does_not(target: CausalLM) -> None:

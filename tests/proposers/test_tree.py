@@ -15,8 +15,8 @@ from torch import Tensor
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch, Request, RequestState
 from specresearch.proposal import Proposal, Topology
-from specresearch.proposers.shapes import TreeShape, best_tree, best_trees
-from specresearch.proposers.tree import StaticTree, grow_dynamic, grow_static
+from specresearch.proposers.static_tree import StaticTree
+from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.sampling import SamplingParams
 
 V = 7
@@ -108,19 +108,6 @@ class TestStatic:
         assert drafter.num_calls == 2  # leaves are never fed
         check_tree(proposal)
 
-    @pytest.mark.parametrize(
-        ("paths", "complaint"),
-        [
-            ([], "list of paths"),
-            ([()], "list of paths"),
-            ([(0, 0)], r"path \[0, 0\] has no parent"),
-            ([(-1,)], "from 0 on"),
-        ],
-    )
-    def test_what_is_no_tree(self, paths: list[tuple[int, ...]], complaint: str) -> None:
-        with pytest.raises(ValueError, match=complaint):
-            StaticTree.from_paths(paths)
-
     def test_sampled_children_follow_the_reported_distribution(self) -> None:
         """Three children of the root and two of the first: their joint law is that of drawing without replacement."""
         paths, num = [(0,), (1,), (2,), (0, 0), (0, 1)], 4000
@@ -205,16 +192,6 @@ class TestSmallBudgets:
         assert drafter.fed is not None
         assert (drafter.fed >= 0).sum(1).tolist() == [3, 3]  # the root, (0,) and (0, 0)
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 0, 2]]
-
-    def test_a_crop_that_does_not_branch_is_a_chain(self) -> None:
-        tree = StaticTree.from_paths(IN_ORDER_OF_USE)
-        assert tree.crop([2, 1], [9, 9]).topology.is_chain
-        assert not tree.crop([3, 1], [9, 9]).topology.is_chain
-
-    def test_parents_and_earlier_siblings_come_first(self) -> None:
-        paths = [(1, 1), (2,), (0, 0), (0,), (1,), (1, 0)]
-        tree = StaticTree.from_paths(paths)
-        assert tree.paths == ((0,), (1,), (1, 0), (1, 1), (2,), (0, 0))
 
     @pytest.mark.parametrize("shape", ["static", "sampled", "dynamic"])
     def test_what_a_row_gets_does_not_depend_on_the_others(self, shape: str) -> None:
@@ -354,56 +331,3 @@ class TestDynamic:
         proposal = grow_dynamic(drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3)
         assert proposal.lengths.tolist() == [1, 7]
         check_tree(proposal)
-
-
-class TestSequoia:
-    def test_equals_the_most_probable_nodes(self) -> None:
-        """With acceptance falling by rank, the best tree holds the nodes that are most likely to be reached."""
-        acceptance, num, depth = (0.62, 0.2, 0.11, 0.03), 20, 4
-        nodes = {
-            path: float(np.prod([acceptance[rank] for rank in path]))
-            for length in range(1, depth + 1)
-            for path in itertools.product(range(len(acceptance)), repeat=length)
-        }
-        best = sorted(nodes.values(), reverse=True)[:num]
-        tree = best_tree(acceptance, num, depth)
-        assert len(tree.paths) == num
-        assert tree.expected == pytest.approx(1 + sum(best))
-        assert sum(nodes[path] for path in tree.paths) == pytest.approx(sum(best))
-        StaticTree.from_paths(tree.paths)
-
-    def test_a_perfect_first_child_gives_a_chain(self) -> None:
-        tree = best_tree((1.0, 0.0), 5, 9)
-        assert tree.paths == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0))
-        assert (tree.depth, tree.expected) == (5, 6.0)
-
-    def test_more_nodes_and_levels_never_hurt(self) -> None:
-        trees = best_trees((0.5, 0.3, 0.1), 8, 3)
-        expected = np.array([tree.expected for tree in trees]).reshape(3, 8)
-        assert (np.diff(expected, axis=0) >= 0).all()
-        assert (np.diff(expected, axis=1) >= -1e-12).all()
-
-    @pytest.mark.parametrize("acceptance", [(), (1.2,), (-0.1,)])
-    def test_refuses_what_is_no_acceptance(self, acceptance: tuple[float, ...]) -> None:
-        with pytest.raises(ValueError, match=r"acceptance|at least one"):
-            best_tree(acceptance, 4, 2)
-
-
-class TestShape:
-    @pytest.mark.parametrize(
-        ("settings", "complaint"),
-        [
-            ({"name": "bush"}, "choose one of chain, static, dynamic"),
-            ({"name": "dynamic", "depth": 0}, "at least 1"),
-            ({"name": "dynamic", "depth": 2, "top_k": 2}, "has 6 nodes to choose from"),
-            ({"name": "chain", "paths": [[0]]}, "is for proposer.tree=static"),
-            ({"name": "static", "paths": "/nowhere.json"}, "no list of paths"),
-        ],
-    )
-    def test_bad_settings(self, settings: dict[str, Any], complaint: str) -> None:
-        with pytest.raises(ValueError, match=complaint):
-            TreeShape(num_draft_tokens=10, **settings)
-
-    def test_rank_beyond_the_vocabulary(self) -> None:
-        with pytest.raises(ValueError, match="rank 9 and the vocabulary 7"):
-            TreeShape("static", 1, [[9]]).bind(V, torch.device("cpu"))

@@ -1,0 +1,77 @@
+"""Verify drafts up to the first that the drafter itself was not sure of."""
+
+from dataclasses import replace
+
+import torch
+
+from specresearch.batch import Batch
+from specresearch.controllers.base import Adaptive, check_chains, check_num_draft_tokens
+from specresearch.controllers.trace import Trace
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind, Proposal, Topology, upload
+
+
+class Confidence(Adaptive):
+    """Cuts a chain *behind* its first draft that the drafter gave less than `min_confidence`. Exact.
+
+    Why it is exact: whether draft i + 1 is kept is decided by the tokens up to draft i, so that given those it is still a draw
+    from the q that the acceptance rule divides by. Dropping the unsure draft itself would leave only draws with a large q:
+    q says how often a token was drawn, no longer how often it was kept, and the output is biased towards what the
+    drafter likes (measured in `tests/controllers/test_confidence.py`).
+
+    It saves verification, not drafting, and costs one more transfer to the host, so that the pass gets shorter.
+    Draft & Verify (arXiv 2309.08168) ends drafts by such a bound, and adapts it.
+
+    num_draft_tokens: the most drafts; None leaves the number to the proposer's own setting.
+    """
+
+    def __init__(
+        self, min_confidence: float = 0.4, num_draft_tokens: int | None = None, trace_every: int = 100
+    ) -> None:
+        if not 0 <= min_confidence <= 1:
+            raise ValueError(f"controller.min_confidence={min_confidence} is a probability and must lie in [0, 1]")
+        self.min_confidence = min_confidence
+        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+        self._num_made = 0
+        self._trace = Trace(trace_every)
+
+    def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
+        check_chains(self, kind)
+        if not kind.scored:
+            raise ValueError(
+                "controller Confidence reads the drafter's own probability of each draft, and this proposer gives none; "
+                "use one that does (such as draft_model or eagle), or controller=heuristic or goodput"
+            )
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [self.num_draft_tokens] * len(batch)
+
+    def trim(self, proposal: Proposal) -> Proposal:
+        if proposal.scores is None or proposal.token_ids.shape[1] == 1:
+            self._num_made = 0
+            return proposal
+        is_sure = proposal.scores[:, 1:] >= self.min_confidence
+        num_sure = is_sure.long().cumprod(1).sum(1)
+        up_to_first_unsure = torch.minimum(num_sure + 2, proposal.lengths)  # the root counts
+        lengths, made = torch.stack([up_to_first_unsure, proposal.lengths]).tolist()  # sync
+        self._num_made = sum(made) - len(made)
+        width, device = max(lengths), proposal.token_ids.device
+        return replace(
+            proposal,
+            token_ids=proposal.token_ids[:, :width],
+            topology=Topology.chain(width, device),
+            lengths=upload(lengths, device),
+            draft_probs=None if proposal.draft_probs is None else proposal.draft_probs[:, :width],
+            scores=proposal.scores[:, :width],
+            probe=None if proposal.probe is None else proposal.probe[:, :width],
+            host_lengths=tuple(lengths),
+        )
+
+    def observe(self, record: StepRecord) -> None:
+        self._trace.add(num_made=self._num_made, num_verified=sum(record.num_draft_tokens))
+
+    def reset(self) -> None:
+        self._trace.clear()
+
+    def trace(self) -> list[dict[str, float]]:
+        return self._trace.rows()

@@ -1,0 +1,152 @@
+"""As many drafts as make the whole batch fastest, none included, by times and acceptance measured on the way.
+
+SmartSpec (Liu et al., arXiv 2406.14066), with lengths per request: k = argmax of sum_r (1 - a_r^(k_r + 1)) / (1 - a_r) over
+t_draft(k) + t_verify(tokens, context) + overhead.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.batch import Batch
+from specresearch.controllers.allocation import allocate
+from specresearch.controllers.base import Adaptive, check_chains
+from specresearch.controllers.per_request import PerRequest
+from specresearch.controllers.step_time import StepTime
+from specresearch.controllers.trace import Trace
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind
+
+_START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
+_OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
+_MAX_REPEATS = 4  # of a measurement that came out strange
+_LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
+
+
+@dataclass
+class _Acceptance:
+    """Drafts that the target looked at, i.e. with all before them accepted, and how many of them it accepted; both fading."""
+
+    accepted: float = 0.0
+    judged: float = 0.0
+
+    def add(self, accepted: float, judged: int, memory: float) -> None:
+        self.accepted += accepted - self.accepted / memory
+        self.judged += judged - self.judged / memory
+
+    def rate(self, prior: float, weight: float) -> float:
+        return (self.accepted + weight * prior) / (self.judged + weight)
+
+
+class Goodput(Adaptive):
+    """Maximises expected tokens per second over the lengths of every request's draft at every step.
+
+    Starts by measuring a few lengths, plain steps among them; every `probe_every` steps it measures one of them again, so
+    that it notices when speculation pays again. It decides by earlier steps only, never by what is drafted, hence is
+    lossless; but it reads a clock, so that a seed does not fix sampled tokens: only their distribution.
+
+    max_draft_tokens: the longest draft considered, within what the proposer makes.
+    prior_weight: drafts of its own that a request needs for its acceptance to count as much as the run's mean.
+    """
+
+    def __init__(
+        self,
+        max_draft_tokens: int = 10,
+        probe_every: int = 25,
+        prior_weight: float = 5.0,
+        memory: float = 50.0,
+        trace_every: int = 100,
+    ) -> None:
+        if max_draft_tokens < 1:
+            raise ValueError(
+                f"controller.max_draft_tokens={max_draft_tokens} must be at least 1; to decode plainly use "
+                "controller=fixed controller.num_draft_tokens=0"
+            )
+        if probe_every < 2:
+            raise ValueError(f"controller.probe_every={probe_every} must be at least 2, or every step is a probe")
+        if prior_weight <= 0:
+            raise ValueError(f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own drafts")
+        if memory <= 1:
+            raise ValueError(f"controller.memory={memory} must be above 1 step")
+        self.max_draft_tokens, self.probe_every, self.prior_weight = max_draft_tokens, probe_every, prior_weight
+        self.memory = memory
+        self._most = max_draft_tokens
+        self._requests = PerRequest(_Acceptance)
+        self._trace = Trace(trace_every)
+        self.reset()
+
+    def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
+        check_chains(self, kind)
+        self._most = min(self.max_draft_tokens, num_draft_tokens)
+        self.reset()
+
+    def reset(self) -> None:
+        self._num_steps = 0
+        self._measured = sorted({0, 1, self._most // 2, self._most})
+        self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
+        self._run = _Acceptance()
+        self._requests.clear()
+        self._trace.clear()
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        self._requests.meet(batch.rows)
+        length = self._length_to_measure()
+        if length is not None:
+            return [length] * len(batch)
+        asked = [row.request.num_draft_tokens for row in batch.rows]
+        room = np.minimum(batch.room, self._most)
+        given = np.minimum(room, [0 if number is None else number for number in asked])
+        limits = np.where([number is None for number in asked], room, 0)
+        context = sum(len(row.tokens) - 1 for row in batch.rows)
+        seconds = partial(self._time.seconds, len(batch), context)
+        return allocate(self._acceptance(), limits, given, seconds).tolist()
+
+    def _length_to_measure(self) -> int | None:
+        """One length for all rows, in turn; None when the step is for decoding as fast as possible."""
+        if not self._time.is_ready:
+            return self._measured[self._num_steps % len(self._measured)]
+        turn, since = divmod(self._num_steps, self.probe_every)
+        is_due = since == 0 or since == self._time.num_surprises <= _MAX_REPEATS  # again, if all since were strange
+        return self._measured[turn % len(self._measured)] if is_due else None
+
+    def _acceptance(self) -> Float[np.ndarray, " R"]:
+        """Of every row met, shrunk towards the run's, which starts at a half."""
+        mean = self._run.rate(0.5, 1.0)
+        rates = [request.rate(mean, self.prior_weight) for request in self._requests.met]
+        return np.array(rates).clip(_LEAST, _MOST)
+
+    def observe(self, record: StepRecord) -> None:
+        was_ready = self._time.is_ready
+        estimates = self._time.observe(record)
+        if was_ready:
+            self._trace.add(
+                num_requests=len(record.request_ids),
+                mean_length=sum(record.num_draft_tokens) / len(record.request_ids),
+                acceptance=float(self._acceptance().mean()),
+                **{f"{name}_seconds": seconds for name, seconds in estimates.items()},
+                estimated_seconds=sum(estimates.values()),
+                measured_seconds=record.times.total,
+            )
+        self._num_steps += 1
+        judged = [_judged(record, b) for b in range(len(record.request_ids))]
+        for request, (accepted, number) in zip(self._requests.met, judged, strict=True):
+            request.add(accepted, number, _OWN_MEMORY)
+        self._run.add(sum(accepted for accepted, _ in judged), sum(number for _, number in judged), _RUN_MEMORY)
+
+    def trace(self) -> list[dict[str, float]]:
+        return self._trace.rows()
+
+
+def _judged(record: StepRecord, b: int) -> tuple[float, int]:
+    """Accepted and judged drafts of a row; the expected number where the rule says it, which varies less.
+
+    An end token cuts the row behind an accepted draft: what came after was not judged.
+    """
+    accepted, drafted = record.num_accepted_tokens[b], record.num_draft_tokens[b]
+    was_refused = accepted < drafted and record.num_new_tokens[b] > accepted
+    number = accepted + was_refused
+    if record.expected_acceptance is None:
+        return float(accepted), number
+    return float(sum(record.expected_acceptance[b][:number])), number

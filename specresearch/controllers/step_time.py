@@ -1,0 +1,63 @@
+"""How long a step takes, given how much is drafted: learnt from the steps of this very run."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from specresearch.controllers.linear_fit import LinearFit
+from specresearch.metrics import StepRecord
+
+_TOKENS, _CONTEXT = 16.0, 1000.0  # units that bring features to the size of the constant
+
+
+class StepTime:
+    """Three fits, in seconds, that add up to a step.
+
+    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), and rows x that.
+    verify: a constant, tokens, tokens with padding (rows x (longest + 1)), and context.
+    overhead (acceptance, commit, host): a constant, and tokens with padding.
+
+    num_start: steps before the first estimate. memory: steps after which an old one counts 1/e.
+    """
+
+    def __init__(self, num_start: int, memory: float = 50.0) -> None:
+        self.draft = LinearFit(4, num_start, memory)
+        self.verify = LinearFit(4, num_start, memory)
+        self.overhead = LinearFit(2, num_start, memory)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.draft.is_ready
+
+    @property
+    def num_surprises(self) -> int:
+        """Steps in a row that took longer than was credible, and whose times are believed in part only."""
+        return max(fit.num_surprises for fit in (self.draft, self.verify, self.overhead))
+
+    def seconds(
+        self, num_rows: int, context: int, longest: Int[np.ndarray, " W"], num_drafts: Float[np.ndarray, "W M"]
+    ) -> Float[np.ndarray, "W M"]:
+        """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
+        c, begun, each, each_row = self.draft.weights
+        d, token, padded, known = self.verify.weights
+        e, handled = self.overhead.weights
+        padding = num_rows / _TOKENS * (longest + 1)
+        alone = c + d + e + known * context / _CONTEXT + token * num_rows / _TOKENS + (padded + handled) * padding
+        alone += begun * (longest > 0) + (each + each_row * num_rows / _TOKENS) * longest
+        return alone[:, None] + token / _TOKENS * num_drafts
+
+    def observe(self, record: StepRecord) -> dict[str, float]:
+        """Learns from a step; returns what it would have said of the step's three parts, by name."""
+        num_rows, longest, num_drafts = len(record.request_ids), record.num_nodes - 1, sum(record.num_draft_tokens)
+        padding, tokens = num_rows * (longest + 1) / _TOKENS, (num_rows + num_drafts) / _TOKENS
+        times = record.times
+        observed = {
+            "draft": (self.draft, [1.0, longest > 0, longest, num_rows * longest / _TOKENS], times.propose),
+            "verify": (self.verify, [1.0, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
+            "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
+        }
+        estimates = {}
+        for name, (fit, features, seconds) in observed.items():
+            x = np.array(features)
+            estimates[name] = fit.predict(x)
+            fit.observe(x, seconds)
+        return estimates

@@ -1,0 +1,112 @@
+"""A machine whose step times and a target whose agreement are known, for controllers to be tried on without a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import config
+
+from specresearch.batch import Batch, Request, RequestState
+from specresearch.controllers import Controller
+from specresearch.metrics import StepRecord, StepTimes
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Seconds of a step: a pass of the draft and of the target, and every token that each of them reads."""
+
+    draft: float = 1e-3
+    draft_token: float = 0.0
+    verify: float = 10e-3
+    verify_token: float = 0.1e-3
+    overhead: float = 0.5e-3
+
+    def times(self, num_rows: int, longest: int, num_drafts: int) -> StepTimes:
+        propose = longest * (self.draft + num_rows * self.draft_token)
+        verify = self.verify + self.verify_token * (num_rows + num_drafts)
+        return StepTimes(propose, verify, 0.0, 0.0, propose + verify + self.overhead)
+
+    def rate(self, lengths: Sequence[int], acceptance: Sequence[float]) -> float:
+        """Expected tokens per second."""
+        tokens = sum((1 - a ** (k + 1)) / (1 - a) for a, k in zip(acceptance, lengths, strict=True))
+        return tokens / self.times(len(lengths), max(lengths), sum(lengths)).total
+
+
+def rows_of(num: int, num_draft_tokens: int | None = None) -> list[RequestState]:
+    requests = [Request((1, 2, 3), id="same", num_draft_tokens=num_draft_tokens) for _ in range(num)]
+    return [RequestState(request, slot, 0, frozenset(), 100_000) for slot, request in enumerate(requests)]
+
+
+def batch_of(rows: Sequence[RequestState]) -> Batch:
+    for row in rows:
+        row.max_new_tokens = 10_000
+    return Batch(rows, torch.device("cpu"), 8)
+
+
+def record_of(
+    drafted: Sequence[int], accepted: Sequence[int], times: StepTimes | None = None, context: int = 100
+) -> StepRecord:
+    """A step of chains whose rows were drafted and accepted so."""
+    num = len(drafted)
+    return StepRecord(
+        ("same",) * num,
+        tuple(drafted),
+        tuple(drafted),
+        tuple(accepted),
+        tuple(n + 1 for n in accepted),
+        (context,) * num,
+        None,
+        max(drafted) + 1,
+        times or Machine().times(num, max(drafted), sum(drafted)),
+    )
+
+
+class Simulation:
+    """Steps of a controller on a machine; row b's drafts are accepted one after another with chance `acceptance[b]`."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        acceptance: Sequence[float],
+        machine: Machine | None = None,
+        most: int = 10,
+        noise: float = 0.0,
+        outlier: Callable[[int, int], float] = lambda step, longest: 0.0,
+    ) -> None:
+        self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
+        self.most, self.noise, self.outlier = most, noise, outlier
+        self.rng = np.random.default_rng(0)
+        self.rows = rows_of(len(acceptance))
+        self.num_steps = 0
+
+    def step(self) -> list[int]:
+        """The lengths of one step."""
+        budget = self.controller.budget(batch_of(self.rows))
+        lengths = [self.most if n is None else min(n, self.most) for n in budget]
+        accepted = [
+            int(np.cumprod(self.rng.random(k) < a).sum()) for k, a in zip(lengths, self.acceptance, strict=True)
+        ]
+        times = self.machine.times(len(lengths), max(lengths), sum(lengths))
+        factor = float(np.exp(self.noise * self.rng.standard_normal()))
+        verify = times.verify * factor + self.outlier(self.num_steps, max(lengths))
+        times = replace(times, verify=verify, total=times.total - times.verify + verify)
+        self.controller.observe(record_of(lengths, accepted, times))
+        self.num_steps += 1
+        return lengths
+
+    def run(self, num_steps: int) -> list[list[int]]:
+        first = [self.step() for _ in range(min(num_steps, 20))]
+        with unchecked():
+            return first + [self.step() for _ in range(num_steps - len(first))]

@@ -1,0 +1,162 @@
+"""Goodput control on machines whose best length is known."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulation import Machine, Simulation, batch_of, record_of, rows_of
+
+from specresearch.controllers import Controller, Goodput
+from specresearch.proposal import DraftKind
+
+MACHINES = {
+    "default": (Machine(), [0.8] * 4),
+    "alone": (Machine(), [0.6]),
+    "nearly_free": (Machine(draft=0.05e-3), [0.9]),
+    "slow_draft": (Machine(draft=20e-3), [0.5] * 4),
+    "busy": (Machine(verify_token=3e-3), [0.6] * 8),
+    "draft_by_token": (Machine(draft=0.2e-3, draft_token=0.2e-3), [0.7] * 8),
+}
+LOSING = ("slow_draft", "busy")
+
+
+def best_length(machine: Machine, acceptance: list[float], most: int = 10) -> int:
+    return max(range(most + 1), key=lambda k: machine.rate([k] * len(acceptance), acceptance))
+
+
+def share_of_best(simulation: Simulation, lengths: list[list[int]]) -> float:
+    """Mean expected throughput of the steps over that of the best common length."""
+    machine, acceptance = simulation.machine, list(simulation.acceptance)
+    best = machine.rate([best_length(machine, acceptance)] * len(acceptance), acceptance)
+    return float(np.mean([machine.rate(step, acceptance) for step in lengths])) / best
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_converges_to_the_best_length(name: str, noise: float) -> None:
+    """Within 60 steps, the slow first call of every length and a slow step later on included."""
+    machine, acceptance = MACHINES[name]
+    simulation = Simulation(
+        Goodput(), acceptance, machine, noise=noise, outlier=lambda step, _: 2.0 if step < 4 or step == 30 else 0.0
+    )
+    simulation.run(60)
+    chosen = simulation.run(200)
+    assert share_of_best(simulation, chosen) > 0.95
+    typical = float(np.median([np.mean(step) for step in chosen]))
+    assert abs(typical - best_length(machine, acceptance)) <= 1
+    assert (best_length(machine, acceptance) == 0) == (name in LOSING)
+    assert (typical == 0) == (name in LOSING)
+
+
+def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
+    simulation = Simulation(Goodput(), [0.1] * 4, Machine(draft=2e-3))
+    assert np.median([max(step) for step in simulation.run(150)[50:]]) == 0
+    simulation.acceptance = [0.9] * 4
+    assert share_of_best(simulation, simulation.run(250)[150:]) > 0.9
+    simulation.acceptance = [0.1] * 4
+    assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
+
+
+@pytest.mark.parametrize("slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"])
+def test_follows_a_change_of_the_machine(slower: Machine) -> None:
+    """To one on which speculation loses, and back."""
+    acceptance = [0.6] * 4
+    simulation = Simulation(Goodput(), acceptance, Machine(), noise=0.03)
+    assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
+    simulation.machine = slower
+    assert best_length(simulation.machine, acceptance) == 0
+    assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
+    simulation.machine = Machine()
+    assert share_of_best(simulation, simulation.run(300)[200:]) > 0.9
+
+
+def test_requests_get_lengths_of_their_own() -> None:
+    acceptance = [0.95, 0.9, 0.3, 0.1]
+    simulation = Simulation(Goodput(), acceptance, Machine(draft=0.2e-3, verify_token=1e-3))
+    simulation.run(100)
+    chosen = simulation.run(100)
+    assert share_of_best(simulation, chosen) > 1.05
+    means = np.mean(chosen, axis=0)
+    assert means[0] > means[1] > means[2] >= means[3]
+
+
+def test_starts_by_measuring_plain_steps_too() -> None:
+    simulation = Simulation(Goodput(max_draft_tokens=8), [0.5] * 2)
+    assert simulation.run(12) == [[k, k] for _ in range(3) for k in (0, 1, 4, 8)]
+
+
+def test_measures_again_now_and_then() -> None:
+    simulation = Simulation(Goodput(probe_every=10), [0.05], Machine(draft=5e-3))
+    drafted = [i for i, (length,) in enumerate(simulation.run(200)) if i >= 50 and length]
+    assert drafted
+    assert all(i % 10 == 0 for i in drafted)
+
+
+def test_the_proposer_and_the_request_set_limits() -> None:
+    controller = Goodput()
+    controller.bind(DraftKind(), 4)
+    simulation = Simulation(controller, [0.95] * 3, Machine(draft=0.0, verify_token=0.0))
+    assert {length for step in simulation.run(40) for length in step} == {0, 1, 2, 4}
+    rows = [*rows_of(1, num_draft_tokens=2), *rows_of(2)]
+    batch = batch_of(rows)
+    rows[2].max_new_tokens = 4
+    assert controller.budget(batch) == [2, 4, 3]
+
+
+def test_a_cut_output_does_not_count_as_a_refusal() -> None:
+    controller = Goodput()
+    controller.budget(batch_of(rows_of(1)))
+    whole = record_of([5], [3])
+    controller.observe(replace(whole, num_new_tokens=(3,)))
+    (state,) = controller._requests.met
+    assert (state.accepted, state.judged) == (3, 3)
+    controller.observe(whole)
+    assert 6.9 < state.judged < 7
+    controller.observe(replace(whole, expected_acceptance=((0.5, 0.25, 0.25, 0.5, 0.9),)))
+    assert 5.7 + 1.5 < state.accepted < 6 + 1.5
+
+
+def test_finished_requests_are_forgotten() -> None:
+    controller, rows = Goodput(), rows_of(3)
+    for size in (3, 2):
+        controller.budget(batch_of(rows[:size]))
+        controller.observe(record_of([0] * size, [0] * size))
+    assert len(controller._requests) == 3
+    del rows[1:]
+    assert len(controller._requests) == 1
+
+
+def test_reset_forgets_everything() -> None:
+    controller = Goodput()
+    first = Simulation(controller, [0.9, 0.2]).run(60)
+    assert controller.trace()
+    controller.reset()
+    assert controller.trace() == []
+    assert Simulation(controller, [0.9, 0.2]).run(60) == first
+
+
+def test_trace_compares_estimates_with_measurements() -> None:
+    controller = Goodput(trace_every=50)
+    Simulation(controller, [0.8] * 4, noise=0.02).run(212)
+    rows = controller.trace()
+    assert [row["step"] for row in rows] == [50, 100, 150, 200]
+    assert isinstance(controller, Controller)
+    for row in rows:
+        assert row["estimated_seconds"] == pytest.approx(row["measured_seconds"], rel=0.05)
+        parts = [row[f"{name}_seconds"] for name in ("draft", "verify", "overhead")]
+        assert sum(parts) == pytest.approx(row["estimated_seconds"])
+        assert 0.6 < row["acceptance"] < 0.9
+
+
+def test_trees_are_refused() -> None:
+    with pytest.raises(ValueError, match="Goodput steers the length of chains, and this proposer drafts trees"):
+        Goodput().bind(DraftKind(trees=True), 60)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"max_draft_tokens": 0}, {"probe_every": 1}, {"prior_weight": 0.0}, {"memory": 1.0}]
+)
+def test_settings_out_of_range(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"controller.{next(iter(setting))}="):
+        Goodput(**setting)
