@@ -1,30 +1,48 @@
 """`python -m specresearch.distill +proposer=draft_model objective=forward_kl`: train a drafter towards its target."""
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from specresearch.bench.provenance import describe
+from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
+from specresearch.bench.provenance import describe, describe_process
 from specresearch.config import check_keys, entry_point
 from specresearch.proposers import DraftModel, Proposer
+from specresearch.trackers import NoTracker, Tracker
+from specresearch.training.corpus import Corpus, Mix
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
+from specresearch.training.memory import MemoryForecast, peak_bytes
 from specresearch.training.students import Student
-from specresearch.training.trainer import DistillTrainer, TrainingStoppedError, TrainSettings, last_checkpoint
+from specresearch.training.trainer import (
+    DistillTrainer,
+    TrainingStoppedError,
+    TrainSettings,
+    check_writers,
+    last_checkpoint,
+)
 
 TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
 INTERRUPTED = 130
+CONFIG, METRICS, RESULTS = "config.yaml", "metrics.jsonl", "results.json"
 MAY_CHANGE = ("resume", "force", "progress", "evaluation", "tracker", "output")
+MAY_CHANGE += tuple(f"train.{name}" for name in ("log_every", "evaluate_every", "save_every", "keep_checkpoints"))
+PROCESS, NUM_PROCESSES = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 
 
 def main() -> None:
@@ -33,117 +51,181 @@ def main() -> None:
 
 def distill(cfg: DictConfig) -> None:
     """One training run, into Hydra's output folder."""
-    check_keys(cfg, "distill", "proposer", "draft", "draft_device")
-    method = HydraConfig.get().runtime.choices.get("proposer")
+    check_keys(cfg, "distill", "proposer", "student", "draft", "draft_device")
+    choices = HydraConfig.get().runtime.choices
+    method, student = choices.get("proposer"), choices.get("student")
     if method not in TRAINABLE:
         raise ValueError(f"proposer={method} has nothing to train; choose one of {', '.join(TRAINABLE)}")
+    if student != method:
+        raise ValueError(f"student={student} is not for proposer={method}; leave student= out")
     folder = Path(HydraConfig.get().runtime.output_dir)
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
-    _check_resume(folder, {str(key): value for key, value in config.items()}, cfg)
+    settings = {str(key): value for key, value in config.items()}
+    if PROCESS == 0:
+        open_folder(folder, settings)
+    if NUM_PROCESSES > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if not (cfg.progress and sys.stderr.isatty()):
         disable_progress_bar()
+    try:
+        train(cfg, settings, folder)
+    except KeyboardInterrupt:
+        print(f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}")
+        sys.exit(INTERRUPTED)
+    except TrainingStoppedError as error:
+        raise ValueError(f"{error}; {resume_command(folder)}") from error
+
+
+def open_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a folder that holds another run, unless that is to be resumed and its settings are the same."""
+    is_named = is_sweep() or any(key.startswith("hydra.run.dir=") for key in HydraConfig.get().overrides.hydra)
+    if NUM_PROCESSES > 1 and not is_named:
+        raise ValueError(f"{NUM_PROCESSES} processes need one folder between them: add hydra.run.dir=<folder>")
+    is_resumed, has_begun = settings["resume"], (folder / METRICS).exists()
+    if is_resumed and not is_named:
+        raise ValueError("resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>")
+    if is_resumed and not is_sweep() and not (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds no run to resume; set hydra.run.dir to one that does")
+    if has_begun and not is_resumed:
+        raise ValueError(f"{folder} holds a run already; add resume=true to go on with it, or choose another folder")
+    if has_begun and not settings["force"]:
+        _check_unchanged(folder, settings)
+    output = settings["output"] and Path(settings["output"])
+    if output and not is_resumed and output.exists() and any(output.iterdir()):
+        raise ValueError(f"output={output} is not empty; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(OmegaConf.create(dict(settings)), folder / CONFIG)
+
+
+def _check_unchanged(folder: Path, settings: Mapping[str, Any]) -> None:
+    before, now = _flatten(OmegaConf.to_container(OmegaConf.load(folder / CONFIG))), _flatten(settings)
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in MAY_CHANGE))
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} was started with other settings: {'; '.join(changed)}; use the same, or go on with these by force=true"
+        )
+
+
+def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(settings, Mapping):
+        return {prefix: settings}
+    parts = (_flatten(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in settings.items())
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
+    """Everything the configuration names, constructed and run. What may be refused is refused before a model writes text."""
+    choices = HydraConfig.get().runtime.choices
     settings: TrainSettings = instantiate(cfg.train)
-    tracker = instantiate(cfg.tracker, _convert_="all")
+    tracker: Tracker = instantiate(cfg.tracker, _convert_="all") if PROCESS == 0 else NoTracker()
+    objective = instantiate(cfg.objective)
+    corpus: Corpus = instantiate(cfg.corpus, _convert_="all")
+    check_writers(corpus.draft > 0, NUM_PROCESSES)
     dataset = instantiate(cfg.dataset, _convert_="all")
     target = instantiate(cfg.target, _convert_="all")
     proposer: Proposer = instantiate(cfg.proposer, _convert_="all")
-    corpus = instantiate(cfg.corpus, _convert_="all")
     draft = proposer.draft if isinstance(proposer, DraftModel) else None
-    per_step = settings.batch_size * settings.accumulate
-    mix = corpus.mix(target, dataset, folder, draft=draft, examples_per_step=per_step)
-    texts = corpus.heldout(target, dataset, folder, num_rows=cfg.evaluation.num_texts)
-    examples = (mix[i] for i in range(VOCABULARY_EXAMPLES))
+    per_step = settings.batch_size * settings.accumulate * NUM_PROCESSES
+
+    @cache
+    def mix() -> Mix:
+        return corpus.mix(target, dataset, folder, draft=draft, examples_per_step=per_step)
+
+    examples = (mix()[i] for i in range(VOCABULARY_EXAMPLES))
     student: Student = instantiate(cfg.student, _partial_=True)(proposer, target, examples)
+    distillation = Distillation(student, target, objective, precision=settings.precision)
+    forecast = MemoryForecast.of(distillation).check(target.device)
+    texts = corpus.heldout(target, dataset, folder, num_rows=cfg.evaluation.num_texts)
     evaluation = Evaluation(
         target,
-        [text for text in texts.examples if any(text.loss_mask)],
+        list(texts),
         text_temperature=corpus.generation.temperature,
-        **{key: cfg.evaluation[key] for key in cfg.evaluation if key != "num_texts"},
+        **{key: value for key, value in config["evaluation"].items() if key != "num_texts"},
     )
-    tracker.start(config, folder)
-    history = _History(folder / "metrics.jsonl", tracker)
-    trainer = DistillTrainer(
-        Distillation(student, target, instantiate(cfg.objective)),
-        mix,
-        settings,
-        folder,
-        log=history,
-        evaluation=evaluation,
-        progress=cfg.progress and sys.stderr.isatty(),
-    )
-    checkpoint = last_checkpoint(folder) if cfg.resume else None
-    try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    except KeyboardInterrupt:
-        print(f"interrupted; to go on from the last checkpoint, add: resume=true hydra.run.dir={folder}")
-        sys.exit(INTERRUPTED)
-    except TrainingStoppedError as error:
-        raise ValueError(str(error)) from error
     provenance = {
         **describe(target, dataset, settings.seed),
-        "method": method,
-        "objective": HydraConfig.get().runtime.choices.get("objective"),
-        "corpus": mix.fingerprint,
+        **describe_process(("-m", "specresearch.distill"), target.device),
+        "num_processes": NUM_PROCESSES,
+        "method": choices["proposer"],
+        "objective": choices["objective"],
+        "corpus": {"name": choices["corpus"], "fingerprint": mix().fingerprint},
         "steps": settings.steps,
-        "final": history.last,
     }
-    place = Path(cfg.output) if cfg.output else folder / "student"
-    if trainer.is_world_process_zero():
-        student.save(str(place), provenance)
-        summary = {"summary": history.last, "provenance": provenance}
-        (folder / "results.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        tracker.finish(history.last, [folder / "metrics.jsonl", folder / "results.json", *sorted(place.iterdir())])
-        _print(history.first, history.last, place)
+    history = History(folder / METRICS, tracker)
+    trainer = DistillTrainer(
+        distillation, mix(), settings, folder, log=history, evaluation=evaluation, shows_progress=cfg.progress
+    )
+    checkpoint = last_checkpoint(folder) if cfg.resume else None
+    if PROCESS == 0:
+        print(forecast, file=sys.stderr)
+        history.open(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
+    tracker.start(config, folder)
+    files = [folder / METRICS]
+    try:
+        trainer.run(checkpoint)
+        if PROCESS == 0:
+            place = Path(cfg.output) if cfg.output else folder / "student"
+            with distillation.as_decoded():
+                student.save(str(place), provenance | {"figures": history.last})
+            results = {"first": history.first, "last": history.last, "provenance": provenance}
+            replace_text(folder / RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+            files += [folder / RESULTS, *sorted(path for path in place.iterdir() if path.is_file())]
+            print_report(history, place, peak_bytes(target.device))
+    finally:
+        tracker.finish(history.last, files)
 
 
-class _History:
-    """Every figure as one line of a file, and in the tracker. first, last: of evaluations."""
+class History:
+    """Every figure as one line of a file, and in the tracker. first, last: figures of evaluations."""
 
-    def __init__(self, file: Path, tracker: Any) -> None:
+    def __init__(self, file: Path, tracker: Tracker) -> None:
         self.file, self.tracker = file, tracker
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
 
+    def open(self, step: int) -> None:
+        """Drop what was logged after `step`, from where the run goes on; at 0, all."""
+        rows = [row for row in read_jsonl(self.file) if step and row["step"] <= step]
+        replace_text(self.file, "".join(map(to_line, rows)))
+        for row in rows:
+            self._keep({key: value for key, value in row.items() if key != "step"})
+
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:
         with self.file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"step": step, **values}) + "\n")
+            lines.write(to_line({"step": step, **values}))
         self.tracker.log(step, values)
-        if any(key.startswith("predicted/") for key in values):
-            self.first = self.first or dict(values)
-            self.last = dict(values)
+        self._keep(values)
+
+    def _keep(self, values: Mapping[str, Any]) -> None:
+        figures = {key: value for key, value in values.items() if isinstance(value, float)}
+        if any(key.startswith("predicted/") for key in figures):
+            self.first = self.first or figures
+            self.last = figures
 
 
-def _check_resume(folder: Path, config: dict[str, Any], cfg: DictConfig) -> None:
-    """Raises ValueError for a folder that holds another run, unless it is to be resumed with the same settings."""
-    file = folder / "config.yaml"
-    if file.exists():
-        if not cfg.resume:
-            raise ValueError(
-                f"{folder} holds a run already; add resume=true to go on with it, or choose another folder"
-            )
-        before = OmegaConf.to_container(OmegaConf.load(file))
-        assert isinstance(before, dict)
-        changed = [key for key in config if key not in MAY_CHANGE and config[key] != before.get(key)]
-        if changed and not cfg.force:
-            raise ValueError(
-                f"{folder} was started with other settings of {', '.join(sorted(changed))}; use the same, or force=true"
-            )
-    elif cfg.resume:
-        raise ValueError(f"{folder} holds no run to resume; set hydra.run.dir to one that does")
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.create(config), file)
+def is_sweep() -> bool:
+    return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
-def _print(first: Mapping[str, Any], last: Mapping[str, Any], place: Path) -> None:
+def resume_command(folder: Path) -> str:
+    key, place = ("hydra.sweep.dir", folder.parent) if is_sweep() else ("hydra.run.dir", folder)
+    kept = [argument for argument in sys.argv[1:] if argument.split("=")[0] not in ("resume", key)]
+    return shlex.join(["python", "-m", "specresearch.distill", *kept, f"{key}={place}", "resume=true"])
+
+
+def print_report(history: History, place: Path, peak: int) -> None:
     table = Table("held-out prompts", "before", "after")
-    for key, value in last.items():
-        before = first.get(key)
-        cells = [f"{x:.3f}" if isinstance(x, float) else "-" for x in (before, value)]
-        table.add_row(key, *cells)
-    console = Console()
+    for key, value in history.last.items():
+        before = history.first.get(key)
+        table.add_row(key, "-" if before is None else f"{before:.3f}", f"{value:.3f}")
+    console = Console(soft_wrap=True)
     console.print(table)
-    console.print(f"the trained drafter is in {place}")
+    console.print(f"peak memory {peak / 1e9:.2f} GB; the trained drafter is in {place}")
 
 
 if __name__ == "__main__":

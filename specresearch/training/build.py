@@ -5,20 +5,26 @@ from collections.abc import Iterable
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
 from specresearch.models.medusa import MedusaHeads
-from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
+from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
 from specresearch.training.examples import Example
-from specresearch.training.new_heads import most_frequent, new_eagle_head, new_medusa_heads
+from specresearch.training.new_heads import forget_weights, most_frequent, new_eagle_head, new_medusa_heads
 from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent
 
 
 def draft_student(
-    proposer: Proposer, target: CausalLM, examples: Iterable[Example], *, from_scratch: bool = False
+    proposer: Proposer, target: CausalLM, examples: Iterable[Example], *, from_scratch: bool = False, seed: int = 0
 ) -> DraftStudent:
-    """from_scratch: random weights in place of the draft's own."""
+    """from_scratch: random weights in place of the draft's own. Raises ValueError for a draft that is compiled."""
     assert isinstance(proposer, DraftModel)
+    if proposer.draft.compiled:
+        raise ValueError(
+            "proposer.draft.compile=true: compiled passes keep the weights that they were made with; set "
+            "proposer.draft.compile=false"
+        )
+    student = DraftStudent(proposer.draft, target)
     if from_scratch:
-        proposer.draft.model.init_weights()
-    return DraftStudent(proposer.draft, target)
+        forget_weights(proposer.draft.model, seed)
+    return student
 
 
 def medusa_student(
@@ -49,24 +55,37 @@ def eagle_student(
     token_weight: float,
     feature_weight: float,
     draft_vocab_size: int | None = None,
+    seed: int = 0,
 ) -> EagleStudent:
-    """draft_vocab_size: of a new head; the tokens that `examples` hold most often."""
+    """draft_vocab_size: of a new EAGLE-3 head; the tokens that `examples` hold most often. Raises ValueError where it does not
+    apply, or asks for more than there are."""
     assert isinstance(proposer, Eagle)
-    version = 3 if isinstance(proposer, Eagle3) else 1
     if proposer.head:
+        if draft_vocab_size is not None:
+            raise ValueError(
+                f"student.draft_vocab_size={draft_vocab_size} is for new heads, and proposer.head names one; leave one out"
+            )
         model = proposer.load(target)
     else:
-        if draft_vocab_size is not None and not 1 <= draft_vocab_size <= target.vocab_size:
-            raise ValueError(
-                f"student.draft_vocab_size={draft_vocab_size} must lie between 1 and the target's {target.vocab_size}"
-            )
         target_ids = None
         if draft_vocab_size is not None:
+            _check_vocabulary(draft_vocab_size, proposer.version, target)
             target_ids = most_frequent(examples, draft_vocab_size, target.vocab_size)
-        head = new_eagle_head(target, version, _layers(proposer, target), target_ids)
-        head.name = f"a new EAGLE-{version} head"
+        head = new_eagle_head(target, proposer.version, _layers(proposer, target), target_ids, seed)
+        head.name = f"a new EAGLE-{proposer.version} head"
         model = EagleModel(head, target)
     return EagleStudent(model, num_steps, token_weight=token_weight, feature_weight=feature_weight)
+
+
+def _check_vocabulary(draft_vocab_size: int, version: int, target: CausalLM) -> None:
+    if version == 1:
+        raise ValueError(
+            f"student.draft_vocab_size={draft_vocab_size}: an EAGLE-1 head drafts from the whole vocabulary; use proposer=eagle3"
+        )
+    if not 1 <= draft_vocab_size <= target.vocab_size:
+        raise ValueError(
+            f"student.draft_vocab_size={draft_vocab_size} must lie between 1 and the target's {target.vocab_size}"
+        )
 
 
 def _layers(proposer: Eagle, target: CausalLM) -> tuple[int, ...]:

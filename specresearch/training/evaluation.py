@@ -1,23 +1,30 @@
 """What a student is worth, in the figures that decoding will show."""
 
+import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from specresearch.models import CausalLM
 from specresearch.sampling import SamplingParams
 from specresearch.training.estimate import estimate
 from specresearch.training.examples import Example
-from specresearch.training.parity import compare, decode
+from specresearch.training.parity import Trial, compare, decode, likely_cause
 from specresearch.training.students import Student
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluation:
     """Held-out prompts decoded for real at each of `temperatures`, beside what expected acceptance predicts of these texts; and
     the prediction for texts that were written before, which costs no decoding.
 
-    texts: of the target, prompt and reply, written at `text_temperature`. num_prompts: of them to be decoded again.
+    texts: of the target, prompt and reply, written at `text_temperature`; those without a token to predict are left out.
+    num_prompts: of them to be decoded again. Raises ValueError when no text is left, or for settings that cannot be.
     """
 
     def __init__(
@@ -33,29 +40,70 @@ class Evaluation:
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
+        counts = {"num_prompts": num_prompts, "num_draft_tokens": num_draft_tokens, "batch_size": batch_size}
+        for name, count in (counts | {"max_new_tokens": max_new_tokens}).items():
+            if count < 1:
+                raise ValueError(f"evaluation.{name}={count} must be at least 1")
+        texts = [text for text in texts if any(text.loss_mask)]
         if not texts:
             raise ValueError("no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger dataset")
         self.target, self.num_draft_tokens = target, num_draft_tokens
         split = [(text.token_ids[: text.num_prompt_tokens], text.token_ids[text.num_prompt_tokens :]) for text in texts]
         self.texts, self.text_temperature = split, text_temperature
         self.prompts = [prompt for prompt, _ in split[:num_prompts]]
-        self.max_new_tokens, self.temperatures, self.batch_size = max_new_tokens, tuple(temperatures), batch_size
-        self.seed = seed
+        self.batch_size = batch_size
+        self.samplings = [
+            SamplingParams(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+            for temperature in temperatures
+        ]
 
     def __call__(self, student: Student) -> dict[str, Any]:
-        """`predicted/...` of the texts; `t<temperature>/...` of decoding: measured and predicted tokens per step, and the largest
-        deviation between the two in standard deviations."""
+        """`predicted/...` of the texts; `t<temperature>/...` of decoding: tokens per step as measured and as predicted, the
+        largest deviation between the two in standard deviations, where chance decides at all, and the first output with a bar
+        behind what each step delivered.
+
+        A deviation that chance does not explain is logged as a warning with its likeliest cause.
+        """
         with torch.no_grad():
             expected = estimate(student, self.target, self.texts, self.num_draft_tokens, self.text_temperature)
         values: dict[str, Any] = {"predicted/mean_acceptance_length": expected.mean_acceptance_length}
         for i, kept in enumerate(expected.acceptance_by_position.tolist()):
             values[f"predicted/acceptance_at_{i + 1}"] = kept
-        for temperature in self.temperatures:
-            sampling = SamplingParams(temperature=temperature, max_new_tokens=self.max_new_tokens, seed=self.seed)
-            trials = decode(student, self.target, self.prompts, self.num_draft_tokens, sampling, self.batch_size)
-            parity = compare(student, self.target, trials, self.num_draft_tokens, temperature)
-            name = f"t{temperature:g}"
-            values[f"{name}/mean_acceptance_length"] = parity.measured
-            values[f"{name}/predicted_mean_acceptance_length"] = parity.predicted.mean_acceptance_length
-            values[f"{name}/deviation"] = float(abs(parity.z).max(initial=0.0))
+        for sampling in self.samplings:
+            values |= self._decoded(student, sampling)
         return values
+
+    def _decoded(self, student: Student, sampling: SamplingParams) -> dict[str, Any]:
+        num_drafts, temperature = self.num_draft_tokens, sampling.temperature
+        name = f"t{temperature:g}"
+        trials = decode(student, self.target, self.prompts, num_drafts, sampling, self.batch_size)
+        parity = compare(student, self.target, trials, num_drafts, temperature)
+        values: dict[str, Any] = {
+            f"{name}/mean_acceptance_length": parity.measured,
+            f"{name}/predicted_mean_acceptance_length": parity.predicted.mean_acceptance_length,
+        }
+        if temperature > 0 and student.samples:
+            deviation = float(np.abs(parity.z).max(initial=0.0))
+            if np.isfinite(deviation):
+                values[f"{name}/deviation"] = deviation
+            if not parity.holds:
+                cause = likely_cause(student, self.target, trials, num_drafts, temperature)
+                logger.warning(
+                    "at temperature %g decoding accepts %.3f tokens a step where %.3f were predicted, %.1f standard deviations "
+                    "apart; %s",
+                    temperature,
+                    parity.measured,
+                    parity.predicted.mean_acceptance_length,
+                    deviation,
+                    cause,
+                )
+        if self.target.tokenizer is not None:
+            values[f"{name}/sample"] = barred(trials[0], self.target.tokenizer)
+        return values
+
+
+def barred(trial: Trial, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The output, with a bar behind what each step of decoding delivered: all but the last token of each was drafted."""
+    ends = [root + accepted + 2 - len(trial.prompt) for root, _, accepted in trial.steps]
+    texts = [str(tokenizer.decode(list(trial.output[:end]))) for end in [0, *ends]]
+    return "|".join(now[len(before) :] for before, now in pairwise(texts))

@@ -1,12 +1,13 @@
-"""Heads that have not learnt anything yet, made to fit a target."""
+"""Drafters that have not learnt anything yet, made to fit a target."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specresearch.models import CausalLM
 from specresearch.models.eagle_format import EagleFormat
@@ -63,6 +64,14 @@ def new_eagle_head(
     return head
 
 
+def forget_weights(model: PreTrainedModel, seed: int = 0) -> None:
+    """Give a model the random weights that its class begins with."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        fresh = type(model)(copy.deepcopy(model.config))
+    model.load_state_dict(fresh.state_dict())
+
+
 def _layer_like(target: CausalLM) -> LlamaConfig:
     config: Any = target.model.config.get_text_config(decoder=True)
     num_heads = config.num_attention_heads
@@ -71,6 +80,9 @@ def _layer_like(target: CausalLM) -> LlamaConfig:
         for name in ("intermediate_size", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_parameters")
         if (value := getattr(config, name, None)) is not None
     }
+    rope = own.get("rope_parameters", {})
+    if "full_attention" in rope:  # one set for each kind of layer
+        own["rope_parameters"] = rope["full_attention"]
     return LlamaConfig(
         **{"intermediate_size": 4 * config.hidden_size, "num_key_value_heads": num_heads} | own,
         hidden_size=config.hidden_size,

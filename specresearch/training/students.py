@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
 from specresearch.models.head_fit import lm_head_of
-from specresearch.models.head_writing import save_eagle_head, save_medusa_heads
+from specresearch.models.head_writing import own_keys, save_eagle_head, save_medusa_heads
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.models.pairing import check_pair
@@ -99,6 +99,7 @@ class DraftStudent(Student):
         return DraftModel(self.draft, num_draft_tokens)
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
+        self.draft.model.config.update(own_keys(self.method, provenance))
         self.draft.model.save_pretrained(folder)
         if self.draft.tokenizer is not None:
             self.draft.tokenizer.save_pretrained(folder)

@@ -1,6 +1,9 @@
-"""The transformers library's Trainer around a distillation: its loop, precision, checkpoints and devices; ours the rest."""
+"""The transformers library's Trainer around a distillation: its loop, optimiser, checkpoints and processes; ours the rest."""
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,16 +11,22 @@ from typing import Any
 import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor
-from torch.utils.data import Dataset, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import SchedulerType
 
 from specresearch.training.corpus import Mix
-from specresearch.training.distillation import Distillation
+from specresearch.training.distillation import PRECISIONS, Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.examples import Example, collate
+from specresearch.training.generated import DraftGenerated
+from specresearch.training.memory import peak_bytes
+from specresearch.training.progress import progress
 
-WEIGHTS = "student.safetensors"
+WEIGHTS, STATE = "student.safetensors", "trainer_state.json"
 IGNORED = -100
+LONGEST_WAIT = 86_400  # seconds that processes wait for the one that evaluates
+COUNTS = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "save_every", "keep_checkpoints")
 Log = Callable[[int, Mapping[str, Any]], None]
 
 
@@ -27,7 +36,7 @@ class TrainingStoppedError(RuntimeError):
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How long and how fast. batch_size: examples of one pass on one device. precision: float32, or bfloat16 by autocast.
+    """How long and how fast. batch_size: examples of one pass on one device. precision: as of `Distillation`.
 
     Raises ValueError for settings that cannot be.
     """
@@ -40,7 +49,7 @@ class TrainSettings:
     schedule: str = "cosine"
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    precision: str = "float32"
+    precision: str = "auto"
     seed: int = 0
     log_every: int = 20
     evaluate_every: int = 200
@@ -48,24 +57,22 @@ class TrainSettings:
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
-        for name in (
-            "steps",
-            "batch_size",
-            "accumulate",
-            "log_every",
-            "evaluate_every",
-            "save_every",
-            "keep_checkpoints",
-        ):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
+        for name in ("warmup_steps", "weight_decay", "max_grad_norm"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"train.{name}={getattr(self, name)} must be 0 or above")
         if not self.learning_rate > 0:
             raise ValueError(f"train.learning_rate={self.learning_rate} must be above 0")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"train.precision={self.precision!r} is unknown; choose float32 or bfloat16")
+        choices = {"precision": PRECISIONS, "schedule": tuple(kind.value for kind in SchedulerType)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
 
-    def arguments(self, folder: Path, is_cpu: bool, progress: bool) -> TrainingArguments:
-        return TrainingArguments(
+    def arguments(self, folder: Path, device: torch.device) -> TrainingArguments:
+        """Of the library's Trainer, on one device for each process."""
+        arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=self.steps,
             per_device_train_batch_size=self.batch_size,
@@ -75,46 +82,62 @@ class TrainSettings:
             lr_scheduler_type=self.schedule,
             weight_decay=self.weight_decay,
             max_grad_norm=self.max_grad_norm,
-            bf16=self.precision == "bfloat16",
             seed=self.seed,
-            logging_steps=self.log_every,
-            save_steps=self.save_every,
             save_total_limit=self.keep_checkpoints,
-            use_cpu=is_cpu,
+            use_cpu=device.type == "cpu",
             report_to="none",
             remove_unused_columns=False,
-            dataloader_pin_memory=False,
-            disable_tqdm=not progress,
+            disable_tqdm=True,
             logging_nan_inf_filter=False,
-            ddp_find_unused_parameters=True,
+            average_tokens_across_devices=True,
+            ddp_find_unused_parameters=False,
+            ddp_timeout=LONGEST_WAIT,
         )
+        ours, theirs = ((place.type, place.index or 0) for place in (device, arguments.device))
+        if ours != theirs:
+            raise ValueError(
+                f"the target is on {device}, and this process trains on {arguments.device}; leave target.device=auto, and choose "
+                "GPUs with CUDA_VISIBLE_DEVICES"
+            )
+        arguments._n_gpu = min(arguments.n_gpu, 1)  # further GPUs are for further processes, or for parts of the target
+        return arguments
 
 
 class _Schedule(Dataset[Example]):
-    """The first examples of a mix, by position."""
+    """The first examples of a mix, by position; those of a batch are drawn together."""
 
-    def __init__(self, mix: Mix, num_examples: int) -> None:
-        self.mix, self.num_examples = mix, num_examples
+    def __init__(self, mix: Mix, num_examples: int, distillation: Distillation) -> None:
+        self.mix, self.num_examples, self.distillation = mix, num_examples, distillation
+        self.is_written_on_the_way = any(isinstance(source, DraftGenerated) for source in mix.sources.values())
 
     def __len__(self) -> int:
         return self.num_examples
 
-    def __getitem__(self, position: int) -> tuple[int, Example]:
-        return position, self.mix[position]
+    def __getitems__(self, positions: Sequence[int]) -> list[tuple[int, Example]]:
+        with self.distillation.as_decoded() if self.is_written_on_the_way else nullcontext():
+            return [(position, self.mix[position]) for position in positions]
 
 
-def _collate(drawn: Sequence[tuple[int, Example]]) -> dict[str, Tensor]:
+def _collate(drawn: Sequence[tuple[int, Example]]) -> dict[str, Any]:
     """labels: only counted, by the library, to weigh the batches of an optimiser step."""
-    batch = collate([example for _, example in drawn])
+    examples = [example for _, example in drawn]
+    batch = collate(examples)
     labels = batch["token_ids"].masked_fill(~batch["loss_mask"], IGNORED)
-    return {**batch, "labels": labels, "positions": torch.tensor([position for position, _ in drawn])}
+    num_tokens = sum(len(example.token_ids) for example in examples)
+    return {**batch, "labels": labels, "positions": [place for place, _ in drawn], "num_tokens": num_tokens}
 
 
 class DistillTrainer(Trainer):
-    """Trains `distillation.module` on a mix, in its order.
+    """Trains `distillation.module` on a mix, in its order, which several processes share out batch by batch.
 
-    log: called with the step and values, every `log_every` steps and at every evaluation. evaluation: of the student, every
-    `evaluate_every` steps and at the end; None: never. save: writes the finished student into a folder.
+    Nothing is drawn from the mix before the optimiser step that needs it, so that text of the student is written with the
+    weights of that moment, in a run that was resumed as in one that was not.
+
+    log: called by the first process with the step and values, every `log_every` steps, at every checkpoint and at every
+    evaluation. evaluation: of the student, before the first step, every `evaluate_every` steps and after the last; None: never.
+    shows_progress: with a bar, if stderr is a terminal.
+
+    Raises ValueError for text of the student in several processes.
     """
 
     def __init__(
@@ -126,84 +149,177 @@ class DistillTrainer(Trainer):
         *,
         log: Log,
         evaluation: Evaluation | None = None,
-        progress: bool = False,
+        shows_progress: bool = False,
     ) -> None:
-        arguments = settings.arguments(folder, distillation.target.device.type == "cpu", progress)
+        arguments = settings.arguments(folder, distillation.target.device)
         per_step = settings.batch_size * settings.accumulate * arguments.world_size
+        schedule = _Schedule(mix, settings.steps * per_step, distillation)
+        check_writers(schedule.is_written_on_the_way, arguments.world_size)
+        self.flow = _Flow(distillation, evaluation, settings, log)
         super().__init__(
             model=distillation,
             args=arguments,
-            train_dataset=_Schedule(mix, settings.steps * per_step),
+            train_dataset=schedule,
             data_collator=_collate,
-            callbacks=[_Evaluate(distillation, evaluation, settings, log)],
+            callbacks=[self.flow],
         )
-        self.distillation, self.record = distillation, log
-        self.model_accepts_loss_kwargs = True
+        self.remove_callback(PrinterCallback)
+        self.distillation, self.settings, self.record = distillation, settings, log
+        self.shows_progress = shows_progress
+        self.model_accepts_loss_kwargs = True  # the library then counts what is to be predicted
+        self._drawn: list[int] = []  # positions in the mix, of the examples of this optimiser step
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(self.train_dataset)  # pyright: ignore[reportArgumentType]
+    def run(self, checkpoint: Path | None = None) -> None:
+        """Train to the end, from a checkpoint on if there is one.
+
+        Raises TrainingStoppedError when loss or gradients are not finite, and MemoryError when a GPU is full.
+        """
+        steps = self.settings.steps
+        done = 0 if checkpoint is None else json.loads((checkpoint / STATE).read_text())["global_step"]
+        bar = progress("training", steps, "steps", done) if self.shows_progress else nullcontext(_show_nothing)
+        try:
+            with bar as self.flow.advance:
+                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                f"training ran out of GPU memory at step {self.state.global_step + 1}; lower train.batch_size and raise "
+                "train.accumulate by as much, or lower corpus.max_len"
+            ) from error
+
+    def get_train_dataloader(self) -> DataLoader[Example]:
+        """The library's own would draw a batch ahead."""
+        schedule, batch_size = self.train_dataset, self.settings.batch_size
+        assert isinstance(schedule, _Schedule)
+        first, stride = batch_size * self.args.process_index, batch_size * self.args.world_size
+        batches = [list(range(begin, begin + batch_size)) for begin in range(first, len(schedule), stride)]
+        return DataLoader(schedule, batch_sampler=batches, collate_fn=_collate)
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        positions = inputs["positions"].tolist()
+        self._drawn += inputs["positions"]
+        self.flow.num_tokens += inputs["num_tokens"]
         loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch)
-        if not torch.isfinite(loss):
-            raise TrainingStoppedError(
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}, on examples {positions} of the corpus; the "
-                "last checkpoint is as it was. Lower train.learning_rate, or set train.precision=float32"
-            )
-        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
-            loss = loss * self.accelerator.num_processes
-        return loss
+        if not torch.isfinite(loss):  # sync
+            self._stop(f"the loss is {loss.item()}", inputs["positions"])
+        return loss * self.accelerator.num_processes  # their gradients are averaged
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if not torch.isfinite(torch.as_tensor(norm)):  # sync
+            self._stop(f"the norm of the gradients is {torch.as_tensor(norm).item()}", self._drawn)
+        self._drawn = []
+        return norm
+
+    def _stop(self, what: str, positions: Sequence[int]) -> None:
+        raise TrainingStoppedError(
+            f"{what} at step {self.state.global_step + 1}, on the examples {', '.join(map(str, positions))} of the corpus; the "
+            "last checkpoint is as it was. Lower train.learning_rate, or train in float32"
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The library's figures, and our own of every drafting step since the last time."""
-        values: dict[str, Any] = {name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs}
-        for number, totals in sorted(self.distillation.totals.items()):
-            if totals.rows:
-                values[f"step_{number}/loss"] = totals.loss / totals.rows
-                values[f"step_{number}/expected_acceptance"] = totals.acceptance / totals.rows
-                values[f"step_{number}/greedy_agreement"] = totals.agreeing / totals.rows
-        self.distillation.totals.clear()
+        """The library's figures, and our own of every drafting step since the last time, over all processes."""
+        sums = self.distillation.take_sums()
         if "loss" in logs:
-            self.record(self.state.global_step, values)
+            values: dict[str, Any] = {
+                name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs
+            }
+            device = self.args.device
+            num_tokens, seconds = self.flow.take_speed()
+            num_tokens = self._over_processes(torch.tensor(num_tokens, device=device))
+            sums = self._over_processes(sums.to(device))
+            for number, (loss, acceptance, agreeing, rows) in enumerate(sums.tolist()):
+                if rows:
+                    values[f"step_{number}/loss"] = loss / rows
+                    values[f"step_{number}/expected_acceptance"] = acceptance / rows
+                    values[f"step_{number}/greedy_agreement"] = agreeing / rows
+            values["tokens_per_second"] = int(num_tokens) / seconds
+            values["peak_memory_gb"] = peak_bytes(device) / 1e9
+            if self.is_world_process_zero():
+                self.record(self.state.global_step, values)
         super().log(logs, start_time)
 
+    def _over_processes(self, counts: Tensor) -> Tensor:
+        total = self.accelerator.reduce(counts, "sum")
+        assert isinstance(total, Tensor)
+        return total
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        folder = Path(output_dir or str(self.args.output_dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.distillation.module, str(folder / WEIGHTS))
+        if self.args.should_save:
+            folder = Path(output_dir or str(self.args.output_dir))
+            folder.mkdir(parents=True, exist_ok=True)
+            save_model(self.distillation.module, str(folder / WEIGHTS))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         load_model(self.distillation.module, str(Path(resume_from_checkpoint) / WEIGHTS))
 
 
-class _Evaluate(TrainerCallback):
+def _show_nothing(units: int, tokens: int) -> None:
+    pass
+
+
+class _Flow(TrainerCallback):
+    """What happens between optimiser steps, and how long they took.
+
+    Every checkpoint closes a line of the log, so that a resumed run logs the same lines.
+    """
+
     def __init__(
         self, distillation: Distillation, evaluation: Evaluation | None, settings: TrainSettings, log: Log
     ) -> None:
         self.distillation, self.evaluation, self.settings, self.log = distillation, evaluation, settings, log
+        self.advance: Callable[[int, int], None] = _show_nothing
+        self.num_tokens = 0  # of this step so far
+        self._begin = 0.0
+        self._speed = 0, 0.0
+
+    def take_speed(self) -> tuple[int, float]:
+        """Tokens of this process and seconds, in the steps since the last call; without drawing text and without evaluations."""
+        taken, self._speed = self._speed, (0, 0.0)
+        return taken
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 0:
             self._evaluate(state)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._begin = time.perf_counter()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % self.settings.evaluate_every == 0 or state.global_step == self.settings.steps:
+        num_tokens, seconds = self._speed
+        self._speed = num_tokens + self.num_tokens, seconds + time.perf_counter() - self._begin
+        self.advance(1, self.num_tokens)
+        self.num_tokens = 0
+        step, settings = state.global_step, self.settings
+        is_last = step == settings.steps
+        if step % settings.evaluate_every == 0 or is_last:
             self._evaluate(state)
+        control.should_save = step % settings.save_every == 0 or is_last
+        control.should_log = step % settings.log_every == 0 or control.should_save
 
     def _evaluate(self, state: Any) -> None:
-        if self.evaluation is None or not state.is_world_process_zero:
-            return
-        module = self.distillation.module
-        was_training = module.training
-        module.eval()
-        self.log(state.global_step, self.evaluation(self.distillation.student))
-        module.train(was_training)
+        if self.evaluation is not None and state.is_world_process_zero:
+            with self.distillation.as_decoded() as student:
+                self.log(state.global_step, self.evaluation(student))
+
+
+def check_writers(is_written_on_the_way: bool, num_processes: int) -> None:
+    """Raises ValueError for text of the student in several processes, where those that do not write would train on without it."""
+    if is_written_on_the_way and num_processes > 1:
+        raise ValueError(
+            f"text of the student (corpus.draft) is written by one process, and there are {num_processes}; set corpus.draft=0, "
+            "or use one process and raise train.accumulate"
+        )
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint of a run that is whole."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    """The newest checkpoint of a run that is whole; its state is written last."""
+    found = [path for path in folder.glob("checkpoint-*") if _is_whole(path / STATE)]
     return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _is_whole(state: Path) -> bool:
+    try:
+        return "global_step" in json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,313 @@
+"""The command, as it is typed: drafters that are trained, saved, loaded back and resumed, and what is refused."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import VOCAB, build, letters_tokenizer
+from trackers import test_wandb
+
+from specresearch import CausalLM, Engine, Request, SamplingParams, distill
+from specresearch.metrics import StepRecord
+from specresearch.models.head_writing import read_provenance, save_medusa_heads
+from specresearch.models.medusa import MedusaHeads
+from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
+from specresearch.training.trainer import DistillTrainer
+
+offline = test_wandb.offline
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed file .*distill.log:ResourceWarning", "ignore:the target is .* times the draft:UserWarning"
+)
+STEPS = 4
+PROPOSERS: dict[str, Any] = {"draft_model": DraftModel, "medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, a draft, another with another tokenizer, and heads for a target of another width."""
+    folder = tmp_path_factory.mktemp("models")
+    made: dict[str, dict[str, Any]] = {"target": {"num_hidden_layers": 4}, "draft": {"seed": 2}, "other": {"seed": 2}}
+    for name, settings in made.items():
+        build(**{"num_hidden_layers": 1, "seed": 3, "spread": 1.0} | settings).save_pretrained(folder / name)
+        letters_tokenizer(VOCAB if name != "other" else VOCAB - 5).save_pretrained(folder / name)
+    save_medusa_heads(MedusaHeads(24, VOCAB, 2), folder / "heads", {})
+    return folder
+
+
+@pytest.fixture
+def base(models: Path, tmp_path: Path) -> list[str]:
+    """Overrides for a small target, twelve prompts, and a run of a second."""
+    letters = random.Random(0)
+    texts = ["".join(letters.choices("abcdef", k=12)) for _ in range(12)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    (tmp_path / "text.txt").write_text("\n\n".join("".join(letters.choices("abcdef", k=2000)) for _ in range(4)))
+    settings = {
+        "target": "local",
+        "target.model": models / "target",
+        "target.device": "cpu",
+        "target.dtype": "float64",
+        "draft": models / "draft",
+        "dataset": "prompts",
+        "dataset.path": prompts,
+        "corpus.max_len": 40,
+        "corpus.heldout_fraction": 0.3,
+        "corpus.generation.max_new_tokens": 8,
+        "corpus.folder": tmp_path / "corpus",
+        "train.steps": STEPS,
+        "train.batch_size": 4,
+        "train.warmup_steps": 0,
+        "train.log_every": 1,
+        "train.evaluate_every": STEPS,
+        "train.save_every": 2,
+        "evaluation.num_prompts": 2,
+        "evaluation.num_draft_tokens": 3,
+        "evaluation.max_new_tokens": 8,
+    }
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+@pytest.fixture
+def command(
+    base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """`python -m specresearch.distill` in an empty folder; overrides are added."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*overrides: str) -> Outcome:
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.setattr(sys, "argv", ["distill", *base, *overrides])
+        capsys.readouterr()
+        code = 0
+        try:
+            distill.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    show = warnings.showwarning
+    yield call
+    warnings.showwarning = show
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def curve(folder: Path) -> dict[int, tuple[float, float]]:
+    """Loss and expected acceptance by step."""
+    rows = [row for row in metrics(folder) if "loss" in row]
+    assert len({row["step"] for row in rows}) == len(rows)
+    return {row["step"]: (row["loss"], row["step_0/expected_acceptance"]) for row in rows}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    (file,) = (folder / "student").glob("*.safetensors")
+    return load_file(file)
+
+
+def drafter(method: str, folder: Path) -> Proposer:
+    """What `specresearch.run` would draft with, in chains of three."""
+    if method == "draft_model":
+        return DraftModel(CausalLM.from_pretrained(str(folder), dtype="float64", device="cpu"), 3)
+    if method == "medusa":
+        return Medusa(str(folder), paths=[(0,) * length for length in (1, 2, 3)])
+    return PROPOSERS[method](str(folder), 3, tree="chain")
+
+
+def tokens_per_step(target: CausalLM, proposer: Proposer, prompts: list[list[int]], temperature: float) -> float:
+    records: list[StepRecord] = []
+    engine = Engine(target, proposer, max_batch_size=8, on_step=records.append)
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=8, seed=0, ignore_eos=True)
+    outputs = engine.generate([Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)])
+    return sum(len(output.token_ids) for output in outputs) / sum(len(record.request_ids) for record in records)
+
+
+@pytest.mark.parametrize("method", PROPOSERS)
+def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
+    command: Run, models: Path, tmp_path: Path, method: str
+) -> None:
+    outcome = command(
+        f"+proposer={method}", "hydra.run.dir=out", "train.learning_rate=0.01", "evaluation.num_prompts=4"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "the trained drafter is in" in outcome.out
+    assert "{'" not in outcome.out  # the library's own lines
+    assert "memory, in GB: weights" in outcome.err
+    folder = tmp_path / "out" / "student"
+    provenance = read_provenance(str(folder))
+    assert (provenance["method"], provenance["objective"], provenance["steps"]) == (method, "forward_kl", STEPS)
+    rows = metrics(tmp_path / "out")
+    figures = [row for row in rows if "t0/mean_acceptance_length" in row]
+    assert [row["step"] for row in figures] == [0, STEPS]
+    assert provenance["figures"].items() <= figures[-1].items()
+    assert figures[-1]["t0/sample"].replace("|", "").isalpha()
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
+    assert all(row["tokens_per_second"] > 0 and row["peak_memory_gb"] > 0 for row in rows if "loss" in row)
+
+    target = CausalLM.from_pretrained(str(models / "target"), dtype="float64", device="cpu")
+    texts = pq.read_table(tmp_path / "corpus" / "heldout" / "shard-00000.parquet").to_pylist()[:4]
+    prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
+    for temperature, name in ((0.0, "t0"), (1.0, "t1")):
+        found = tokens_per_step(target, drafter(method, folder), prompts, temperature)
+        assert found == figures[-1][f"{name}/mean_acceptance_length"]
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of the student is written anew before every step, so that data, too, depend on every step before; and it is written in
+    sixteen bits, while 32 are trained."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    own = ["+proposer=draft_model", "corpus.target=0.5", "corpus.draft=0.5", "corpus.refresh_every=1"]
+    own += ["train.accumulate=2", "train.batch_size=2", "train.log_every=4", "train.learning_rate=0.01"]
+    own += ["target.dtype=bfloat16"]
+    assert command(*own, f"hydra.run.dir={whole}").code == 0
+    compute = DistillTrainer.compute_loss
+
+    def interrupt(self: DistillTrainer, *inputs: Any, **named: Any) -> torch.Tensor:
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return compute(self, *inputs, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DistillTrainer, "compute_loss", interrupt)
+        outcome = command(*own, f"hydra.run.dir={broken}")
+    assert outcome.code == distill.INTERRUPTED
+    assert outcome.out.strip().endswith(f"hydra.run.dir={broken} resume=true")
+    assert "holds a run already; add resume=true" in command(*own, f"hydra.run.dir={broken}").err
+    for number in (2, 3):  # what was written after the checkpoint
+        shutil.rmtree(broken / "draft" / f"round-{number:05d}")
+    (broken / "checkpoint-3").mkdir()
+    with (broken / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 3, "loss": 1.0}\n{"step": 4, "lo')
+    outcome = command(*own, f"hydra.run.dir={broken}", "resume=true", "train.keep_checkpoints=5")
+    assert outcome.code == 0, outcome.err
+    assert curve(broken) == curve(whole)
+    assert list(curve(whole)) == [2, 4]
+    figures = [[row for row in metrics(folder) if "t1/sample" in row] for folder in (whole, broken)]
+    assert figures[0] == figures[1]
+    for name, weight in weights(whole).items():
+        assert torch.equal(weight, weights(broken)[name])
+    written = "draft/round-00003/shard-00000.parquet"
+    assert (whole / written).read_bytes() == (broken / written).read_bytes()
+
+
+def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_path: Path) -> None:
+    own = ["+proposer=medusa", "hydra.run.dir=out", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    assert command(*own, "train.steps=2").code == 0
+    changed = ["train.steps=3", "train.learning_rate=0.002", "evaluation.num_prompts=1", "resume=true"]
+    refused = command(*own, *changed)
+    assert refused.code == 2
+    assert "train.learning_rate was 0.001 and is now 0.002; train.steps was 2 and is now 3" in refused.err
+    assert "num_prompts" not in refused.err
+    assert list(curve(tmp_path / "out")) == [1, 2]
+    assert command(*own, *changed, "force=true").code == 0
+    assert list(curve(tmp_path / "out")) == [1, 2, 3]
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:
+    outcome = command("+proposer=eagle", "hydra.run.dir=out", "train.learning_rate=1e200", "train.save_every=1")
+    assert outcome.code == 2
+    assert "error: the loss is nan at step 2, on the examples 4, 5, 6, 7 of the corpus" in outcome.err
+    assert sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-1"]
+
+
+def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_path: Path) -> None:
+    own = ["+proposer=eagle3", "student.num_steps=2", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    own += ["train.learning_rate=0.01"]
+    assert command(*own, "hydra.run.dir=one").code == 0
+    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "specresearch.distill"]
+    settings = [*base, *own, "hydra.run.dir=two", "train.batch_size=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HYDRA_FULL_ERROR": "0"}
+    command_line = [sys.executable, *module, *settings]
+    done = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for step, figures in one.items():
+        assert two[step] == pytest.approx(figures, rel=1e-6)
+    for name, weight in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], weight, rtol=1e-6, atol=1e-9)
+    assert done.stdout.count("the trained drafter is in") == 1
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["provenance"]["num_processes"] == 2
+
+
+def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp_path: Path) -> None:
+    assert command("+proposer=medusa", "hydra.run.dir=run", "tracker=wandb", "tracker.mode=offline").code == 0
+    records = test_wandb.read_back(tmp_path / "run")
+    history = [test_wandb.items(record.history.item) for record in records if record.HasField("history")]
+    assert [row["optimiser_step"] for row in history if "step_0/expected_acceptance" in row] == [1, 2, 3, 4]
+    assert all({"loss", "learning_rate", "tokens_per_second"} <= row.keys() for row in history if "step_0/loss" in row)
+    evaluated = [row for row in history if "t0/mean_acceptance_length" in row]
+    assert [row["optimiser_step"] for row in evaluated] == [0, STEPS]
+    assert evaluated[-1]["t0/sample"]
+    artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
+    artifacts += [record.artifact for record in records if record.HasField("artifact")]
+    names = {entry.path for entry in artifacts[0].manifest.contents}
+    assert names == {"metrics.jsonl", "results.json", "config.json", "medusa_lm_head.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("", "proposer is not set; add +proposer=..."),
+        ("+proposer=ngram", "proposer=ngram has nothing to train; choose one of draft_model, medusa, eagle, eagle3"),
+        ("+proposer=draft_model student=medusa", "student=medusa is not for proposer=draft_model"),
+        ("+proposer=medusa corpus=fixed", "nothing to predict is left of"),
+        ("+proposer=medusa corpus.heldout_fraction=0.0", "falls to split=heldout at corpus.heldout_fraction"),
+        ("+proposer=medusa corpus.target=0.5 corpus.draft=0.5", "which only a draft model can; set corpus.draft=0"),
+        ("+proposer=draft_model draft=$models/other", "tokenizers differ in 5 tokens"),
+        ("+proposer=draft_model draft=''", "no model is named"),
+        ("+proposer=draft_model target.compile=true", "set proposer.draft.compile=false"),
+        ("+proposer=medusa proposer.head=$models/heads", "the Medusa heads are for hidden states of 24 and 31 tokens"),
+        ("+proposer=eagle +student.draft_vocab_size=9", "an EAGLE-1 head drafts from the whole vocabulary"),
+        ("+proposer=eagle3 student.draft_vocab_size=99", "must lie between 1 and the target's 31"),
+        ("+proposer=medusa train.steps=0", "train.steps=0 must be at least 1"),
+        ("+proposer=medusa train.max_grad_norm=-1.0", "train.max_grad_norm=-1.0 must be 0 or above"),
+        ("+proposer=medusa train.schedule=wavy", "train.schedule='wavy' is unknown; choose one of linear, cosine"),
+        ("+proposer=medusa evaluation.num_prompts=0", "evaluation.num_prompts=0 must be at least 1"),
+        ("+proposer=medusa output=$models", "is not empty; choose another folder"),
+        ("+proposer=medusa resume=true", "add hydra.run.dir=<folder>"),
+        ("+proposer=medusa resume=true hydra.run.dir=empty", "holds no run to resume"),
+        ("+proposer=medusa +nope=1", "unknown key 'nope'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(command: Run, models: Path, overrides: str, message: str) -> None:
+    outcome = command(*overrides.replace("$models", str(models)).split())
+    assert outcome.code == 2
+    last = outcome.err.strip().splitlines()[-1]
+    assert message in last
+    assert last.startswith("error: ")
+
+
+def test_what_several_processes_cannot_do_is_refused(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distill, "NUM_PROCESSES", 2)
+    assert "2 processes need one folder between them: add hydra.run.dir" in command("+proposer=medusa").err
+    own = ["+proposer=draft_model", "hydra.run.dir=out", "corpus.target=0.5", "corpus.draft=0.5"]
+    assert "text of the student (corpus.draft) is written by one process, and there are 2" in command(*own).err

@@ -1,0 +1,108 @@
+"""Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and the largest tensor there is."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specresearch.training.chunks import Guess, chunked_losses
+from specresearch.training.objectives import CrossEntropy, ForwardKL, KLTVHybrid, Objective, places_of
+
+R, H, V = 23, 5, 11
+IDS = torch.tensor([8, 1, 4, 10, 3])
+WEIGHTS = (1.0, 0.8, 0.5)
+OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid()]
+
+
+class Case:
+    """Two guesses over the whole vocabulary, which share a readout, and one over a part of it, which has its own."""
+
+    def __init__(self, num_rows: int = R) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.target = nn.Linear(H, V).double().requires_grad_(False)
+        self.readouts = [nn.Linear(H, V).double(), nn.Linear(H, len(IDS)).double(), nn.Linear(H, 2).double()]
+        self.parameters = [weight for readout in self.readouts for weight in readout.parameters()]
+        self.wanted, *self.states = torch.randn((4, num_rows, H), generator=generator, dtype=torch.float64).unbind()
+        self.labels = torch.randint(V, (num_rows,), generator=generator)
+        self.valid = [torch.rand(num_rows, generator=generator) < share for share in (1.1, 0.7, 0.7)]
+        for states in self.states:
+            states.requires_grad_(True)
+
+    @property
+    def guesses(self) -> list[Guess]:
+        own = [(self.readouts[0], None), (self.readouts[0], None), (self.readouts[1], IDS)]
+        parts = zip(self.states, own, self.valid, WEIGHTS, strict=True)
+        return [Guess(states, readout, valid, weight, ids) for states, (readout, ids), valid, weight in parts]
+
+    def chunked(self, objective: Objective, chunk_rows: int) -> tuple[Tensor, Tensor]:
+        inputs = (self.wanted, self.target, self.labels, self.guesses, self.parameters, chunk_rows)
+        return chunked_losses(objective, *inputs)
+
+    def whole(self, objective: Objective) -> tuple[Tensor, Tensor]:
+        p_logits, total, sums = self.target(self.wanted), torch.zeros((), dtype=torch.float64), []
+        p = (p_logits / objective.temperature).softmax(-1)
+        for guess in self.guesses:
+            logits, ids = guess.readout(guess.states), guess.target_ids
+            known = torch.arange(V) if ids is None else ids
+            labels = self.labels if ids is None else places_of(self.labels, ids)
+            loss = objective(p_logits[:, known], logits, labels)[guess.valid].sum()
+            q = (logits / objective.temperature).softmax(-1)
+            accepted = torch.minimum(p[:, known], q).sum(-1)[guess.valid].sum()
+            agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[guess.valid].sum()
+            total = total + guess.weight * loss
+            sums.append(torch.stack([loss, accepted, agreeing.double(), guess.valid.sum().double()]))
+        return total, torch.stack(sums).detach()
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        found = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
+        return [torch.zeros(()) if part is None else part for part in found]
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, R, 100])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
+def test_chunks_change_nothing(objective: Objective, chunk_rows: int) -> None:
+    case = Case()
+    (loss, sums), (expected, expected_sums) = case.chunked(objective, chunk_rows), case.whole(objective)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(sums, expected_sums)
+    torch.testing.assert_close(case.gradients(loss), case.gradients(expected))
+
+
+def test_without_gradients_there_are_none() -> None:
+    case = Case()
+    with torch.no_grad():
+        loss, _ = case.chunked(ForwardKL(), 7)
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, case.whole(ForwardKL())[0].detach())
+
+
+def test_no_rows_are_no_loss() -> None:
+    case = Case(0)
+    loss, sums = case.chunked(ForwardKL(), 7)
+    assert loss == 0
+    assert not sums.any()
+    assert not any(part.any() for part in case.gradients(loss))
+
+
+class Watch(TorchDispatchMode):
+    """largest: elements of the largest tensor that any operation made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.largest = max([self.largest, *(made.numel() for made in tree_leaves(out) if isinstance(made, Tensor))])
+        return out
+
+
+def test_logits_exist_for_a_chunk_at_a_time() -> None:
+    case = Case(400)
+    with Watch() as watch:
+        case.gradients(case.chunked(ForwardKL(), 8)[0])
+    assert watch.largest == 400 * H
+    with Watch() as watch:
+        case.gradients(case.whole(ForwardKL())[0])
+    assert watch.largest >= 400 * V

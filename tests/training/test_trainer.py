@@ -1,0 +1,245 @@
+"""A trainer that learns, counts accumulated batches as one, draws its data in time, and stops before it spoils anything."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_distillation import EXAMPLES, STUDENTS, TARGET, draft, target
+from tiny_models import VOCAB, letters_tokenizer
+from torch import Tensor
+
+from specresearch import CausalLM
+from specresearch.training.corpus import Mix
+from specresearch.training.distillation import Distillation
+from specresearch.training.evaluation import Evaluation
+from specresearch.training.examples import Example, Examples
+from specresearch.training.memory import MemoryForecast, peak_bytes
+from specresearch.training.objectives import ForwardKL
+from specresearch.training.sources import Draw, Listed, Source
+from specresearch.training.students import Student
+from specresearch.training.trainer import (
+    WEIGHTS,
+    DistillTrainer,
+    Log,
+    TrainingStoppedError,
+    TrainSettings,
+    check_writers,
+    last_checkpoint,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
+SETTINGS: dict[str, Any] = {
+    "warmup_steps": 0,
+    "log_every": 1,
+    "save_every": 100,
+    "batch_size": 4,
+    "schedule": "constant",
+}
+Rows = list[tuple[int, Mapping[str, Any]]]
+
+
+class Few(Listed):
+    """The same examples over and over."""
+
+    def __init__(self, examples: list[Example]) -> None:
+        self.examples = Examples(examples)
+
+
+def trainer(
+    student: Student,
+    folder: Path,
+    settings: dict[str, Any],
+    *,
+    of: CausalLM = TARGET,
+    objective: ForwardKL | None = None,
+    source: Source | None = None,
+    evaluation: Evaluation | None = None,
+    log: Log | None = None,
+) -> tuple[DistillTrainer, Rows]:
+    """It, and what it logs."""
+    rows: Rows = []
+    made = DistillTrainer(
+        Distillation(student, of, objective or ForwardKL()),
+        Mix({"fixed": (1.0, source or Few(EXAMPLES))}),
+        TrainSettings(**SETTINGS | settings),
+        folder,
+        log=log or (lambda step, values: rows.append((step, values))),
+        evaluation=evaluation,
+    )
+    return made, rows
+
+
+def weights(student: Student) -> list[Tensor]:
+    return [weight.detach().clone() for weight in student.module.parameters()]
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_the_loss_falls_on_a_few_examples(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made, rows = trainer(STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02})
+    made.run()
+    assert [step for step, _ in rows] == list(range(1, 26))
+    first, last = rows[0][1], rows[-1][1]
+    assert last["loss"] < 0.7 * first["loss"]
+    assert last["step_0/expected_acceptance"] > first["step_0/expected_acceptance"]
+    assert capfd.readouterr().out == ""
+
+
+def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
+    """Examples of different lengths, so that a mean of means would be something else."""
+    found = []
+    for batch_size, accumulate in ((4, 1), (2, 2), (1, 4)):
+        student = STUDENTS["eagle3"](TARGET)
+        settings = {"batch_size": batch_size, "accumulate": accumulate, "steps": 3, "learning_rate": 0.01}
+        made, rows = trainer(student, tmp_path / str(batch_size), settings)
+        made.run()
+        found.append((rows, weights(student)))
+    for rows, learnt in found[1:]:
+        for (_, ours), (_, reference) in zip(rows, found[0][0], strict=True):
+            for key in ("loss", "grad_norm", "step_2/loss", "step_0/expected_acceptance"):
+                assert ours[key] == pytest.approx(reference[key], rel=1e-6)
+        torch.testing.assert_close(learnt, found[0][1], rtol=1e-6, atol=1e-9)
+
+
+def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:
+    drawn: list[tuple[int, int]] = []
+
+    class Watched(Few):
+        def draw(self, draw: Draw) -> Example:
+            drawn.append((draw.number, made.state.global_step))
+            return super().draw(draw)
+
+    settings = {"steps": 3, "batch_size": 2, "accumulate": 2}
+    made, _ = trainer(draft(TARGET), tmp_path, settings, source=Watched(EXAMPLES))
+    made.run()
+    assert drawn == [(number, number // 4) for number in range(12)]
+
+
+def test_the_bar_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[Any, ...]] = []
+
+    @contextmanager
+    def bar(*described: Any) -> Iterator[Callable[[int, int], None]]:
+        shown.append(described)
+        yield lambda *done: shown.append(done)
+
+    monkeypatch.setattr("specresearch.training.trainer.progress", bar)
+    num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
+    for steps, checkpoint in ((2, None), (3, tmp_path / "checkpoint-2")):
+        made, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})
+        made.shows_progress = True
+        made.run(checkpoint)
+    one = (1, num_tokens)
+    assert shown == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
+
+
+class Breaking(ForwardKL):
+    """Loses its senses where and when it is told to."""
+
+    breaks: str = ""
+
+    def between(self, log_p: Tensor, log_q: Tensor) -> Tensor:
+        loss = super().between(log_p, log_q)
+        if self.breaks == "loss":
+            return loss + torch.nan
+        return loss + (log_q * 0).sum(-1).sqrt() if self.breaks == "gradients" else loss
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        ("loss", "the loss is nan at step 3, on the examples 8, 9 of the corpus; the last checkpoint is as it was"),
+        ("gradients", "the norm of the gradients is nan at step 3, on the examples 8, 9, 10, 11 of the corpus"),
+    ],
+)
+def test_what_is_not_finite_stops_training_before_the_weights_change(tmp_path: Path, breaks: str, message: str) -> None:
+    objective, student = Breaking(), draft(TARGET)
+
+    def log(step: int, values: Mapping[str, Any]) -> None:
+        objective.breaks = breaks if step == 2 else ""
+
+    settings = {"steps": 5, "batch_size": 2, "accumulate": 2, "save_every": 2}
+    made, _ = trainer(student, tmp_path, settings, objective=objective, log=log)
+    with pytest.raises(TrainingStoppedError, match=message):
+        made.run()
+    checkpoint = last_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.name == "checkpoint-2"
+    for name, weight in load_file(checkpoint / WEIGHTS).items():
+        assert torch.equal(weight, student.module.state_dict()[name])
+
+
+def test_a_checkpoint_that_was_torn_off_is_passed_over(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path) is None
+    for number, state in ((2, '{"global_step": 2}'), (10, '{"global_step": 10}'), (12, '{"global_st'), (14, None)):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        if state is not None:
+            (folder / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
+@pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
+def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path: Path) -> None:
+    of = target(torch.bfloat16)
+    of.tokenizer = letters_tokenizer(VOCAB)
+    student = STUDENTS[name](of)
+    evaluation = Evaluation(of, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=6, batch_size=2)
+    settings = {"steps": 8, "learning_rate": 0.02, "evaluate_every": 4}
+    made, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
+    made.run()
+    losses = [values["loss"] for _, values in rows if "loss" in values]
+    assert losses[-1] < losses[0]
+    assert [step for step, values in rows if "predicted/mean_acceptance_length" in values] == [0, 4, 8]
+    samples = {str(values["t0/sample"]).replace("|", "") for _, values in rows if "t0/sample" in values}
+    assert len(samples) == 1, "greedy decoding is lossless, whatever is drafted"
+    assert {weight.dtype for weight in student.module.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load_file(tmp_path / "checkpoint-8" / WEIGHTS).values()} == {torch.float32}
+
+
+def test_what_cannot_be_evaluated_is_refused() -> None:
+    with pytest.raises(ValueError, match="no held-out text to evaluate on"):
+        Evaluation(TARGET, [Example([1, 2], [False, False])], text_temperature=1.0)
+    with pytest.raises(ValueError, match=r"evaluation.max_new_tokens=0 must be at least 1"):
+        Evaluation(TARGET, EXAMPLES, text_temperature=1.0, max_new_tokens=0)
+
+
+def test_memory_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    distillation = Distillation(draft(TARGET), TARGET, ForwardKL(), chunk_rows=16)
+    forecast = MemoryForecast.of(distillation)
+    trained = 8 * sum(weight.numel() for weight in distillation.module.parameters())
+    assert (forecast.gradients, forecast.optimizer) == (trained, 2 * trained)
+    assert forecast.weights == trained + 8 * TARGET.num_parameters
+    assert forecast.loss == 12 * 4 * 16 * VOCAB
+    assert "memory, in GB: weights 0.00; to come: gradients 0.00" in forecast.check(TARGET.device)
+    assert peak_bytes(TARGET.device) > 1e8
+    monkeypatch.setattr("specresearch.training.memory.available_bytes", lambda device: forecast.to_come - 1)
+    with pytest.raises(MemoryError, match="training does not fit"):
+        forecast.check(TARGET.device)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulate": 0}, "train.accumulate=0 must be at least 1"),
+        ({"learning_rate": 0.0}, "train.learning_rate=0.0 must be above 0"),
+        ({"weight_decay": -0.1}, "train.weight_decay=-0.1 must be 0 or above"),
+        ({"schedule": "wavy"}, "train.schedule='wavy' is unknown; choose one of linear, cosine"),
+        ({"precision": "half"}, "train.precision='half' is unknown; choose one of auto, float32, bfloat16"),
+    ],
+)
+def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainSettings(**settings)
+
+
+def test_what_a_process_cannot_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the target is on meta, and this process trains on "):
+        TrainSettings().arguments(tmp_path, torch.device("meta"))
+    with pytest.raises(ValueError, match=r"is written by one process, and there are 2; set corpus.draft=0"):
+        check_writers(True, 2)
+    check_writers(True, 1)
+    check_writers(False, 2)
