@@ -28,7 +28,7 @@ _LAYERS: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
 class PackedLinear(nn.Linear):
     """A linear layer that shares its parameters with `linear` and multiplies by the packed copy where no gradients are taken.
 
-    The copy is renewed after the weight was changed in place; with gradients the layer is a plain one.
+    The copy is renewed after the weight was changed or replaced; with gradients the layer is a plain one.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -41,7 +41,7 @@ class PackedLinear(nn.Linear):
         """Make the layer known to compiled graphs, which call it by number; its weight is packed on first use."""
         self.number = next(_NUMBERS)
         _LAYERS[self.number] = self
-        self._version = -1
+        self._packed_from = (-1, -1)
         self._packed: Tensor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,9 +60,10 @@ class PackedLinear(nn.Linear):
 
     def multiply(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
         """The product with the packed copy of the weight."""
-        if self._version != self.weight._version:
+        now = (self.weight._version, self.weight.data_ptr())
+        if self._packed_from != now:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), EXPECTED_ROWS)
-            self._version = self.weight._version
+            self._packed_from = now
         return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
 
 

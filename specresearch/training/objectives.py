@@ -6,15 +6,13 @@ Rows are positions, whichever text and drafting step they come from. The target 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from specresearch.sampling import argmax, at_least_float32
+from specresearch.sampling import at_least_float32
 
 IMPOSSIBLE = -1e4
 CHUNK_ROWS = 128
@@ -157,66 +155,8 @@ def total_variation(log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) ->
     return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
 
 
-class LossSums(NamedTuple):
-    """Sums over rows.
-
-    loss_sum: of the objective, differentiable. acceptance_sum: of sum min(p, q) over the whole vocabulary, at the objective's
-    temperature. num_agreeing: rows in which target and draft have the same likeliest token.
-    """
-
-    loss_sum: Float[Tensor, ""]
-    acceptance_sum: Float[Tensor, ""]
-    num_agreeing: Int[Tensor, ""]
-
-
-def chunked_loss(
-    objective: Objective,
-    target_states: Float[Tensor, "R _"],
-    target_readout: Readout,
-    draft_states: Float[Tensor, "R _"],
-    draft_readout: Readout,
-    labels: Int[Tensor, " R"],
-    *,
-    target_ids: Int[Tensor, " D"] | None = None,
-    chunk_rows: int = CHUNK_ROWS,
-) -> LossSums:
-    """The objective over rows of states, whose logits exist for `chunk_rows` rows at a time, backward included.
-
-    labels: the text's next tokens in the target's vocabulary. target_ids: the target's id of each token that can be drafted, in
-    the order of the draft's logits; p is then renormalised over them for the loss, and whole for the acceptance.
-
-    Gradient flows into everything that requires it: states and the readouts' parameters, the target's too. Both readouts run
-    twice, forward and again in backward. Memory: about a dozen float32 arrays of chunk_rows x V.
-    """
-    if target_ids is not None:
-        labels = places_of(labels, target_ids)
-
-    def sums(target_rows: Tensor, draft_rows: Tensor, labels: Tensor) -> LossSums:
-        target_logits, draft_logits = target_readout(target_rows), draft_readout(draft_rows)
-        draftable = target_logits if target_ids is None else target_logits[:, target_ids]
-        loss = objective(draftable, draft_logits, labels).sum()
-        return LossSums(loss, *_overlap(objective, target_logits.detach(), draft_logits.detach(), target_ids))
-
-    chunks = zip(*(rows.split(chunk_rows) for rows in (target_states, draft_states, labels)), strict=True)
-    parts = [checkpoint(sums, *chunk, use_reentrant=False) for chunk in chunks]
-    return LossSums(*(torch.stack(part).sum() for part in zip(*parts, strict=True)))
-
-
 def places_of(labels: Int[Tensor, " R"], target_ids: Int[Tensor, " D"]) -> Int[Tensor, " R"]:
     """The place of each label in `target_ids`, -1 where it is not among them."""
     ordered, place = target_ids.sort()
     at = torch.searchsorted(ordered, labels.contiguous()).clamp(max=len(ordered) - 1)
     return torch.where(ordered[at] == labels, place[at], -1)
-
-
-def _overlap(
-    objective: Objective,
-    target_logits: Float[Tensor, "R V"],
-    draft_logits: Float[Tensor, "R D"],
-    target_ids: Int[Tensor, " D"] | None,
-) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Summed acceptance, and how many rows agree."""
-    log_p, log_q, guess = objective.log_probs(target_logits), objective.log_probs(draft_logits), argmax(draft_logits)
-    if target_ids is not None:
-        log_p, guess = log_p[:, target_ids], target_ids[guess]
-    return torch.minimum(log_p, log_q).exp().sum(), (argmax(target_logits) == guess).sum()

@@ -54,6 +54,16 @@ def test_follows_a_weight_that_is_trained() -> None:
         assert not torch.allclose(layer(rows), before)
 
 
+def test_follows_a_weight_that_is_replaced() -> None:
+    """As `module.to(dtype)` does, which leaves the parameter's version as it was."""
+    _, layer = packed()
+    rows = torch.randn(3, 64)
+    with torch.inference_mode():
+        before = layer(rows)
+        layer.to(torch.bfloat16)
+        torch.testing.assert_close(layer(rows.bfloat16()).float(), before, rtol=5e-2, atol=5e-2)
+
+
 def test_a_copy_has_weights_of_its_own() -> None:
     plain, layer = packed()
     rows = torch.randn(3, 64)

@@ -1,5 +1,6 @@
-"""Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and the largest tensor there is."""
+"""Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and how much lives at once."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -9,12 +10,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specresearch.training.chunks import Guess, chunked_losses
-from specresearch.training.objectives import CrossEntropy, ForwardKL, KLTVHybrid, Objective, places_of
+from specresearch.training.objectives import (
+    CrossEntropy,
+    ForwardKL,
+    JensenShannon,
+    KLTVHybrid,
+    NegLogAcceptance,
+    Objective,
+    ReverseKL,
+    TotalVariation,
+    places_of,
+)
 
 R, H, V = 23, 5, 11
 IDS = torch.tensor([8, 1, 4, 10, 3])
 WEIGHTS = (1.0, 0.8, 0.5)
-OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid()]
+OTHERS = [ReverseKL(), JensenShannon(), TotalVariation(), NegLogAcceptance()]
+OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid(), *OTHERS]
 
 
 class Case:
@@ -88,14 +100,29 @@ def test_no_rows_are_no_loss() -> None:
 
 
 class Watch(TorchDispatchMode):
-    """largest: elements of the largest tensor that any operation made."""
+    """largest: elements of the largest tensor that any operation made. peak: the most elements alive at once."""
 
-    largest = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.live = self.peak = 0
+        self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.largest = max([self.largest, *(made.numel() for made in tree_leaves(out) if isinstance(made, Tensor))])
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                storage = made.untyped_storage()
+                self.largest = max(self.largest, made.numel())
+                if storage._cdata not in self._known:
+                    self._known.add(storage._cdata)
+                    self.live += storage.nbytes() // made.itemsize
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize)
         return out
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
 
 
 def test_logits_exist_for_a_chunk_at_a_time() -> None:
@@ -103,6 +130,8 @@ def test_logits_exist_for_a_chunk_at_a_time() -> None:
     with Watch() as watch:
         case.gradients(case.chunked(ForwardKL(), 8)[0])
     assert watch.largest == 400 * H
-    with Watch() as watch:
+    with Watch() as whole:
         case.gradients(case.whole(ForwardKL())[0])
-    assert watch.largest >= 400 * V
+    assert whole.largest >= 400 * V
+    states = 400 * H * len(case.states)  # whose gradients are kept
+    assert watch.peak < 2 * states + 60 * 8 * V < whole.peak

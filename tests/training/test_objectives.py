@@ -1,18 +1,14 @@
-"""Every objective against its formula in probabilities, and losses in chunks against losses of whole matrices of logits."""
+"""Every objective against its formula in probabilities."""
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 from hydra.utils import instantiate
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
 from specresearch.training import objectives
 from specresearch.training.objectives import (
@@ -21,12 +17,10 @@ from specresearch.training.objectives import (
     ForwardKL,
     JensenShannon,
     KLTVHybrid,
-    LossSums,
     NegLogAcceptance,
     Objective,
     ReverseKL,
     TotalVariation,
-    chunked_loss,
     places_of,
 )
 
@@ -245,145 +239,9 @@ class TestExtremeLogits:
         torch.testing.assert_close(loss, kind()(logits(1), logits(2), LABELS), rtol=1e-6, atol=1e-6)
 
 
-HIDDEN_TARGET, HIDDEN_DRAFT, ROWS = 5, 4, 10
-TARGET_IDS = torch.tensor([7, 0, 3, 5, 1])
-
-
-class Case:
-    """States and readouts of a target and a draft, with text of which some tokens cannot be drafted."""
-
-    def __init__(self, target_ids: Tensor | None, rows: int = ROWS, num_tokens: int = V) -> None:
-        self.target_ids = target_ids
-        self.target_head = nn.Linear(HIDDEN_TARGET, num_tokens).double()
-        self.draft_head = nn.Linear(HIDDEN_DRAFT, num_tokens if target_ids is None else len(target_ids)).double()
-        self.target_states = logits(5, rows, HIDDEN_TARGET).requires_grad_()
-        self.draft_states = logits(6, rows, HIDDEN_DRAFT).requires_grad_()
-        self.labels = torch.arange(rows) % num_tokens
-
-    @property
-    def leaves(self) -> list[Tensor]:
-        return [self.target_states, self.draft_states, *self.target_head.parameters(), *self.draft_head.parameters()]
-
-    def sums(self, objective: Objective, chunk_rows: int) -> LossSums:
-        readouts = (self.target_states, self.target_head, self.draft_states, self.draft_head)
-        return chunked_loss(objective, *readouts, self.labels, target_ids=self.target_ids, chunk_rows=chunk_rows)
-
-    def whole(self, objective: Objective) -> LossSums:
-        """Row by row in dense matrices of the whole vocabulary."""
-        target, draft = self.target_head(self.target_states), self.draft_head(self.draft_states)
-        p, q = (target / objective.temperature).softmax(-1), (draft / objective.temperature).softmax(-1)
-        if self.target_ids is None:
-            loss, guess = objective(target, draft, self.labels), draft.argmax(-1)
-        else:
-            ids = self.target_ids.tolist()
-            labels = torch.tensor([ids.index(label) if label in ids else -1 for label in self.labels.tolist()])
-            loss, guess = objective(target[:, ids], draft, labels), self.target_ids[draft.argmax(-1)]
-            q = torch.zeros_like(p).index_copy(1, self.target_ids, q)
-        agreeing = (target.argmax(-1) == guess).sum()
-        return LossSums(loss.sum(), torch.minimum(p, q).sum().detach(), agreeing)
-
-
-class TestChunks:
-    @pytest.mark.parametrize("target_ids", [None, TARGET_IDS], ids=["all tokens", "few tokens"])
-    @every_objective
-    def test_equal_the_whole(self, kind: Callable[..., Objective], target_ids: Tensor | None) -> None:
-        case, objective = Case(target_ids), kind(temperature=0.8)
-        whole = case.whole(objective)
-        wanted = gradients(whole.loss_sum, case.leaves)
-        for chunk_rows in (1, 3, ROWS, 100):
-            sums = case.sums(objective, chunk_rows)
-            for found, expected in zip(sums, whole, strict=True):
-                torch.testing.assert_close(found, expected)
-            assert not sums.acceptance_sum.requires_grad
-            for found, expected in zip(gradients(sums.loss_sum, case.leaves), wanted, strict=True):
-                torch.testing.assert_close(found, expected)
-        assert 0 < int(whole.num_agreeing) < ROWS
-
-    def test_a_target_that_is_not_trained_gets_no_gradient(self) -> None:
-        case = Case(TARGET_IDS)
-        case.target_states.requires_grad_(False)
-        case.target_head.requires_grad_(False)
-        case.sums(ForwardKL(), 4).loss_sum.backward()
-        assert case.target_head.weight.grad is None
-        assert case.target_states.grad is None
-        assert case.draft_states.grad is not None
-
-    def test_heads_that_end_in_the_targets_own_readout(self) -> None:
-        """As Medusa's do, trained together with the target."""
-        head, states = nn.Linear(4, V).double(), logits(3, ROWS, 4).requires_grad_()
-        leaves = [states, *head.parameters()]
-        labels = torch.arange(ROWS) % V
-        whole = CrossEntropy()(head(states), head(states.tanh()), labels).sum()
-        sums = chunked_loss(CrossEntropy(), states, head, states.tanh(), head, labels, chunk_rows=3)
-        for found, wanted in zip(gradients(sums.loss_sum, leaves), gradients(whole, leaves), strict=True):
-            torch.testing.assert_close(found, wanted)
-
-    def test_no_rows(self) -> None:
-        sums = Case(TARGET_IDS, rows=0).sums(ForwardKL(), 4)
-        sums.loss_sum.backward()
-        assert [float(x.detach()) for x in sums] == [0, 0, 0]
-
-    def test_without_gradients(self) -> None:
-        case = Case(None)
-        with torch.no_grad():
-            sums = case.sums(ReverseKL(), 4)
-        assert not sums.loss_sum.requires_grad
-        torch.testing.assert_close(sums.loss_sum, case.whole(ReverseKL()).loss_sum.detach())
-
-    def test_places_of_labels(self) -> None:
-        labels = torch.tensor([[0, 9], [1, 9], [2, 9], [5, 9], [7, 9], [8, 9], [-1, 9]])[:, 0]
-        assert places_of(labels, TARGET_IDS).tolist() == [1, 4, -1, 3, 0, -1, -1]
-
-
-class Watch(TorchDispatchMode):
-    """largest: elements of the largest tensor that any operation made. peak: the most elements alive at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = self.live = self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            if isinstance(made, Tensor):
-                storage = made.untyped_storage()
-                self.largest = max(self.largest, made.numel())
-                if storage._cdata not in self._known:
-                    self._known.add(storage._cdata)
-                    self.live += storage.nbytes() // made.itemsize
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize)
-        return out
-
-    def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size
-
-
-class TestMemory:
-    ROWS, TOKENS, CHUNK = 200, 128, 8
-
-    def watch(self, kind: Callable[..., Objective], chunk_rows: int, target_ids: Tensor | None = None) -> Watch:
-        case = Case(target_ids, self.ROWS, self.TOKENS)
-        with Watch() as watch:
-            case.sums(kind(), chunk_rows).loss_sum.backward()
-        assert case.draft_states.grad is not None
-        return watch
-
-    @every_objective
-    def test_logits_of_a_chunk_at_a_time(self, kind: Callable[..., Objective]) -> None:
-        for target_ids in (None, torch.arange(0, self.TOKENS, 3)):
-            watch = self.watch(kind, self.CHUNK, target_ids)
-            assert watch.largest == self.CHUNK * self.TOKENS
-            assert watch.peak < 22 * self.CHUNK * self.TOKENS < self.ROWS * self.TOKENS
-
-    def test_the_watch_sees_whole_logits_and_chunks_that_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.watch(ForwardKL, self.ROWS).largest == self.ROWS * self.TOKENS
-        monkeypatch.setattr(objectives, "checkpoint", lambda function, *args, use_reentrant: function(*args))
-        kept = self.watch(ForwardKL, self.CHUNK)
-        assert kept.largest == self.CHUNK * self.TOKENS
-        assert kept.peak > self.ROWS * self.TOKENS
+def test_places_of_labels() -> None:
+    labels = torch.tensor([[0, 9], [1, 9], [2, 9], [5, 9], [7, 9], [8, 9], [-1, 9]])[:, 0]
+    assert places_of(labels, torch.tensor([7, 0, 3, 5, 1])).tolist() == [1, 4, -1, 3, 0, -1, -1]
 
 
 def test_every_objective_has_a_file_that_says_its_defaults() -> None:
