@@ -185,7 +185,7 @@ class Proposal:
 class DraftKind:
     """What a proposer's drafts may be, declared so that an acceptance rule can refuse them before anything is decoded.
 
-    trees: they may branch.  sampled: they come with `draft_probs`.  scored: they come with `scores`, the drafter's own
+    trees: they may branch.  sampled: all come with `draft_probs`.  scored: all come with `scores`, the drafter's own
     probability of each node given its parent.
     """
 

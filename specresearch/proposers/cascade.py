@@ -42,7 +42,7 @@ class Cascade(Proposer):
             )
         self.kind = DraftKind(
             trees=any(kind.trees for kind in kinds),
-            sampled=bool(sampled),
+            sampled=len(sampled) == len(kinds),
             scored=all(kind.scored for kind in kinds),
         )
         self.num_draft_tokens = max(part.num_draft_tokens for part in proposers)

@@ -8,6 +8,7 @@ import torch
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.acceptance import Threshold
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch, RequestState
 from specresearch.metrics import StepRecord
@@ -292,6 +293,13 @@ class TestDeclared:
         assert mixed.max_nodes == 31
         scored = Cascade([Suffix(12, branch=False), Suffix(30, branch=False)])
         assert scored.kind == DraftKind(scored=True)
+
+    def test_probabilities_that_only_some_drafts_bring_are_not_promised(self) -> None:
+        """Threshold would meet n-gram's drafts and have nothing to compare."""
+        sampling = Stub(kind=DraftKind(sampled=True))
+        assert not Cascade([NGram(), sampling]).kind.sampled
+        assert Cascade([sampling, sampling]).kind.sampled
+        assert Threshold().refuses(Cascade([NGram(), sampling]).kind) is not None
 
     def test_one_proposer_is_no_cascade(self) -> None:
         with pytest.raises(ValueError, match="cascade of 1 proposers has no order"):

@@ -1,0 +1,60 @@
+"""Writes prompts for training drafters, in the ShareGPT format with published replies, from text that nobody measures on.
+
+python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import corpora
+from documents import Writer
+from transformers import AutoTokenizer
+
+from specresearch.data.templates import CODE, MATHS, SUMMARY, Template
+
+NUM_SUMMARIES, NUM_MATHS, NUM_FUNCTIONS = 900, 600, 400
+MAX_PROMPT_TOKENS = 300  # leaves room for the reply in examples of 448 tokens
+PASSAGE_TOKENS = range(140, MAX_PROMPT_TOKENS - 20)
+
+
+def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
+    """Kind, wording, question and published answer of every prompt."""
+    text = writer.text
+    for chat in text.chats:
+        for asked, answered in zip(chat[::2], chat[1::2], strict=True):
+            yield "chat", None, asked.text, answered.text
+    for question, answer in writer.random.sample(text.maths, NUM_MATHS):
+        yield "maths", MATHS, question, answer
+    for function in writer.random.sample(text.functions, NUM_FUNCTIONS):
+        yield "code", CODE, function.head, function.body
+    drawn = 0
+    while drawn < NUM_SUMMARIES:
+        passage = writer.passage(writer.random.choice(PASSAGE_TOKENS))
+        if passage is not None:
+            drawn += 1
+            yield "summary", SUMMARY, passage.text, passage.quote
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the text that the tiny pair was trained on")
+    parser.add_argument("--tokenizer", type=Path, default=Path("specresearch/zoo/tiny"))
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
+    writer = Writer(tokenizer, corpora.load(arguments.data, held_out=False), arguments.seed)
+    written = []
+    for number, (kind, template, question, answer) in enumerate(rows(writer)):
+        asked = question if template is None else template.chat.replace("{text}", question)
+        if len(writer.encode(asked)) <= MAX_PROMPT_TOKENS:
+            said = [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]
+            written.append({"id": f"{kind}-{number}", "conversations": said})
+    arguments.output.write_text(json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    print(f"{len(written)} prompts in {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
