@@ -21,12 +21,14 @@ class Request:
 
     num_draft_tokens: drafts for this request at every step, at most what the proposer makes, in place of the controller's
     number; 0 = decode it plainly, None = as the controller says.
+    category: its class in a mixed workload, for results.
     """
 
     prompt_ids: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     id: str = ""
     num_draft_tokens: int | None = None
+    category: str = ""
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
@@ -52,8 +54,10 @@ class TokenLogprob:
 class RequestState:
     """A request being decoded. The engine owns it; proposers read it.
 
+    slot: its place in the target's cache; -1 while it waits.
     tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
-    token_times: when each output token was delivered, seconds of `time.perf_counter`.
+    arrival_time, token_times: when it came, and when each output token was delivered, seconds of `time.perf_counter`.
+    is_prefilled: everything before the root is cached. queue_time: seconds before it first got a slot.
     finish_reason: eos, stop or length once it has finished. stop_at: characters of the output before a stop string.
     """
 
@@ -69,6 +73,9 @@ class RequestState:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
     prefill_time: float = 0.0
+    queue_time: float = 0.0
+    num_preemptions: int = 0
+    is_prefilled: bool = False
     num_prompt_tokens: int = field(init=False)
     max_new_tokens: int = field(init=False)
     end_ids: frozenset[int] = field(init=False)
@@ -95,6 +102,11 @@ class RequestState:
     @property
     def num_remaining(self) -> int:
         return self.max_new_tokens - self.num_generated
+
+    def stand_still(self, seconds: float) -> None:
+        """Time that was spent on something else than serving requests does not count."""
+        self.arrival_time += seconds
+        self.token_times = [moment + seconds for moment in self.token_times]
 
     def take(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
         """Append tokens up to the one that ends the output; returns how many were taken and sets `finish_reason`."""

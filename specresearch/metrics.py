@@ -1,6 +1,5 @@
 """What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +8,7 @@ import torch
 from specresearch.batch import Batch, Delivery, RequestState
 from specresearch.proposal import Proposal, upload
 from specresearch.shift_records import ShiftSums, StepShift, TokenShift, add_up
+from specresearch.step_times import StepTimes
 
 DEFINITIONS = {
     "num_drafts": "verify steps in which a request had at least one draft token",
@@ -31,6 +31,8 @@ DEFINITIONS = {
     "tpot": "(last token - first token) / (tokens - 1) of a request, seconds",
     "itl": "seconds between consecutive tokens as delivered; speculation delivers in bursts",
     "e2el": "seconds from a request's arrival to its last token",
+    "queue_time": "seconds from a request's arrival to when it first got a slot of the cache; part of ttft",
+    "num_preemptions": "times a request gave its slot up for lack of cache room; it is prefilled again, output so far included",
     "speedup": "baseline wall time / method wall time, same prompts, interleaved in one run",
     "decode_speedup": "speedup without the time spent on prefill",
     "ideal_speedup": "tau x t_forward(1) / (t_propose + t_forward(N)) from this run's own measured times",
@@ -38,61 +40,6 @@ DEFINITIONS = {
     "host_overhead": "1 - (propose + verify time) / decode wall time",
     "cost_ratio": "t_propose per draft token of the longest draft in the batch / t_forward(1)",
 }
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of one step. propose includes what the proposer learns afterwards; prefill comes before the step proper."""
-
-    propose: float
-    verify: float
-    accept: float
-    commit: float
-    total: float
-    prefill: float = 0.0
-
-    @property
-    def host(self) -> float:
-        """What no named part accounts for."""
-        return self.total - self.propose - self.verify - self.accept - self.commit
-
-
-class StepClock:
-    """Splits a step into named laps.
-
-    On CUDA a lap is a stretch of the GPU's own timeline, idling for the host included, so that `StepTimes.host` is near 0
-    there and a launch-bound pass shows as a long `verify`.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.is_cuda = device.type == "cuda"
-        self.laps: dict[str, float] = {}
-        self._marks: list[tuple[str, torch.cuda.Event]] = []
-        self.start = self._last = time.perf_counter()
-        if self.is_cuda:
-            self._mark("start")
-
-    def _mark(self, name: str) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        self._marks.append((name, event))
-
-    def lap(self, name: str) -> None:
-        """Everything since the last lap was spent on `name`."""
-        if self.is_cuda:
-            self._mark(name)
-            return
-        now = time.perf_counter()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
-        self._last = now
-
-    def stop(self, prefill: float = 0.0) -> StepTimes:
-        if self.is_cuda:
-            self._marks[-1][1].synchronize()
-            for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
-                self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
-        return StepTimes(**self.laps, total=time.perf_counter() - self.start, prefill=prefill)
 
 
 @dataclass(frozen=True)
@@ -104,7 +51,8 @@ class StepRecord:
     draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
     accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
     there were to choose from below the root and below every accepted draft. Both None for chains.
-    shift: where a lossy rule's is measured.
+    shift: where a lossy rule's is measured. start: when the step began, seconds of `time.perf_counter`.
+    num_waiting: requests without a slot. num_prefill_tokens: tokens of prompts cached since the last record.
     """
 
     request_ids: tuple[str, ...]
@@ -119,10 +67,20 @@ class StepRecord:
     accepted_ranks: tuple[tuple[int, ...], ...] | None = None
     num_children: tuple[tuple[int, ...], ...] | None = None
     shift: StepShift | None = None
+    start: float = 0.0
+    num_waiting: int = 0
+    num_prefill_tokens: int = 0
 
     @staticmethod
     def of(
-        batch: Batch, proposal: Proposal, delivery: Delivery, times: StepTimes, shift: StepShift | None = None
+        batch: Batch,
+        proposal: Proposal,
+        delivery: Delivery,
+        times: StepTimes,
+        shift: StepShift | None = None,
+        start: float = 0.0,
+        num_waiting: int = 0,
+        num_prefill_tokens: int = 0,
     ) -> "StepRecord":
         drafted = tuple(length - 1 for length in delivery.lengths)
         depth, ranks, num_children = drafted, None, None
@@ -144,6 +102,9 @@ class StepRecord:
             ranks,
             num_children,
             shift,
+            start,
+            num_waiting,
+            num_prefill_tokens,
         )
 
 
@@ -298,7 +259,7 @@ def _ratio(part: int | float, whole: int) -> float:
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One finished request. Times in seconds; see `DEFINITIONS`."""
+    """One finished request. Times in seconds; see `DEFINITIONS`. arrival_time: of `time.perf_counter`."""
 
     id: str
     num_prompt_tokens: int
@@ -309,6 +270,9 @@ class RequestRecord:
     e2el: float
     itl: tuple[float, ...]
     prefill_time: float
+    num_preemptions: int = 0
+    queue_time: float = 0.0
+    arrival_time: float = 0.0
 
     @staticmethod
     def of(state: RequestState, counts: Counts) -> "RequestRecord":
@@ -324,4 +288,7 @@ class RequestRecord:
             last - state.arrival_time,
             tuple(b - a for a, b in zip(state.token_times, state.token_times[1:], strict=False)),
             state.prefill_time,
+            state.num_preemptions,
+            state.queue_time,
+            state.arrival_time,
         )

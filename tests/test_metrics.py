@@ -3,8 +3,9 @@ import torch
 
 from specresearch import metrics
 from specresearch.batch import Batch, Delivery, Request, RequestState
-from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord, StepTimes
+from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.proposal import Proposal, Topology, Verdict
+from specresearch.step_times import StepTimes
 
 # drafted, depth, accepted, new: a chain of 3 twice, a step without drafts, a chain of 1, a tree of 6 nodes and depth 2
 STEPS = [(3, 3, 3, 4), (3, 3, 1, 2), (0, 0, 0, 1), (1, 1, 0, 1), (6, 2, 1, 2)]
@@ -99,12 +100,3 @@ def test_request_record_times() -> None:
     assert record.tpot == 0.5
     assert record.itl == (0.5, 0.0, 1.0)
     assert record.e2el == 2.0
-
-
-def test_clock_laps_add_up() -> None:
-    clock = StepClock(torch.device("cpu"))
-    for name in ("propose", "verify", "accept", "commit", "propose"):
-        clock.lap(name)
-    times = clock.stop(prefill=0.25)
-    assert times.prefill == 0.25
-    assert 0 <= times.host <= times.total

@@ -9,15 +9,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
-from specresearch.batch import Batch, Request, RequestState, TokenLogprob
+from specresearch.batch import Batch, Delivery, Request, RequestState, TokenLogprob
 from specresearch.controllers import Adaptive, Controller, Fixed
+from specresearch.engine.logprobs import record_logprobs
+from specresearch.engine.prefill import Prefill
 from specresearch.engine.scheduler import Scheduler
-from specresearch.metrics import Counts, RequestRecord, StepClock, StepRecord
-from specresearch.models.causal_lm import CausalLM
-from specresearch.proposal import Proposal, Verdict, upload
+from specresearch.engine.settings import SchedulerSettings
+from specresearch.metrics import Counts, RequestRecord, StepRecord
+from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
 from specresearch.shift_records import StepShift
+from specresearch.step_times import StepClock
+
+Watcher = Callable[[Batch, Proposal, ModelOutput, Delivery, StepRecord], None]
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Engine:
 
     max_batch_size: requests decoded together. seed: for requests that bring none of their own.
     on_step: called with the record of every step. measure_shift: records say how far a lossy rule moved the output.
+    scheduling: order of admission and limits. watch: sees what went through every step, in time that counts for no request.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class Engine:
         seed: int = 0,
         on_step: Callable[[StepRecord], None] | None = None,
         measure_shift: bool = False,
+        scheduling: SchedulerSettings | None = None,
+        watch: Watcher | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size={max_batch_size} must be at least 1")
@@ -60,10 +69,15 @@ class Engine:
         self.controller = controller or Fixed()
         if isinstance(self.controller, Adaptive) and self.proposer.num_draft_tokens:
             self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
-        self.on_step = on_step
+        self.on_step, self.watch = on_step, watch
         is_measured = measure_shift and not self.acceptance.lossless
         self._lossy = self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
-        self.scheduler = Scheduler(target, max_batch_size, seed)
+        max_nodes = self.proposer.max_nodes
+        num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
+        self.scheduler = Scheduler(
+            target, scheduling or SchedulerSettings(), max_batch_size, seed, max_nodes, num_probes
+        )
+        self.prefill = Prefill(target, self.proposer)
         target.allocate(max_batch_size, self.proposer.max_nodes)
         self.proposer.bind(target, target.cache.num_slots)
 
@@ -76,49 +90,73 @@ class Engine:
         """
         if isinstance(requests, str):
             raise ValueError("generate takes a list of prompts; put the one prompt into a list")
-        if self.scheduler.has_work:
+        if self.has_work:
             raise RuntimeError(
                 "this engine is still decoding the requests of another call; exhaust or close that iterator first"
             )
         try:
             for number, request in enumerate(requests):
-                self.scheduler.submit(self._as_request(request, sampling or SamplingParams(), str(number)))
-            while self.scheduler.has_work:
+                self.submit(self._as_request(request, sampling or SamplingParams(), str(number)))
+            while self.has_work:
                 self.step()
-                yield from self._outputs()
+                yield from self.finished()
         finally:
             self.abort()
 
+    def submit(self, request: Request, arrival_time: float | None = None) -> None:
+        """Queue a request; raises ValueError for one that can never be served.
+
+        arrival_time: seconds of `time.perf_counter`, by default now. It may lie in the past, and waiting counts from there.
+        """
+        self.scheduler.submit(request, arrival_time)
+
+    @property
+    def has_work(self) -> bool:
+        """Requests wait or run, or outputs have not been taken."""
+        return self.scheduler.has_work
+
+    def finished(self) -> Iterator[RequestOutput]:
+        """Take the outputs of the requests that have ended since the last call."""
+        ended, self.scheduler.finished = self.scheduler.finished, []
+        return (self._output(row, counts) for row, counts in ended)
+
     @torch.inference_mode()
-    def step(self) -> StepRecord:
-        """One round for every running request: at least one token each."""
-        prefill_time = self._prefill(self.scheduler.admit())
+    def step(self) -> StepRecord | None:
+        """One round: at least one token for every request whose prompt is in. None: there was no such request yet."""
+        start = time.perf_counter()
+        plan = self.scheduler.plan()
+        self._forget(plan.freed)
+        self.prefill.feed(plan.chunks)
+        batch = Batch(self.scheduler.decoding, self.target.device, self.target.vocab_size, self._decode)
+        if not batch.rows:
+            return None
         clock = StepClock(self.target.device)
-        batch = Batch(self.scheduler.running, self.target.device, self.target.vocab_size, self._decode)
         proposal = self._trim(self.proposer.propose(batch, self._budget(batch)))
         clock.lap("propose")
         output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)
         clock.lap("verify")
         verdict = self.acceptance(proposal, output.logits, batch.sampling)
         delivery = batch.append(proposal, verdict)
-        self._record_logprobs(batch, proposal, output.logits, delivery.verdict, delivery.num_new)
+        record_logprobs(batch, output.logits, delivery)
         clock.lap("accept")
         self.target.commit(batch.slots, delivery.verdict)
         clock.lap("commit")
         self.proposer.observe(batch, proposal, output, delivery.verdict)
         clock.lap("propose")
-        times = clock.stop(prefill_time)
+        prefill_time, num_prefill_tokens = self.prefill.take()
+        times = clock.stop(prefill_time, self.scheduler.take_seconds())
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
-        record = StepRecord.of(batch, proposal, delivery, times, shift)
+        num_waiting = len(self.scheduler.waiting)
+        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_prefill_tokens)
         self._account(batch, record)
+        self._show(batch, proposal, output, delivery, record)
+        self._forget(self.scheduler.retire())
         return record
 
     def abort(self) -> None:
         """Drop every request that has not finished, queued or running."""
-        self.scheduler.waiting.clear()
-        for row in self.scheduler.running:
-            row.finish_reason = row.finish_reason or "aborted"
-        self._retire()
+        self._forget(self.scheduler.abort())
+        self.prefill.take()
 
     def _check_rule(self) -> None:
         kind, rule = self.proposer.kind, self.acceptance
@@ -144,54 +182,17 @@ class Engine:
         return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _budget(self, batch: Batch) -> list[int]:
-        """What the request asks for, or else the controller, within what the proposer can do and the request has room for."""
+        """What the request asks for, or else the controller, within what the proposer can do and the request has room for, as far
+        as the scheduler grants it."""
         most, trees = self.proposer.num_draft_tokens, self.proposer.kind.trees
         own = [row.request.num_draft_tokens for row in batch.rows]
         asked = [n if o is None else o for n, o in zip(self.controller.budget(batch), own, strict=True)]
+        wanted = [most if want is None else min(want, most) for want in asked]
         limits = [most if trees and room else room for room in batch.room]
-        return [min(most if want is None else want, most, limit) for want, limit in zip(asked, limits, strict=True)]
+        return self.scheduler.grant(wanted, limits)
 
     def _trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
-
-    def _prefill(self, admitted: list[RequestState]) -> float:
-        """Cache all of each new prompt but its last token, which is the root of the first step. Returns seconds."""
-        if not admitted:
-            return 0.0
-        begin = time.perf_counter()
-        prompts = [row.tokens[:-1] for row in admitted]
-        slots = [row.slot for row in admitted]
-        layers = self.proposer.hidden_layers
-        output = self.target.extend(slots, prompts, want_logits=False, hidden_layers=layers) if any(prompts) else None
-        self.proposer.start(admitted, output)
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        seconds = time.perf_counter() - begin
-        for row in admitted:
-            row.prefill_time = seconds
-        return seconds
-
-    def _record_logprobs(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        logits: Float[Tensor, "B N V"],
-        verdict: Verdict,
-        num_new: Sequence[int],
-    ) -> None:
-        """log p of the delivered tokens: token i was predicted by node i of the accepted path."""
-        for b, row in enumerate(batch.rows):
-            num_top = row.request.sampling.logprobs
-            if num_top is None:
-                continue
-            nodes = verdict.path[b, : num_new[b]].to(logits.device, non_blocking=True)
-            tokens = upload(row.tokens[-num_new[b] :], logits.device)[:, None]
-            log_probs = logits[b, nodes].float().log_softmax(-1)
-            values, ids = log_probs.topk(num_top)
-            table = torch.cat([log_probs.gather(1, tokens), values, ids.double()], dim=1).tolist()  # sync
-            for own, *rest in table:
-                top = zip(map(int, rest[num_top:]), rest[:num_top], strict=True)
-                row.logprobs.append(TokenLogprob(own, tuple(top)))
 
     def _shift(
         self,
@@ -206,11 +207,22 @@ class Engine:
             return None
         begin = time.perf_counter()
         rows = shift_of_tokens(self._lossy, proposal, logits, verdict, batch.sampling, num_new)
-        seconds = time.perf_counter() - begin
-        for row in batch.rows:
-            row.arrival_time += seconds
-            row.token_times = [moment + seconds for moment in row.token_times]
-        return StepShift(rows, seconds)
+        return StepShift(rows, self._stand_still(begin))
+
+    def _show(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+    ) -> None:
+        if self.watch is not None:
+            begin = time.perf_counter()
+            self.watch(batch, proposal, output, delivery, record)
+            self._stand_still(begin)
+
+    def _stand_still(self, since: float) -> float:
+        """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
+        seconds = time.perf_counter() - since
+        for row in self.scheduler.unfinished:
+            row.stand_still(seconds)
+        return seconds
 
     def _account(self, batch: Batch, record: StepRecord) -> None:
         for b, row in enumerate(batch.rows):
@@ -226,15 +238,12 @@ class Engine:
         if self.on_step is not None:
             self.on_step(record)
 
-    def _retire(self) -> list[tuple[RequestState, Counts]]:
-        finished = self.scheduler.retire()
-        if finished:
-            self.proposer.finish([row.slot for row, _ in finished])
-        return finished
+    def _forget(self, slots: Sequence[int]) -> None:
+        if slots:
+            self.proposer.finish(slots)
 
-    def _outputs(self) -> Iterator[RequestOutput]:
-        for row, counts in self._retire():
-            assert row.finish_reason is not None
-            text = self._decode(row.output_ids)[: row.stop_at]
-            record = RequestRecord.of(row, counts)
-            yield RequestOutput(row.id, tuple(row.output_ids), text, row.finish_reason, tuple(row.logprobs), record)
+    def _output(self, row: RequestState, counts: Counts) -> RequestOutput:
+        assert row.finish_reason is not None
+        text = self._decode(row.output_ids)[: row.stop_at]
+        record = RequestRecord.of(row, counts)
+        return RequestOutput(row.id, tuple(row.output_ids), text, row.finish_reason, tuple(row.logprobs), record)

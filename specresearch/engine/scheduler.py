@@ -1,80 +1,200 @@
-"""Which requests run: a queue, and a slot of the target's cache for each request that left it."""
+"""Which requests run: a queue, a slot of the target's cache for each that left it, and what a step may read."""
 
+import heapq
+import sys
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 
 from specresearch.batch import Request, RequestState
+from specresearch.engine.checks import check_request
+from specresearch.engine.prefill import Chunk
+from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
 from specresearch.models.causal_lm import CausalLM
 
+MIN_PREFILL_SHARE = 4  # a quarter of what the roots leave, however much is drafted
 
-@dataclass(eq=False)
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step begins with. freed: slots of requests that were preempted. chunks: what is read of which prompt."""
+
+    freed: list[int]
+    chunks: list[Chunk]
+
+
 class Scheduler:
-    """First come, first served. A slot freed by a finished request is taken at the next step."""
+    """Admits, preempts, and shares out what a step may read. All of it on the host, in time that grows with running requests.
 
-    target: CausalLM
-    max_batch_size: int
-    seed: int
-    waiting: deque[tuple[Request, int, float]] = field(default_factory=deque)
-    running: list[RequestState] = field(default_factory=list)
-    counts: dict[RequestState, Counts] = field(default_factory=dict)
-    num_submitted: int = 0
+    waiting: a heap; who was preempted comes first, then whom the policy ranks lowest. running: in order of admission.
+    max_nodes: the most nodes that the proposer makes for a row. num_probes: how many of these are no drafts.
+    """
 
-    def submit(self, request: Request) -> None:
-        """Queue a request. Raises ValueError when its prompt leaves no room for a single token."""
-        limit = self.target.max_len
-        if len(request.prompt_ids) >= limit:
+    def __init__(
+        self,
+        target: CausalLM,
+        settings: SchedulerSettings,
+        max_batch_size: int,
+        seed: int,
+        max_nodes: int = 1,
+        num_probes: int = 0,
+    ) -> None:
+        self.step_limit = settings.max_step_tokens or sys.maxsize
+        self.cache_limit = settings.max_cache_tokens or sys.maxsize
+        if self.step_limit <= max_batch_size:
             raise ValueError(
-                f"request {request.id!r} has a prompt of {len(request.prompt_ids)} tokens and max_len is {limit}; "
-                "shorten the prompt or raise target.max_len"
+                f"scheduler.max_step_tokens={settings.max_step_tokens} leaves no room for a prompt beside {max_batch_size} "
+                f"running requests; raise it above {max_batch_size}"
             )
-        vocab_size = self.target.vocab_size
-        strange = next((token for token in request.prompt_ids if not 0 <= token < vocab_size), None)
-        if strange is not None:
-            raise ValueError(
-                f"request {request.id!r} holds token id {strange}, outside this target's vocabulary of {vocab_size}; "
-                "tokenize the prompt with the target's own tokenizer"
-            )
-        sampling = request.sampling
-        if sampling.stop and self.target.tokenizer is None:
-            raise ValueError(
-                f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids"
-            )
-        if sampling.logprobs is not None and sampling.logprobs > vocab_size:
-            raise ValueError(
-                f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a vocabulary of {vocab_size}"
-            )
-        self.waiting.append((request, self.num_submitted, time.perf_counter()))
-        self.num_submitted += 1
-
-    def admit(self) -> list[RequestState]:
-        """Move requests from the queue to free slots; they still have to be prefilled."""
-        admitted = []
-        while self.waiting and len(self.running) + len(admitted) < self.max_batch_size:
-            slot = self.target.acquire()
-            if slot is None:
-                break
-            request, number, arrival = self.waiting.popleft()
-            seed = request.sampling.seed if request.sampling.seed is not None else self.seed + number
-            state = RequestState(request, slot, seed, self.target.eos_token_ids, self.target.max_len, arrival)
-            self.counts[state] = Counts()
-            admitted.append(state)
-        if not admitted and not self.running:
-            raise RuntimeError("every slot of the target is in use by another engine; finish its requests first")
-        if admitted:
-            self.running = sorted([*self.running, *admitted], key=lambda row: row.slot)
-        return admitted
-
-    def retire(self) -> list[tuple[RequestState, Counts]]:
-        """Take out the requests that have finished and free their slots."""
-        finished = [row for row in self.running if row.finish_reason]
-        if finished:
-            self.running = [row for row in self.running if not row.finish_reason]
-            for row in finished:
-                self.target.release(row.slot)
-        return [(row, self.counts.pop(row)) for row in finished]
+        self.target, self.settings, self.max_batch_size, self.seed = target, settings, max_batch_size, seed
+        self.num_probes = num_probes
+        self.waiting: list[tuple[bool, float, int, RequestState]] = []
+        self.running: list[RequestState] = []
+        self.finished: list[tuple[RequestState, Counts]] = []
+        self.counts: dict[RequestState, Counts] = {}
+        self.num_submitted = 0
+        self._ties = count()
+        self._asked = (max_nodes, max_nodes)  # nodes for a row, in the last two steps
+        self._num_prefill_tokens = 0
+        self._seconds = 0.0
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self.finished)
+
+    @property
+    def decoding(self) -> list[RequestState]:
+        """The requests whose prompts are in, by slot."""
+        return sorted((row for row in self.running if row.is_prefilled), key=lambda row: row.slot)
+
+    @property
+    def unfinished(self) -> Iterator[RequestState]:
+        """Everyone who waits or runs."""
+        yield from self.running
+        yield from (entry[-1] for entry in self.waiting)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self._seconds += time.perf_counter() - begin
+
+    def take_seconds(self) -> float:
+        """Seconds spent in here since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def submit(self, request: Request, arrival_time: float | None = None) -> None:
+        """Queue a request. Raises ValueError for one that can never be served."""
+        arrival = time.perf_counter() if arrival_time is None else arrival_time
+        with self._timed():
+            seed = self.seed + self.num_submitted if request.sampling.seed is None else request.sampling.seed
+            row = RequestState(request, -1, seed, self.target.eos_token_ids, self.target.max_len, arrival)
+            check_request(row, self.target, self.settings.max_cache_tokens)
+            heapq.heappush(self.waiting, (True, self.settings.policy.rank(row), next(self._ties), row))
+            self.num_submitted += 1
+
+    def plan(self) -> Plan:
+        """Who leaves, who enters, and what is read of which prompt."""
+        with self._timed():
+            freed = self._preempt()
+            num_decoding = sum(row.is_prefilled for row in self.running)
+            least = max((self.step_limit - num_decoding) // MIN_PREFILL_SHARE, 1)
+            left = max(self.step_limit - num_decoding * self._reserved, least)
+            readers, chunks = self._readers(may_admit=not freed), []
+            while left > 0 and (row := next(readers, None)):
+                unread = len(row.tokens) - self.target.lengths[row.slot]
+                chunks.append(Chunk(row, min(unread, left), unread <= left))
+                left -= unread - 1 + self._reserved
+            self._num_prefill_tokens = sum(chunk.num_cached for chunk in chunks)
+            if self.waiting and not self.running:
+                raise RuntimeError("every slot of the target is in use by another engine; finish its requests first")
+            return Plan(freed, chunks)
+
+    @property
+    def _reserved(self) -> int:
+        """Nodes kept free for each row: what was asked in both of the last two steps, so that one long draft preempts nobody."""
+        return min(self._asked)
+
+    def _held(self, row: RequestState) -> int:
+        return len(row.tokens) - 1 + self._reserved
+
+    def _preempt(self) -> list[int]:
+        """Send away those admitted last until the step fits; one always stays."""
+        freed = []
+        while len(self.running) > 1 and sum(map(self._held, self.running)) > self.cache_limit:
+            row = self.running.pop()
+            self.target.release(row.slot)
+            freed.append(row.slot)
+            row.slot, row.is_prefilled = -1, False
+            row.num_preemptions += 1
+            heapq.heappush(self.waiting, (False, row.arrival_time, next(self._ties), row))
+        return freed
+
+    def _readers(self, *, may_admit: bool) -> Iterator[RequestState]:
+        """Whose prompts are not in yet, those that run before those that wait; who is admitted is so when it is asked for."""
+        yield from [row for row in self.running if not row.is_prefilled]
+        if may_admit:
+            yield from iter(self._admit, None)
+
+    def _admit(self) -> RequestState | None:
+        """The first in the queue, in a slot; None when there is none, or no room for it."""
+        if not self.waiting or len(self.running) >= self.max_batch_size:
+            return None
+        row = self.waiting[0][-1]
+        if self.running and sum(map(self._held, [*self.running, row])) > self.cache_limit:
+            return None
+        slot = self.target.acquire()
+        if slot is None:
+            return None
+        heapq.heappop(self.waiting)
+        row.slot = slot
+        if row.num_preemptions == 0:
+            row.queue_time = time.perf_counter() - row.arrival_time
+        self.counts.setdefault(row, Counts())
+        self.running.append(row)
+        return row
+
+    def grant(self, wanted: Sequence[int], limits: Sequence[int]) -> list[int]:
+        """How much of what is wanted each row may draft: within its limit, and all of them within the step and the cache."""
+        with self._timed():
+            num_probes = self.num_probes if any(wanted) else 0
+            self._asked = (self._asked[1], max(wanted) + num_probes + 1)
+            in_step = self.step_limit - self._num_prefill_tokens - len(wanted)
+            in_cache = self.cache_limit - sum(len(row.tokens) for row in self.running)
+            room = min(in_step, in_cache) - num_probes * len(wanted)
+            return _level([min(want, limit) for want, limit in zip(wanted, limits, strict=True)], room)
+
+    def retire(self) -> list[int]:
+        """Move the requests that have finished to `finished`; returns their slots, which are free again."""
+        with self._timed():
+            ended = [row for row in self.running if row.finish_reason]
+            for row in ended:
+                self.running.remove(row)
+                self.target.release(row.slot)
+                self.finished.append((row, self.counts.pop(row)))
+            return [row.slot for row in ended]
+
+    def abort(self) -> list[int]:
+        """Drop everything; returns the slots that are free again."""
+        for row in self.running:
+            row.finish_reason = "aborted"
+        slots = self.retire()
+        for dropped in (self.waiting, self.finished, self.counts):
+            dropped.clear()
+        return slots
+
+
+def _level(wanted: list[int], room: int) -> list[int]:
+    """What is wanted, cut at the one height at which it fits."""
+    left = max(room, 0)
+    if sum(wanted) <= left:
+        return wanted
+    for num_rows, want in zip(range(len(wanted), 0, -1), sorted(wanted), strict=True):
+        if want * num_rows > left:
+            return [min(want, left // num_rows) for want in wanted]
+        left -= want
+    raise AssertionError("it fits")

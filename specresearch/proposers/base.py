@@ -45,8 +45,8 @@ class Proposer(ABC):
         """Called once, before anything is decoded: allocate state, and refuse a target that does not fit."""
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        """Requests were admitted. output: hidden states of prompt[:-1], right-padded; None when every prompt has
-        one token."""
+        """Requests were admitted, for the first time or after a preemption. output: hidden states of `row.tokens[:-1]`,
+        right-padded; None when every row has one token."""
 
     @abstractmethod
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
@@ -56,7 +56,7 @@ class Proposer(ABC):
         """What became of the drafts. The verdict lies on the host; `batch` already holds the new tokens."""
 
     def finish(self, slots: Sequence[int]) -> None:
-        """Requests left, or were interrupted before `start`: free their state."""
+        """Requests left, were preempted (and will be started anew), or were interrupted before `start`: free their state."""
 
     def reset(self) -> None:
         """Forget what was learnt from requests that have left; a measurement calls it before every repeat."""

@@ -107,7 +107,7 @@ class Suffix(Proposer):
         for slot in slots:
             self._own.pop(slot, None)
             row = self._rows.pop(slot, None)
-            if row is not None and self.use_global:
+            if row is not None and row.finish_reason and self.use_global:
                 self._remember(row.output_ids)
 
     def _remember(self, output: Sequence[int]) -> None:

@@ -10,7 +10,8 @@ from jaxtyping import config
 
 from specresearch.batch import Batch, Request, RequestState
 from specresearch.controllers import Controller
-from specresearch.metrics import StepRecord, StepTimes
+from specresearch.metrics import StepRecord
+from specresearch.step_times import StepTimes
 
 
 @contextmanager

@@ -26,8 +26,9 @@ from specresearch.controllers import (
     Goodput,
     Heuristic,
 )
-from specresearch.metrics import StepRecord, StepTimes
+from specresearch.metrics import StepRecord
 from specresearch.proposers import DraftModel, NGram, Proposer, Suffix, TokenRecycling
+from specresearch.step_times import StepTimes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
 

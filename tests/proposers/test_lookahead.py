@@ -92,7 +92,7 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
     proposer = Lookahead(window_size=3, ngram_size=4, num_ngrams=4)
     engine = Engine(target, proposer, max_batch_size=2)
     for prompt in PROMPTS[:2]:
-        engine.scheduler.submit(Request(prompt, SamplingParams(max_new_tokens=40)))
+        engine.submit(Request(prompt, SamplingParams(max_new_tokens=40)))
     engine.step()
     for _ in range(4):
         rows = engine.scheduler.running

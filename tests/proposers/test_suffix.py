@@ -84,10 +84,13 @@ def test_kinds() -> None:
 
 
 class TestGlobal:
-    def finished(self, proposer: Suffix, prompt: Sequence[int], output: Sequence[int]) -> None:
+    def finished(
+        self, proposer: Suffix, prompt: Sequence[int], output: Sequence[int], reason: str | None = "length"
+    ) -> None:
         row = state(prompt, 0)
         proposer.start([row], None)
         row.tokens += output
+        row.finish_reason = reason
         proposer.finish([0])
 
     def drafts(self, proposer: Suffix, prompt: Sequence[int]) -> list[int]:
@@ -104,6 +107,11 @@ class TestGlobal:
         assert self.drafts(proposer, [5, 6]) == ([7, 8] if use_global else [])
         assert self.drafts(proposer, [1, 2]) == []
         proposer.reset()
+        assert self.drafts(proposer, [5, 6]) == []
+
+    def test_a_preempted_request_is_remembered_once_it_has_ended(self) -> None:
+        proposer = Suffix(use_global=True)
+        self.finished(proposer, [1], [5, 6, 7], reason=None)
         assert self.drafts(proposer, [5, 6]) == []
 
     def test_the_more_probable_draft_is_taken(self) -> None:

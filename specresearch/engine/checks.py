@@ -1,0 +1,35 @@
+"""Requests that can never be served are refused when they come, not in the middle of a run."""
+
+from specresearch.batch import RequestState
+from specresearch.models.causal_lm import CausalLM
+
+
+def check_request(row: RequestState, target: CausalLM, max_cache_tokens: int | None) -> None:
+    """Raises ValueError for what this target cannot decode, and for more tokens than the cache may ever hold."""
+    request, limit = row.request, target.max_len
+    if row.num_prompt_tokens >= limit:
+        raise ValueError(
+            f"request {request.id!r} has a prompt of {row.num_prompt_tokens} tokens and max_len is {limit}; "
+            "shorten the prompt or raise target.max_len"
+        )
+    vocab_size = target.vocab_size
+    strange = next((token for token in (min(row.tokens), max(row.tokens)) if not 0 <= token < vocab_size), None)
+    if strange is not None:
+        raise ValueError(
+            f"request {request.id!r} holds token id {strange}, outside this target's vocabulary of {vocab_size}; "
+            "tokenize the prompt with the target's own tokenizer"
+        )
+    sampling = request.sampling
+    if sampling.stop and target.tokenizer is None:
+        raise ValueError(f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids")
+    if sampling.logprobs is not None and sampling.logprobs > vocab_size:
+        raise ValueError(
+            f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a vocabulary of {vocab_size}"
+        )
+    longest = row.num_prompt_tokens + row.max_new_tokens - 1  # the last token of an output is never cached
+    if max_cache_tokens is not None and longest > max_cache_tokens:
+        raise ValueError(
+            f"request {request.id!r} may need {longest} cached tokens ({row.num_prompt_tokens} of the prompt, "
+            f"max_new_tokens={row.max_new_tokens}) and scheduler.max_cache_tokens is {max_cache_tokens}; shorten the prompt, "
+            "lower max_new_tokens or raise scheduler.max_cache_tokens"
+        )

@@ -1,0 +1,89 @@
+"""Prompts are read into the target's cache, piece by piece."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from specresearch.batch import RequestState
+from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.proposers import Proposer
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next `num_tokens` tokens of a request to be read. The root is one of them, though verification reads it: a chunk
+    that ends there is the last, and its request decodes in the same step.
+    """
+
+    row: RequestState
+    num_tokens: int
+    is_last: bool
+
+    @property
+    def num_cached(self) -> int:
+        return self.num_tokens - self.is_last
+
+
+class Prefill:
+    """Caches all of a request's tokens but the last, and tells the proposer once they all are.
+
+    seconds, num_tokens: what it took since `take`.
+    """
+
+    def __init__(self, target: CausalLM, proposer: Proposer) -> None:
+        self.target, self.proposer = target, proposer
+        self.seconds, self.num_tokens = 0.0, 0
+        self._hidden: dict[int, list[tuple[Tensor, ...]]] = {}  # by slot, for each chunk: [n, H] of every layer
+
+    def feed(self, chunks: Sequence[Chunk]) -> None:
+        """One pass over all chunks."""
+        if not chunks:
+            return
+        begin = time.perf_counter()
+        self._read(chunks)
+        ending = [chunk.row for chunk in chunks if chunk.is_last]
+        if ending:
+            self.proposer.start(ending, self._output(ending))
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        seconds = time.perf_counter() - begin
+        for chunk in chunks:
+            chunk.row.prefill_time += seconds
+            chunk.row.is_prefilled = chunk.is_last
+        self.seconds += seconds
+        self.num_tokens += sum(chunk.num_cached for chunk in chunks)
+
+    def _read(self, chunks: Sequence[Chunk]) -> None:
+        slots = [chunk.row.slot for chunk in chunks]
+        known = [self.target.lengths[slot] for slot in slots]
+        tokens = [c.row.tokens[begin : begin + c.num_cached] for c, begin in zip(chunks, known, strict=True)]
+        self._hidden |= {slot: [] for slot, begin in zip(slots, known, strict=True) if begin == 0}
+        if not any(tokens):
+            return
+        layers = self.proposer.hidden_layers
+        output = self.target.extend(slots, tokens, want_logits=False, hidden_layers=layers)
+        for b, (slot, new) in enumerate(zip(slots, tokens, strict=True)):
+            self._hidden[slot].append(tuple(layer[b, : len(new)] for layer in output.hidden))
+
+    def _output(self, rows: Sequence[RequestState]) -> ModelOutput | None:
+        """Hidden states of everything that was read of these requests, right-padded; None where nothing was."""
+        parts = [self._hidden.pop(row.slot) for row in rows]
+        if not any(len(row.tokens) > 1 for row in rows):
+            return None
+        nothing = [layer[:0] for layer in next(chunks[0] for chunks in parts if chunks)]
+        hidden = tuple(
+            pad_sequence([torch.cat([empty, *(chunk[k] for chunk in chunks)]) for chunks in parts], batch_first=True)
+            for k, empty in enumerate(nothing)
+        )
+        logits = torch.empty((len(rows), 0, self.target.vocab_size), dtype=self.target.dtype, device=self.target.device)
+        return ModelOutput(logits, hidden)
+
+    def take(self) -> tuple[float, int]:
+        """Seconds and tokens since the last call."""
+        taken = self.seconds, self.num_tokens
+        self.seconds, self.num_tokens = 0.0, 0
+        return taken

@@ -1,0 +1,67 @@
+"""Where the time of a step goes."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step. propose includes what the proposer learns afterwards.
+
+    prefill and schedule are not in `total`: what was spent since the last record on reading prompts, and on deciding who runs
+    and how much of a prompt is read.
+    """
+
+    propose: float
+    verify: float
+    accept: float
+    commit: float
+    total: float
+    prefill: float = 0.0
+    schedule: float = 0.0
+
+    @property
+    def host(self) -> float:
+        """What no named part accounts for."""
+        return self.total - self.propose - self.verify - self.accept - self.commit
+
+
+class StepClock:
+    """Splits a step into named laps.
+
+    On CUDA a lap is a stretch of the GPU's own timeline, idling for the host included, so that `StepTimes.host` is near 0
+    there and a launch-bound pass shows as a long `verify`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_cuda = device.type == "cuda"
+        self.laps: dict[str, float] = {}
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
+        self.start = self._last = time.perf_counter()
+        if self.is_cuda:
+            self._mark("start")
+
+    def _mark(self, name: str) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        self._marks.append((name, event))
+
+    def lap(self, name: str) -> None:
+        """Everything since the last lap was spent on `name`."""
+        if self.is_cuda:
+            self._mark(name)
+            return
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def stop(self, prefill: float = 0.0, schedule: float = 0.0) -> StepTimes:
+        if self.is_cuda:
+            self._marks[-1][1].synchronize()
+            for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
+                self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
+        total = time.perf_counter() - self.start
+        return StepTimes(**self.laps, total=total, prefill=prefill, schedule=schedule)

@@ -1,0 +1,309 @@
+"""Limits of steps and of the cache, preemption, and the interface for requests that come one by one."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+from scenarios import ALL, PROPOSERS, SAMPLED, SAMPLED_CASES, decode, plain, requests, shared_target, tokens_of
+
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.batch import Batch, Delivery
+from specresearch.controllers import Goodput
+from specresearch.engine import FirstCome, SchedulerSettings, ShortestPrompt
+from specresearch.engine.scheduler import Scheduler
+from specresearch.metrics import StepRecord
+from specresearch.models.causal_lm import ModelOutput
+from specresearch.proposal import Proposal
+from specresearch.proposers import DraftModel, NGram
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+
+
+class Meter:
+    """What each call of `Engine.step` really reads, and how many columns are held when it verifies."""
+
+    def __init__(self, target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.target, self.read = target, 0
+        self.tokens: list[int] = []
+        self.columns: list[int] = []
+        extend = target.extend
+
+        def counted(slots, tokens, **settings):
+            self.read += sum(map(len, tokens))
+            return extend(slots, tokens, **settings)
+
+        monkeypatch.setattr(target, "extend", counted)
+
+    def watch(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+    ) -> None:
+        nodes = proposal.lengths.sum() + (0 if proposal.probe is None else proposal.probe.sum() * len(batch))
+        self.read += int(nodes)
+        reading = [row for row in self.engine.scheduler.running if row not in batch.rows]
+        self.columns.append(sum(record.context) + int(nodes) + sum(self.target.lengths[r.slot] for r in reading))
+
+    def run(self, engine: Engine, **sampling: Any) -> dict[str, tuple[int, ...]]:
+        self.engine = engine
+        outputs = {}
+        for request in requests(**sampling):
+            engine.submit(request)
+        try:
+            while engine.has_work:
+                self.read = 0
+                engine.step()
+                self.tokens.append(self.read)
+                outputs |= {output.id: output for output in engine.finished()}
+        finally:
+            engine.abort()
+        return tokens_of(outputs)
+
+
+@pytest.fixture
+def meter(target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> Meter:
+    return Meter(target, monkeypatch)
+
+
+class TestStepLimit:
+    @pytest.mark.parametrize(("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)])
+    def test_no_step_reads_more(self, target: CausalLM, meter: Meter, name: str, limit: int) -> None:
+        settings = SchedulerSettings(max_step_tokens=limit)
+        engine = Engine(target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch)
+        meter.run(engine)
+        assert limit - 1 <= max(meter.tokens) <= limit
+
+    def test_drafts_leave_a_share_to_prompts_that_are_being_read(self, target: CausalLM) -> None:
+        """Three requests that would draft 14 tokens each leave the fourth a quarter of what their roots leave."""
+        steps: list[StepRecord] = []
+        settings = SchedulerSettings(max_step_tokens=31)
+        engine = Engine(target, NGram(14, 1, 1), max_batch_size=4, scheduling=settings, on_step=steps.append)
+        for number in range(3):
+            engine.submit(Request([1, 1], SamplingParams(max_new_tokens=40), str(number)))
+        for _ in range(3):
+            engine.step()
+        engine.submit(Request([1] * 30, SamplingParams(max_new_tokens=1), "late"))
+        engine.step()
+        assert steps[-1].num_prefill_tokens == (31 - 3) // 4
+        engine.abort()
+
+    def test_it_must_leave_room_for_a_prompt(self, target: CausalLM) -> None:
+        with pytest.raises(
+            ValueError, match=r"max_step_tokens=4 leaves no room for a prompt beside 4 .* raise it above 4"
+        ):
+            Engine(target, max_batch_size=4, scheduling=SchedulerSettings(max_step_tokens=4))
+
+
+class TestCacheLimit:
+    @pytest.mark.parametrize(("name", "limit"), [*((name, 70) for name in ALL), ("lookahead", 56), ("suffix", 110)])
+    def test_it_is_never_exceeded_and_the_greedy_output_stays(
+        self, target: CausalLM, meter: Meter, name: str, limit: int
+    ) -> None:
+        settings = SchedulerSettings(max_cache_tokens=limit)
+        engine = Engine(target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch)
+        assert meter.run(engine) == plain()
+        assert max(meter.columns) <= limit
+
+    @pytest.mark.parametrize(("name", "sampling"), SAMPLED_CASES)
+    def test_preemption_changes_no_sampled_output(self, target: CausalLM, name: str, sampling: dict[str, Any]) -> None:
+        free = decode(Engine(target, PROPOSERS[name](), max_batch_size=4), **sampling)
+        settings = SchedulerSettings(max_cache_tokens=60)
+        tight = decode(Engine(target, PROPOSERS[name](), max_batch_size=4, scheduling=settings), **sampling)
+        assert tokens_of(tight) == tokens_of(free)
+        assert sum(output.record.num_preemptions for output in tight.values()) >= 2
+        for id, output in tight.items():
+            assert output.record.num_prompt_tokens == free[id].record.num_prompt_tokens
+            assert output.record.counts.num_generated_tokens == len(output.token_ids)
+
+    def test_negative_control_a_proposer_that_is_not_started_again(
+        self, target: CausalLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A draft LM that keeps the keys and values of whoever had the slot before drafts something else."""
+        free = decode(Engine(target, PROPOSERS["draft_model"](), max_batch_size=4), **SAMPLED)
+        proposer = PROPOSERS["draft_model"]()
+        assert isinstance(proposer, DraftModel)
+        start = proposer.start
+
+        def only_new(rows, output):
+            start([row for row in rows if not row.num_preemptions], output)
+            for row in rows:
+                proposer.draft.lengths[row.slot] = len(row.tokens) - 1
+
+        monkeypatch.setattr(proposer, "start", only_new)
+        settings = SchedulerSettings(max_cache_tokens=60)
+        tight = decode(Engine(target, proposer, max_batch_size=4, scheduling=settings), **SAMPLED)
+        assert tokens_of(tight) != tokens_of(free)
+
+    def test_the_last_admitted_goes_and_is_the_next_to_come_back(self, target: CausalLM) -> None:
+        steps: list[StepRecord] = []
+        settings = SchedulerSettings(max_cache_tokens=40)
+        engine = Engine(target, max_batch_size=3, scheduling=settings, on_step=steps.append)
+        sampling = SamplingParams(max_new_tokens=10)
+        outputs = {o.id: o.record for o in engine.generate([[1] * 9, [2] * 9, [3] * 9, [4] * 9], sampling)}
+        assert [outputs[id].num_preemptions for id in "0123"] == [0, 0, 1, 0]
+        company = ["".join(step.request_ids) for step in steps]
+        assert company == ["012"] * 5 + ["01"] * 5 + ["23"] * 5 + ["3"] * 5
+
+    def test_alone_a_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
+        settings = SchedulerSettings(max_cache_tokens=29)
+        engine = Engine(target, NGram(10, 1, 1), max_batch_size=2, scheduling=settings, watch=meter.watch)
+        meter.engine = engine
+        (output,) = engine.generate([[1, 2] * 5], SamplingParams(max_new_tokens=20))
+        assert len(output.token_ids) == 20
+        assert max(meter.columns) <= 29
+
+    def test_a_request_that_can_never_fit_is_refused(self, target: CausalLM) -> None:
+        engine = Engine(target, scheduling=SchedulerSettings(max_cache_tokens=28))
+        with pytest.raises(
+            ValueError, match=r"'a' may need 29 cached tokens \(10 of the prompt, max_new_tokens=20\).* 28;"
+        ):
+            engine.submit(Request([1] * 10, SamplingParams(max_new_tokens=20), "a"))
+        assert not engine.has_work
+        engine.submit(Request([1] * 9, SamplingParams(max_new_tokens=20), "b"))
+        engine.abort()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
+    """Random limits, policies and arrivals in between; nothing hangs, and greedy output stays."""
+    draw, target = random.Random(seed), shared_target()
+    batch_size = draw.choice([1, 2, 5])
+    settings = SchedulerSettings(
+        draw.choice([FirstCome(), ShortestPrompt(1e4)]), draw.randint(batch_size + 1, 40), draw.randint(55, 120)
+    )
+    name = draw.choice(list(ALL))
+    engine = Engine(target, ALL[name](), max_batch_size=batch_size, scheduling=settings)
+    coming, outputs, num_idle = requests(), {}, 0
+    while coming or engine.has_work:
+        if coming and draw.random() < 0.4:
+            engine.submit(coming.pop(0))
+        num_idle = 0 if engine.step() else num_idle + 1
+        assert num_idle < 60
+        outputs |= {output.id: output for output in engine.finished()}
+    assert tokens_of(outputs) == plain()
+    assert not engine.scheduler.counts
+    assert sorted(target._free) == list(range(target.cache.num_slots))
+
+
+def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
+    """Room is kept for what was asked in two steps running; a controller that measures a length asks once."""
+    target.allocate(2)
+    scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, 0, max_nodes=11)
+    for number in range(2):
+        scheduler.submit(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number)))
+    for asked in (0, 0):
+        for chunk in scheduler.plan().chunks:
+            chunk.row.is_prefilled = True
+        scheduler.grant([asked] * len(scheduler.decoding), [10] * len(scheduler.decoding))
+    for chunk in scheduler.plan().chunks:
+        chunk.row.is_prefilled = True
+    assert len(scheduler.decoding) == 2
+    assert sum(scheduler.grant([20, 20], [20, 20])) <= 20
+    assert scheduler.plan().freed == []
+    scheduler.grant([20, 20], [20, 20])
+    assert len(scheduler.plan().freed) == 1
+    scheduler.abort()
+
+
+class TestInterface:
+    def test_requests_that_come_in_the_middle(self, target: CausalLM) -> None:
+        expected = tokens_of(decode(Engine(target, NGram(3), max_batch_size=2), **SAMPLED))
+        engine, coming, outputs = Engine(target, NGram(3), max_batch_size=2), requests(**SAMPLED), {}
+        assert not engine.has_work
+        assert engine.step() is None
+        while coming or engine.has_work:
+            if coming:
+                engine.submit(coming.pop(0))
+            engine.step()
+            outputs |= {output.id: output for output in engine.finished()}
+        assert tokens_of(outputs) == expected
+        assert list(engine.finished()) == []
+
+    def test_outputs_wait_until_they_are_taken(self, target: CausalLM) -> None:
+        engine = Engine(target, max_batch_size=2)
+        for number in range(3):
+            engine.submit(Request([1, 2], SamplingParams(max_new_tokens=1), str(number)))
+        engine.step()
+        engine.step()
+        assert engine.has_work
+        assert engine.step() is None
+        assert [output.id for output in engine.finished()] == ["0", "1", "2"]
+        assert not engine.has_work
+
+    def test_generate_and_submit_do_not_mix(self, target: CausalLM) -> None:
+        engine = Engine(target)
+        engine.submit(Request([1]))
+        with pytest.raises(RuntimeError, match="still decoding"):
+            list(engine.generate([[1]]))
+        engine.abort()
+
+    def test_waiting_counts_from_the_arrival(self, target: CausalLM) -> None:
+        engine = Engine(target)
+        arrival = time.perf_counter() - 5
+        engine.submit(Request([1, 2], SamplingParams(max_new_tokens=2), category="chat"), arrival)
+        while engine.has_work:
+            engine.step()
+            records = [output.record for output in engine.finished()]
+        assert records[0].arrival_time == arrival
+        assert 5 < records[0].queue_time < records[0].ttft < 6
+
+    def test_what_watches_costs_the_requests_no_time(self, target: CausalLM) -> None:
+        seen: list[StepRecord] = []
+
+        def watch(
+            batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        ) -> None:
+            assert output.logits.shape[:2] == proposal.token_ids.shape
+            assert delivery.num_new == record.num_new_tokens
+            assert record.request_ids == tuple(row.id for row in batch.rows)
+            seen.append(record)
+            time.sleep(0.05)
+
+        engine = Engine(target, NGram(3), max_batch_size=1, watch=watch)
+        for number in range(2):
+            engine.submit(Request([1, 2, 1, 2], SamplingParams(max_new_tokens=6), str(number)))
+        records = []
+        while engine.has_work:
+            assert engine.step() is (seen[-1] if seen else None)
+            records += [output.record for output in engine.finished()]
+        first = sum("0" in step.request_ids for step in seen)
+        assert first >= 2
+        assert all(record.e2el < 0.05 * first for record in records)
+
+    def test_records_tell_who_waits_and_what_was_read(self, target: CausalLM) -> None:
+        steps: list[StepRecord] = []
+        settings = SchedulerSettings(max_step_tokens=16)
+        outputs = decode(Engine(target, NGram(3), max_batch_size=2, scheduling=settings, on_step=steps.append))
+        assert sum(step.num_prefill_tokens for step in steps) == sum(
+            output.record.num_prompt_tokens - 1 for output in outputs.values()
+        )
+        assert steps[0].num_waiting > steps[-1].num_waiting == 0
+        assert all(step.times.schedule > 0 for step in steps)
+        assert [step.start for step in steps] == sorted(step.start for step in steps)
+
+    def test_controllers_keep_what_they_know_of_a_preempted_request(self, target: CausalLM) -> None:
+        controller = Goodput(3, probe_every=4)
+        settings = SchedulerSettings(max_step_tokens=20, max_cache_tokens=80)
+        engine = Engine(target, PROPOSERS["draft_model"](), None, controller, max_batch_size=4, scheduling=settings)
+        assert tokens_of(decode(engine)) == plain()
+
+
+@pytest.mark.parametrize("name", ["max_step_tokens", "max_cache_tokens"])
+@pytest.mark.parametrize("value", [0, -3, True])
+def test_limits_are_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"):
+        SchedulerSettings(**{name: value})
+
+
+def test_the_scheduler_takes_little_of_a_step(target: CausalLM) -> None:
+    """Even on a model this small, and with a long queue."""
+    steps: list[StepRecord] = []
+    settings = SchedulerSettings(max_step_tokens=256, max_cache_tokens=1500)
+    engine = Engine(target, NGram(3), max_batch_size=32, scheduling=settings, on_step=steps.append)
+    for _ in range(500):
+        engine.submit(Request([1, 2, 3] * 5, SamplingParams(max_new_tokens=30)))
+    for _ in range(12):
+        engine.step()
+    engine.abort()
+    full = [step.times for step in steps[2:] if len(step.request_ids) == 32]
+    assert len(full) > 4
+    assert sorted(times.schedule / (times.total + times.schedule) for times in full)[len(full) // 2] < 0.03
