@@ -38,7 +38,9 @@ def check_keys(cfg: DictConfig, config_name: str, *optional: str) -> None:
     Known are the keys and groups of conf/<config_name>.yaml, and `optional`.
     """
     own = OmegaConf.load(conf_dir() / f"{config_name}.yaml")
-    groups = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
+    groups = {
+        str(key).removeprefix("optional ") for entry in own.defaults if isinstance(entry, DictConfig) for key in entry
+    }
     known = {str(key) for key in {*own, *groups, *optional} - {"defaults", "hydra"}}
     strange = sorted(str(key) for key in cfg if key not in known)
     if strange:

@@ -1,6 +1,7 @@
 """`python -m specresearch.distill +proposer=draft_model objective=forward_kl`: train a drafter towards its target."""
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -26,6 +27,9 @@ from specresearch.trackers import NoTracker, Tracker
 from specresearch.training.corpus import Corpus, Mix
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
+from specresearch.training.examples import Examples
+from specresearch.training.feature_cache import FeatureCache
+from specresearch.training.joint import BACKBONE
 from specresearch.training.memory import MemoryForecast, peak_bytes
 from specresearch.training.students import Student
 from specresearch.training.trainer import (
@@ -35,6 +39,8 @@ from specresearch.training.trainer import (
     check_writers,
     last_checkpoint,
 )
+
+logger = logging.getLogger(__name__)
 
 TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
@@ -51,7 +57,7 @@ def main() -> None:
 
 def distill(cfg: DictConfig) -> None:
     """One training run, into Hydra's output folder."""
-    check_keys(cfg, "distill", "proposer", "student", "draft", "draft_device")
+    check_keys(cfg, "distill", "proposer", "draft", "draft_device", "heads")
     choices = HydraConfig.get().runtime.choices
     method, student = choices.get("proposer"), choices.get("student")
     if method not in TRAINABLE:
@@ -126,7 +132,13 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     objective = instantiate(cfg.objective)
     corpus: Corpus = instantiate(cfg.corpus, _convert_="all")
     check_writers(corpus.draft > 0, NUM_PROCESSES)
+    if cfg.cache is not None:
+        check_cache(cfg.cache, corpus, config["student"])
     dataset = instantiate(cfg.dataset, _convert_="all")
+    if dataset.source.kind == "sample" and corpus.text < 1:
+        logger.warning(
+            "training on the sample, which specresearch.run measures on as well; name other rows by dataset.path="
+        )
     target = instantiate(cfg.target, _convert_="all")
     proposer: Proposer = instantiate(cfg.proposer, _convert_="all")
     draft = proposer.draft if isinstance(proposer, DraftModel) else None
@@ -137,7 +149,7 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
         return corpus.mix(target, dataset, folder, draft=draft, examples_per_step=per_step)
 
     examples = (mix()[i] for i in range(VOCABULARY_EXAMPLES))
-    student: Student = instantiate(cfg.student, _partial_=True)(proposer, target, examples)
+    student: Student = instantiate(cfg.student, _partial_=True, _convert_="all")(proposer, target, examples)
     distillation = Distillation(student, target, objective, precision=settings.precision)
     forecast = MemoryForecast.of(distillation).check(target.device)
     texts = corpus.heldout(target, dataset, folder, num_rows=cfg.evaluation.num_texts)
@@ -148,17 +160,30 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
         **{key: value for key, value in config["evaluation"].items() if key != "num_texts"},
     )
     provenance = {
-        **describe(target, dataset, settings.seed),
+        **describe(target, [dataset], settings.seed),
         **describe_process(("-m", "specresearch.distill"), target.device),
         "num_processes": NUM_PROCESSES,
         "method": choices["proposer"],
         "objective": choices["objective"],
         "corpus": {"name": choices["corpus"], "fingerprint": mix().fingerprint},
+        "student": {key: value for key, value in config["student"].items() if key != "_target_"},
         "steps": settings.steps,
+        "decodes_with": "the target" if student.verifier is None else BACKBONE,
     }
+    features = None
+    if cfg.cache is not None:
+        examples, place = Examples(mix().first(settings.steps * per_step)), Path(cfg.cache).expanduser()
+        features = FeatureCache(target, distillation.layers, examples, place, batch_size=settings.batch_size)
     history = History(folder / METRICS, tracker)
     trainer = DistillTrainer(
-        distillation, mix(), settings, folder, log=history, evaluation=evaluation, shows_progress=cfg.progress
+        distillation,
+        mix(),
+        settings,
+        folder,
+        log=history,
+        evaluation=evaluation,
+        features=features,
+        shows_progress=cfg.progress,
     )
     checkpoint = last_checkpoint(folder) if cfg.resume else None
     if PROCESS == 0:
@@ -169,15 +194,32 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     try:
         trainer.run(checkpoint)
         if PROCESS == 0:
-            place = Path(cfg.output) if cfg.output else folder / "student"
+            place = Path(cfg.output) if cfg.output else _from_here(folder) / "student"
             with distillation.as_decoded():
                 student.save(str(place), provenance | {"figures": history.last})
             results = {"first": history.first, "last": history.last, "provenance": provenance}
             replace_text(folder / RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
             files += [folder / RESULTS, *sorted(path for path in place.iterdir() if path.is_file())]
-            print_report(history, place, peak_bytes(target.device))
+            print_report(history, place, peak_bytes(target.device), None if student.verifier is None else target.name)
     finally:
         tracker.finish(history.last, files)
+
+
+def check_cache(place: str, corpus: Corpus, student: Mapping[str, Any]) -> None:
+    """Raises ValueError where the states that a student reads cannot be computed before it learns."""
+    if corpus.draft:
+        raise ValueError(
+            f"text of the student (corpus.draft={corpus.draft}) is written while it learns, so cache={place} cannot hold it; "
+            "set corpus.draft=0, or cache=null"
+        )
+    if student.get("joint") is not None:
+        raise ValueError(
+            f"with student.joint the states change while training, so cache={place} cannot hold them; set cache=null"
+        )
+
+
+def _from_here(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 class History:
@@ -218,7 +260,8 @@ def resume_command(folder: Path) -> str:
     return shlex.join(["python", "-m", "specresearch.distill", *kept, f"{key}={place}", "resume=true"])
 
 
-def print_report(history: History, place: Path, peak: int) -> None:
+def print_report(history: History, place: Path, peak: int, former_target: str | None) -> None:
+    """former_target: the name of the target, where training has made another of it."""
     table = Table("held-out prompts", "before", "after")
     for key, value in history.last.items():
         before = history.first.get(key)
@@ -226,6 +269,11 @@ def print_report(history: History, place: Path, peak: int) -> None:
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"peak memory {peak / 1e9:.2f} GB; the trained drafter is in {place}")
+    if former_target is not None:
+        console.print(
+            f"it belongs to a target of its own, with which all of this was decoded and whose outputs are no longer those of "
+            f"{former_target}: use it with target=local target.model={place / BACKBONE}, whose own plain decoding is its baseline"
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The command, as it is typed: drafters that are trained, saved, loaded back and resumed, and what is refused."""
 
+import errno
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from specresearch.metrics import StepRecord
 from specresearch.models.head_writing import read_provenance, save_medusa_heads
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
+from specresearch.training import feature_cache
 from specresearch.training.trainer import DistillTrainer
 
 offline = test_wandb.offline
@@ -32,6 +34,14 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed file .*distill.log:ResourceWarning", "ignore:the target is .* times the draft:UserWarning"
 )
 STEPS = 4
+RECIPES: dict[str, list[str]] = {
+    "draft_model": [],
+    "draft_model, adapters": ["student.lora={rank:4,dropout:0.1}"],
+    "medusa": [],
+    "medusa, joint": ["student.joint={warmup:0.25,backbone_learning_rate:0.003}"],
+    "eagle": [],
+    "eagle3": [],
+}
 PROPOSERS: dict[str, Any] = {"draft_model": DraftModel, "medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
 
 
@@ -148,13 +158,13 @@ def tokens_per_step(target: CausalLM, proposer: Proposer, prompts: list[list[int
     return sum(len(output.token_ids) for output in outputs) / sum(len(record.request_ids) for record in records)
 
 
-@pytest.mark.parametrize("method", PROPOSERS)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
-    command: Run, models: Path, tmp_path: Path, method: str
+    command: Run, models: Path, tmp_path: Path, recipe: str
 ) -> None:
-    outcome = command(
-        f"+proposer={method}", "hydra.run.dir=out", "train.learning_rate=0.01", "evaluation.num_prompts=4"
-    )
+    method, is_joint = recipe.split(",")[0], recipe == "medusa, joint"
+    own = [f"+proposer={method}", "hydra.run.dir=out", "train.learning_rate=0.01", "evaluation.num_prompts=4"]
+    outcome = command(*own, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
     assert "the trained drafter is in" in outcome.out
     assert "{'" not in outcome.out  # the library's own lines
@@ -170,12 +180,78 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
     assert all(row["tokens_per_second"] > 0 and row["peak_memory_gb"] > 0 for row in rows if "loss" in row)
 
-    target = CausalLM.from_pretrained(str(models / "target"), dtype="float64", device="cpu")
+    assert ("it belongs to a target of its own" in outcome.out) == is_joint
+    assert ("backbone/total_variation" in figures[-1]) == is_joint
+    place = Path("out", "student", "backbone") if is_joint else models / "target"
+    target = CausalLM.from_pretrained(str(place), dtype="float64", device="cpu")
     texts = pq.read_table(tmp_path / "corpus" / "heldout" / "shard-00000.parquet").to_pylist()[:4]
     prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
         found = tokens_per_step(target, drafter(method, folder), prompts, temperature)
         assert found == figures[-1][f"{name}/mean_acceptance_length"]
+
+
+def test_medusa_2_makes_another_target_and_leaves_the_old_one(command: Run, models: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (models / "target").iterdir()}
+    own = ["+proposer=medusa", "hydra.run.dir=out", "student.joint={warmup:0.25,lora:{rank:4}}"]
+    outcome = command(*own, "objective=cross_entropy", "train.learning_rate=0.01")
+    assert outcome.code == 0, outcome.err
+    assert "use it with target=local target.model=out/student/backbone" in outcome.out.replace("\n", "")
+    assert {path.name: path.read_bytes() for path in (models / "target").iterdir()} == before
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["provenance"]["decodes_with"] == "backbone"
+    assert results["provenance"]["target"]["model"] == str(models / "target")
+    assert results["provenance"]["student"]["joint"] == {"warmup": 0.25, "lora": {"rank": 4}}
+    assert results["first"]["backbone/total_variation"] < 1e-9
+    assert results["last"]["backbone/total_variation"] > 1e-6
+    heads = MedusaHeads.from_pretrained("out/student")
+    with pytest.warns(UserWarning, match="for out/student/backbone and the target is"):
+        heads.check_fit(CausalLM.from_pretrained(str(models / "target"), dtype="float64", device="cpu"))
+
+
+def test_features_on_disk_teach_the_same(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["+proposer=eagle3", "student.num_steps=2", "train.learning_rate=0.01"]
+    assert command(*own, "hydra.run.dir=whole").code == 0
+    save, calls = feature_cache.save_file, []
+
+    def fill_the_disk(tensors: dict[str, Any], file: Path) -> None:
+        calls.append(file)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(tensors, file)
+
+    own += ["cache=features", "hydra.run.dir=cached"]
+    monkeypatch.setattr(feature_cache, "SHARD_SIZE", 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(feature_cache, "save_file", fill_the_disk)
+        outcome = command(*own)
+    assert outcome.code == 2
+    assert "the disk of features is full: shard 1 was not written; 1 shards of" in outcome.err
+    outcome = command(*own)
+    assert outcome.code == 0, outcome.err
+    assert "GB to write to features" in outcome.err
+    assert "GB to write to features" not in command(*own[:-1], "hydra.run.dir=again").err
+    whole = curve(tmp_path / "whole")
+    for folder in ("cached", "again"):
+        for step, figures in curve(tmp_path / folder).items():
+            assert figures == pytest.approx(whole[step], rel=1e-6)
+
+
+def test_another_corpus_does_not_change_the_vocabulary_of_a_run(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
+    own = ["+proposer=eagle3", "student.draft_vocab_size=12", "student.num_steps=2", "corpus=text"]
+    texts = [f"corpus.text_files=[{tmp_path}/{name}.txt]" for name in ("text", "other")]
+    found = {}
+    runs = (("first", texts[0], []), ("other", texts[1], []), ("first", texts[1], ["resume=true", "force=true"]))
+    for folder, text, more in runs:
+        steps = f"train.steps={3 if more else 2}"
+        outcome = command(*own, text, steps, f"hydra.run.dir={folder}", *more)
+        assert outcome.code == 0, outcome.err
+        found[folder, bool(more)] = weights(tmp_path / folder)["t2d"]
+    assert torch.equal(found["first", True], found["first", False])
+    assert not torch.equal(found["first", True], found["other", False])
+    changed = ["student.draft_vocab_size=13", "train.steps=4", "resume=true", "force=true", "hydra.run.dir=first"]
+    assert "is of another drafter: it holds [12] for choice.target_ids" in command(*own, texts[0], *changed).err
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
@@ -282,6 +358,17 @@ def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp
         ("+proposer=medusa corpus=fixed", "nothing to predict is left of"),
         ("+proposer=medusa corpus.heldout_fraction=0.0", "falls to split=heldout at corpus.heldout_fraction"),
         ("+proposer=medusa corpus.target=0.5 corpus.draft=0.5", "which only a draft model can; set corpus.draft=0"),
+        (
+            "+proposer=eagle3 student.draft_vocab_size=9 corpus.target=0.5 corpus.draft=0.5",
+            "which only a draft model can",
+        ),
+        (
+            "+proposer=draft_model cache=features corpus.target=0.5 corpus.draft=0.5",
+            "set corpus.draft=0, or cache=null",
+        ),
+        ("+proposer=medusa student.joint={} cache=features", "with student.joint the states change"),
+        ("+proposer=draft_model student.lora={rank:0}", "lora.rank=0 must be at least 1"),
+        ("+proposer=draft_model student.lora={} student.from_scratch=true", "student.from_scratch=true forgets those"),
         ("+proposer=draft_model draft=$models/other", "tokenizers differ in 5 tokens"),
         ("+proposer=draft_model draft=''", "no model is named"),
         ("+proposer=draft_model target.compile=true", "set proposer.draft.compile=false"),
@@ -295,7 +382,10 @@ def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp
         ("+proposer=medusa output=$models", "is not empty; choose another folder"),
         ("+proposer=medusa resume=true", "add hydra.run.dir=<folder>"),
         ("+proposer=medusa resume=true hydra.run.dir=empty", "holds no run to resume"),
-        ("+proposer=medusa +nope=1", "unknown key 'nope'"),
+        (
+            "+proposer=medusa +nope=1",
+            "unknown key 'nope'; there are: cache, corpus, dataset, draft, draft_device, evaluation,",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(command: Run, models: Path, overrides: str, message: str) -> None:

@@ -1,27 +1,47 @@
 """Students from the proposer of the command line: its own weights to go on with, or new ones that fit the target."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
 from specresearch.training.examples import Example
+from specresearch.training.joint import Joint, JointMedusaStudent
+from specresearch.training.lora import Lora
 from specresearch.training.new_heads import forget_weights, most_frequent, new_eagle_head, new_medusa_heads
 from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent
 
+Settings = TypeVar("Settings")
+
 
 def draft_student(
-    proposer: Proposer, target: CausalLM, examples: Iterable[Example], *, from_scratch: bool = False, seed: int = 0
+    proposer: Proposer,
+    target: CausalLM,
+    examples: Iterable[Example],
+    *,
+    from_scratch: bool = False,
+    lora: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> DraftStudent:
-    """from_scratch: random weights in place of the draft's own. Raises ValueError for a draft that is compiled."""
+    """from_scratch: random weights in place of the draft's own. lora: settings of adapters to train in place of all weights.
+
+    Raises ValueError for a draft that is compiled, for adapters of random weights, and for unknown settings.
+    """
     assert isinstance(proposer, DraftModel)
     if proposer.draft.compiled:
         raise ValueError(
             "proposer.draft.compile=true: compiled passes keep the weights that they were made with; set "
             "proposer.draft.compile=false"
         )
-    student = DraftStudent(proposer.draft, target)
+    adapters = _read(Lora, lora, "student.lora")
+    if from_scratch and adapters is not None:
+        raise ValueError(
+            "student.lora trains little beside weights that stay, and student.from_scratch=true forgets those"
+        )
+    student = DraftStudent(proposer.draft, target, adapters, seed)
     if from_scratch:
         forget_weights(proposer.draft.model, seed)
     return student
@@ -35,15 +55,22 @@ def medusa_student(
     num_heads: int = 4,
     num_layers: int = 1,
     own_lm_head: bool = True,
+    joint: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> MedusaStudent:
-    """The last three say what new heads are made of, where the proposer names none."""
+    """num_heads, num_layers, own_lm_head: what new heads are made of, where the proposer names none. joint: settings of Medusa-2,
+    which trains the target with them; None: Medusa-1. seed: of random adapters. Raises ValueError for unknown settings."""
     assert isinstance(proposer, Medusa)
     if num_heads < 1 or num_layers < 1:
         raise ValueError(f"student.num_heads={num_heads}, student.num_layers={num_layers}: both must be at least 1")
     heads = proposer.head
     if isinstance(heads, str):
         heads = MedusaHeads.from_pretrained(heads, revision=proposer.revision)
-    return MedusaStudent(heads or new_medusa_heads(target, num_heads, num_layers, own_lm_head), target)
+    heads = heads or new_medusa_heads(target, num_heads, num_layers, own_lm_head)
+    if joint is None:
+        return MedusaStudent(heads, target)
+    lora = _read(Lora, joint.get("lora"), "student.joint.lora")
+    return JointMedusaStudent(heads, target, _read(Joint, {**joint, "lora": lora}, "student.joint") or Joint(), seed)
 
 
 def eagle_student(
@@ -75,6 +102,16 @@ def eagle_student(
         head.name = f"a new EAGLE-{proposer.version} head"
         model = EagleModel(head, target)
     return EagleStudent(model, num_steps, token_weight=token_weight, feature_weight=feature_weight)
+
+
+def _read(kind: type[Settings], values: Mapping[str, Any] | None, key: str) -> Settings | None:
+    if values is None:
+        return None
+    known = [field.name for field in fields(kind)]  # pyright: ignore[reportArgumentType]
+    strange = [name for name in values if name not in known]
+    if strange:
+        raise ValueError(f"{key} has no {strange[0]!r}; there are: {', '.join(known)}")
+    return kind(**values)
 
 
 def _check_vocabulary(draft_vocab_size: int, version: int, target: CausalLM) -> None:

@@ -9,7 +9,7 @@ from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.training.examples import Example
 from specresearch.training.generated import DraftGenerated, Generation, TargetGenerated
-from specresearch.training.sources import Draw, FixedText, Part, PlainText, Source, stable_hash
+from specresearch.training.sources import Draw, FixedText, Listed, Part, PlainText, Source, stable_hash
 
 PERIOD = 1000  # examples in which every source has its share exactly
 
@@ -18,13 +18,20 @@ class Mix:
     """Examples without end: `mix[position]` is a function of the seed and the position, with no memory of those before.
 
     sources: by name, each with the fraction of the examples that it gives, kept to a thousandth. round_size: examples after
-    which text of the student is decoded anew.
+    which text of the student is decoded anew. predict_prompts: all tokens of an example but the first are to be predicted.
     state: the position of the next example. It is all that has to be saved; a run that sets it goes on exactly. A torch loader
     with a sampler of positions does the same: `DataLoader(mix, sampler=range(begin, end), collate_fn=collate)`.
     Raises ValueError for fractions that are negative or do not add up to 1.
     """
 
-    def __init__(self, sources: Mapping[str, tuple[float, Source]], seed: int = 0, round_size: int = PERIOD) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[float, Source]],
+        seed: int = 0,
+        round_size: int = PERIOD,
+        *,
+        predict_prompts: bool = False,
+    ) -> None:
         fractions = {name: fraction for name, (fraction, _) in sources.items()}
         check_fractions(fractions)
         if round_size < 1:
@@ -33,6 +40,7 @@ class Mix:
         self.sources = {name: source for name, (_, source) in sources.items()}
         self.seed = seed
         self.round_size = round_size
+        self.predict_prompts = predict_prompts
         self.state = 0
         self._order = _spread({name: round(fraction * PERIOD) for name, fraction in fractions.items()})
         self._before = {name: [0] for name in sources}
@@ -50,7 +58,17 @@ class Mix:
         name = self._order[position % PERIOD]
         number, round = self._count(name, position), position // self.round_size
         first, last = (self._count(name, self.round_size * edge) for edge in (round, round + 1))
-        return self.sources[name].draw(Draw(number, stable_hash(self.seed, name), round, number - first, last - first))
+        draw = Draw(number, stable_hash(self.seed, name), round, number - first, last - first)
+        return self._asked(self.sources[name].draw(draw))
+
+    def _asked(self, example: Example) -> Example:
+        return example.predicted_whole() if self.predict_prompts else example
+
+    def first(self, num: int) -> Iterator[Example]:
+        """Every example among the first `num`, once; there must be none that the student writes while it learns."""
+        for name, source in self.sources.items():
+            assert isinstance(source, Listed)
+            yield from map(self._asked, source.first(self._count(name, num), stable_hash(self.seed, name)))
 
     def _count(self, name: str, position: int) -> int:
         """Examples of a source before a position."""
@@ -60,7 +78,7 @@ class Mix:
     @property
     def fingerprint(self) -> str:
         parts = [(name, self.fractions[name], source.fingerprint) for name, source in self.sources.items()]
-        return f"{stable_hash(self.seed, self.round_size, parts):016x}"
+        return f"{stable_hash(self.seed, self.round_size, self.predict_prompts, parts):016x}"
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:
@@ -93,7 +111,8 @@ class Corpus:
     fixed, text, target, draft: fractions of the examples that are published replies of the dataset, plain text, text of the
     target and text of the student itself. max_len: tokens of an example at most, or fewer where the target allows fewer.
     heldout_fraction: share of the rows that is never trained on. text_files: for `text`. refresh_every: optimiser steps after
-    which the student's text is decoded anew. folder: keeps the target's text; None keeps it with the run.
+    which the student's text is decoded anew. predict_prompts: learn from all tokens of an example, not from replies alone.
+    folder: keeps the target's text; None keeps it with the run.
     Raises ValueError for settings that contradict each other.
     """
 
@@ -106,6 +125,7 @@ class Corpus:
     seed: int = 0
     text_files: Sequence[str] = ()
     refresh_every: int = 100
+    predict_prompts: bool = False
     folder: str | None = None
     generation: Generation = field(default_factory=Generation)
 
@@ -161,7 +181,8 @@ class Corpus:
                 target, dataset, place, self.generation, max_len, part, proposer=proposer
             )
         shares = {name: (self._fractions[name], source) for name, source in sources.items()}
-        return Mix(shares, self.seed, self.refresh_every * examples_per_step)
+        round_size = self.refresh_every * examples_per_step
+        return Mix(shares, self.seed, round_size, predict_prompts=self.predict_prompts)
 
     def heldout(
         self,

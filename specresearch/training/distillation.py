@@ -1,6 +1,6 @@
 """The loss of a batch: a frozen target and a student over the same sequences, step by step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,11 +12,13 @@ from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.sampling import at_least_float32
 from specresearch.training.chunks import Guess, chunked_losses
+from specresearch.training.generated import free_cache
 from specresearch.training.objectives import CHUNK_ROWS, Objective
 from specresearch.training.students import Student
 
 CHUNK_ARRAYS = 12  # of a chunk's logits in float32, at the most
 CHUNK_BYTES = 1 << 30
+CHOICE = "choice."
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -45,48 +47,60 @@ class Distillation(nn.Module):
         self.student, self.target, self.objective = student, target, objective
         self.chunk_rows = chunk_rows or _chunk_rows(target)
         target.model.requires_grad_(False)
-        self.module = student.module.requires_grad_(True)
-        self._dtypes = [parameter.dtype for parameter in self.module.parameters()]
-        for parameter in self.module.parameters():
+        self.module = student.module.requires_grad_(False)
+        self.trained = student.trained
+        self._dtypes = [parameter.dtype for parameter in self.trained]
+        for parameter in self.trained:
+            parameter.requires_grad_(True)
             if parameter.dtype.itemsize < 4:
                 parameter.data = parameter.data.float()
-        self._sums: Float[Tensor, "K 4"] | None = None
+        self._sums: dict[str, Tensor] = {}
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """States of the target that the loss and the student read, each once, in the adapter's numbering."""
+        return tuple(dict.fromkeys((FINAL_NORM, *self.student.hidden_layers)))
 
     def forward(
         self,
         token_ids: Int[Tensor, "B T"],
         loss_mask: Bool[Tensor, "B T"],
         num_predicted: Tensor | int | None = None,
+        states: Sequence[Float[Tensor, "B T _"]] | None = None,
     ) -> Float[Tensor, ""]:
-        """num_predicted: tokens to be predicted in all batches of the optimiser step, over all devices; None: in this one."""
-        with torch.no_grad():
-            layers = (FINAL_NORM, *self.student.hidden_layers)
-            final, *hidden = self.target.forward_whole(token_ids, layers).hidden
+        """num_predicted: tokens to be predicted in all batches of the optimiser step, over all devices; None: in this one.
+        states: of the target at `layers`, where they are known already."""
+        if states is None:
+            with torch.no_grad():
+                states = self.target.forward_whole(token_ids, self.layers).hidden
+        known = dict(zip(self.layers, states, strict=True))
+        final, hidden = known[FINAL_NORM], [known[k] for k in self.student.hidden_layers]
 
         rows, ends = loss_mask.nonzero(as_tuple=True)  # sync
         with torch.autocast(token_ids.device.type, torch.bfloat16, enabled=self.autocasts):
-            guesses, distance = [], final.new_zeros((), dtype=torch.float32)
+            guesses, names, distance = [], [], final.new_zeros((), dtype=torch.float32)
             for step in self.student.steps(token_ids, hidden):
                 at = ends - step.shift - 1  # row t guesses token t + shift + 1
-                valid, columns = at >= 0, at.clamp(min=0)
+                valid, columns = at >= step.first_row, at.clamp(min=0)
                 weight = step.weight * self.student.token_weight
-                states = _at(step.states, rows, columns)
-                guesses.append(Guess(states, step.readout, valid, weight, step.target_ids))
+                guesses.append(Guess(_at(step.states, rows, columns), step.readout, valid, weight, step.target_ids))
+                names.append(step.name or f"step_{len(names)}")
                 if step.regression is not None and self.student.feature_weight:
                     predicted, truth = (at_least_float32(_at(side, rows, columns)) for side in step.regression)
                     apart = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
                     distance = distance + step.weight * apart.masked_fill(~valid, 0).sum()
-            trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+            learning = [parameter for parameter in self.trained if parameter.requires_grad]
             loss, sums = chunked_losses(
                 self.objective,
                 _at(final, rows, ends - 1),
                 self._target_logits,
                 token_ids[rows, ends],
                 guesses,
-                trained,
+                learning,
                 self.chunk_rows,
             )
-        self._sums = sums if self._sums is None else self._sums + sums
+        for name, row in zip(names, sums, strict=True):
+            self._sums[name] = row + self._sums.get(name, 0)
         count = len(ends) if num_predicted is None else num_predicted
         return (loss + self.student.feature_weight * distance) / count
 
@@ -95,26 +109,58 @@ class Distillation(nn.Module):
         with torch.autocast(states.device.type, enabled=False):
             return self.target.readout(states).to(states.device)
 
-    def take_sums(self) -> Float[Tensor, "K 4"]:
-        """Of each of the K drafting steps, over the rows since the last call: their loss, sum min(p, q) at the objective's
+    def take_sums(self) -> dict[str, Float[Tensor, "4"]]:
+        """Of each drafting step by its name, over the rows since the last call: their loss, sum min(p, q) at the objective's
         temperature, how many likeliest tokens agree with the target's, and how many rows."""
-        taken, self._sums = self._sums, None
-        return torch.zeros((0, 4), dtype=torch.float64) if taken is None else taken
+        taken, self._sums = self._sums, {}
+        return taken
 
     @contextmanager
     def as_decoded(self) -> Iterator[Student]:
-        """The student as it decodes: in the precision it was loaded in, and not in training mode."""
-        kept = [(parameter, parameter.data) for parameter in self.module.parameters()]
+        """The student as it decodes and as it is saved: in the precision it was loaded in, adapters merged, and not in training
+        mode. Caches that decoding fills are freed at the end."""
         was_training = self.module.training
         self.module.eval()
-        for (parameter, weights), dtype in zip(kept, self._dtypes, strict=True):
-            parameter.data = weights.to(dtype)
         try:
-            yield self.student
+            with self.student.plain():
+                kept = [(parameter, parameter.data) for parameter in self.trained]
+                for (parameter, weights), dtype in zip(kept, self._dtypes, strict=True):
+                    parameter.data = weights.to(dtype)
+                try:
+                    yield self.student
+                finally:
+                    for parameter, weights in kept:
+                        parameter.data = weights
         finally:
-            for parameter, weights in kept:
-                parameter.data = weights
+            for model in (self.target, *self.student.decoders):
+                free_cache(model)
             self.module.train(was_training)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: the trained parameters by name, in the precision they are trained in, and what was chosen
+        before."""
+        trained = set(map(id, self.trained))
+        weights = {name: weight for name, weight in self.module.named_parameters() if id(weight) in trained}
+        chosen = {f"{CHOICE}{name}": value for name, value in self.student.choices.items()}
+        return {name: value.detach().contiguous() for name, value in (weights | chosen).items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor], name: str) -> None:
+        """Go on with what `state` gave. Raises ValueError for that of another drafter, calling it `name`."""
+        own = self.state()
+        shapes = [{key: list(value.shape) for key, value in side.items()} for side in (own, state)]
+        for key in sorted(shapes[0].keys() | shapes[1].keys()):
+            expected, found = (side.get(key, "nothing") for side in shapes)
+            if expected != found:
+                raise ValueError(
+                    f"{name} is of another drafter: it holds {found} for {key}, and this one has {expected}; resume with the "
+                    "settings of that run, or start a new one"
+                )
+        for key, weight in self.module.named_parameters():
+            if key in own:
+                weight.copy_(state[key])
+        chosen = {key.removeprefix(CHOICE): value for key, value in state.items() if key.startswith(CHOICE)}
+        self.student.choose(chosen)
 
 
 def _autocasts(precision: str, target: CausalLM) -> bool:

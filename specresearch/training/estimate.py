@@ -71,7 +71,7 @@ def chances(
     for i, step in enumerate(steps):
         first = step.shift + 1
         rows = min(step.states.shape[1], num_tokens - first)
-        for begin in range(0, rows, ROWS_AT_ONCE):
+        for begin in range(step.first_row, rows, ROWS_AT_ONCE):
             end = min(begin + ROWS_AT_ONCE, rows)
             drafted = step.readout(step.states[0, begin:end])
             wanted = target.readout(final[0, begin + step.shift : end + step.shift])

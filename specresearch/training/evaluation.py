@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from specresearch.models import CausalLM
+from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.sampling import SamplingParams
 from specresearch.training.estimate import estimate
 from specresearch.training.examples import Example
@@ -58,26 +59,50 @@ class Evaluation:
         ]
 
     def __call__(self, student: Student) -> dict[str, Any]:
-        """`predicted/...` of the texts; `t<temperature>/...` of decoding: tokens per step as measured and as predicted, the
+        """A student that has changed the target decodes with what it has made of it: its `verifier` takes the target's place, and
+        `backbone/...` says how far that has moved from the target, along the texts.
+
+        `predicted/...` of the texts; `t<temperature>/...` of decoding: tokens per step as measured and as predicted, the
         largest deviation between the two in standard deviations, where chance decides at all, and the first output with a bar
         behind what each step delivered.
 
         A deviation that chance does not explain is logged as a warning with its likeliest cause.
         """
+        target = student.verifier or self.target
         with torch.no_grad():
-            expected = estimate(student, self.target, self.texts, self.num_draft_tokens, self.text_temperature)
+            expected = estimate(student, target, self.texts, self.num_draft_tokens, self.text_temperature)
         values: dict[str, Any] = {"predicted/mean_acceptance_length": expected.mean_acceptance_length}
         for i, kept in enumerate(expected.acceptance_by_position.tolist()):
             values[f"predicted/acceptance_at_{i + 1}"] = kept
+        if target is not self.target:
+            values |= self._moved(target)
         for sampling in self.samplings:
-            values |= self._decoded(student, sampling)
+            values |= self._decoded(student, target, sampling)
         return values
 
-    def _decoded(self, student: Student, sampling: SamplingParams) -> dict[str, Any]:
+    @torch.no_grad()
+    def _moved(self, backbone: CausalLM) -> dict[str, float]:
+        """Means over the tokens of all replies: total variation, and where the likeliest tokens agree."""
+        apart, agreeing = [], []
+        for prompt, output in self.texts:
+            token_ids = torch.tensor([[*prompt, *output]], device=self.target.device)
+            sides = [
+                model.readout(model.forward_whole(token_ids, (FINAL_NORM,)).hidden[0][0, len(prompt) - 1 : -1])
+                for model in (self.target, backbone)
+            ]
+            p, q = (side.double().softmax(-1) for side in sides)
+            apart.append((p - q).abs().sum(-1) / 2)
+            agreeing.append(p.argmax(-1) == q.argmax(-1))
+        return {
+            "backbone/total_variation": float(torch.cat(apart).mean()),
+            "backbone/greedy_agreement": float(torch.cat(agreeing).double().mean()),
+        }
+
+    def _decoded(self, student: Student, target: CausalLM, sampling: SamplingParams) -> dict[str, Any]:
         num_drafts, temperature = self.num_draft_tokens, sampling.temperature
         name = f"t{temperature:g}"
-        trials = decode(student, self.target, self.prompts, num_drafts, sampling, self.batch_size)
-        parity = compare(student, self.target, trials, num_drafts, temperature)
+        trials = decode(student, target, self.prompts, num_drafts, sampling, self.batch_size)
+        parity = compare(student, target, trials, num_drafts, temperature)
         values: dict[str, Any] = {
             f"{name}/mean_acceptance_length": parity.measured,
             f"{name}/predicted_mean_acceptance_length": parity.predicted.mean_acceptance_length,
@@ -87,7 +112,7 @@ class Evaluation:
             if np.isfinite(deviation):
                 values[f"{name}/deviation"] = deviation
             if not parity.holds:
-                cause = likely_cause(student, self.target, trials, num_drafts, temperature)
+                cause = likely_cause(student, target, trials, num_drafts, temperature)
                 logger.warning(
                     "at temperature %g decoding accepts %.3f tokens a step where %.3f were predicted, %.1f standard deviations "
                     "apart; %s",

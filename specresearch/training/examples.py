@@ -26,6 +26,10 @@ class Example:
         mask = [False] * len(prompt_ids) + [True] * len(output_ids)
         return cls([*prompt_ids, *output_ids], mask)
 
+    def predicted_whole(self) -> "Example":
+        """The same text, of which all but the first token is to be predicted."""
+        return Example(self.token_ids, [False] + [True] * (len(self.token_ids) - 1))
+
     @property
     def num_predicted(self) -> int:
         return sum(self.loss_mask)

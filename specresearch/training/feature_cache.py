@@ -21,11 +21,13 @@ from specresearch.training.generated import weights_digest
 from specresearch.training.progress import progress
 from specresearch.training.shards import ShardStore
 
+SHARD_SIZE = 64
+
 
 class FeatureCache:
     """Features of a set of examples, computed into `folder` on construction; those that are there are kept.
 
-    hidden_layers: as in `CausalLM.forward_whole`. batch_size: examples of a pass. shard_size: examples of a file.
+    hidden_layers: as in `CausalLM.forward_whole`. batch_size, shard_size: examples of a pass, and of a file.
     Prints beforehand how much it will write. Raises ValueError for a folder with features of something else, and OSError where
     the disk cannot hold them; what was written by then is kept and used next time.
     """
@@ -38,8 +40,9 @@ class FeatureCache:
         folder: Path,
         *,
         batch_size: int = 4,
-        shard_size: int = 64,
+        shard_size: int | None = None,
     ) -> None:
+        shard_size = shard_size or SHARD_SIZE
         self.target = target
         self.hidden_layers = tuple(hidden_layers)
         self.batch_size = batch_size

@@ -26,10 +26,10 @@ class MemoryForecast:
 
     @classmethod
     def of(cls, distillation: Distillation) -> "MemoryForecast":
-        trained = sum(weight.nbytes for weight in distillation.module.parameters())
-        frozen = sum(weight.nbytes for weight in distillation.target.model.parameters())
+        trained = sum(weight.nbytes for weight in distillation.trained)
+        there = {*distillation.module.parameters(), *distillation.target.model.parameters()}
         chunk = distillation.chunk_rows * distillation.target.vocab_size * 4
-        return cls(trained + frozen, trained, MOMENTS * trained, CHUNK_ARRAYS * chunk)
+        return cls(sum(weight.nbytes for weight in there), trained, MOMENTS * trained, CHUNK_ARRAYS * chunk)
 
     @property
     def to_come(self) -> int:

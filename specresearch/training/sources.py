@@ -117,6 +117,12 @@ class Listed(Source):
         epoch, place = divmod(draw.number, len(self.examples))
         return self.examples[shuffled(len(self.examples), draw.seed, epoch)[place]]
 
+    def first(self, num: int, seed: int) -> Iterator[Example]:
+        """Every example among the first `num` draws; all of them in their own order where these come round."""
+        if num >= len(self.examples):
+            return iter(self.examples)
+        return (self.examples[place] for place in shuffled(len(self.examples), seed, 0)[:num])
+
 
 class FixedText(Listed):
     """Published replies of a dataset: of chats, or a reference to a single prompt, with a loss on the replies only.

@@ -5,8 +5,10 @@ and estimates know no method: row t of a step guesses the token `shift` + 1 plac
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -21,8 +23,10 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.models.pairing import check_pair
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
+from specresearch.training.lora import Adapter, Lora
 
 FADE = 0.8
+ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class Step:
 
     states: what its readout turns into logits; row t guesses token t + shift + 1, beside the target's row t + shift.
     readout: logits over the target's vocabulary, or over `target_ids`. weight: of its loss. regression: states beside the
-    target's features that they should equal, row by row.
+    target's features that they should equal, row by row. first_row: the rows before it mean nothing, and carry no loss.
+    name: in figures, in place of its number.
     """
 
     states: Float[Tensor, "B P H"]
@@ -40,14 +45,18 @@ class Step:
     weight: float = 1.0
     target_ids: Int[Tensor, " D"] | None = None
     regression: tuple[Float[Tensor, "B Q H"], Float[Tensor, "B Q H"]] | None = None
+    first_row: int = 0
+    name: str | None = None
 
 
 class Student(ABC):
-    """module: what is trained. hidden_layers: states of the target it reads, in the adapter's numbering.
+    """module: holds what is trained. hidden_layers: states of the target it reads, in the adapter's numbering.
 
     samples: whether it draws its drafts where the request does; otherwise they are the likeliest tokens at every temperature.
     max_drafts: the longest chain it can draft. token_weight, feature_weight: of the objective, and of the smooth L1 distance
-    to the target's features where a step has such a regression.
+    to the target's features where a step has such a regression. in_stages: whether what learns depends on the stage of training.
+    verifier: the model that decodes with the drafts, where training changes the target itself; None: the target.
+    decoders: models of its own that decode. own_share: how much of their own learning rates `own_rates` have at this step.
     """
 
     method: str
@@ -57,6 +66,35 @@ class Student(ABC):
     max_drafts: int | None = None
     token_weight = 1.0
     feature_weight = 0.0
+    in_stages = False
+    verifier: CausalLM | None = None
+    decoders: tuple[CausalLM, ...] = ()
+    own_share = 1.0
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters of `module` that learn."""
+        return list(self.module.parameters())
+
+    @property
+    def own_rates(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Parameters with another learning rate than the rest."""
+        return []
+
+    @property
+    def choices(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold beside the parameters."""
+        return {}
+
+    def choose(self, choices: Mapping[str, Tensor]) -> None:
+        """Take over the `choices` of a checkpoint."""
+
+    def begin(self, done: float) -> None:
+        """An optimiser step begins. done: the share of the steps that lie behind."""
+
+    def plain(self) -> AbstractContextManager[None]:
+        """The models without adapters, as they will be saved."""
+        return nullcontext()
 
     @abstractmethod
     def steps(
@@ -74,14 +112,22 @@ class Student(ABC):
 
 
 class DraftStudent(Student):
-    """A draft LM; every step is the same."""
+    """A draft LM; every step is the same. lora: train adapters in place of all its weights, from random ones by `seed`."""
 
     method = "draft_model"
 
-    def __init__(self, draft: CausalLM, target: CausalLM) -> None:
+    def __init__(self, draft: CausalLM, target: CausalLM, lora: Lora | None = None, seed: int = 0) -> None:
         check_pair(target, draft)
         self.draft, self.vocab_size = draft, target.vocab_size
-        self.module = draft.model
+        self.adapter = None if lora is None else Adapter(draft.model, lora, seed)
+        self.module, self.decoders = draft.model, (draft,)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return super().trained if self.adapter is None else self.adapter.parameters
+
+    def plain(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.adapter is None else self.adapter.merged()
 
     def steps(
         self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
@@ -99,10 +145,18 @@ class DraftStudent(Student):
         return DraftModel(self.draft, num_draft_tokens)
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
-        self.draft.model.config.update(own_keys(self.method, provenance))
-        self.draft.model.save_pretrained(folder)
-        if self.draft.tokenizer is not None:
-            self.draft.tokenizer.save_pretrained(folder)
+        """An adapter is saved twice: in the weights, and beside them in a folder of its own."""
+        save_model(self.draft, folder, own_keys(self.method, provenance))
+        if self.adapter is not None:
+            self.adapter.save(Path(folder, ADAPTER))
+
+
+def save_model(model: CausalLM, folder: str | Path, keys: Mapping[str, Any]) -> None:
+    """Write what `CausalLM.from_pretrained` reads. keys: for its config."""
+    model.model.config.update(dict(keys))
+    model.model.save_pretrained(folder)
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
 
 
 class MedusaStudent(Student):
@@ -160,13 +214,22 @@ class EagleStudent(Student):
         self.module = model.head
         self.hidden_layers = model.captured_layers
 
+    @property
+    def choices(self) -> dict[str, Tensor]:
+        """The reduced vocabulary, which another corpus would choose otherwise."""
+        return {} if self.model.target_ids is None else {"target_ids": self.model.target_ids}
+
+    def choose(self, choices: Mapping[str, Tensor]) -> None:
+        if "target_ids" in choices:
+            self.model.target_ids = self.model.head.target_ids = choices["target_ids"].to(self.model.device)
+
     def steps(
         self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
     ) -> Iterator[Step]:
         outputs = self.model.unroll(token_ids, hidden, num_steps or self.num_steps)
         for i, out in enumerate(outputs):
             regression = (out, hidden[0][:, 1:]) if self.version == 1 else None
-            yield Step(out, self.model.readout, 1, FADE**i, self.model.target_ids, regression)
+            yield Step(out, self.model.readout, 1, FADE**i, self.model.target_ids, regression, first_row=i)
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         kind = Eagle if self.version == 1 else Eagle3

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -19,12 +20,14 @@ from specresearch.training.corpus import Mix
 from specresearch.training.distillation import PRECISIONS, Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.examples import Example, collate
+from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.generated import DraftGenerated
 from specresearch.training.memory import peak_bytes
 from specresearch.training.progress import progress
 
 WEIGHTS, STATE = "student.safetensors", "trainer_state.json"
 IGNORED = -100
+OWN_RATE = "own_rate"  # marks groups of the optimiser
 LONGEST_WAIT = 86_400  # seconds that processes wait for the one that evaluates
 COUNTS = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "save_every", "keep_checkpoints")
 Log = Callable[[int, Mapping[str, Any]], None]
@@ -70,8 +73,8 @@ class TrainSettings:
             if getattr(self, name) not in known:
                 raise ValueError(f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
 
-    def arguments(self, folder: Path, device: torch.device) -> TrainingArguments:
-        """Of the library's Trainer, on one device for each process."""
+    def arguments(self, folder: Path, device: torch.device, in_stages: bool = False) -> TrainingArguments:
+        """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time."""
         arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=self.steps,
@@ -90,7 +93,7 @@ class TrainSettings:
             disable_tqdm=True,
             logging_nan_inf_filter=False,
             average_tokens_across_devices=True,
-            ddp_find_unused_parameters=False,
+            ddp_find_unused_parameters=in_stages,
             ddp_timeout=LONGEST_WAIT,
         )
         ours, theirs = ((place.type, place.index or 0) for place in (device, arguments.device))
@@ -109,22 +112,27 @@ class _Schedule(Dataset[Example]):
     def __init__(self, mix: Mix, num_examples: int, distillation: Distillation) -> None:
         self.mix, self.num_examples, self.distillation = mix, num_examples, distillation
         self.is_written_on_the_way = any(isinstance(source, DraftGenerated) for source in mix.sources.values())
+        self._rounds: set[int] = set()  # of the examples drawn last
 
     def __len__(self) -> int:
         return self.num_examples
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[int, Example]]:
-        with self.distillation.as_decoded() if self.is_written_on_the_way else nullcontext():
+        before, self._rounds = self._rounds, {position // self.mix.round_size for position in positions}
+        writes = self.is_written_on_the_way and not self._rounds <= before
+        with self.distillation.as_decoded() if writes else nullcontext():
             return [(position, self.mix[position]) for position in positions]
 
 
-def _collate(drawn: Sequence[tuple[int, Example]]) -> dict[str, Any]:
+def _collate(drawn: Sequence[tuple[int, Example]], features: FeatureCache | None = None) -> dict[str, Any]:
     """labels: only counted, by the library, to weigh the batches of an optimiser step."""
     examples = [example for _, example in drawn]
     batch = collate(examples)
     labels = batch["token_ids"].masked_fill(~batch["loss_mask"], IGNORED)
     num_tokens = sum(len(example.token_ids) for example in examples)
-    return {**batch, "labels": labels, "positions": [place for place, _ in drawn], "num_tokens": num_tokens}
+    states = None if features is None else features(examples)
+    places = [place for place, _ in drawn]
+    return {**batch, "labels": labels, "positions": places, "num_tokens": num_tokens, "states": states}
 
 
 class DistillTrainer(Trainer):
@@ -135,6 +143,7 @@ class DistillTrainer(Trainer):
 
     log: called by the first process with the step and values, every `log_every` steps, at every checkpoint and at every
     evaluation. evaluation: of the student, before the first step, every `evaluate_every` steps and after the last; None: never.
+    features: the target's states at `distillation.layers` for all examples; None: computed at every step.
     shows_progress: with a bar, if stderr is a terminal.
 
     Raises ValueError for text of the student in several processes.
@@ -149,9 +158,10 @@ class DistillTrainer(Trainer):
         *,
         log: Log,
         evaluation: Evaluation | None = None,
+        features: FeatureCache | None = None,
         shows_progress: bool = False,
     ) -> None:
-        arguments = settings.arguments(folder, distillation.target.device)
+        arguments = settings.arguments(folder, distillation.target.device, distillation.student.in_stages)
         per_step = settings.batch_size * settings.accumulate * arguments.world_size
         schedule = _Schedule(mix, settings.steps * per_step, distillation)
         check_writers(schedule.is_written_on_the_way, arguments.world_size)
@@ -160,7 +170,7 @@ class DistillTrainer(Trainer):
             model=distillation,
             args=arguments,
             train_dataset=schedule,
-            data_collator=_collate,
+            data_collator=partial(_collate, features=features),
             callbacks=[self.flow],
         )
         self.remove_callback(PrinterCallback)
@@ -192,14 +202,27 @@ class DistillTrainer(Trainer):
         assert isinstance(schedule, _Schedule)
         first, stride = batch_size * self.args.process_index, batch_size * self.args.world_size
         batches = [list(range(begin, begin + batch_size)) for begin in range(first, len(schedule), stride)]
-        return DataLoader(schedule, batch_sampler=batches, collate_fn=_collate)
+        return DataLoader(schedule, batch_sampler=batches, collate_fn=self.data_collator)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The library's, with the learning rates that the student asks for."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        for parameters, rate in self.distillation.student.own_rates if is_new else ():
+            chosen = set(map(id, parameters))
+            for group in list(optimizer.param_groups):
+                apart = [parameter for parameter in group["params"] if id(parameter) in chosen]
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in chosen]
+                if apart:
+                    optimizer.add_param_group({**group, "params": apart, "lr": rate, OWN_RATE: True})
+        return optimizer
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         self._drawn += inputs["positions"]
         self.flow.num_tokens += inputs["num_tokens"]
-        loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch)
+        loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch, inputs["states"])
         if not torch.isfinite(loss):  # sync
             self._stop(f"the loss is {loss.item()}", inputs["positions"])
         return loss * self.accelerator.num_processes  # their gradients are averaged
@@ -227,12 +250,12 @@ class DistillTrainer(Trainer):
             device = self.args.device
             num_tokens, seconds = self.flow.take_speed()
             num_tokens = self._over_processes(torch.tensor(num_tokens, device=device))
-            sums = self._over_processes(sums.to(device))
-            for number, (loss, acceptance, agreeing, rows) in enumerate(sums.tolist()):
+            for name, row in sums.items():
+                loss, acceptance, agreeing, rows = self._over_processes(row.to(device)).tolist()
                 if rows:
-                    values[f"step_{number}/loss"] = loss / rows
-                    values[f"step_{number}/expected_acceptance"] = acceptance / rows
-                    values[f"step_{number}/greedy_agreement"] = agreeing / rows
+                    values[f"{name}/loss"] = loss / rows
+                    values[f"{name}/expected_acceptance"] = acceptance / rows
+                    values[f"{name}/greedy_agreement"] = agreeing / rows
             values["tokens_per_second"] = int(num_tokens) / seconds
             values["peak_memory_gb"] = peak_bytes(device) / 1e9
             if self.is_world_process_zero():
@@ -248,10 +271,11 @@ class DistillTrainer(Trainer):
         if self.args.should_save:
             folder = Path(output_dir or str(self.args.output_dir))
             folder.mkdir(parents=True, exist_ok=True)
-            save_model(self.distillation.module, str(folder / WEIGHTS))
+            save_file(self.distillation.state(), folder / WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_model(self.distillation.module, str(Path(resume_from_checkpoint) / WEIGHTS))
+        file = Path(resume_from_checkpoint) / WEIGHTS
+        self.distillation.load_state(load_file(file), str(file))
 
 
 def _show_nothing(units: int, tokens: int) -> None:
@@ -282,7 +306,12 @@ class _Flow(TrainerCallback):
         if state.global_step == 0:
             self._evaluate(state)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+        student = self.distillation.student
+        student.begin(state.global_step / self.settings.steps)
+        for group in optimizer.param_groups:
+            if OWN_RATE in group:
+                group["lr"] *= student.own_share  # the schedule sets it anew at every step
         self._begin = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -84,6 +84,26 @@ def test_every_example_is_drawn_once_before_any_is_drawn_again_in_another_order(
     assert len(set(map(tuple, passes))) == len(passes)
 
 
+def test_the_first_examples_are_listed_once_each() -> None:
+    """Those of a source that comes round in its own order, so that they do not depend on how often it does."""
+    drawn = mix()
+    for num in (7, 100, 1500):
+        listed = [tuple(example.token_ids) for example in drawn.first(num)]
+        assert len(set(listed)) == len(listed)
+        assert set(listed) == {tuple(drawn[position].token_ids) for position in range(num)}
+    assert [*map(str, drawn.first(5000))] == [*map(str, drawn.first(9000))]
+
+
+def test_prompts_are_predicted_where_that_is_asked_for() -> None:
+    examples = Numbered(1, 3)
+    examples.examples = Examples([Example.reply([1, 2, 3], [4, 5])])
+    for asked, mask in ((False, [False, False, False, True, True]), (True, [False, True, True, True, True])):
+        mixed = Mix({"a": (1.0, examples)}, predict_prompts=asked)
+        assert mixed[0].loss_mask == mask
+        assert [example.loss_mask for example in mixed.first(1)] == [mask]
+    assert Mix({"a": (1.0, examples)}, predict_prompts=True).fingerprint != Mix({"a": (1.0, examples)}).fingerprint
+
+
 def test_a_round_is_told_how_many_draws_it_will_see() -> None:
     recorder = Recorder()
     taken(iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20)

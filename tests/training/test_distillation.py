@@ -1,6 +1,8 @@
 """The loss of a batch against sums over single positions, and a student in two precisions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from specresearch.training.distillation import Distillation
 from specresearch.training.examples import Example
 from specresearch.training.new_heads import forget_weights, most_frequent, new_medusa_heads
 from specresearch.training.objectives import ForwardKL
-from specresearch.training.students import Student
+from specresearch.training.students import Step, Student
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
 TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=5), max_len=60)
@@ -74,7 +76,7 @@ def one_by_one(student: Student, token_ids: Tensor, mask: Tensor) -> tuple[float
         ids = slice(None) if step.target_ids is None else step.target_ids
         for b, end in mask.nonzero().tolist():
             t = end - step.shift - 1
-            if t < 0:
+            if t < step.first_row:
                 continue
             wanted, drafted = p[b, t + step.shift, ids], q[b, t]
             num_rows += 1
@@ -98,10 +100,33 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     with torch.no_grad():
         expected, parts = one_by_one(student, token_ids, mask)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-9)
-    sums = distillation.take_sums()
+    taken = distillation.take_sums()
+    assert list(taken) == [f"step_{i}" for i in range(len(parts))]
+    sums = torch.stack(list(taken.values()))
     torch.testing.assert_close(sums[:, [0, 1, 3]], torch.tensor(parts, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     assert ((sums[:, 2] >= 0) & (sums[:, 2] <= sums[:, 3])).all()
-    assert len(distillation.take_sums()) == 0
+    assert not distillation.take_sums()
+
+
+def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of step i of an EAGLE head the first i pairs were fed what no draft ever is."""
+    student = eagle3(TARGET)
+    distillation = Distillation(student, TARGET, ForwardKL())
+    token_ids, mask = batch()
+    mask[:, 1:5] = True
+    losses, steps = [float(distillation(token_ids, mask).detach())], student.steps
+
+    def disturbed(first_row: bool, *inputs: Any) -> Iterator[Step]:
+        for i, step in enumerate(steps(*inputs)):
+            assert step.first_row == i
+            states = torch.cat([torch.randn_like(step.states[:, :i]), step.states[:, i:]], dim=1)
+            yield replace(step, states=states, first_row=i if first_row else 0)
+
+    for first_row in (True, False):
+        monkeypatch.setattr(student, "steps", partial(disturbed, first_row))
+        losses.append(float(distillation(token_ids, mask).detach()))
+    assert losses[1] == losses[0]
+    assert losses[2] != losses[0]
 
 
 @pytest.mark.parametrize("name", STUDENTS)

@@ -17,6 +17,7 @@ from specresearch.training.corpus import Mix
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.examples import Example, Examples
+from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.memory import MemoryForecast, peak_bytes
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.sources import Draw, Listed, Source
@@ -102,6 +103,30 @@ def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
             for key in ("loss", "grad_norm", "step_2/loss", "step_0/expected_acceptance"):
                 assert ours[key] == pytest.approx(reference[key], rel=1e-6)
         torch.testing.assert_close(learnt, found[0][1], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
+def test_cached_features_teach_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, found = Few(EXAMPLES), []
+    for cached in (False, True):
+        student = STUDENTS[name](TARGET)
+        distillation = Distillation(student, TARGET, ForwardKL())
+        features = FeatureCache(TARGET, distillation.layers, source.examples, tmp_path / "features") if cached else None
+        settings = TrainSettings(**SETTINGS | {"steps": 4, "learning_rate": 0.01, "batch_size": 3})
+        rows: Rows = []
+
+        def log(step: int, values: Mapping[str, Any], rows: Rows = rows) -> None:
+            rows.append((step, values))
+
+        mix, folder = Mix({"fixed": (1.0, source)}), tmp_path / str(cached)
+        made = DistillTrainer(distillation, mix, settings, folder, log=log, features=features)
+        with monkeypatch.context() as patched:
+            if cached:
+                patched.setattr(TARGET, "forward_whole", None)
+            made.run()
+        found.append(([values["loss"] for _, values in rows], weights(student)))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)  # but for rounding, where passes are batched otherwise
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Medusa-2: the heads first, then the target's copy with them; the target itself stays, and evaluation decodes with the copy."""
+
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_distillation import EXAMPLES, TARGET, batch
+from test_trainer import trainer
+from tiny_models import VOCAB, letters_tokenizer
+from torch import Tensor
+
+from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.models.medusa import MedusaHeads
+from specresearch.proposers import Medusa
+from specresearch.training.build import medusa_student
+from specresearch.training.distillation import Distillation
+from specresearch.training.evaluation import Evaluation
+from specresearch.training.joint import JointMedusaStudent
+from specresearch.training.memory import MemoryForecast
+from specresearch.training.objectives import CrossEntropy, ForwardKL
+from specresearch.training.trainer import WEIGHTS, TrainSettings
+
+TOKENS = batch()[0]
+LORA = {"rank": 4, "alpha": 8.0}
+KINDS: dict[str, dict[str, Any]] = {"all weights": {}, "adapters": {"lora": LORA}}
+
+
+def student(settings: dict[str, Any] | None = None, **heads: Any) -> JointMedusaStudent:
+    joint = {"warmup": 0.5, "backbone_learning_rate": 1e-3} | (settings or {})
+    made = medusa_student(Medusa(), TARGET, [], **{"num_heads": 2, "joint": joint} | heads)
+    assert isinstance(made, JointMedusaStudent)
+    return made
+
+
+@torch.no_grad()
+def logits(model: CausalLM) -> Tensor:
+    return model.forward_whole(TOKENS, want_logits=True).logits
+
+
+def copies(weights: list[Any]) -> list[Tensor]:
+    return [weight.detach().clone() for weight in weights]
+
+
+def disturb(learner: JointMedusaStudent, spread: float = 0.3) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in learner.trained[len(list(learner.heads.parameters())) :]:
+            weight += spread * weight.abs().mean().clamp(min=0.3) * torch.randn_like(weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("own_lm_head", [True, False])
+def test_the_heads_learn_first_and_the_target_never(tmp_path: Path, kind: str, own_lm_head: bool) -> None:
+    learner = student({"warmup": 1 / 3} | KINDS[kind], own_lm_head=own_lm_head)
+    original, target_weights = logits(TARGET), copies(list(TARGET.model.parameters()))
+    assert torch.equal(logits(learner.backbone), original)
+    heads, backbone = list(learner.heads.parameters()), learner.trained[len(list(learner.heads.parameters())) :]
+    seen = [(copies(heads), copies(backbone))]
+
+    def log(step: int, values: Any) -> None:
+        rows.append(dict(values))
+        seen.append((copies(heads), copies(backbone)))
+
+    rows: list[dict[str, Any]] = []
+    made, _ = trainer(learner, tmp_path, {"steps": 6, "learning_rate": 0.01}, log=log)
+    made.run()
+    for step, (before, after) in enumerate(pairwise(seen)):
+        assert not all(map(torch.equal, before[0], after[0]))
+        assert all(map(torch.equal, before[1], after[1])) == (step <= 2), "its learning rate rises from 0"
+    assert ["backbone/loss" in row for row in rows] == [False, False, True, True, True, True]
+    assert rows[2]["backbone/loss"] == pytest.approx(0, abs=1e-9), "it begins as the target"
+    assert rows[5]["backbone/expected_acceptance"] < 1
+    assert all(map(torch.equal, target_weights, TARGET.model.parameters()))
+    assert torch.equal(logits(TARGET), original)
+    assert not torch.equal(logits(learner.backbone), original)
+
+
+def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
+    """Towards the target as it was."""
+    learner = student()
+    disturb(learner)
+    distillation = Distillation(learner, TARGET, ForwardKL(), chunk_rows=7)
+    token_ids, mask = batch()
+    frozen = logits(TARGET).log_softmax(-1)
+    with torch.no_grad():
+        states = learner.backbone.forward_whole(token_ids, (-1,)).hidden[0]
+        heads = learner.heads(states, torch.nn.Identity()).log_softmax(-1)
+        own = learner.backbone.readout(states).log_softmax(-1)
+    apart = torch.nn.functional.kl_div
+    expected = {"heads": 0.0, "backbone": 0.0}
+    for b, end in mask.nonzero().tolist():
+        wanted = frozen[b, end - 1]
+        expected["backbone"] += float(apart(own[b, end - 1], wanted, log_target=True, reduction="sum"))
+        for i in range(2):
+            if end - i - 2 >= 0:
+                found = apart(heads[b, end - i - 2, i], wanted, log_target=True, reduction="sum")
+                expected["heads"] += 0.8**i * float(found)
+    for done, weights in ((0.25, (1.0, 0.0)), (0.5, (0.0, 1.0)), (0.75, (0.1, 1.0)), (0.999, (0.1996, 1.0))):
+        learner.begin(done)
+        total = weights[0] * expected["heads"] + weights[1] * expected["backbone"]
+        assert float(distillation(token_ids, mask).detach()) == pytest.approx(total / int(mask.sum()), rel=1e-6)
+
+
+def test_text_can_be_learnt_in_place_of_the_target() -> None:
+    learner = student({"warmup": 0.0})
+    learner.begin(0.0)
+    token_ids, mask = batch()
+    loss = float(Distillation(learner, TARGET, CrossEntropy())(token_ids, mask).detach())
+    log_p, places = logits(TARGET).log_softmax(-1), mask.nonzero().tolist()
+    of_backbone = -sum(float(log_p[b, end - 1, token_ids[b, end]]) for b, end in places) / len(places)
+    of_heads = -sum(
+        0.8**i * float(log_p[b, end - i - 2, token_ids[b, end]])  # new heads say what the target says
+        for b, end in places
+        for i in range(2)
+        if end - i - 2 >= 0
+    )
+    assert loss == pytest.approx(of_backbone + 0.2 * of_heads / len(places), rel=1e-6)
+
+
+def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
+    learner = student()
+    made, _ = trainer(learner, tmp_path, {"steps": 4, "learning_rate": 0.01})
+    backbone = set(map(id, learner.backbone.model.parameters()))
+    optimizer: Any = made.create_optimizer()
+    rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+    assert len(rates) == len(learner.trained)
+    assert {rate for key, rate in rates.items() if key in backbone} == {1e-3}
+    assert {rate for key, rate in rates.items() if key not in backbone} == {0.01}
+    assert made.create_optimizer() is optimizer
+    assert len(optimizer.param_groups) == 4
+    for done, share in ((0.2, 0.0), (0.5, 0.0), (0.6, 0.2), (1.0, 1.0)):
+        for group in optimizer.param_groups:
+            group["lr"] = 1.0
+        made.state.global_step = round(100 * done)
+        made.flow.settings = TrainSettings(steps=100)
+        made.flow.on_step_begin(None, made.state, None, optimizer=optimizer)
+        rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+        assert all(rate == pytest.approx(share) for key, rate in rates.items() if key in backbone)
+        assert {rate for key, rate in rates.items() if key not in backbone} == {1.0}
+
+
+def test_adapters_share_the_targets_memory() -> None:
+    places = {weight.data_ptr() for weight in TARGET.model.parameters()}
+    whole, adapted = student(), student({"lora": LORA})
+    assert not places & {weight.data_ptr() for weight in whole.backbone.model.parameters()}
+    assert places < {weight.data_ptr() for weight in adapted.backbone.model.parameters()}
+    counted = [MemoryForecast.of(Distillation(learner, TARGET, ForwardKL())) for learner in (whole, adapted)]
+    own = [sum(weight.nbytes for weight in learner.trained) for learner in (whole, adapted)]
+    target = 8 * TARGET.num_parameters
+    assert [(f.weights, f.gradients) for f in counted] == [(target + bytes, bytes) for bytes in own]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stopped", [1, 2, 3])
+def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stopped: int) -> None:
+    """In either stage, and where the second begins."""
+    settings = {"steps": 4, "learning_rate": 0.01, "save_every": 1, "keep_checkpoints": 9, "schedule": "linear"}
+    found = []
+    for checkpoint in (None, tmp_path / f"checkpoint-{stopped}"):
+        learner = student(KINDS[kind])
+        made, rows = trainer(learner, tmp_path, settings)
+        made.run(checkpoint)
+        found.append((rows[-1][1]["loss"], copies(learner.trained)))
+    assert found[0][0] == found[1][0]
+    assert all(map(torch.equal, found[0][1], found[1][1]))
+    assert len(load_file(tmp_path / "checkpoint-1" / WEIGHTS)) == len(found[0][1])
+
+
+def plain(model: CausalLM) -> list[tuple[int, ...]]:
+    prompts = [example.token_ids[:4] for example in EXAMPLES]
+    sampling = SamplingParams(max_new_tokens=12, ignore_eos=True)
+    outputs = Engine(model, max_batch_size=4).generate(prompts, sampling)
+    return [output.token_ids for output in sorted(outputs, key=lambda output: output.id)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, theirs = student(KINDS[kind]), plain(TARGET)
+    disturb(learner)
+    monkeypatch.setattr(TARGET, "tokenizer", letters_tokenizer(VOCAB))
+    evaluation = Evaluation(TARGET, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=12)
+    distillation = Distillation(learner, TARGET, ForwardKL())
+    with distillation.as_decoded():
+        figures, ours = evaluation(learner), plain(learner.backbone)
+    assert ours != theirs
+    decoded = letters_tokenizer(VOCAB).decode(list(ours[0]))
+    assert figures["t0/sample"].replace("|", "") == decoded
+    predicted = figures["t0/predicted_mean_acceptance_length"]
+    assert figures["t0/mean_acceptance_length"] == pytest.approx(predicted, rel=1e-9)
+    assert 0.01 < figures["backbone/total_variation"] < 1
+    assert figures["backbone/greedy_agreement"] < 1
+    assert not TARGET.cache.num_bytes, "caches are freed"
+    assert not learner.backbone.cache.num_bytes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
+    learner = student(KINDS[kind])
+    disturb(learner)
+    with Distillation(learner, TARGET, ForwardKL()).as_decoded():
+        expected = logits(learner.backbone)
+        learner.save(str(tmp_path / "out"), {"steps": 1})
+    model: Any = type(learner.backbone.model)
+    place = str(tmp_path / "out" / "backbone")
+    loaded = CausalLM(model.from_pretrained(place, dtype=torch.float64), name=place, max_len=TARGET.max_len)
+    torch.testing.assert_close(logits(loaded), expected, rtol=1e-6, atol=1e-6)
+    heads = MedusaHeads.from_pretrained(str(tmp_path / "out"))
+    assert heads.base_model == place
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heads.check_fit(loaded)
+    with pytest.warns(UserWarning, match="the Medusa heads was trained for"):
+        heads.check_fit(TARGET)
+    assert (tmp_path / "out" / "backbone" / "adapter").exists() == (kind == "adapters")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"warmup": 1.0}, r"student.joint.warmup=1.0 must lie in \[0, 1\)"),
+        ({"head_weight": 0.0}, "student.joint.head_weight=0.0 must be above 0"),
+        ({"backbone_learning_rate": -1.0}, "student.joint.backbone_learning_rate=-1.0 must be above 0"),
+        ({"warm_up": 0.1}, "student.joint has no 'warm_up'; there are: warmup, head_weight"),
+        ({"lora": {"r": 4}}, "student.joint.lora has no 'r'; there are: rank"),
+    ],
+)
+def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        student(settings)
