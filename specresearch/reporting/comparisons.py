@@ -1,0 +1,209 @@
+"""What a report compares: one way of drafting beside plain decoding, on the same requests at the same load."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from specresearch.bench.stats import Histogram
+from specresearch.reporting.estimates import Estimate
+
+PARTS = ("schedule", "prefill", "propose", "verify", "accept", "commit", "host")
+BATCH, CONCURRENCY = "batch", "concurrency"
+CLOSED = (BATCH, CONCURRENCY)  # a new request comes when one ends, so a faster side does more work
+
+
+class Output(Enum):
+    """Of the method against plain decoding. SAME: token for token, but for rounding, or by proof. MOVED: the rule is lossy."""
+
+    SAME, MOVED, WRONG, UNKNOWN = range(4)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What was decoded, and where: figures of one workload may be compared with one another.
+
+    sampling: in words. distinction: what tells it from others that are called the same.
+    """
+
+    data: str
+    sampling: str
+    max_new_tokens: int | None
+    max_prompt_tokens: int | None
+    target: str
+    machine: str
+    distinction: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.data}, {self.sampling}" + (f" ({self.distinction})" if self.distinction else "")
+
+
+@dataclass(frozen=True, order=True)
+class Load:
+    """axis: `batch` (requests decoded together), `concurrency` (requests always in flight), or the name of an arrival process,
+    whose amount is requests per second."""
+
+    axis: str
+    amount: float
+
+    @property
+    def is_closed(self) -> bool:
+        return self.axis in CLOSED
+
+    @property
+    def is_single(self) -> bool:
+        """One request at a time."""
+        return self.is_closed and self.amount <= 1
+
+    @property
+    def unit(self) -> str:
+        return {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}.get(self.axis, "requests per second")
+
+    @property
+    def axis_label(self) -> str:
+        """What a load of this kind is, in a phrase."""
+        words = {
+            BATCH: "prompts decoded in batches, all of a batch at once",
+            CONCURRENCY: "a fixed number of requests always in flight",
+            "replay": "requests arriving as in a recorded trace",
+        }
+        return words.get(self.axis, f"requests arriving by themselves ({self.axis} arrivals)")
+
+    @property
+    def short_label(self) -> str:
+        return {BATCH: f"batch of {self.amount:g}", CONCURRENCY: f"{self.amount:g} at a time"}.get(
+            self.axis, f"{self.amount_label}/s"
+        )
+
+    @property
+    def amount_label(self) -> str:
+        return f"{self.amount:.3g}"
+
+    @property
+    def label(self) -> str:
+        if self.axis == BATCH:
+            return f"batches of {self.amount_label}"
+        return f"{self.amount_label} {self.unit.replace('requests', 'request', 1) if self.amount == 1 else self.unit}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much is drafted. length: drafts asked for, None where a controller decides. variant: settings that tell it from others
+    of the same method."""
+
+    method: str
+    controller: str
+    length: int | None = None
+    variant: str = ""
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.controller == "fixed"
+
+    @property
+    def how(self) -> str:
+        """Without the method's name."""
+        if not self.is_fixed:
+            words = f"{self.controller} controller"
+        elif self.length is None:
+            words = "fixed length"
+        else:
+            words = f"{self.length} draft{'' if self.length == 1 else 's'}"
+        return words + (f" ({self.variant})" if self.variant else "")
+
+    @property
+    def label(self) -> str:
+        return f"{self.method}, {self.how}"
+
+    @property
+    def phrase(self) -> str:
+        """Inside a sentence."""
+        return f"{self.method} with {'' if self.is_fixed else 'the '}{self.how}"
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Of drafts. rate, p10: of all tokens, and the 10th percentile of a request's own. positions: entries `position`,
+    `unconditional`, `conditional`, Estimates or None."""
+
+    rate: Estimate | None
+    p10: Estimate | None
+    histogram: Histogram | None
+    positions: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's figures: seconds, tokens and requests per second. step: seconds of a step by part; tokens_per_step: of all
+    its requests together."""
+
+    figures: Mapping[str, Estimate]
+    acceptance: Acceptance | None = None
+    step: Mapping[str, float] = field(default_factory=dict)
+    tokens_per_step: float | None = None
+
+    def __getitem__(self, name: str) -> Estimate | None:
+        return self.figures.get(name)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """gain: how many times as fast as plain decoding. basis: what that compares, `throughput` or `latency`.
+
+    ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
+    about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
+    """
+
+    folder: Path
+    workload: Workload
+    load: Load
+    policy: Policy
+    gain: Estimate | None
+    basis: str
+    plain: Side
+    own: Side
+    ideal: float | None = None
+    decode: Estimate | None = None
+    output: str = ""
+    output_is: Output = Output.UNKNOWN
+    is_complete: bool = True
+    num_requests: int = 0
+    fingerprint: str = ""
+    started: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    is_behind: bool = False
+    is_plain_behind: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened over time under one controller. sides: label -> rows of the timeline; the first is the controller's own.
+
+    own_best: its throughput over that of the better of plain decoding and the best fixed length, which is `best`, known only
+    afterwards.
+    """
+
+    folder: Path
+    workload: Workload
+    load: Load
+    policy: Policy
+    sides: Mapping[str, list[dict[str, Any]]]
+    throughputs: Mapping[str, Estimate]
+    best: str
+    own_best: Estimate | None
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A mixed workload by class. table: class -> side -> figures. signature: classes whose median improved while their 99th
+    percentile got worse."""
+
+    folder: Path
+    workload: Workload
+    load: Load
+    policy: Policy
+    table: Mapping[str, Mapping[str, Mapping[str, float]]]
+    signature: tuple[str, ...]

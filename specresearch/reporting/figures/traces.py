@@ -1,0 +1,80 @@
+"""What a controller did over time, and what the best fixed length would have given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from specresearch.reporting.comparisons import Trace
+from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.wording import figure, interval
+
+PANELS = {"tokens_per_second": "tokens/s", "draft_length": "drafts a step", "running": "requests"}
+MOST_ROWS = 40  # of the table
+MOST_POINTS = 60  # of a curve: seconds are averaged into so many
+
+
+def trace(own: Trace, name: str) -> Picture:
+    """Tokens per second of every side, the controller's mean draft length, and requests running and waiting."""
+    mine = next(iter(own.sides))
+    panels = {
+        key: label for key, label in PANELS.items() if any(number is not None for number in _of(own.sides[mine], key))
+    }
+    ratio = interval(own.own_best)
+
+    def draw(canvas: Figure) -> None:
+        every = canvas.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        for axes, (key, label) in zip(every, panels.items(), strict=True):
+            for side, colour, style in _lines(own, key):
+                xs, ys = _thinned(own.sides[side], key)
+                axes.plot(xs, ys, color=colour, linestyle=style, label=side, linewidth=1.5)
+            if key == "running":
+                for part, style in (("running", "-"), ("waiting", ":")):
+                    xs, ys = _thinned(own.sides[mine], part)
+                    axes.plot(xs, ys, color=TEXT, linestyle=style, label=f"requests {part}", linewidth=1.3)
+            axes.set_ylabel(label)
+            axes.set_ylim(bottom=0)
+        every[-1].set_xlabel("seconds")
+        legend_below(canvas)
+
+    told = "; ".join(f"{side} {interval(figure, 0)} tokens/s" for side, figure in own.throughputs.items())
+    rows = tuple(
+        tuple(figure(value, digits) for value, digits in zip(row, (0, 0, 1, 2, 1, 1), strict=True))
+        for row in _table(own.sides[mine])
+    )
+    return picture(
+        name,
+        f"{own.workload.label}, {own.load.label}",
+        f"In all: {told}. {own.policy.label} over the better of plain decoding and the best fixed length, which is known only "
+        f"afterwards: {ratio}.",
+        f"The controller over time on {own.workload.label} at {own.load.label}; {told}; over the best in hindsight {ratio}.",
+        Table(("Second", "Tokens/s", "Drafts a step", "Acceptance", "Running", "Waiting"), rows),
+        draw,
+        height=0.5 + 1.1 * len(panels),
+    )
+
+
+def _lines(own: Trace, key: str) -> list[tuple[str, str, str]]:
+    """Side, colour, line style."""
+    looks = [(COLOURS[0], "-"), (PLAIN, "-"), (COLOURS[2], "--")]
+    sides = {"tokens_per_second": list(own.sides), "draft_length": list(own.sides)[:1]}.get(key, [])
+    return [(side, *look) for side, look in zip(sides, looks, strict=False)]
+
+
+def _of(rows: Sequence[dict[str, Any]], key: str) -> list[float | None]:
+    return [row.get(key) for row in rows]
+
+
+def _thinned(rows: Sequence[dict[str, Any]], key: str) -> tuple[list[float], list[float]]:
+    """Seconds averaged so that a curve stays readable."""
+    known = [(row["second"], row[key]) for row in rows if row.get(key) is not None and row.get("second") is not None]
+    parts = np.array_split(np.array(known, dtype=float).reshape(-1, 2), max(1, min(MOST_POINTS, len(known))))
+    means = [part.mean(0) for part in parts if len(part)]
+    return [float(mean[0]) for mean in means], [float(mean[1]) for mean in means]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[list[float | None]]:
+    keys = ("second", "tokens_per_second", "draft_length", "acceptance", "running", "waiting")
+    every = -(-len(rows) // MOST_ROWS) or 1
+    return [[row.get(key) for key in keys] for row in rows[::every]]

@@ -1,0 +1,159 @@
+"""A folder of `python -m specresearch.run`, as one comparison."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specresearch.bench.folder import REQUESTS
+from specresearch.bench.jsonl import read_jsonl
+from specresearch.bench.outputs import OutputComparison
+from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.results import GROUPS
+from specresearch.bench.stats import Histogram
+from specresearch.bench.summary import summarize
+from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
+from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.reading import (
+    LATENCIES,
+    PERCENTS,
+    acceptance_of,
+    controller_of,
+    estimate,
+    inner,
+    latencies,
+    number,
+    read_config,
+    settings_of,
+    workload_of,
+)
+
+STEP = ("propose", "verify", "accept", "commit", "host")
+
+
+def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
+    """ValueError where no group of prompts was decoded by both sides."""
+    config, summary, provenance = read_config(folder), results["summary"], results["provenance"]
+    requests, groups = read_jsonl(folder / REQUESTS), read_jsonl(folder / GROUPS)
+    if not summary:
+        is_greedy = not inner(config, "sampling").get("temperature")
+        summary = _summarize(requests, groups, is_greedy=is_greedy)
+    method = summary.get("method") or inner(provenance, "method").get("name")
+    if method is None:
+        raise ValueError("plain decoding only, without a method beside it: not used for the decision")
+    gain = estimate(summary.get("speedup"), summary.get("speedup_ci95"))
+    if gain is None:
+        raise ValueError(f"{method} has no paired baseline (no group was decoded by both sides): not used")
+    missing = () if requests else (f"{REQUESTS} is missing: latencies and acceptance come without intervals",)
+    told, policy = inner(provenance, "method"), _policy(method, config, results)
+    return Comparison(
+        folder,
+        workload_of(config, provenance),
+        Load(BATCH, float(config.get("batch_size") or 1)),
+        policy,
+        gain,
+        "throughput",
+        _side(BASELINE, summary, requests, groups),
+        _side(METHOD, summary, requests, groups, results),
+        number(summary.get("ideal_speedup")),
+        estimate(summary.get("decode_speedup"), summary.get("decode_speedup_ci95")),
+        str(summary.get("output_statement") or ""),
+        _output(summary, told),
+        is_complete=bool(results.get("complete")),
+        num_requests=int(summary.get("num_requests") or 0),
+        fingerprint=str(inner(provenance, "dataset").get("fingerprint") or ""),
+        started=str(provenance.get("started") or ""),
+        settings=settings_of(config, policy.controller),
+        missing=missing,
+    )
+
+
+def _summarize(
+    requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], *, is_greedy: bool
+) -> dict[str, Any]:
+    """The figures of a run that was killed before it wrote any, from the groups that both sides decoded."""
+    done = {side: {_place(row) for row in groups if row["side"] == side} for side in (BASELINE, METHOD)}
+    paired = done[BASELINE] & done[METHOD]
+    if not paired:
+        raise ValueError("was stopped before both sides had decoded a group of prompts: nothing to compare")
+    rows = [RequestRow.from_json(row) for row in requests if _place(row) in paired]
+    whole = [GroupRow.from_json(row) for row in groups if _place(row) in paired]
+    outputs = OutputComparison("outputs were not compared: the run was stopped")
+    return summarize(rows, whole, OutputComparison.greedy(rows) if is_greedy else outputs).summary
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["repeat"], row["group"]
+
+
+def _policy(method: str, config: Mapping[str, Any], results: Mapping[str, Any]) -> Policy:
+    proposer, controller = inner(config, "proposer"), controller_of(config, inner(results, "provenance"))
+    length = inner(config, "controller").get("num_draft_tokens") or proposer.get("num_draft_tokens")
+    if not isinstance(length, int):
+        length = len(results.get("per_position") or ()) or None
+    tree = proposer.get("tree")
+    return Policy(
+        method,
+        controller,
+        length if controller == "fixed" else None,
+        f"{tree} tree" if tree in ("static", "dynamic") else "",
+    )
+
+
+def _output(summary: Mapping[str, Any], method: Mapping[str, Any]) -> Output:
+    num_equal, compared = summary.get("num_outputs_equal") or 0, summary.get("num_outputs_compared")
+    if method.get("lossless") is False:
+        return Output.MOVED
+    if not compared:
+        return Output.SAME if method.get("lossless") else Output.UNKNOWN
+    num_ties = summary.get("num_rounding_ties") or 0
+    return Output.SAME if num_equal + num_ties >= compared else Output.WRONG
+
+
+def _side(
+    side: str,
+    summary: Mapping[str, Any],
+    requests: Sequence[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Any] | None = None,
+) -> Side:
+    """results: of the side that drafted."""
+    prefix = "baseline_" if side == BASELINE else ""
+    names = ("tokens_per_second", *(f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTS))
+    told = {name: estimate(summary.get(f"{prefix}{name}"), None) for name in names}
+    figures = {name: figure for name, figure in told.items() if figure is not None}
+    if "tokens_per_second" in figures:
+        figures["throughput"] = figures.pop("tokens_per_second")
+    own = [row for row in requests if row.get("side") == side]
+    figures |= latencies(own, "row")
+    acceptance = None
+    if results is not None:
+        acceptance = acceptance_of(own, "row") or _acceptance(summary, results)
+        for name in ("mean_acceptance_length", "tokens_per_target_forward"):
+            found = estimate(summary.get(name), summary.get(f"{name}_ci95"))
+            figures |= {name: found} if found else {}
+    done = [row for row in groups if row.get("side") == side]
+    num_steps = sum(row["num_steps"] for row in done)
+    num_tokens = sum(row["num_generated_tokens"] for row in done)
+    return Side(figures, acceptance, _step(done, num_steps), num_tokens / num_steps if num_steps else None)
+
+
+def _step(groups: Sequence[Mapping[str, Any]], num_steps: int) -> dict[str, float]:
+    if not num_steps:
+        return {}
+    parts = {part: sum(row[part] for row in groups) for part in STEP if part != "host"}
+    decode = sum(row["wall"] - row["prefill"] for row in groups)
+    return {part: seconds / num_steps for part, seconds in (parts | {"host": decode - sum(parts.values())}).items()}
+
+
+def _acceptance(summary: Mapping[str, Any], results: Mapping[str, Any]) -> Acceptance | None:
+    """From the figures alone, without the requests' rows."""
+    told = inner(results, "histogram", "draft_acceptance_rate")
+    if not summary.get("num_draft_tokens") or not told:
+        return None
+    positions = tuple(
+        dict(at) | {name: Estimate.of(number(at.get(name))) for name in ("unconditional", "conditional")}
+        for at in results.get("per_position") or ()
+    )
+    rate = estimate(summary.get("draft_acceptance_rate"), summary.get("draft_acceptance_rate_ci95"))
+    bins = Histogram(tuple(told["edges"]), tuple(told["counts"]), told["p10"], told["p50"], told["p90"])
+    return Acceptance(rate, Estimate.of(number(bins.p10)), bins, positions)

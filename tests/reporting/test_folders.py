@@ -1,0 +1,124 @@
+"""Whatever the folders hold, what can be reported is, and the rest is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specresearch.reporting import gather
+from specresearch.reporting.folders import Material
+from tests.reporting.folders import write_load, write_run
+
+ROWS_MISSING = "requests.jsonl is missing: latencies and acceptance come without intervals"
+
+
+def notes(material: Material, *, is_used: bool | None = None) -> dict[str, str]:
+    return {note.folder.name: note.text for note in material.notes if is_used in (None, note.is_used)}
+
+
+def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        write_run(tmp_path / "sweep" / f"{number}-ngram", length=number)
+    material = gather([tmp_path, tmp_path / "sweep", tmp_path / "sweep" / "2-ngram" / "results.json"])
+    assert [comparison.policy.length for comparison in material.comparisons] == [1, 2, 10]
+    assert {note.text for note in material.notes} == {ROWS_MISSING}
+
+
+def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> None:
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "plain", None, method=None)
+    write_run(tmp_path / "unpaired", None)
+    write_load(tmp_path / "no-plain", plain=False)
+    write_run(tmp_path / "torn").joinpath("results.json").write_text('{"complete": tr')
+    for name, content in {"list": [1], "foreign": {"accuracy": 0.9}, "other": {"kind": "simulation"}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(content))
+    (tmp_path / "empty").mkdir()
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "config.yaml").write_text("batch_size: 1")
+    (half / "requests.jsonl").write_text("{}\n")
+    material = gather([tmp_path, tmp_path / "empty"])
+    assert [comparison.folder.name for comparison in material.comparisons] == ["good"]
+    told = notes(material, is_used=False)
+    expected = {
+        "plain": "plain decoding only",
+        "unpaired": "no paired baseline",
+        "no-plain": "without a paired baseline",
+        "torn": "Expecting value",
+        "list": "not the results of a run",
+        "foreign": "no run of this project",
+        "other": "results of another kind (simulation)",
+        "empty": "is empty",
+        "half": "has rows but no results.json",
+    }
+    assert told.keys() == expected.keys()
+    for name, words in expected.items():
+        assert words in told[name]
+
+
+def test_unfinished_and_bare_folders_are_used_with_a_note(tmp_path: Path) -> None:
+    write_run(tmp_path / "half", complete=False)
+    write_load(tmp_path / "stopped", stopped="the queue grew to 257 requests")
+    material = gather([tmp_path])
+    assert len(material.comparisons) == 2
+    told = [note.text for note in material.notes]
+    assert any(text.startswith("unfinished") for text in told)
+    assert any("the queue grew to 257 requests" in text for text in told)
+    assert ROWS_MISSING in told
+
+
+@pytest.mark.parametrize("content", [None, {}, {"kind": "load"}, {"summary": {}, "provenance": {}}])
+def test_nothing_usable_is_an_error_that_says_why(tmp_path: Path, content: Any) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"nothing here compares a method with plain decoding \(.+\); measure one: python"
+    ):
+        gather([tmp_path])
+    with pytest.raises(ValueError, match=f"there is no {tmp_path}/gone"):
+        gather([tmp_path / "gone"])
+
+
+def test_machines_and_lengths_of_one_name_are_kept_apart_and_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", machine="GPU")
+    labels = [comparison.workload.label for comparison in gather([tmp_path]).comparisons]
+    assert labels == ["cnndm, temperature 0 (CPU, 1 thread)", "cnndm, temperature 0 (GPU, 1 thread)"]
+
+
+def test_variants_of_one_setting_are_told_apart(tmp_path: Path) -> None:
+    for name, n_max in (("a", 3), ("b", 4)):
+        folder = write_run(tmp_path / name)
+        config = (
+            (folder / "config.yaml")
+            .read_text()
+            .replace("num_draft_tokens: 5", f"num_draft_tokens: 5\n  n_max: {n_max}")
+        )
+        (folder / "config.yaml").write_text(config)
+    labels = [comparison.policy.label for comparison in gather([tmp_path]).comparisons]
+    assert labels == ["ngram, 5 drafts (n_max 3)", "ngram, 5 drafts (n_max 4)"]
+
+
+def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None:
+    write_load(tmp_path / "a", fixed={2: 1.4, 5: 0.9})
+    material = gather([tmp_path])
+    gains = {c.policy.label: c.gain.value for c in material.comparisons if c.gain}
+    assert gains == {
+        "ngram, goodput controller": 1.5,
+        "ngram, 2 drafts": pytest.approx(1.4),
+        "ngram, 5 drafts": pytest.approx(0.9),
+    }
+    (trace,) = material.traces
+    assert list(trace.sides) == ["ngram, goodput controller", "plain decoding", "ngram, 2 drafts, best in hindsight"]
+    assert trace.own_best is not None
+
+
+def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    folder = write_run(tmp_path / "b", length=2)
+    told = (folder / "results.json").read_text().replace("cnndm-1", "cnndm-2")
+    (folder / "results.json").write_text(told)
+    (text,) = (note.text for note in gather([tmp_path]).notes if "different sets of prompts" in note.text)
+    assert "2 different sets of prompts" in text

@@ -1,0 +1,155 @@
+"""What `run` and `load` really leave behind is read, whole and after a kill."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tiny_models import build, letters_tokenizer
+
+from specresearch import CausalLM, SamplingParams
+from specresearch.bench import ResultsFolder, Runner, RunSettings
+from specresearch.bench.arrivals import Arrivals, ClosedLoop, Poisson
+from specresearch.bench.load_folder import LoadFolder
+from specresearch.bench.load_runner import LoadRunner, LoadSettings
+from specresearch.bench.workload import RequestClass
+from specresearch.data import PromptDataset
+from specresearch.proposers import NGram
+from specresearch.reporting import Limits, compose, gather
+from specresearch.reporting.comparisons import Output
+
+Measure = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    return CausalLM(build("llama", seed=3), letters_tokenizer(), max_len=60, name="letters")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> PromptDataset:
+    file = tmp_path / "prompts.jsonl"
+    turns = ("abcabcab", "fedfedfed", "aabbccdd", "ffffff")
+    rows = [{"id": f"p{i}", "turns": [turn], "category": ""} for i, turn in enumerate(turns)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return PromptDataset("letters", "mtbench", "raw", path=str(file))
+
+
+@pytest.fixture
+def measured_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    config = {"batch_size": 1, "sampling": {"temperature": 0.0, "max_new_tokens": 10}}
+    results = ResultsFolder(folder, config)
+    sampling = SamplingParams(max_new_tokens=10)
+    Runner(target, dataset, sampling, RunSettings(warmup=0), results, proposer=NGram(4, 3, 1), method="ngram").run(
+        progress=False
+    )
+    return folder
+
+
+@pytest.fixture
+def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Callable[[Arrivals], Path]:
+    def run(arrivals: Arrivals) -> Path:
+        folder = tmp_path / "load"
+        sampling = SamplingParams(max_new_tokens=8)
+        settings = LoadSettings(num_requests=8, max_running=2, compare=(2,), warmup=0)
+        LoadRunner(
+            target,
+            [RequestClass(dataset, sampling)],
+            arrivals,
+            settings,
+            LoadFolder(folder, {"sampling": {"temperature": 0.0}, "max_running": 2}),
+            proposer=NGram(4, 3, 1),
+            method="ngram",
+            controller_name="fixed",
+        ).run(progress=False)
+        return folder
+
+    return run
+
+
+def test_a_run(measured_run: Path) -> None:
+    summary = json.loads((measured_run / "results.json").read_text())["summary"]
+    material = gather([measured_run])
+    assert material.notes == []
+    (comparison,) = material.comparisons
+    assert comparison.gain is not None
+    assert (comparison.gain.value, comparison.gain.low) == (summary["speedup"], summary["speedup_ci95"][0])
+    assert comparison.output_is is Output.SAME
+    for name in ("ttft_p50", "tpot_p99", "e2el_p90"):
+        own, plain = comparison.own[name], comparison.plain[name]
+        assert own is not None
+        assert plain is not None
+        assert (own.value, plain.value) == pytest.approx((summary[name], summary[f"baseline_{name}"]))
+        assert own.has_interval
+    told = comparison.own.acceptance
+    assert told is not None
+    assert told.rate is not None
+    assert told.rate.value == pytest.approx(summary["draft_acceptance_rate"])
+    assert told.p10 is not None
+    assert told.p10.has_interval
+    assert comparison.plain.tokens_per_step == pytest.approx(1)
+
+
+def test_a_killed_run_is_reported_from_its_rows(measured_run: Path) -> None:
+    whole = gather([measured_run]).comparisons[0].gain
+    results = json.loads((measured_run / "results.json").read_text())
+    bare: dict[str, Any] = {name: type(value)() for name, value in results.items()} | {"complete": False}
+    bare |= {"provenance": results["provenance"]}
+    (measured_run / "results.json").write_text(json.dumps(bare))
+    material = gather([measured_run])
+    (comparison,) = material.comparisons
+    assert comparison.gain == whole
+    assert "unfinished" in material.notes[0].text
+    groups = (measured_run / "groups.jsonl").read_text().splitlines(keepends=True)
+    (measured_run / "groups.jsonl").write_text(groups[0])
+    with pytest.raises(ValueError, match="stopped before both sides had decoded a group"):
+        gather([measured_run])
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "label"), [(ClosedLoop(2), "2 requests at a time"), (Poisson(200.0), "200 requests per second")]
+)
+def test_a_load_run_and_what_a_kill_leaves_of_it(
+    measured_load: Callable[[Arrivals], Path], arrivals: Arrivals, label: str
+) -> None:
+    folder = measured_load(arrivals)
+    results = json.loads((folder / "results.json").read_text())
+    material = gather([folder])
+    assert [c.load.label for c in material.comparisons] == [label, label]
+    by_label = {c.policy.label: c for c in material.comparisons}
+    assert set(by_label) == {"ngram, fixed length", "ngram, 2 drafts"}
+    for comparison in by_label.values():
+        assert comparison.gain is not None
+        assert comparison.gain.has_interval
+        assert comparison.output_is is Output.SAME
+        assert comparison.own.acceptance is not None
+        assert comparison.own.acceptance.histogram is not None
+        assert comparison.plain.step["verify"] > 0
+    whole = by_label["ngram, fixed length"]
+    assert whole.gain is not None
+    if whole.load.is_closed:
+        assert whole.gain.value == pytest.approx(results["summary"]["speedup"])
+        names = {section.name for section in compose(material, Limits()).sections}
+        assert {"speedup", "latency", "acceptance", "steps", "predicted", "controllers"} <= names
+
+    bare: dict[str, Any] = {"kind": "load", "complete": False, "provenance": results["provenance"]}
+    (folder / "results.json").write_text(json.dumps(bare))
+    killed = {c.policy.label: c.gain for c in gather([folder]).comparisons}
+    assert killed == {label: comparison.gain for label, comparison in by_label.items()}
+
+
+def test_rows_of_another_version_cost_the_intervals_only(measured_load: Callable[[Arrivals], Path]) -> None:
+    folder = measured_load(ClosedLoop(2))
+    rows = (folder / "requests.jsonl").read_text().replace('"e2el"', '"latency"')
+    (folder / "requests.jsonl").write_text(rows)
+    material = gather([folder])
+    assert len(material.comparisons) == 2
+    assert any("of another version" in note.text for note in material.notes)
+
+
+def test_config_is_read_from_the_folder(measured_run: Path) -> None:
+    config = yaml.safe_load((measured_run / "config.yaml").read_text())
+    assert config["batch_size"] == gather([measured_run]).comparisons[0].load.amount == 1

@@ -1,0 +1,177 @@
+"""The page stands alone, says everything that its figures show in words and tables, and trusts no name."""
+
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from specresearch.reporting import Limits, compose, gather, write
+from tests.reporting.folders import write_load, write_run
+
+VOID = ("meta", "path", "use", "br", "img", "rect")
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, and how they nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.unbalanced: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.found if found == tag]
+
+
+@dataclass(frozen=True)
+class Written:
+    html: str
+    markdown: str
+    folder: Path
+
+    @staticmethod
+    def of(runs: Path, folder: Path) -> "Written":
+        write(compose(gather([runs]), Limits(tpot=0.015)), folder)
+        return Written((folder / "report.html").read_text(), (folder / "report.md").read_text(), folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    figures = {f"tpot_p{p}": 0.01 for p in (50, 99)}
+    classes = {
+        name: {"plain": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
+        for name, worst in (("structured", 0.009), ("creative", 0.013))
+    }
+    for concurrency, gain in ((1, 1.8), (8, 1.2), (32, 0.9)):
+        between = (gain, gain - 0.05, gain + 0.05)
+        told = {"classes": classes, "class_signature": ["creative"]} if concurrency == 8 else {}
+        write_load(folder / f"load{concurrency}", between, concurrency=concurrency, fixed={2: gain, 5: 0.8}, **told)
+    write_run(folder / "run")
+    write_run(folder / "half", length=2, complete=False)
+    write_run(folder / "plain", None, method=None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written.of(runs, tmp_path_factory.mktemp("report"))
+
+
+def test_every_section_is_there_and_the_decision_comes_first(written: Written) -> None:
+    html, markdown, out = written.html, written.markdown, written.folder
+    page = Page(html)
+    assert page.unbalanced == []
+    assert page.open == []
+    assert len(page.all("h1")) == 1
+    order = [attributes["id"] for attributes in page.all("section")]
+    assert order == [
+        "decision",
+        "speedup",
+        "draft-length",
+        "latency",
+        "acceptance",
+        "positions",
+        "predicted",
+        "controllers",
+        "classes",
+        "all",
+        "missing",
+        "provenance",
+        "definitions",
+    ]
+    for text in (html, markdown):
+        assert "Turn it on up to 8 requests at a time, off from 32" in text
+        assert "Median better but slowest worse for creative." in text
+        assert "plain decoding only" in text
+        assert "unfinished" in text
+        assert "Rule of thumb from the field, not from these runs" in text
+    assert markdown.startswith("# Turn it on up to 8 requests at a time")
+    assert not list(out.glob("*.part"))
+
+
+def test_the_page_needs_nothing_from_outside(written: Written) -> None:
+    page = Page(written.html)
+    assert {tag for tag, _ in page.found} & {"script", "link", "img", "iframe", "object", "base"} == set()
+    for _, attributes in page.found:
+        for name in ("src", "href", "xlink:href", "srcset"):
+            assert (attributes.get(name) or "#").startswith("#")
+    style = re.search("<style>(.*?)</style>", written.html, re.DOTALL)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_every_figure_has_words_a_table_and_a_png(written: Written) -> None:
+    html, markdown, out = written.html, written.markdown, written.folder
+    figures = re.findall("<figure>(.*?)</figure>", html, re.DOTALL)
+    names = re.findall(r"\(figures/([\w-]+\.png)\)", markdown)
+    assert len(figures) == len(names) == len(list((out / "figures").iterdir()))
+    for text in figures:
+        page = Page(text)
+        (svg,) = page.all("svg")
+        assert svg["role"] == "img"
+        assert len(svg["aria-label"] or "") > 40
+        assert {"figcaption", "details", "table"} <= {tag for tag, _ in page.found}
+        assert "currentColor" in text
+        assert not re.search("#(1b1d22|fefefe|0a63b8)", text)  # colours of the light scheme
+    for name in names:
+        assert (out / "figures" / name).read_bytes().startswith(b"\x89PNG")
+    assert all(alt for alt, _ in re.findall(r"!\[(.*?)\]\((.*?)\)", markdown))
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(written: Written) -> None:
+    html = written.html
+    ids = re.findall(r'\sid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', html)) <= set(ids)
+
+
+def test_names_from_files_are_text_and_never_markup(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    write_run(tmp_path / "runs" / "a", data=evil, output_statement="<b>&")
+    html = Written.of(tmp_path / "runs", tmp_path / "out").html
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "&lt;b&gt;&amp;" in html
+
+
+def test_the_smallest_material_is_enough(tmp_path: Path) -> None:
+    """One comparison without interval, latencies or acceptance."""
+    folder = write_run(tmp_path / "runs" / "a", (1.5, None, None))  # type: ignore[arg-type]
+    text = (folder / "results.json").read_text()
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        text = text.replace(f"{name}_p", "x")
+    (folder / "results.json").write_text(text.replace("num_draft_tokens", "x").replace("ideal_speedup", "x"))
+    html = Written.of(tmp_path / "runs", tmp_path / "out").html
+    assert "Measure more: no difference from plain decoding can be told yet" in html
+    assert "(too little was measured for an interval)" in html
+    for absent in ("latency", "acceptance", "positions", "predicted", "controllers"):
+        assert f'<section id="{absent}">' not in html
+
+
+def test_the_same_folders_give_the_same_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs")
+    first = Written.of(tmp_path / "runs", tmp_path / "out")
+    (tmp_path / "out" / "figures" / "old.png").touch()
+    again = Written.of(tmp_path / "runs", tmp_path / "out")
+    assert (first.html, first.markdown) == (again.html, again.markdown)
+    assert not (tmp_path / "out" / "figures" / "old.png").exists()
