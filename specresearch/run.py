@@ -3,6 +3,7 @@
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -11,10 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from specresearch.bench import ResultsFolder, Runner, RunSettings, print_report, resume_command
+from specresearch.bench.folder import RunFolder
+from specresearch.bench.recorder import Recorder, describe_recording
+from specresearch.bench.records import BASELINE, METHOD
 from specresearch.config import check_keys, entry_point
 
 INTERRUPTED = 130
-OPTIONAL = ("proposer", "draft", "draft_device")
+OPTIONAL = ("proposer", "draft", "draft_device", "heads")
 
 
 def main() -> None:
@@ -25,18 +29,23 @@ def run(cfg: DictConfig) -> None:
     """One measurement, into Hydra's output folder."""
     check_keys(cfg, "run", *OPTIONAL)
     settings = RunSettings(**{field.name: cfg[field.name] for field in fields(RunSettings)})
-    folder = open_folder(cfg)
+    folder = open_folder(cfg, ResultsFolder)
     runner = build(cfg, settings, folder)
     results = runner.run(progress=cfg.progress)
     print_report(results, folder.path)
     if not results.complete:
         print(
-            f"interrupted; everything so far is kept, and this continues it:\n  {resume_command(sys.argv[1:], folder.path)}"
+            "interrupted; everything so far is kept, and this continues it:\n  "
+            + resume_command(sys.argv[1:], folder.path, is_sweep=HydraConfig.get().mode == RunMode.MULTIRUN)
         )
         sys.exit(INTERRUPTED)
 
 
-def open_folder(cfg: DictConfig) -> ResultsFolder:
+Folder = TypeVar("Folder", bound=RunFolder)
+
+
+def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
+    """Hydra's output folder, for a kind of run."""
     hydra_cfg = HydraConfig.get()
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
@@ -46,7 +55,7 @@ def open_folder(cfg: DictConfig) -> ResultsFolder:
     )
     if cfg.resume and not named:
         raise ValueError("resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>")
-    return ResultsFolder(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
+    return kind(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
 
 
 def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runner:
@@ -59,6 +68,14 @@ def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runn
     dataset = instantiate(cfg.dataset, limit=min(limits, default=None), _convert_="all")
     target = instantiate(cfg.target, _convert_="all")
     proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
+    method = HydraConfig.get().runtime.choices.get("proposer")
+    acceptance = instantiate(cfg.acceptance, _convert_="all")
+    controller = instantiate(cfg.controller, _convert_="all")
+    recorder = None
+    if cfg.record:
+        controllers = {BASELINE: None} | ({} if proposer is None else {METHOD: controller})
+        header = describe_recording(target, proposer, acceptance, method, controllers, folder.config)
+        recorder = Recorder(folder.path, header)
     return Runner(
         target,
         dataset,
@@ -66,10 +83,12 @@ def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runn
         settings,
         folder,
         proposer=proposer,
-        method=HydraConfig.get().runtime.choices.get("proposer"),
-        acceptance=instantiate(cfg.acceptance, _convert_="all"),
-        controller=instantiate(cfg.controller, _convert_="all"),
+        method=method,
+        acceptance=acceptance,
+        controller=controller,
+        scheduling=instantiate(cfg.scheduler, _convert_="all"),
         tracker=tracker,
+        recorder=recorder,
     )
 
 

@@ -23,8 +23,9 @@ from specresearch.run import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "tracker"}
-CHOICES = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
+DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "scheduler", "tracker"}
+EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
+CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name != "experiment")
 
 
 @pytest.fixture
@@ -90,6 +91,20 @@ def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictCo
     built = instantiate(part, _convert_="all", **({"source": "sample"} if group == "dataset" else {}))
     module, _, name = part._target_.rpartition(".")
     assert isinstance(built, getattr(importlib.import_module(module), name))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None:
+    program = "load" if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text() else "run"
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra.compose(program, [f"+experiment={name}"], return_hydra_config=True)
+        chosen = hydra.compose(program, [f"+experiment={name}", "proposer=draft_model"])
+    assert cfg.hydra.mode.name == "MULTIRUN"
+    assert cfg.hydra.sweeper.params
+    for key in cfg.hydra.sweeper.params:
+        assert OmegaConf.select(cfg, str(key), default="missing") != "missing"
+    check_keys(chosen, program, *OPTIONAL)
+    assert chosen.proposer._target_ == "specresearch.proposers.DraftModel"
 
 
 def test_the_defaults_have_no_proposer(compose: Callable[..., DictConfig]) -> None:

@@ -1,5 +1,6 @@
 """Where a number comes from: software, machine, models, data, seeds and the command."""
 
+import hashlib
 import os
 import platform
 import shlex
@@ -22,11 +23,13 @@ from specresearch.proposers import Proposer
 PACKAGES = ("specresearch", "torch", "transformers", "tokenizers", "datasets", "numpy", "hydra-core")
 
 
-def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, Any]:
-    """Everything about this process that a reader needs to judge or repeat the measurement."""
+def describe(
+    target: CausalLM, datasets: Sequence[PromptDataset], seed: int, program: str = "specresearch.run"
+) -> dict[str, Any]:
+    """Everything about this process that a reader needs to judge or repeat the measurement. program: the module that runs."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **describe_process(("-m", "specresearch.run"), target.device),
+        **describe_process(("-m", program), target.device),
         "target": {
             "model": target.name,
             "num_parameters": target.num_parameters,
@@ -34,9 +37,19 @@ def describe(target: CausalLM, dataset: PromptDataset, seed: int) -> dict[str, A
             "device": str(target.device),
             "max_len": target.max_len,
         },
-        "dataset": {"name": dataset.name} | asdict(dataset.source),
+        "dataset": _describe_all(datasets),
         "seed": seed,
     }
+
+
+def _describe_all(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
+    """Of several: what tells them apart, joined; the fingerprint is of theirs."""
+    told: list[dict[str, Any]] = [{"name": dataset.name} | asdict(dataset.source) for dataset in datasets]
+    if len(told) == 1:
+        return told[0]
+    joined: dict[str, Any] = {key: " + ".join(str(each[key]) for each in told) for key in told[0]}
+    fingerprint = hashlib.sha256(joined["fingerprint"].encode()).hexdigest()[:16]
+    return joined | {"fingerprint": fingerprint, "num_rows": sum(each["num_rows"] for each in told)}
 
 
 def describe_method(name: str | None, proposer: Proposer | None, rule: AcceptanceSampler) -> dict[str, Any] | None:

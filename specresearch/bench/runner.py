@@ -11,12 +11,13 @@ from specresearch.batch import Request
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
 from specresearch.bench.provenance import describe, describe_method
+from specresearch.bench.recorder import Recorder
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
 from specresearch.controllers import Adaptive, Controller
 from specresearch.data import Prompt, PromptDataset, Row
-from specresearch.engine import Engine, RequestOutput
+from specresearch.engine import Engine, RequestOutput, SchedulerSettings
 from specresearch.metrics import Counts, StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
@@ -88,7 +89,9 @@ class Runner:
     method: str | None = None
     acceptance: AcceptanceSampler = field(default_factory=Rejection)
     controller: Controller | None = None
+    scheduling: SchedulerSettings | None = None
     tracker: Tracker = field(default_factory=NoTracker)
+    recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
         if self.target.tokenizer is None:
@@ -124,12 +127,14 @@ class Runner:
             max_batch_size=min(self.settings.batch_size, len(self.rows)),
             on_step=self._steps.append,
             measure_shift=True,
+            scheduling=self.scheduling,
+            watch=self.recorder,
         )
 
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
         self.tracker.start(self.folder.config, self.folder.path)
-        told = describe(self.target, self.dataset, self.settings.seed)
+        told = describe(self.target, [self.dataset], self.settings.seed)
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
@@ -155,6 +160,8 @@ class Runner:
             pass
         results = self._results(complete, provenance)
         self.folder.write_steps(complete=complete)
+        if self.recorder is not None:
+            self.recorder.write(complete=complete)
         self.folder.write_results(results)
         self.tracker.finish(results.summary, self.folder.files)
         return results
@@ -186,6 +193,8 @@ class Runner:
         replies: dict[str, list[str]] = {row.id: [] for row in rows}
         steps: list[StepRecord] = []
         num_requests = 0
+        if self.recorder is not None:
+            self.recorder.begin(place.side, place.repeat, place.group)
         for turn in range(max(len(row.turns) for row in rows)):
             asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
             prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
@@ -201,7 +210,11 @@ class Runner:
                 self.tracker.log_request(place.side, output.record)
             self._log_steps(place, steps)
             num_requests += len(requests)
-        self.folder.add_group(GroupRow.of(place, watch.seconds, steps, num_requests), steps)
+        seconds = watch.seconds
+        if self.recorder is not None:
+            self.recorder.end()
+            seconds -= self.recorder.take_seconds()
+        self.folder.add_group(GroupRow.of(place, seconds, steps, num_requests), steps)
 
     def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:
         """Move the engine's new records to `steps`."""

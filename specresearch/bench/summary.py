@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
-from specresearch.bench.stats import LEVEL, NUM_RESAMPLES, Histogram, bootstrap_interval, percentile
+from specresearch.bench.stats import (
+    LEVEL,
+    NUM_RESAMPLES,
+    Histogram,
+    Statistic,
+    bootstrap_interval,
+    percentile,
+    ratio_of,
+    value_of,
+)
 from specresearch.metrics import DEFINITIONS, Counts
 from specresearch.shift_records import ShiftSums
 
@@ -107,19 +117,19 @@ class Side:
 
     @property
     def tokens_per_second(self) -> float | None:
-        return _ratio(self.sum("num_generated_tokens"), self.sum("wall"))
+        return ratio_of(self.sum("num_generated_tokens"), self.sum("wall"))
 
     @property
     def decode_tokens_per_second(self) -> float | None:
-        return _ratio(self.sum("num_generated_tokens"), self.sum("decode"))
+        return ratio_of(self.sum("num_generated_tokens"), self.sum("decode"))
 
     @property
     def host_overhead(self) -> float | None:
-        busy = _ratio(self.sum("propose") + self.sum("verify"), self.sum("decode"))
+        busy = ratio_of(self.sum("propose") + self.sum("verify"), self.sum("decode"))
         return None if busy is None else 1 - busy
 
     def fractions(self, prefix: str) -> dict[str, float | None]:
-        return {f"{prefix}fraction_{part}": _ratio(self.sum(part), self.sum("wall")) for part in PARTS}
+        return {f"{prefix}fraction_{part}": ratio_of(self.sum(part), self.sum("wall")) for part in PARTS}
 
     def latencies(self, prefix: str) -> dict[str, float | None]:
         figures: dict[str, float | None] = {}
@@ -151,12 +161,12 @@ def _speedups(baseline: Side, method: Side, seed: int) -> dict[str, Any]:
         return lambda t: (t[..., time] / t[..., 2]) / (t[..., 3 + time] / t[..., 5])
 
     equal = all(plain[group][2] == fast[group][2] for group in shared)
-    decode_speedup = _value(speedup(1), totals)
-    per_token = _ratio(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
-    busy = _ratio(method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens"))
+    decode_speedup = value_of(speedup(1), totals)
+    per_token = ratio_of(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
+    busy = ratio_of(method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens"))
     ideal = per_token / busy if per_token is not None and busy else None
     return {
-        "speedup": _value(speedup(0), totals),
+        "speedup": value_of(speedup(0), totals),
         "speedup_ci95": bootstrap_interval(totals, speedup(0), seed),
         "speedup_basis": "wall time, equal token counts"
         if equal
@@ -173,19 +183,12 @@ def _acceptance(method: Side, seed: int) -> dict[str, Any]:
     for row in method.requests:
         by_row[row.row].append(row.counts)
     prompts = [Counts.total(counts) for counts in by_row.values()]
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
-    totals = np.array([[getattr(counts, name) for name in names] for counts in prompts], dtype=float).reshape(-1, 5)
-    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, ...]]] = {
-        "mean_acceptance_length": lambda t: 1 + t[..., 2] / t[..., 0],
-        "draft_acceptance_rate": lambda t: t[..., 2] / t[..., 1],
-        "tokens_per_target_forward": lambda t: t[..., 3] / t[..., 4],
-    }
+    values, intervals = acceptance_figures(prompts, seed)
     figures: dict[str, Any] = {}
-    for name, statistic in statistics.items():
-        figures[name] = _value(statistic, totals)
-        figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
+    for name, value in values.items():
+        figures |= {name: value, f"{name}_ci95": intervals[name]}
     figures["expected_acceptance"] = method.counts.expected_acceptance
-    figures |= {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+    figures |= {name: getattr(method.counts, name) for name in TOTALS if name != "num_generated_tokens"}
     return figures | _shift(method.counts, prompts, seed)
 
 
@@ -193,7 +196,7 @@ def _shift(counts: Counts, prompts: Sequence[Counts], seed: int) -> dict[str, An
     """How far a lossy rule moved the output; all None for a lossless one."""
     figures: dict[str, Any] = {name: getattr(counts, name) for name in (*SHIFT, "num_infinite_kl")}
     totals = np.array([_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None])
-    statistics: dict[str, Callable[[Float[np.ndarray, "... 5"]], Float[np.ndarray, ...]]] = {
+    statistics: dict[str, Statistic] = {
         "output_tv": lambda t: t[..., 0] / t[..., 3],
         "output_kl": lambda t: t[..., 1] / t[..., 3],
         "refused_rate": lambda t: t[..., 2] / t[..., 4],
@@ -210,8 +213,8 @@ def _shift_totals(counts: Counts, shift: ShiftSums) -> list[float]:
 
 
 def _cost_ratio(baseline: Side, method: Side) -> float | None:
-    draft = _ratio(method.sum("propose"), method.sum("num_draft_passes"))
-    target = _ratio(baseline.sum("verify"), baseline.sum("num_steps"))
+    draft = ratio_of(method.sum("propose"), method.sum("num_draft_passes"))
+    target = ratio_of(baseline.sum("verify"), baseline.sum("num_steps"))
     return draft / target if draft is not None and target else None
 
 
@@ -262,15 +265,3 @@ def _by_category(baseline: Side, method: Side) -> dict[str, dict[str, Any]]:
             "tokens_per_target_forward": counts.tokens_per_target_forward,
         }
     return table
-
-
-def _value(
-    statistic: Callable[[Float[np.ndarray, "... k"]], Float[np.ndarray, "..."]], totals: Float[np.ndarray, "n k"]
-) -> float | None:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(statistic(totals.sum(0)))
-    return value if np.isfinite(value) else None
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

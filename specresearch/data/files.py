@@ -23,14 +23,17 @@ class Record:
     fields: Mapping[str, Any]
 
 
-def find_file(path: str) -> Path:
-    """The file at `path` (`~` allowed), of an extension that `read_records` knows; anything else is a ValueError."""
+def find_file(path: str, key: str = "dataset.path") -> Path:
+    """The file at `path` (`~` allowed), of an extension that `read_records` knows; anything else is a ValueError.
+
+    key: the setting that named it, for messages.
+    """
     file = Path(path).expanduser()
     folder = file.parent
     if file.is_dir():
         raise ValueError(f"{path} is a folder; name one of the files in it: {_names(file)}")
     if not folder.is_dir():
-        raise ValueError(f"{path} does not exist, and neither does the folder {folder}; correct dataset.path")
+        raise ValueError(f"{path} does not exist, and neither does the folder {folder}; correct {key}")
     if not file.exists():
         names = [entry.name for entry in folder.iterdir()]
         similar = get_close_matches(file.name, names, n=3, cutoff=0.5)

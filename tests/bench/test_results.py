@@ -10,8 +10,9 @@ import pytest
 from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
-from specresearch.metrics import Counts, StepRecord, StepTimes
+from specresearch.metrics import Counts, StepRecord
 from specresearch.shift_records import ShiftSums, StepShift, TokenShift
+from specresearch.step_times import StepTimes
 
 CONFIG = {"batch_size": 1, "proposer": {"n_max": 4}, "progress": True}
 PROVENANCE: dict[str, Any] = {

@@ -1,0 +1,162 @@
+"""The folder of a load run: rows appended as requests finish, the steps of every pass, and the final figures."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS, STEPS, RunFolder
+from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
+from specresearch.bench.load_records import SCHEMA, LoadRow, PassPlace, PassRow
+from specresearch.bench.load_steps import COLUMNS, SUMMED, PassSteps
+
+PASSES, STEPS_PARTS = "passes.jsonl", "steps"
+
+
+@dataclass(frozen=True)
+class LoadResults:
+    """What results.json holds. Figures are those of `load_summary`, and docs/load.md says what each part is.
+
+    complete: every pass came to its end. stopped: why some of them ended early, None if none did.
+    """
+
+    complete: bool
+    kind: str = "load"
+    stopped: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    intervals: dict[str, Any] = field(default_factory=dict)
+    sides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    class_signature: list[str] = field(default_factory=list)
+    timeline: dict[str, list[dict[str, float | None]]] = field(default_factory=dict)
+    controller: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+class LoadFolder(RunFolder):
+    """A pass counts once its row stands in passes.jsonl; when a run is resumed, rows of unfinished ones are dropped."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.passes: list[PassRow] = []
+        super().__init__(path, config, resume=resume)
+
+    def _load(self) -> None:
+        self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES)]
+        replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
+        if (self.path / REQUESTS).exists():
+            temporary = self.path / f"{REQUESTS}.part"
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.writelines(to_line(row) for row in self._rows())
+            os.replace(temporary, self.path / REQUESTS)
+
+    @property
+    def done(self) -> set[PassPlace]:
+        return {row.place for row in self.passes}
+
+    @property
+    def is_complete(self) -> bool:
+        """An earlier session came to the end of the run."""
+        file = self.path / RESULTS
+        return self.is_resumed and file.exists() and json.loads(file.read_text(encoding="utf-8"))["complete"]
+
+    def read_results(self) -> LoadResults:
+        return LoadResults(**json.loads((self.path / RESULTS).read_text(encoding="utf-8")))
+
+    def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
+        merged = super().begin(provenance)
+        if not self.passes:
+            self.write_results(LoadResults(complete=False, provenance=merged))
+        return merged
+
+    @contextmanager
+    def write_pass(self, place: PassPlace) -> "Iterator[PassWriter]":
+        """Where the rows of a pass go while it runs."""
+        parts = self.path / STEPS_PARTS
+        parts.mkdir(exist_ok=True)
+        with (
+            (self.path / REQUESTS).open("a", encoding="utf-8") as stream,
+            pq.ParquetWriter(self._part(place), SCHEMA) as steps,
+        ):
+            yield PassWriter(stream, steps)
+
+    def end_pass(self, row: PassRow) -> None:
+        """Call when all of its rows are written."""
+        self._append(PASSES, [row.to_json()])
+        self.passes.append(row)
+
+    def requests(self) -> list[LoadRow]:
+        """Of the passes that are done."""
+        return [LoadRow.from_json(row) for row in self._rows()]
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        done = self.done
+        with (self.path / REQUESTS).open("rb") if (self.path / REQUESTS).exists() else open(os.devnull, "rb") as lines:
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except ValueError:  # torn off when the run was killed
+                    continue
+                if PassPlace(row["repeat"], row["side"]) in done:
+                    yield row
+
+    def steps(self, side: str) -> dict[int, PassSteps]:
+        """Of every repeat that is done."""
+        found = {}
+        for place in sorted(self.done):
+            if place.side == side:
+                columns = [*COLUMNS, *SUMMED]
+                part = self._part(place)
+                if part.exists():
+                    table = pq.read_table(part, columns=columns)
+                else:
+                    own = [("repeat", "=", place.repeat), ("side", "=", side)]
+                    table = pq.read_table(self.path / STEPS, columns=columns, filters=own)
+                found[place.repeat] = PassSteps.of(table)
+        return found
+
+    def _part(self, place: PassPlace) -> Path:
+        return self.path / STEPS_PARTS / f"{place.repeat}-{place.side}.parquet"
+
+    def write_steps(self, *, complete: bool) -> None:
+        """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
+        parts = [self._part(place) for place in sorted(self.done) if self._part(place).exists()]
+        if parts:
+            temporary = self.path / f"{STEPS}.part"
+            with pq.ParquetWriter(temporary, SCHEMA) as writer:
+                for part in parts:
+                    with pq.ParquetFile(part) as file:
+                        for group in range(file.num_row_groups):
+                            writer.write_table(file.read_row_group(group))
+            os.replace(temporary, self.path / STEPS)
+        if complete:
+            shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
+
+    @property
+    def files(self) -> list[Path]:
+        """What there is to keep."""
+        return [self.path / name for name in (CONFIG, RESULTS, REQUESTS, PASSES, STEPS) if (self.path / name).exists()]
+
+
+@dataclass
+class PassWriter:
+    """Rows of one pass, buffered."""
+
+    _requests: Any
+    _steps: pq.ParquetWriter
+
+    def add_request(self, row: LoadRow) -> None:
+        self._requests.write(to_line(row.to_json()))
+
+    def add_steps(self, table: pa.Table) -> None:
+        self._steps.write_table(table)

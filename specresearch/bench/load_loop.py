@@ -1,0 +1,124 @@
+"""One pass: submit what is due, step while there is work, sleep until the next arrival. Time is the wall clock."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.batch import Request
+from specresearch.bench.load_records import StepLog
+from specresearch.engine import Engine, RequestOutput
+
+TICK = 1.0  # seconds between two looks at how far a pass is
+
+
+@dataclass
+class Feed:
+    """Which requests are due. times: of their arrival, seconds since the pass began; ignored with a `concurrency`."""
+
+    times: Float[np.ndarray, " n"]
+    concurrency: int | None = None
+    num_submitted: int = 0
+
+    def due(self, now: float, num_in_flight: int) -> list[tuple[int, float]]:
+        """Numbers and arrival times of the requests to submit at `now`."""
+        if self.concurrency is not None:
+            end = min(self.num_submitted + self.concurrency - num_in_flight, len(self.times))
+            found = [(number, now) for number in range(self.num_submitted, end)]
+        else:
+            end = int(np.searchsorted(self.times, now, side="right"))
+            found = [(number, float(self.times[number])) for number in range(self.num_submitted, end)]
+        self.num_submitted += len(found)
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_submitted == len(self.times)
+
+    @property
+    def next_time(self) -> float:
+        """Of the next request, which is there."""
+        return 0.0 if self.concurrency is not None else float(self.times[self.num_submitted])
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Where a pass gives up. max_waiting: requests in the queue. max_seconds: of the pass."""
+
+    max_waiting: int
+    max_seconds: float
+
+
+@dataclass
+class LoadLoop:
+    """request: makes the request of a number. on_output: called with each finished one. on_tick: about once a second.
+    pause: seconds since it was last asked that were spent on something else than serving, and are no part of the pass.
+
+    After `run`: wall seconds, the last arrival, the length of the queue at the end, and why the pass was `stopped`, if it was.
+    """
+
+    engine: Engine
+    feed: Feed
+    request: Callable[[int], Request]
+    log: StepLog
+    stops: Stops
+    on_output: Callable[[RequestOutput], None]
+    on_tick: Callable[["LoadLoop"], None] = lambda loop: None
+    pause: Callable[[], float] = lambda: 0.0
+    num_finished: int = 0
+    last_arrival: float = 0.0
+    wall: float = 0.0
+    num_waiting: int = 0
+    stopped: str | None = None
+    _next_tick: float = field(default=TICK, init=False)
+
+    @property
+    def num_in_flight(self) -> int:
+        return self.feed.num_submitted - self.num_finished
+
+    def run(self) -> None:
+        """Raises whatever the engine raises, with its requests aborted."""
+        try:
+            while self.stopped is None and not (self.feed.is_empty and self.num_in_flight == 0):
+                self._submit()
+                if self.engine.has_work:
+                    self._step()
+                else:
+                    time.sleep(min(max(self.feed.next_time - self._now, 0.0), TICK))
+                self._look()
+            self.wall = self._now
+        finally:
+            self.engine.abort()
+
+    @property
+    def _now(self) -> float:
+        return time.perf_counter() - self.log.begin
+
+    def _submit(self) -> None:
+        for number, moment in self.feed.due(self._now, self.num_in_flight):
+            self.engine.submit(self.request(number), self.log.begin + moment)
+            self.last_arrival = moment
+
+    def _step(self) -> None:
+        record = self.engine.step()
+        if record is not None:
+            self.log.add(record)
+        self.log.begin += self.pause()
+        for output in self.engine.finished():
+            self.num_finished += 1
+            self.on_output(output)
+
+    def _look(self) -> None:
+        now, self.num_waiting = self._now, len(self.engine.scheduler.waiting)
+        came = f"{self.feed.num_submitted} requests came and {self.num_finished} were answered in {now:.0f} s"
+        if self.num_waiting > self.stops.max_waiting:
+            self.stopped = (
+                f"the queue grows without bound: {came}, {self.num_waiting} wait (max_waiting={self.stops.max_waiting})"
+            )
+        elif now > self.stops.max_seconds:
+            self.stopped = f"out of time: {came}, {self.num_waiting} wait (max_seconds={self.stops.max_seconds:g})"
+        if now >= self._next_tick:
+            self._next_tick = now + TICK
+            self.on_tick(self)

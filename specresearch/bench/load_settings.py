@@ -1,0 +1,62 @@
+"""What a load run is to do, and what it is to refuse."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specresearch.bench.arrivals import Arrivals
+from specresearch.bench.load_window import Limits
+
+NUM_OPEN_REQUESTS = 64
+WAVES, LEAST_WAVES, NUM_CLOSED_REQUESTS = 4, 3, 24  # of a closed loop: times its concurrency, and at least so many
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """max_running: requests decoded together. compare: fixed draft lengths, a side each. repeats: passes of every side.
+
+    num_requests: of a pass; None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
+    max_waiting, max_seconds: where a pass is given up. warmup: requests decoded first and not counted.
+    reset: controllers forget before every pass what they learnt in those before.
+    """
+
+    num_requests: int | None = None
+    max_running: int = 32
+    repeats: int = 1
+    compare: Sequence[int] = ()
+    limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
+    max_waiting: int = 256
+    max_seconds: float = 600.0
+    warmup: int = 2
+    seed: int = 0
+    reset: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in {"num_requests": 1, "max_running": 1, "repeats": 1, "max_waiting": 1, "warmup": 0}.items():
+            value = getattr(self, name)
+            if value is None and name == "num_requests":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}={value} must be a whole number from {least}")
+        if not self.max_seconds > 0:
+            raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
+        for length in self.compare:
+            if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+                raise ValueError(
+                    f"compare={list(self.compare)} must hold draft lengths from 1; plain decoding is measured anyway"
+                )
+        if len(set(self.compare)) < len(self.compare):
+            raise ValueError(f"compare={list(self.compare)} names a draft length twice; remove one")
+
+    def count(self, arrivals: Arrivals) -> int:
+        """Requests of a pass. Raises ValueError for a closed loop so short that nothing but warm-up and tail would be left."""
+        if arrivals.concurrency is None:
+            return self.num_requests or (len(arrivals.rows) if arrivals.rows is not None else NUM_OPEN_REQUESTS)
+        least = LEAST_WAVES * arrivals.concurrency
+        if self.num_requests is None:
+            return max(WAVES * arrivals.concurrency, NUM_CLOSED_REQUESTS)
+        if self.num_requests < least:
+            raise ValueError(
+                f"num_requests={self.num_requests} is too few for a closed loop of {arrivals.concurrency}: the first and the "
+                f"last {arrivals.concurrency} are warm-up and tail; take at least {least}"
+            )
+        return self.num_requests

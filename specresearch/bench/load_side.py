@@ -1,0 +1,172 @@
+"""One side of a load run: the figures of all its passes."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.bench.acceptance_figures import acceptance_figures
+from specresearch.bench.load_records import LoadRow, PassRow
+from specresearch.bench.load_steps import PassSteps
+from specresearch.bench.load_window import Limits, Window
+from specresearch.bench.stats import (
+    Statistic,
+    bootstrap_interval,
+    percentile,
+    quantile_interval,
+    ratio_of,
+    resampled_percentiles,
+    value_of,
+)
+from specresearch.metrics import Counts
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+RANKED = ("ttft", "tpot", "e2el")  # of a request: what is resampled by request
+PERCENTS = (50, 90, 99)
+COUNTED = ("tokens", "requests", "good", "seconds")  # the columns of a window's blocks
+RATES = {"throughput": "tokens", "request_throughput": "requests", "goodput": "good"}
+ANSWERED = 0.9  # of what came, by a side that keeps up
+
+
+@dataclass(frozen=True)
+class LoadSide:
+    """All passes of one side, by repeat."""
+
+    name: str
+    passes: Mapping[int, PassRow]
+    requests: Mapping[int, Sequence[LoadRow]]
+    steps: Mapping[int, PassSteps]
+    windows: Mapping[int, Window]
+    seed: int
+
+    @staticmethod
+    def of(
+        name: str,
+        passes: Sequence[PassRow],
+        requests: Sequence[LoadRow],
+        steps: Mapping[int, PassSteps],
+        concurrency: int | None,
+        limits: Limits,
+        seed: int,
+    ) -> "LoadSide":
+        own = {row.place.repeat: row for row in passes if row.place.side == name}
+        by_repeat: dict[int, list[LoadRow]] = defaultdict(list)
+        for request in requests:
+            if request.place.side == name and request.place.repeat in own:
+                by_repeat[request.place.repeat].append(request)
+        windows = {
+            repeat: Window.of(row, by_repeat[repeat], concurrency, limits, steps.get(repeat))
+            for repeat, row in own.items()
+        }
+        middles = {repeat: window for repeat, window in windows.items() if window is not None}
+        return LoadSide(name, own, by_repeat, steps, middles, seed)
+
+    @cached_property
+    def counted(self) -> list[LoadRow]:
+        return [row for window in self.windows.values() for row in window.rows]
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second; 0 where no pass has a middle."""
+        return value_of(_rate("tokens"), self.totals()) or 0.0
+
+    def totals(self, repeats: Sequence[int] | None = None) -> Float[np.ndarray, "n 4"]:
+        chosen = self.windows if repeats is None else repeats
+        return np.concatenate([np.zeros((0, len(COUNTED))), *(self.windows[repeat].blocks for repeat in chosen)])
+
+    def figures(self, max_running: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Its figures and the intervals of those that have one."""
+        rows, windows = self.counted, self.windows.values()
+        totals = self.totals()
+        told: dict[str, Any] = {name: value_of(_rate(column), totals) for name, column in RATES.items()}
+        between = {name: bootstrap_interval(totals, _rate(column), self.seed) for name, column in RATES.items()}
+        ranked, ranks = latencies(rows, self.seed)
+        accepted, lengths = acceptance(rows, self.seed)
+        told |= ranked | accepted
+        every = [step for repeat in self.windows for step in [self.steps.get(repeat)] if step is not None]
+        passes = list(self.passes.values())
+        told |= {
+            "num_requests": len(rows),
+            "num_finished": sum(row.num_finished for row in passes),
+            "num_unfinished": sum(row.num_submitted - row.num_finished for row in passes),
+            "num_generated_tokens": int(sum(window.blocks[:, 0].sum() for window in windows)),
+            "num_preemptions": sum(row.num_preemptions for own in self.requests.values() for row in own),
+            "waiting_max": max((int(step.waiting.max(initial=0)) for step in every), default=None),
+            "waiting_mean": self._over_time("waiting"),
+            "running_mean": self._over_time("running"),
+            "schedule_share": ratio_of(sum(s.schedule for s in every), sum(s.seconds.sum() for s in every)),
+            "wall": sum(row.wall for row in passes),
+            "overloaded": any(self._falls_behind(repeat, max_running) for repeat in self.passes),
+        }
+        return told, between | ranks | lengths
+
+    def _over_time(self, name: str) -> float | None:
+        """Requests waiting or running, averaged over the windows; nobody does where no step runs."""
+        sums = [
+            self.steps[repeat].sum_over(name, window.begin, window.end)
+            for repeat, window in self.windows.items()
+            if repeat in self.steps
+        ]
+        return ratio_of(sum(sums), sum(window.seconds for window in self.windows.values())) if sums else None
+
+    def _falls_behind(self, repeat: int, max_running: int) -> bool:
+        row = self.passes[repeat]
+        if row.stopped is not None:
+            return row.stopped.startswith("the queue") or row.num_waiting > max_running
+        answered = sum(request.finish <= row.last_arrival for request in self.requests[repeat])
+        waiting = sum(request.arrival + request.queue_time > row.last_arrival for request in self.requests[repeat])
+        return waiting > max_running and answered < ANSWERED * row.num_submitted
+
+
+def latencies(rows: Sequence[LoadRow], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    told: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    for name in LATENCIES:
+        values = latency(rows, name)
+        told |= {f"{name}_p{p}": percentile(values, p) for p in PERCENTS}
+    for name in RANKED:
+        drawn = resampled(rows, name, owners_of(rows), seed)
+        intervals |= {f"{name}_p{p}": quantile_interval(drawn[:, i]) for i, p in enumerate(PERCENTS)}
+    return told, intervals
+
+
+def acceptance(rows: Sequence[LoadRow], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of requests, their repeats added up."""
+    by_id: dict[str, list[Counts]] = defaultdict(list)
+    for row in rows:
+        by_id[row.id].append(row.counts)
+    told, intervals = acceptance_figures([Counts.total(counts) for counts in by_id.values()], seed)
+    total = Counts.total([row.counts for row in rows])
+    rates = [row.counts.draft_acceptance_rate for row in rows if row.counts.num_draft_tokens]
+    own = {
+        "acceptance_p10": percentile(rates, 10),
+        "mean_draft_length": ratio_of(total.num_draft_tokens, total.num_target_forwards),
+    }
+    return told | own, intervals
+
+
+def latency(rows: Sequence[LoadRow], name: str) -> Float[np.ndarray, " n"]:
+    """Of every request; ITL of every gap, TPOT of those with more than one token."""
+    if name == "itl":
+        return np.array([gap for row in rows for gap in row.itl], dtype=float)
+    kept = [row for row in rows if name != "tpot" or row.itl]
+    return np.array([getattr(row, name) for row in kept], dtype=float)
+
+
+def owners_of(rows: Sequence[LoadRow]) -> dict[str, int]:
+    return {id: number for number, id in enumerate(sorted({row.id for row in rows}))}
+
+
+def resampled(rows: Sequence[LoadRow], name: str, owners: Mapping[str, int], seed: int) -> Float[np.ndarray, "r p"]:
+    kept = [row for row in rows if name != "tpot" or row.itl]
+    numbers = np.array([owners[row.id] for row in kept], dtype=int)
+    return resampled_percentiles(latency(kept, name), numbers, max(len(owners), 1), PERCENTS, seed)
+
+
+def _rate(name: str) -> Statistic:
+    column, seconds = COUNTED.index(name), COUNTED.index("seconds")
+    return lambda t: t[..., column] / t[..., seconds]

@@ -1,0 +1,90 @@
+"""The steps of a pass, as its summary reads them: what waited, what ran, and what came of it, over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float
+
+NUM_BINS = 120  # of a timeline, at most
+COLUMNS = (
+    "start",
+    "propose",
+    "verify",
+    "accept",
+    "commit",
+    "prefill",
+    "schedule",
+    "total",
+    "num_waiting",
+    "num_running",
+)
+SUMMED = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens")
+
+
+@dataclass(frozen=True)
+class PassSteps:
+    """One entry per step. start: seconds since the pass began. seconds: all that the step took, prefill included."""
+
+    start: Float[np.ndarray, " n"]
+    seconds: Float[np.ndarray, " n"]
+    waiting: Float[np.ndarray, " n"]
+    running: Float[np.ndarray, " n"]
+    drafted: Float[np.ndarray, " n"]
+    accepted: Float[np.ndarray, " n"]
+    new: Float[np.ndarray, " n"]
+    schedule: float
+
+    @staticmethod
+    def of(table: pa.Table) -> "PassSteps":
+        """table: COLUMNS and the lists SUMMED of one pass."""
+        column = {name: np.asarray(table[name], dtype=float) for name in COLUMNS}
+        drafted, accepted, new = (_sums(table[name].combine_chunks()) for name in SUMMED)
+        seconds = column["total"] + column["prefill"] + column["schedule"]
+        schedule = float(column["schedule"].sum())
+        waiting, running = column["num_waiting"], column["num_running"]
+        return PassSteps(column["start"], seconds, waiting, running, drafted, accepted, new, schedule)
+
+    def sum_over(self, name: str, begin: float, end: float) -> float:
+        """Request seconds that were spent waiting or running between two moments, going by the steps that began there."""
+        chosen = (begin <= self.start) & (self.start <= end)
+        return float((getattr(self, name) * self.seconds)[chosen].sum())
+
+    @staticmethod
+    def timeline(passes: "Sequence[PassSteps]") -> list[dict[str, float | None]]:
+        """Averages over stretches of whole seconds, passes put on top of one another."""
+        passes = [steps for steps in passes if len(steps.start)]
+        if not passes:
+            return []
+        ends = [float(steps.start[-1] + steps.seconds[-1]) for steps in passes]
+        width = max(1, int(np.ceil(max(ends) / NUM_BINS)))
+        edges = np.arange(0, max(ends) + width, width)
+        totals = sum(steps._binned(edges) for steps in passes)
+        assert isinstance(totals, np.ndarray)
+        rows = []
+        for begin, (steps, waiting, running, drafted, accepted, new) in zip(edges, totals, strict=False):
+            covered = sum(min(max(end - begin, 0.0), width) for end in ends)
+            rows.append(
+                {
+                    "second": float(begin),
+                    "waiting": waiting / steps if steps else None,
+                    "running": running / steps if steps else None,
+                    "acceptance": accepted / drafted if drafted else None,
+                    "draft_length": drafted / running if running else None,
+                    "tokens_per_second": new / covered if covered else None,
+                }
+            )
+        return rows
+
+    def _binned(self, edges: Float[np.ndarray, " e"]) -> Float[np.ndarray, "bins 6"]:
+        values = (np.ones(len(self.start)), self.waiting, self.running, self.drafted, self.accepted, self.new)
+        return np.stack([np.histogram(self.start, edges, weights=value)[0] for value in values], axis=1)
+
+
+def _sums(lists: pa.ListArray) -> Float[np.ndarray, " n"]:
+    """Of every list, none of which is empty."""
+    if not len(lists):
+        return np.zeros(0)
+    begins = np.asarray(lists.offsets[:-1]) - lists.offsets[0].as_py()
+    return np.add.reduceat(np.asarray(lists.flatten()), begins).astype(float)

@@ -1,0 +1,203 @@
+"""From the rows of a load run to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specresearch.bench.load_records import CONTROLLED, PLAIN
+from specresearch.bench.load_side import (
+    ANSWERED,
+    LATENCIES,
+    PERCENTS,
+    RANKED,
+    LoadSide,
+    acceptance,
+    latencies,
+    latency,
+    owners_of,
+    resampled,
+)
+from specresearch.bench.load_steps import PassSteps
+from specresearch.bench.load_window import NUM_BLOCKS, RULE, Limits
+from specresearch.bench.stats import (
+    LEVEL,
+    NUM_RANKED_RESAMPLES,
+    NUM_RESAMPLES,
+    Statistic,
+    bootstrap_interval,
+    percentile,
+    quantile_interval,
+    ratio_of,
+    value_of,
+)
+from specresearch.metrics import DEFINITIONS
+
+SIGNATURE_MARGIN = 0.02
+LOAD_DEFINITIONS = DEFINITIONS | {
+    "window": RULE,
+    "throughput": "generated tokens per second of the windows of all passes",
+    "request_throughput": "requests finished per second of the windows",
+    "goodput": "requests per second that met limits.ttft and limits.tpot",
+    "speedup": "throughput of the method / throughput of plain decoding, in passes side by side. Open arrivals that both can "
+    "serve make it 1, whatever the method does: look at the latencies then",
+    "speedup_over_best": "throughput of the method / throughput of the better of plain decoding and best_fixed",
+    "best_fixed": "the fixed draft length of `compare` with the highest throughput, known in hindsight only",
+    "tpot_p99_ratio": "99th percentile of tpot, method / plain decoding; the other *_ratio likewise",
+    "acceptance_p10": "10th percentile of a request's draft acceptance rate",
+    "mean_draft_length": "draft tokens per target forward of a request, those without drafts included",
+    "waiting_*, running_mean": "requests, over the time of the windows; waiting_max over whole passes",
+    "schedule_share": "seconds of the scheduler / seconds of steps, prefill included",
+    "overloaded": "a pass was stopped with its queue growing, or ended its window with more requests waiting than may run and "
+    f"less than {ANSWERED:.0%} of what had come answered",
+    "class_signature": f"classes whose median tpot is better than plain decoding's by more than {SIGNATURE_MARGIN:.0%} and whose "
+    f"99th percentile is worse by more than {SIGNATURE_MARGIN:.0%}",
+    "intervals": f"percentile bootstrap ({LEVEL:.0%}). Rates and their ratios: over stretches of time, a {NUM_BLOCKS}th of a "
+    "window each, with those of the compared side at the same place; requests overlap in time and share the machine, so that "
+    f"they are no independent units of a rate ({NUM_RESAMPLES} resamples). Latencies and acceptance: over requests, "
+    f"all repeats of one together, paired by request in ratios ({NUM_RANKED_RESAMPLES} and {NUM_RESAMPLES} resamples). ITL: none",
+}
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """What results.json says of the rows."""
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    intervals: dict[str, Any] = field(default_factory=dict)
+    sides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    class_signature: list[str] = field(default_factory=list)
+    timeline: dict[str, list[dict[str, float | None]]] = field(default_factory=dict)
+    controller: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+    stopped: str | None = None
+
+
+def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: int, *, seed: int = 0) -> LoadFigures:
+    """sides: by name; those that have finished no pass are left out."""
+    sides = {name: side for name, side in sides.items() if side.passes}
+    told = {name: side.figures(max_running) for name, side in sides.items()}
+    figures = {name: of_side for name, (of_side, _) in told.items()}
+    summary, intervals = _compare(sides, figures, seed)
+    classes = _by_class(sides, limits)
+    stops = [
+        f"{name}, repeat {row.place.repeat}: {row.stopped}"
+        for name, side in sides.items()
+        for row in side.passes.values()
+        if row.stopped is not None
+    ]
+    return LoadFigures(
+        summary,
+        intervals,
+        figures,
+        {name: between for name, (_, between) in told.items()},
+        classes,
+        [name for name, of_sides in classes.items() if _has_signature(of_sides)],
+        {name: PassSteps.timeline(list(side.steps.values())) for name, side in sides.items()},
+        {
+            name: [
+                {"repeat": float(repeat)} | dict(entry) for repeat, row in side.passes.items() for entry in row.trace
+            ]
+            for name, side in sides.items()
+            if any(row.trace for row in side.passes.values())
+        },
+        "; ".join(stops) or None,
+    )
+
+
+def _compare(
+    sides: Mapping[str, LoadSide], figures: Mapping[str, Mapping[str, Any]], seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    main = CONTROLLED if CONTROLLED in sides else PLAIN
+    summary: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    for name in ("throughput", "request_throughput", "goodput", *(f"{x}_p{p}" for x in LATENCIES for p in PERCENTS)):
+        for suffix, side in (("", main), ("_plain", PLAIN)):
+            summary[f"{name}{suffix}"] = figures.get(side, {}).get(name)
+    fixed = sorted(
+        (side for name, side in sides.items() if name not in (PLAIN, CONTROLLED)),
+        key=lambda side: side.throughput,
+    )
+    best, worst = (fixed[-1], fixed[0]) if fixed else (None, None)
+    plain, method = sides.get(PLAIN), sides.get(CONTROLLED)
+    summary |= {"best_fixed": best and best.name, "worst_fixed": worst and worst.name}
+    better = max((side for side in (plain, best) if side), key=lambda side: side.throughput, default=None)
+    pairs = {
+        "speedup": (method, plain),
+        "speedup_best_fixed": (best, plain),
+        "speedup_worst_fixed": (worst, plain),
+        "speedup_over_best": (method, better),
+    }
+    for name, (own, other) in pairs.items():
+        summary[name], intervals[name] = _throughput_ratio(own, other, seed)
+    for name in RANKED:
+        ratios = _latency_ratios(method, plain, name, seed)
+        for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
+            summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
+    kept = ("draft_acceptance_rate", "mean_acceptance_length", "acceptance_p10", "tokens_per_target_forward")
+    kept += ("mean_draft_length", "waiting_max", "waiting_mean", "running_mean", "num_requests", "num_unfinished")
+    kept += ("num_generated_tokens", "num_preemptions", "schedule_share", "overloaded")
+    summary |= {name: figures.get(main, {}).get(name) for name in kept}
+    summary |= {"overloaded_plain": figures.get(PLAIN, {}).get("overloaded")}
+    return summary, {name: between for name, between in intervals.items() if between is not None}
+
+
+def _throughput_ratio(
+    own: LoadSide | None, other: LoadSide | None, seed: int
+) -> tuple[float | None, tuple[float, float] | None]:
+    """From the repeats that both have; a stretch of one is drawn with that of the other."""
+    if own is None or other is None:
+        return None, None
+    if own is other:
+        return 1.0, None
+    shared = sorted(own.windows.keys() & other.windows.keys())
+    totals = np.concatenate([own.totals(shared), other.totals(shared)], axis=1)
+    ratio = _ratio_of_rates()
+    return value_of(ratio, totals), bootstrap_interval(totals, ratio, seed)
+
+
+def _ratio_of_rates() -> Statistic:
+    """Of tokens per second, of two sides whose blocks stand side by side."""
+    return lambda t: (t[..., 0] / t[..., 3]) / (t[..., 4] / t[..., 7])
+
+
+def _latency_ratios(
+    own: LoadSide | None, other: LoadSide | None, name: str, seed: int
+) -> list[tuple[float | None, tuple[float, float] | None]]:
+    """Of every one of PERCENTS."""
+    if own is None or other is None or not (own.counted and other.counted):
+        return [(None, None)] * len(PERCENTS)
+    owners = owners_of([*own.counted, *other.counted])
+    values = [latency(side.counted, name) for side in (own, other)]
+    ratios = [ratio_of(*(percentile(v, p) or 0.0 for v in values)) for p in PERCENTS]
+    drawn = [resampled(side.counted, name, owners, seed) for side in (own, other)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = drawn[0] / drawn[1]
+    return [(ratio, quantile_interval(between[:, i])) for i, ratio in enumerate(ratios)]
+
+
+def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[str, dict[str, Any]]]:
+    """Empty where requests are of one kind."""
+    names = sorted({row.category for side in sides.values() for row in side.counted})
+    if names in ([], [""]):
+        return {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for category in names:
+        table[category] = {}
+        for name, side in sides.items():
+            rows = [row for row in side.counted if row.category == category]
+            if rows:
+                good = sum(limits.met(row) for row in rows) / len(rows)
+                own = {"num_requests": len(rows), "share_within_limits": good}
+                table[category][name] = own | latencies(rows)[0] | acceptance(rows)[0]
+    return table
+
+
+def _has_signature(of_sides: Mapping[str, Mapping[str, Any]]) -> bool:
+    own, plain = (of_sides.get(name, {}) for name in (CONTROLLED, PLAIN))
+    ratios = [ratio_of(own.get(f"tpot_p{p}") or 0.0, plain.get(f"tpot_p{p}") or 0.0) for p in (50, 99)]
+    if ratios[0] is None or ratios[1] is None:
+        return False
+    return 0 < ratios[0] < 1 - SIGNATURE_MARGIN and ratios[1] > 1 + SIGNATURE_MARGIN

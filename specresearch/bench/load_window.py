@@ -1,0 +1,96 @@
+"""The middle of a pass, which is what counts: warm-up and tail are cut by one rule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.bench.load_records import LoadRow, PassRow
+from specresearch.bench.load_steps import PassSteps
+
+WARMUP_SHARE = 0.1
+NUM_BLOCKS = 10
+RULE = (
+    f"open arrivals: from {WARMUP_SHARE:.0%} of the time until the last arrival, to the last arrival; requests that arrived "
+    "in it count. closed loop of n: from the moment when n requests had finished, to the moment when the last one was sent; "
+    "requests that finished in it count. Tokens count that were delivered in it"
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of one pass, in seconds since it began, and the requests that count.
+
+    blocks: for each of NUM_BLOCKS equal parts: tokens delivered, requests finished, requests that met the limits, seconds.
+    """
+
+    begin: float
+    end: float
+    rows: tuple[LoadRow, ...]
+    blocks: Float[np.ndarray, "blocks 4"]
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+    @staticmethod
+    def of(
+        row: PassRow,
+        requests: Sequence[LoadRow],
+        concurrency: int | None,
+        limits: "Limits",
+        steps: PassSteps | None = None,
+    ) -> "Window | None":
+        """requests, steps: those of this pass. None when it was too short to have a middle.
+
+        Steps know of the tokens of requests that a stopped pass left unfinished; without steps, those of finished ones count.
+        """
+        end = row.last_arrival
+        if concurrency is None:
+            begin = WARMUP_SHARE * end
+            counted = tuple(request for request in requests if begin <= request.arrival <= end)
+        else:
+            finishes = sorted(request.finish for request in requests)
+            if len(finishes) < concurrency:
+                return None
+            begin = finishes[concurrency - 1]
+            counted = tuple(request for request in requests if begin < request.finish <= end)
+        if end <= begin:
+            return None
+        edges = np.linspace(begin, end, NUM_BLOCKS + 1)
+        finished = [request.finish for request in requests]
+        met = [request.arrival if concurrency is None else request.finish for request in counted if limits.met(request)]
+        columns = [_delivered(requests, steps, edges), *(np.histogram(values, edges)[0] for values in (finished, met))]
+        return Window(begin, end, counted, np.stack([*columns, np.diff(edges)], axis=1).astype(float))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The latencies that a user accepts, in seconds: to the first token, and per token after it."""
+
+    ttft: float
+    tpot: float
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"limits.{name}={getattr(self, name)} must be above 0 seconds")
+
+    def met(self, request: LoadRow) -> bool:
+        return request.ttft <= self.ttft and request.tpot <= self.tpot
+
+
+def _delivered(
+    requests: Sequence[LoadRow], steps: PassSteps | None, edges: Float[np.ndarray, " e"]
+) -> Float[np.ndarray, " blocks"]:
+    """Tokens between the edges; those of a step come at its end."""
+    if steps is not None:
+        return np.histogram(steps.start + steps.seconds, edges, weights=steps.new)[0]
+    times = [np.zeros(0), *map(token_times, requests)]
+    return np.histogram(np.concatenate(times), edges)[0].astype(float)
+
+
+def token_times(request: LoadRow) -> Float[np.ndarray, " n"]:
+    """When its tokens were delivered, in seconds since the pass began."""
+    return request.arrival + request.ttft + np.cumsum([0.0, *request.itl])

@@ -1,0 +1,244 @@
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from test_runner import Gullible
+
+from specresearch import CausalLM, SamplingParams
+from specresearch.acceptance import Rejection
+from specresearch.batch import Batch
+from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant
+from specresearch.bench.load_folder import LoadFolder
+from specresearch.bench.load_records import PassPlace
+from specresearch.bench.load_runner import LoadRunner
+from specresearch.bench.load_settings import LoadSettings
+from specresearch.bench.recorder import Recorder
+from specresearch.bench.recording import Recording
+from specresearch.bench.workload import RequestClass
+from specresearch.controllers import Fixed, Goodput, Heuristic
+from specresearch.data import PromptDataset
+from specresearch.proposal import Proposal
+from specresearch.proposers import NGram, Suffix
+
+Make = Callable[..., LoadRunner]
+SMALL = LoadSettings(max_running=3, num_requests=6, warmup=1)
+
+
+class InterruptedLater(NGram):
+    """Ctrl-C in its third pass, warm-ups counted."""
+
+    num_resets = 0
+
+    def reset(self) -> None:
+        self.num_resets += 1
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        if self.num_resets == 3:
+            raise KeyboardInterrupt
+        return super().propose(batch, budget)
+
+
+@pytest.fixture
+def make(target: CausalLM, prompt_file: Path, tmp_path: Path) -> Make:
+    """A closed loop of two on a handful of prompts."""
+
+    def build(
+        *,
+        settings: LoadSettings = SMALL,
+        arrivals: Arrivals | None = None,
+        sampling: SamplingParams | None = None,
+        folder: Path = tmp_path / "run",
+        resume: bool = False,
+        **parts: Any,
+    ) -> LoadRunner:
+        dataset = PromptDataset("letters", "mtbench", "raw", path=str(prompt_file))
+        part = RequestClass(dataset, sampling or SamplingParams(max_new_tokens=6))
+        results = LoadFolder(folder, {"seed": settings.seed}, resume=resume)
+        return LoadRunner(target, [part], arrivals or ClosedLoop(2), settings, results, **parts)
+
+    return build
+
+
+def requests_of(runner: LoadRunner) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (runner.folder.path / "requests.jsonl").read_text().splitlines()]
+
+
+def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Make) -> None:
+    settings = LoadSettings(max_running=3, num_requests=6, warmup=1, repeats=2, compare=(3,))
+    runner = make(settings=settings, proposer=NGram(4, 3, 1), method="ngram", controller=Goodput(trace_every=5))
+    results = runner.run()
+    assert results.complete
+    assert results.summary["outputs_equal"] is True
+    assert results.summary["output_statement"].startswith("output unchanged: 24 of 24 greedy outputs equal")
+    assert list(results.sides) == ["plain", "method", "fixed-3"]
+    assert results.summary["best_fixed"] == "fixed-3"
+    assert results.summary["tokens_per_target_forward"] > 1
+    assert results.sides["plain"]["mean_draft_length"] == 0
+    assert results.sides["fixed-3"]["mean_draft_length"] > 0
+    assert 0 < results.summary["schedule_share"] < 1
+    rows = requests_of(runner)
+    assert len(rows) == 2 * 3 * 6
+    for repeat in range(2):
+        told = [
+            {(row["id"], row["row"], tuple(row["token_ids"])) for row in rows if row["side"] == side}
+            for side in results.sides
+        ]
+        assert all(each == told[0] for each in told), repeat
+    written = json.loads((runner.folder.path / "results.json").read_text())
+    assert written["kind"] == "load"
+    assert written["summary"]["speedup"] == results.summary["speedup"]
+    assert {row["repeat"] for row in written["controller"]["method"]} == {0, 1}
+    assert sum(bin["tokens_per_second"] or 0 for bin in written["timeline"]["method"]) > 0
+    steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
+    assert set(steps["side"]) == set(results.sides)
+    assert steps["num_new_tokens"].map(sum).sum() == sum(row["num_generated_tokens"] for row in rows)
+    assert not (runner.folder.path / "steps").exists()
+    assert len(runner.target._free) == runner.target.cache.num_slots
+
+
+def test_sides_go_first_in_turns(make: Make) -> None:
+    settings = LoadSettings(max_running=3, num_requests=6, repeats=3, compare=(2,))
+    runner = make(settings=settings, proposer=NGram(), method="ngram")
+    order = [place.side for place in runner.places()]
+    assert order[::3] == ["plain", "method", "fixed-2"]
+    assert all(sorted(order[i : i + 3]) == ["fixed-2", "method", "plain"] for i in (0, 3, 6))
+
+
+def test_a_rule_that_accepts_anything_is_found_out(make: Make) -> None:
+    results = make(proposer=NGram(4, 3, 1), method="ngram", acceptance=Gullible()).run()
+    assert results.summary["outputs_equal"] is False
+    assert results.summary["outputs_equal_but_for_ties"] is False
+    assert "OUTPUT CHANGED" in results.summary["output_statement"]
+
+
+def test_sampled_runs_state_what_the_rule_proves(make: Make) -> None:
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=6)
+    runner = make(proposer=NGram(4, 3, 1), method="ngram", sampling=sampling)
+    summary = runner.run().summary
+    assert summary["outputs_equal"] is None
+    assert "same distribution by construction" in summary["output_statement"]
+    assert all(row["token_ids"] is None for row in requests_of(runner))
+
+
+def test_without_a_proposer_plain_decoding_is_measured(make: Make) -> None:
+    results = make(arrivals=Constant(500.0)).run()
+    assert list(results.sides) == ["plain"]
+    assert results.summary["speedup"] is None
+    assert results.summary["e2el_p50"] > 0
+    assert results.summary["qps"] == 500.0
+
+
+def test_what_was_learnt_is_forgotten_between_passes_unless_asked_otherwise(make: Make, tmp_path: Path) -> None:
+    class Counted(Heuristic):
+        num_resets = 0
+
+        def reset(self) -> None:
+            super().reset()
+            self.num_resets += 1
+
+    for reset, expected in ((True, 2), (False, 0)):
+        controller = Counted()
+        settings = LoadSettings(max_running=3, num_requests=6, warmup=0, repeats=2, reset=reset)
+        runner = make(
+            settings=settings, proposer=NGram(), method="ngram", controller=controller, folder=tmp_path / str(reset)
+        )
+        bound = controller.num_resets
+        runner.run()
+        assert controller.num_resets - bound == expected
+
+
+def test_an_interrupted_run_keeps_its_passes_and_goes_on(make: Make) -> None:
+    settings = LoadSettings(max_running=3, num_requests=6, warmup=0, repeats=2)
+    parts: dict[str, Any] = {"settings": settings, "method": "ngram"}
+    broken = make(proposer=InterruptedLater(4, 3, 1), **parts).run()
+    assert not broken.complete
+    assert broken.summary["speedup"] is not None
+    assert broken.summary["num_repeats"] == 1
+    runner = make(proposer=NGram(4, 3, 1), resume=True, **parts)
+    assert runner.folder.done == {PassPlace(0, "plain"), PassPlace(0, "method")}
+    assert not runner.folder.is_complete
+    results = runner.run()
+    assert results.complete
+    assert results.summary["num_repeats"] == 2
+    assert results.provenance["num_sessions"] == 2
+    rows = requests_of(runner)
+    assert len({(row["repeat"], row["side"], row["id"]) for row in rows}) == len(rows) == 24
+    assert make(proposer=NGram(), resume=True, **parts).folder.is_complete
+
+
+def test_a_torn_row_does_not_stop_a_resumed_run(make: Make) -> None:
+    settings = LoadSettings(max_running=3, num_requests=6, warmup=0, repeats=2)
+    runner = make(settings=settings)
+    runner.run()
+    path = runner.folder.path
+    (path / "requests.jsonl").write_text((path / "requests.jsonl").read_text()[:-7])
+    passes = (path / "passes.jsonl").read_text().splitlines(keepends=True)
+    (path / "passes.jsonl").write_text(passes[0] + passes[1][:9])
+    again = make(settings=settings, resume=True)
+    assert again.folder.done == {PassPlace(0, "plain")}
+    assert again.run().complete
+    assert len(requests_of(again)) == 12
+
+
+def test_a_recording_holds_every_side_and_its_time_is_no_time_of_the_run(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, pause = Recorder.__call__, 0.2
+
+    def slow(self: Recorder, *seen: Any) -> None:
+        record(self, *seen)
+        if self._name is not None:
+            time.sleep(pause)
+            self._seconds += pause
+
+    monkeypatch.setattr(Recorder, "__call__", slow)
+    settings = LoadSettings(max_running=3, num_requests=6, warmup=0)
+    runner = make(settings=settings, proposer=NGram(4, 3, 1), method="ngram", record=True)
+    begin = time.perf_counter()
+    results = runner.run()
+    steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
+    assert time.perf_counter() - begin > pause * len(steps)
+    assert sum(side["wall"] for side in results.sides.values()) < time.perf_counter() - begin - 0.9 * pause * len(steps)
+    recording = Recording(runner.folder.path)
+    assert {request.id for request in recording.requests("method")} == {str(n) for n in range(6)}
+
+
+def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:
+    settings = LoadSettings(max_running=2, num_requests=60, warmup=0, max_waiting=5)
+    results = make(settings=settings, arrivals=Constant(5000.0), proposer=NGram(), method="ngram").run()
+    assert results.complete
+    assert results.stopped is not None
+    assert results.stopped.startswith("plain, repeat 0: the queue grows without bound")
+    assert results.summary["overloaded"] is True
+    assert results.sides["method"]["num_unfinished"] > 0
+
+
+def test_passes_of_a_method_with_a_memory_start_without_one(make: Make) -> None:
+    settings = LoadSettings(max_running=3, num_requests=6, warmup=2, repeats=2)
+    runner = make(settings=settings, proposer=Suffix(use_global=True), method="suffix", controller=Fixed())
+    runner.run()
+    by_repeat = [
+        [row["num_draft_tokens"] for row in requests_of(runner) if row["repeat"] == r and row["side"] == "method"]
+        for r in (0, 1)
+    ]
+    assert sum(by_repeat[0]) == pytest.approx(sum(by_repeat[1]), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"compare": (0,)}, r"compare=\[0\] must hold draft lengths from 1"),
+        ({"compare": (2, 2)}, "names a draft length twice"),
+        ({"compare": (11,)}, r"compare=\[11\] holds 11 and the proposer makes at most 10 drafts; raise"),
+        ({"num_requests": 5}, "num_requests=5 is too few for a closed loop of 2: .* take at least 6"),
+        ({"max_running": 0}, "max_running=0 must be a whole number from 1"),
+        ({"max_seconds": 0.0}, "max_seconds=0.0 must be above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: Make, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(settings=LoadSettings(**settings), proposer=NGram(), acceptance=Rejection())

@@ -1,0 +1,112 @@
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from load_rows import LIMITS, request, side
+
+from specresearch.bench.load_summary import summarize_load
+from specresearch.bench.stats import quantile_interval, resampled_percentiles
+
+
+def spread(
+    seed: int, name: str = "plain", *, gap: float = 0.1, tail: float = 1.0, num: int = 60, **settings: object
+) -> list:
+    """Requests of a closed loop of 4; a tenth of them takes `tail` times as long for a token."""
+    rng = np.random.default_rng(seed)
+    rows, free = [], [0.0] * 4
+    for number in range(num):
+        place = int(np.argmin(free))
+        own = gap * rng.uniform(0.9, 1.1) * (tail if number % 10 == 0 else 1.0)
+        rows.append(request(number, free[place], gap=own, side=name, **settings))  # type: ignore[arg-type]
+        free[place] = rows[-1].finish
+    return rows
+
+
+def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
+    sides = {
+        "plain": side("plain", spread(0), spread(1, repeat=1), concurrency=4),
+        "method": side("method", spread(2, "method", gap=0.05), spread(3, "method", gap=0.05, repeat=1), concurrency=4),
+        "fixed-2": side("fixed-2", spread(4, "fixed-2", gap=0.04), concurrency=4),
+        "fixed-8": side("fixed-8", spread(5, "fixed-8", gap=0.2), concurrency=4),
+    }
+    figures = summarize_load(sides, LIMITS, 8)
+    summary = figures.summary
+    per_request = {name: 0.5 + 10 * gap for name, gap in (("plain", 0.1), ("method", 0.05), ("fixed-2", 0.04))}
+    assert summary["speedup"] == pytest.approx(per_request["plain"] / per_request["method"], rel=0.05)
+    assert summary["best_fixed"] == "fixed-2"
+    assert summary["worst_fixed"] == "fixed-8"
+    assert summary["speedup_worst_fixed"] < 1 < summary["speedup_best_fixed"]
+    assert summary["speedup_over_best"] == pytest.approx(per_request["fixed-2"] / per_request["method"], rel=0.05)
+    assert summary["tpot_p50_ratio"] == pytest.approx(0.5, rel=0.05)
+    for name, (low, high) in figures.intervals.items():
+        assert low <= summary[name] * 1.001
+        assert summary[name] <= high * 1.001
+    assert figures.intervals["speedup"][0] > 1
+    json.dumps(asdict(figures))
+
+
+def test_an_interval_covers_no_difference_when_there_is_none() -> None:
+    sides = {name: side(name, spread(seed, name), concurrency=4) for seed, name in enumerate(("plain", "method"))}
+    figures = summarize_load(sides, LIMITS, 8)
+    low, high = figures.intervals["speedup"]
+    assert low <= 1 <= high
+
+
+def test_a_better_median_with_a_worse_tail_is_called_out_by_class() -> None:
+    def rows(name: str, seed: int) -> list:
+        fast = {"gap": 0.05} if name == "method" else {}
+        hurt = fast | ({"tail": 5.0} if name == "method" else {})
+        calm = spread(seed, name, category="structured", **fast)  # type: ignore[arg-type]
+        return calm + [
+            request(100 + int(row.id), row.arrival, gap=row.tpot, side=name, category="creative")
+            for row in spread(seed + 9, name, **hurt)  # type: ignore[arg-type]
+        ]
+
+    sides = {name: side(name, rows(name, seed), concurrency=8) for seed, name in enumerate(("plain", "method"))}
+    figures = summarize_load(sides, LIMITS, 8)
+    assert figures.class_signature == ["creative"]
+    assert figures.classes["creative"]["method"]["tpot_p50"] < figures.classes["creative"]["plain"]["tpot_p50"]
+    assert figures.classes["creative"]["method"]["tpot_p99"] > figures.classes["creative"]["plain"]["tpot_p99"]
+    assert set(figures.classes) == {"structured", "creative"}
+
+
+def test_acceptance_shows_the_slowest_tenth_beside_the_mean() -> None:
+    rows = [request(n, float(n), side="method", drafts=(1, 20) if n % 5 == 0 else (19, 20)) for n in range(40)]
+    figures = side("method", rows).figures(8)[0]
+    assert figures["draft_acceptance_rate"] > 0.7
+    assert figures["acceptance_p10"] == pytest.approx(0.05)
+    assert figures["mean_draft_length"] == pytest.approx(20 / 6)
+
+
+def test_a_side_that_falls_behind_says_so_and_one_that_keeps_up_does_not() -> None:
+    keeps_up = [request(n, 0.2 * n) for n in range(50)]
+    late = [request(n, 0.2 * n, ttft=0.5 + 0.3 * n, queue_time=0.3 * n) for n in range(50)]
+    assert side("plain", keeps_up).figures(4)[0]["overloaded"] is False
+    assert side("plain", late).figures(4)[0]["overloaded"] is True
+    given_up = side("plain", keeps_up, stopped="the queue grows without bound: ...", num_waiting=9)
+    assert given_up.figures(4)[0]["overloaded"] is True
+    stopped = summarize_load({"plain": given_up}, LIMITS, 4).stopped
+    assert stopped == "plain, repeat 0: the queue grows without bound: ..."
+
+
+def test_without_a_method_or_a_middle_figures_are_none() -> None:
+    figures = summarize_load({"plain": side("plain", spread(0), concurrency=4)}, LIMITS, 8)
+    assert figures.summary["speedup"] is None
+    assert figures.summary["throughput"] == figures.summary["throughput_plain"] > 0
+    empty = summarize_load({"plain": side("plain", spread(0, num=4), concurrency=4)}, LIMITS, 8)
+    assert empty.summary["throughput"] is None
+    assert empty.intervals == {}
+
+
+def test_resampled_percentiles_draw_owners_with_all_their_values() -> None:
+    values, owners = np.array([3.0, 1.0, 2.0, 2.5]), np.array([1, 0, 0, 1])
+    drawn = resampled_percentiles(values, owners, 2, (50,))[:, 0]
+    assert set(drawn) == {1.0, 2.0, 2.5}  # owner 0 alone, both, owner 1 alone
+    again = resampled_percentiles(values * 2, owners, 2, (50,))[:, 0]
+    assert (again == 2 * drawn).all()
+    assert np.isnan(resampled_percentiles(values, np.zeros(4, dtype=int), 1, (50,))).all()
+    interval = quantile_interval(resampled_percentiles(np.arange(500.0), np.arange(500), 500, (90,))[:, 0])
+    assert interval is not None
+    assert interval[0] < 450 < interval[1]
+    assert interval[1] - interval[0] < 60

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from load_rows import LIMITS, finished, request
+
+from specresearch.bench.load_steps import PassSteps
+from specresearch.bench.load_window import Limits, Window, token_times
+
+
+def test_open_arrivals_lose_their_first_tenth_and_what_comes_after_the_last_arrival() -> None:
+    rows = [request(number, float(number)) for number in range(11)]
+    window = Window.of(finished(rows), rows, None, LIMITS)
+    assert window is not None
+    assert (window.begin, window.end) == (1.0, 10.0)
+    assert [row.id for row in window.rows] == [str(n) for n in range(1, 11)]
+    delivered = np.concatenate([token_times(row) for row in rows])
+    assert window.blocks[:, 0].sum() == ((delivered >= 1.0) & (delivered <= 10.0)).sum()
+    assert window.blocks[:, 3].sum() == pytest.approx(9.0)
+
+
+def test_a_closed_loop_counts_what_ended_between_its_first_wave_and_its_last_request() -> None:
+    rows = [request(n, 1.5 * (n // 2)) for n in range(8)]  # two at a time, each takes 1.5 s
+    window = Window.of(finished(rows), rows, 2, LIMITS)
+    assert window is not None
+    assert (window.begin, window.end) == (1.5, 4.5)
+    assert [row.id for row in window.rows] == ["2", "3", "4", "5"]
+
+
+def test_tokens_of_requests_that_a_stopped_pass_left_unfinished_count() -> None:
+    rows = [request(0, 0.0), request(1, 10.0)]
+    start, ones = np.arange(0.0, 20.0, 0.5), np.ones(40)
+    steps = PassSteps(start, 0.4 * ones, ones, ones, 0 * ones, 0 * ones, 3 * ones, 0.0)
+    window = Window.of(finished(rows), rows, None, LIMITS, steps)
+    assert window is not None
+    assert window.blocks[:, 0].sum() == 3 * ((start + 0.4 >= 1.0) & (start + 0.4 <= 10.0)).sum()
+
+
+def test_a_pass_without_a_middle_has_no_window() -> None:
+    rows = [request(n, 0.0) for n in range(2)]
+    assert Window.of(finished(rows), rows, 2, LIMITS) is None
+    assert Window.of(finished(rows), rows, 3, LIMITS) is None
+    assert Window.of(finished(rows[:1]), rows[:1], None, LIMITS) is None
+
+
+def test_goodput_counts_requests_within_both_limits() -> None:
+    late, slow = request(5, 5.0, ttft=1.1), request(6, 6.0, gap=0.11)
+    rows = [request(number, float(number)) for number in range(11) if number not in (5, 6)] + [late, slow]
+    window = Window.of(finished(rows), rows, None, LIMITS)
+    assert window is not None
+    assert window.blocks[:, 2].sum() == 8
+    with pytest.raises(ValueError, match=r"limits\.ttft=0\.0 must be above 0"):
+        Limits(0.0, 1.0)

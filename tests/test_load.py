@@ -1,0 +1,167 @@
+"""The load command, as it is typed: exit codes, what it prints, and the folders it leaves."""
+
+import csv
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tiny_models import VOCAB, build, letters_tokenizer
+
+from specresearch import load
+from specresearch.bench.load_runner import LoadRunner
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:ResourceWarning")
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("letters")
+    build("llama", seed=3).save_pretrained(folder)
+    letters_tokenizer(VOCAB).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def command(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """`python -m specresearch.load` in an empty folder with a small target, three prompts and a closed loop of two."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff") * 3))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    base = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts"]
+    base += [f"dataset.path={prompts}", "arrivals=closed_loop", "arrivals.concurrency=2", "num_requests=6", "warmup=0"]
+    base += ["max_running=2", "sampling.max_new_tokens=4"]
+
+    def call(*overrides: str) -> Outcome:
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        flags = [override for override in overrides if override.startswith("-")]
+        given = {override.split("=")[0] for override in overrides}
+        own = [override for override in base if not ("arrivals" in given and override.startswith("arrivals"))]
+        kept = [override for override in own if override.split("=")[0] not in given]
+        monkeypatch.setattr(sys, "argv", ["load", *flags, *kept, *(o for o in overrides if o not in flags)])
+        capsys.readouterr()
+        code = 0
+        try:
+            load.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    show = warnings.showwarning
+    yield call
+    warnings.showwarning = show
+
+
+def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:
+    outcome = command("+proposer=ngram", "compare=[2]", "hydra.run.dir=out")
+    assert outcome.code == 0, outcome.err
+    assert "ngram with goodput on prompts, closed loop of 2:" in " ".join(outcome.out.split())
+    assert "greedy outputs equal plain decoding's token for token" in " ".join(outcome.out.split())
+    assert [line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line] == []
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"config.yaml", "results.json", "requests.jsonl", "passes.jsonl", "steps.parquet"} <= names
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    named = "speedup speedup_over_best best_fixed throughput throughput_plain tpot_p99_ratio ttft_p50 ttft_p50_plain"
+    named += " goodput concurrency max_running outputs_equal num_requests schedule_share"
+    assert set(named.split()) <= results["summary"].keys()
+    assert results["provenance"]["command"].startswith("python -m specresearch.load ")
+    assert set(results["definitions"]) >= {"window", "intervals", "speedup", "ttft"}
+    again = command("+proposer=ngram", "compare=[2]", "hydra.run.dir=out", "resume=true")
+    assert again.code == 0
+    assert "closed loop of 2" in again.out
+
+
+def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
+    classes = "classes={calm:{share:0.5},warm:{share:0.5,sampling:{temperature:1.0},num_draft_tokens:1}}"
+    outcome = command("+proposer=ngram", classes, "num_requests=8", "hydra.run.dir=out")
+    assert outcome.code == 0, outcome.err
+    assert "calm: plain" in outcome.out
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert set(results["classes"]) == {"calm", "warm"}
+    assert results["summary"]["temperature"] is None
+    assert results["summary"]["num_outputs_compared"] == 4
+
+
+def test_an_experiment_is_a_sweep_with_a_table_and_a_plot(command: Run, tmp_path: Path) -> None:
+    overrides = (
+        "+experiment=concurrency",
+        "arrivals.concurrency=1,2",
+        "compare=[]",
+        "repeats=1",
+        "hydra.sweep.dir=sweep",
+    )
+    outcome = command(*overrides, "proposer=ngram")
+    assert outcome.code == 0, outcome.err
+    assert "run 1 of 2: arrivals.concurrency=1" in outcome.err
+    assert "concurrency=2" in outcome.out
+    with (tmp_path / "sweep" / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["concurrency"] for row in rows] == ["1", "2"]
+    assert (tmp_path / "sweep" / "summary.png").exists()
+
+
+def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = LoadRunner._measure
+
+    def interrupt(self: LoadRunner, place: object, *rest: object) -> None:
+        if self.folder.passes:
+            raise KeyboardInterrupt
+        measure(self, place, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadRunner, "_measure", interrupt)
+        broken = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}")
+    assert broken.code == 130
+    assert "the passes that are done are kept" in broken.out
+    advice = broken.out.strip().splitlines()[-1].split()
+    assert advice[:3] == ["python", "-m", "specresearch.load"]
+    refused = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}")
+    assert refused.code == 2
+    assert "add resume=true" in refused.err
+    assert command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}", "resume=true").code == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["arrivals=nope"], "there is no arrivals=nope; available: closed_loop, constant"),
+        (["arrivals=replay"], "arrivals.path is not set; add arrivals.path=..."),
+        (["arrivals=replay", "arrivals.path=nope.csv"], "nope.csv does not exist"),
+        (["arrivals.concurrency=0"], "arrivals.concurrency=0 must be a whole number from 1"),
+        (["nope=1"], "there is no key 'nope' here"),
+        (["+nope=1"], "unknown key 'nope'"),
+        (["compare=[0]", "+proposer=ngram"], "compare=[0] must hold draft lengths from 1"),
+        (["limits.ttft=0.0"], "limits.ttft=0.0 must be above 0"),
+        (["max_waiting=0"], "max_waiting=0 must be a whole number from 1"),
+        (["classes={x:{shares:1}}"], "classes.x has an unknown key 'shares'; there are: share, dataset"),
+        (["classes={x:{}}"], "classes.x has no share"),
+        (["classes={x:{share:1.0,acceptance:prose}}"], "is for acceptance=threshold; add that, or leave it out"),
+        (["resume=true"], "add hydra.run.dir=<folder>"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(command: Run, overrides: list[str], message: str) -> None:
+    outcome = command(*overrides)
+    assert outcome.code == 2
+    lines = outcome.err.strip().splitlines()
+    assert message in lines[-1]
+    assert "Traceback" not in outcome.err
