@@ -1,19 +1,25 @@
 """The pair that ships with the package: it loads, it is as large as it says, the two go together, and the target quotes."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import specresearch
+from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.config import conf_dir
 from specresearch.data.templates import SUMMARY, render
+from specresearch.proposers import Eagle, Eagle3, Proposer
 
 ZOO = Path(specresearch.__file__).parent / "zoo"
-NUM_PARAMETERS = {"tiny": 11_474_240, "tiny_draft": 918_144}
-MAX_BYTES = 35_000_000
+NUM_PARAMETERS = {"tiny": 11_474_240, "tiny_draft": 918_144, "tiny_draft_distilled": 918_144}
+MAX_BYTES = 40_000_000
 ARTICLE = (
     "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier on Monday evening. "
     "Nobody was hurt, but the town council said that divers must look at the damage before any ferry can land. "
@@ -44,16 +50,50 @@ def test_loads_with_the_stated_number_of_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
 def test_weights_are_half_precision_safetensors(name: str) -> None:
     assert [path.suffix for path in (ZOO / name).glob("model.*")] == [".safetensors"]
-    assert AutoModelForCausalLM.from_pretrained(ZOO / name, dtype="auto").dtype == torch.float16
+    assert AutoModelForCausalLM.from_pretrained(ZOO / name, dtype="auto").dtype in (torch.float16, torch.bfloat16)
 
 
 def test_the_pair_is_small() -> None:
     assert sum(path.stat().st_size for path in ZOO.rglob("*") if path.is_file()) < MAX_BYTES
 
 
-def test_the_pair_shares_one_tokenizer() -> None:
-    assert vocabulary_hash(ZOO / "tiny") == vocabulary_hash(ZOO / "tiny_draft")
-    assert load("tiny_draft").config.vocab_size == load("tiny").config.vocab_size == 4096
+@pytest.mark.parametrize("draft", ["tiny_draft", "tiny_draft_distilled"])
+def test_a_pair_shares_one_tokenizer(draft: str) -> None:
+    assert vocabulary_hash(ZOO / "tiny") == vocabulary_hash(ZOO / draft)
+    assert load(draft).config.vocab_size == load("tiny").config.vocab_size == 4096
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    return CausalLM.from_pretrained("zoo:tiny", dtype="float32")
+
+
+def decode(target: CausalLM, proposer: Proposer | None) -> tuple[tuple[int, ...], float]:
+    """The summary's first tokens, and how many a step delivered."""
+    assert target.tokenizer is not None
+    prompt = render(target.tokenizer, SUMMARY, [ARTICLE])
+    (output,) = Engine(target, proposer).generate([prompt], SamplingParams(max_new_tokens=32))
+    return output.token_ids, output.record.counts.tokens_per_target_forward
+
+
+@pytest.mark.parametrize("method", sorted(path.stem for path in (conf_dir() / "proposer").glob("*.yaml")))
+def test_every_proposer_drafts_for_the_target_out_of_the_box(target: CausalLM, method: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("run", [f"+proposer={method}"])
+    assert decode(target, instantiate(cfg.proposer, _convert_="all"))[0] == decode(target, None)[0]
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_a_trained_head_saves_steps(target: CausalLM, method: str) -> None:
+    """Random heads deliver one token a step."""
+    proposers = {"eagle": Eagle("zoo:tiny_eagle"), "eagle3": Eagle3("zoo:tiny_eagle3")}
+    assert decode(target, proposers[method])[1] > 1.15
+
+
+def test_no_path_of_the_machine_that_trained_it_is_left_in_a_head() -> None:
+    for config in ZOO.glob("*/config.json"):
+        told = json.loads(config.read_text(encoding="utf-8")).get("specresearch", {}).get("provenance", {})
+        assert not [value for value in map(str, told.values()) if "/root" in value or "/home" in value]
 
 
 def test_chat_template_round_trip(tokenizer: PreTrainedTokenizerBase) -> None:
