@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,21 +112,10 @@ class LoadFolder(RunFolder):
 
     def steps(self, side: str) -> dict[int, PassSteps]:
         """Of every repeat that is done."""
-        found = {}
-        for place in sorted(self.done):
-            if place.side == side:
-                columns = [*COLUMNS, *SUMMED]
-                part = self._part(place)
-                if part.exists():
-                    table = pq.read_table(part, columns=columns)
-                else:
-                    own = [("repeat", "=", place.repeat), ("side", "=", side)]
-                    table = pq.read_table(self.path / STEPS, columns=columns, filters=own)
-                found[place.repeat] = PassSteps.of(table)
-        return found
+        return read_steps(self.path, self.done, side)
 
     def _part(self, place: PassPlace) -> Path:
-        return self.path / STEPS_PARTS / f"{place.repeat}-{place.side}.parquet"
+        return _part(self.path, place)
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
@@ -160,3 +149,20 @@ class PassWriter:
 
     def add_steps(self, table: pa.Table) -> None:
         self._steps.write_table(table)
+
+
+def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int, PassSteps]:
+    """Of every repeat of a side that stands among `places`; passes whose steps are gone are left out."""
+    found, columns = {}, [*COLUMNS, *SUMMED]
+    for place in sorted(place for place in places if place.side == side):
+        part, whole = _part(folder, place), folder / STEPS
+        if part.exists():
+            found[place.repeat] = PassSteps.of(pq.read_table(part, columns=columns))
+        elif whole.exists():
+            own = [("repeat", "=", place.repeat), ("side", "=", side)]
+            found[place.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
+    return found
+
+
+def _part(folder: Path, place: PassPlace) -> Path:
+    return folder / STEPS_PARTS / f"{place.repeat}-{place.side}.parquet"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from specresearch.bench.folder import REQUESTS, STEPS
 from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.load_folder import PASSES
+from specresearch.bench.load_folder import PASSES, read_steps
 from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow, PassRow
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_summary import summarize_load
@@ -114,9 +114,12 @@ class _Reader:
         requests = [LoadRow.from_json(row) for row in read_jsonl(self.folder / REQUESTS)]
         concurrency = inner(self.provenance, "arrivals").get("concurrency")
         seed = int(self.config.get("seed") or 0)
+        places = [row.place for row in passes]
         return {
-            name: LoadSide.of(name, passes, requests, {}, concurrency, self._limits, seed)
-            for name in dict.fromkeys(row.place.side for row in passes)
+            name: LoadSide.of(
+                name, passes, requests, read_steps(self.folder, places, name), concurrency, self._limits, seed
+            )
+            for name in dict.fromkeys(place.side for place in places)
         }
 
     @property

@@ -292,18 +292,3 @@ class TestInterface:
 def test_limits_are_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"):
         SchedulerSettings(**{name: value})
-
-
-def test_the_scheduler_takes_little_of_a_step(target: CausalLM) -> None:
-    """Even on a model this small, and with a long queue."""
-    steps: list[StepRecord] = []
-    settings = SchedulerSettings(max_step_tokens=256, max_cache_tokens=1500)
-    engine = Engine(target, NGram(3), max_batch_size=32, scheduling=settings, on_step=steps.append)
-    for _ in range(500):
-        engine.submit(Request([1, 2, 3] * 5, SamplingParams(max_new_tokens=30)))
-    for _ in range(12):
-        engine.step()
-    engine.abort()
-    full = [step.times for step in steps[2:] if len(step.request_ids) == 32]
-    assert len(full) > 4
-    assert sorted(times.schedule / (times.total + times.schedule) for times in full)[len(full) // 2] < 0.03

@@ -1,0 +1,189 @@
+"""Trains the arms of a study over seeds, then measures each drafter on real prompts that no training saw.
+
+    python experiments/training/study.py objectives --prompts WORK/prompts.json --work WORK \
+        --real sharegpt=sharegpt_prompts.json cnndm=cnn_dailymail.jsonl
+
+A row of results/STUDY.jsonl is one trained drafter; rows that are there are not measured again. `table.py` reads them.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.bench.jsonl import read_jsonl, to_line
+from specresearch.config import conf_dir
+from specresearch.data import PromptDataset
+from specresearch.metrics import Counts
+from specresearch.proposers import Proposer
+
+HERE = Path(__file__).parent
+NUM_DRAFTS, MAX_NEW_TOKENS, BATCH_SIZE = 5, 64, 8
+TEMPERATURES = (0.0, 1.0)
+NUM_PROMPTS = {"sharegpt": 32, "cnndm": 16}
+SHARED = [
+    "dataset=sharegpt",
+    "corpus.max_len=448",
+    "corpus.generation.temperature=0.7",
+    "corpus.generation.max_new_tokens=128",
+    "corpus.generation.batch_size=32",
+    "corpus.generation.shard_size=256",
+    "corpus.refresh_every=50",
+    "target.dtype=bfloat16",
+    "train.batch_size=8",
+    "train.warmup_steps=20",
+    "evaluation.num_texts=48",
+    "evaluation.num_prompts=1",
+    "progress=false",
+]
+DRAFT = ["+proposer=draft_model", "draft=zoo:tiny_draft", "train.learning_rate=5e-4"]
+MEDUSA = [
+    "+proposer=medusa",
+    "proposer.head=null",
+    "student.num_heads=5",
+    "student.own_lm_head=false",
+    "train.learning_rate=2e-3",
+]
+EAGLE = ["+proposer=eagle", "proposer.head=null", "train.learning_rate=2e-3"]
+EAGLE3 = ["+proposer=eagle3", "proposer.head=null", "student.num_steps=4", "train.learning_rate=2e-3"]
+OBJECTIVES = ("cross_entropy", "forward_kl", "reverse_kl", "jensen_shannon", "total_variation")
+OBJECTIVES += ("neg_log_acceptance", "kl_tv_hybrid")
+PLAIN = [*DRAFT, "corpus=fixed", "objective=cross_entropy"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """overrides: of `python -m specresearch.distill`. steps: where they are not the study's."""
+
+    name: str
+    overrides: list[str] = field(default_factory=list)
+    steps: int | None = None
+
+
+STUDIES: dict[str, list[Arm]] = {
+    "objectives": [Arm("not trained")] + [Arm(name, [*DRAFT, f"objective={name}"]) for name in OBJECTIVES],
+    "data": [
+        Arm("not trained"),
+        Arm("published text, cross-entropy", PLAIN),
+        Arm("published text", [*DRAFT, "corpus=fixed"]),
+        Arm("target's text", DRAFT),
+        Arm("draft's own text", [*DRAFT, "corpus=mix", "corpus.fixed=0", "corpus.target=0", "corpus.draft=1"]),
+        Arm(
+            "half target's, half draft's",
+            [*DRAFT, "corpus=mix", "corpus.fixed=0", "corpus.target=0.5", "corpus.draft=0.5"],
+        ),
+    ],
+    "drafters": [
+        Arm("draft model", DRAFT),
+        Arm("medusa", MEDUSA),
+        Arm("eagle", EAGLE),
+        Arm("eagle3", EAGLE3),
+    ],
+}
+
+
+def train(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
+    """The folder of the trained drafter."""
+    run = args.work / args.study / arm.name.replace(" ", "_").replace("'", "").replace(",", "") / f"seed{seed}"
+    steps = arm.steps or args.steps
+    command = [
+        *(sys.executable, "-m", "specresearch.distill", *SHARED, *arm.overrides),
+        f"dataset.path={args.prompts}",
+        f"corpus.folder={args.work / 'corpus'}",
+        f"corpus.seed={seed}",
+        f"train.seed={seed}",
+        f"train.steps={steps}",
+        f"train.evaluate_every={steps}",
+        f"train.save_every={steps}",
+        f"hydra.run.dir={run}",
+        f"resume={str(run.exists()).lower()}",
+    ]
+    if not (run / "results.json").exists():
+        subprocess.run(command, check=True)
+    return run / "student"
+
+
+def proposer_of(arm: Arm, student: Path | None) -> Proposer:
+    """As decoding would be asked for it, drafting chains."""
+    method = next((value.split("=")[1] for value in arm.overrides if value.startswith("+proposer=")), "draft_model")
+    own = {
+        "draft_model": [f"draft={student or 'zoo:tiny_draft'}"],
+        "medusa": [f"proposer.paths={[[0] * n for n in range(1, NUM_DRAFTS + 1)]}"],
+    }
+    heads = [] if method == "draft_model" else [f"proposer.head={student}"]
+    chain = ["proposer.tree=chain"] if method.startswith("eagle") else []
+    overrides = [f"+proposer={method}", f"proposer.num_draft_tokens={NUM_DRAFTS}", *own.get(method, []), *heads, *chain]
+    return instantiate(composed(overrides).proposer, _convert_="all")
+
+
+def composed(overrides: list[str]) -> DictConfig:
+    """The configuration of `python -m specresearch.run` with these overrides."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("run", overrides)
+
+
+def measure(target: CausalLM, proposer: Proposer, datasets: dict[str, PromptDataset]) -> Iterator[dict[str, Any]]:
+    """For each dataset and temperature: of every prompt the steps that drafted, and the drafts they accepted."""
+    engine = Engine(target, proposer, max_batch_size=BATCH_SIZE)
+    for name, dataset in datasets.items():
+        room = target.max_len - MAX_NEW_TOKENS
+        prompts = [dataset.prompt(target.tokenizer, row, (), max_tokens=room).token_ids for row in dataset.rows]
+        for temperature in TEMPERATURES:
+            sampling = [SamplingParams(temperature, max_new_tokens=MAX_NEW_TOKENS, seed=i) for i in range(len(prompts))]
+            requests = [Request(prompts[i], sampling[i], str(i)) for i in range(len(prompts))]
+            counts = {int(out.id): out.record.counts for out in engine.generate(requests)}
+            total = Counts.total(list(counts.values()))
+            yield {
+                "dataset": name,
+                "temperature": temperature,
+                "num_drafts": [counts[i].num_drafts for i in range(len(prompts))],
+                "num_accepted_tokens": [counts[i].num_accepted_tokens for i in range(len(prompts))],
+                "mean_acceptance_length": total.mean_acceptance_length,
+                "expected_acceptance": total.expected_acceptance,
+                "acceptance_at_position": total.acceptance_at_position,
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--prompts", type=Path, required=True, help="of training, by experiments/tiny_zoo/prompts.py")
+    parser.add_argument("--work", type=Path, required=True, help="folder for corpora and trained drafters")
+    parser.add_argument("--real", nargs="+", required=True, metavar="NAME=PATH", help="published data to measure on")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="+", help="names; all without it")
+    args = parser.parse_args()
+    results = HERE / "results" / f"{args.study}.jsonl"
+    results.parent.mkdir(exist_ok=True)
+    done = {(row["arm"], row["seed"]) for row in read_jsonl(results)} if results.exists() else set()
+    target = CausalLM.from_pretrained("zoo:tiny")
+    datasets = {}
+    for name, path in (pair.split("=", 1) for pair in args.real):
+        cfg = composed([f"dataset={name}", f"dataset.path={path}", f"dataset.limit={NUM_PROMPTS[name]}"])
+        datasets[name] = instantiate(cfg.dataset, _convert_="all")
+    for seed in args.seeds:
+        for arm in STUDIES[args.study]:
+            if (arm.name, seed) in done or (args.arms and arm.name not in args.arms):
+                continue
+            student = train(arm, seed, args) if arm.overrides else None
+            figures = list(measure(target, proposer_of(arm, student), datasets))
+            told = {"arm": arm.name, "seed": seed, "steps": (arm.steps or args.steps) if arm.overrides else 0}
+            with results.open("a", encoding="utf-8") as lines:
+                lines.write(to_line(told | {"figures": figures}))
+            means = ", ".join(
+                f"{f['dataset']} t{f['temperature']:g} {f['mean_acceptance_length']:.3f}" for f in figures
+            )
+            print(f"{arm.name}, seed {seed}: {means}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
