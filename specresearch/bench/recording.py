@@ -107,14 +107,13 @@ class Header:
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
-    """What one step did for one request. position: tokens it had generated before. parents: None for a chain.
+    """What one step did for one request. position: tokens it had generated before. depth: of its drafts.
 
     p, q, scores, expected: of every draft; q is empty where drafts were point masses, scores and expected where there were none.
     """
 
     position: int
     draft_ids: Int[np.ndarray, " K"]
-    parents: Int[np.ndarray, " N"] | None
     p: Float[np.ndarray, " K"]
     q: Float[np.ndarray, " _"]
     scores: Float[np.ndarray, " _"]
@@ -217,7 +216,6 @@ class _Columns:
             column = pa.concat_arrays(table[name].chunks)
             self._offsets[name] = column.offsets.to_numpy()
             self._values[name] = column.values.to_numpy(zero_copy_only=False)
-        self._is_tree = table["parents"].is_valid().to_pylist()
 
     def of(self, name: str, row: int) -> np.ndarray:
         begin, end = self._offsets[name][row : row + 2]
@@ -247,7 +245,6 @@ class _Columns:
         return RecordedStep(
             self.plain["position"][row],
             self.of("draft_ids", row),
-            self.of("parents", row) if self._is_tree[row] else None,
             self.of("p", row),
             self.of("q", row),
             self.of("scores", row),

@@ -64,7 +64,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
         told = yaml.safe_load(overrides.read_text(encoding="utf-8")) if overrides.exists() else []
         row: dict[str, Any] = {"job": path.parent.name, "overrides": " ".join(told), "complete": results["complete"]}
         figures = results["summary"]
-        if results.get("kind") == "load":
+        if results.get("kind") in ("load", "simulation"):
             row |= {"kind": "load", "stopped": results["stopped"]}
             figures = figures | {f"{name}_ci95": between for name, between in results["intervals"].items()}
             figures |= {

@@ -1,0 +1,184 @@
+"""Predictions against measurements at settings that nothing was fitted to; writes the table of README.md.
+
+    python experiments/simulate/validate.py outputs/simulate
+
+Every measurement is a load run in a folder of its own; the same command continues after an interruption.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pandas as pd
+
+from specresearch.bench.folder import RESULTS
+from specresearch.config import conf_dir
+from specresearch.simulate import build
+
+HERE = Path(__file__).parent
+PAIRS = (
+    ("draft_model", "cnndm", 0.0),
+    ("draft_model", "sharegpt", 1.0),
+    ("ngram", "cnndm", 1.0),
+    ("ngram", "sharegpt", 0.0),
+)
+RECORDED, LONGEST, OTHERS = (
+    1,
+    10,
+    (2, 4),
+)  # drafts of the recording (its times need a short one too), and those predicted
+FITTED, CLOSED = (1, 16), (4, 8)  # requests in flight: recorded, and predicted
+UTILISATION = 0.6  # of an open load, in units of what plain decoding finished at the larger recorded concurrency
+LIMITS = {"throughput": 0.10, "tpot_p99": 0.20}  # what the errors are held against
+FIGURES = ("throughput", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tokens_per_target_forward")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method on a dataset at a temperature, and where its runs lie."""
+
+    proposer: str
+    dataset: str
+    temperature: float
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.proposer}-{self.dataset}-{self.temperature:g}"
+
+    def overrides(self, num_tokens: int) -> list[str]:
+        told = [f"+proposer={self.proposer}", f"proposer.num_draft_tokens={LONGEST}", f"dataset={self.dataset}"]
+        told += [f"sampling.temperature={self.temperature}", f"sampling.max_new_tokens={num_tokens}", "max_running=32"]
+        return [*told, "sampling.ignore_eos=false", "progress=false"]
+
+    def recording(self, concurrency: int) -> Path:
+        return self.folder / self.name / f"fit-{concurrency}"
+
+    def measured(self, load: str) -> Path:
+        return self.folder / self.name / load
+
+
+def measure(folder: Path, overrides: list[str]) -> None:
+    """A load run, unless it is there."""
+    found = folder / RESULTS
+    if found.exists() and json.loads(found.read_text(encoding="utf-8"))["complete"]:
+        return
+    print(f"measuring {folder}", flush=True)
+    command = [sys.executable, "-m", "specresearch.load", *overrides, f"hydra.run.dir={folder}"]
+    subprocess.run([*command, "resume=true"], check=True, stdout=subprocess.DEVNULL)
+
+
+def loads_of(pair: Pair) -> dict[str, list[str]]:
+    """What is predicted: closed loops, and one of Poisson arrivals."""
+    loads = {f"closed-{n}": ["arrivals=closed_loop", f"arrivals.concurrency={n}"] for n in CLOSED}
+    plain = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"]["plain"]
+    rate = UTILISATION * plain["request_throughput"]
+    return loads | {"poisson": ["arrivals=poisson", f"arrivals.qps={rate:.3g}"]}
+
+
+def measure_all(pair: Pair, num_requests: int, num_tokens: int) -> None:
+    common = pair.overrides(num_tokens)
+    for concurrency in FITTED:
+        num = max(num_requests, 3 * concurrency)
+        closed = ["arrivals=closed_loop", f"arrivals.concurrency={concurrency}", f"num_requests={num}"]
+        short = f"compare=[{RECORDED}]"
+        measure(pair.recording(concurrency), [*common, *closed, "controller=fixed", short, "record=true"])
+    compare = "compare=[" + ",".join(map(str, OTHERS)) + "]"
+    for load, arrivals in loads_of(pair).items():
+        measure(
+            pair.measured(load), [*common, *arrivals, f"num_requests={num_requests}", "controller=goodput", compare]
+        )
+
+
+def predict(pair: Pair, load: str) -> dict[str, Any]:
+    """The same load, simulated from what was recorded at the larger concurrency, with times fitted to both."""
+    config = json.loads((pair.measured(load) / RESULTS).read_text(encoding="utf-8"))
+    others = [str(pair.recording(concurrency)) for concurrency in FITTED[:-1]]
+    overrides = [
+        f"recording={pair.recording(FITTED[-1])}",
+        f"timing.recordings=[{','.join(others)}]",
+        *loads_of(pair)[load],
+    ]
+    overrides += ["controller=goodput", f"compare=[{','.join(map(str, OTHERS))}]", "max_running=32"]
+    overrides += ["repeats=1" if load == "poisson" else "repeats=5"]  # one has the measured arrival times
+    num_requests = config["provenance"]["workload"]["num_requests"]
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        simulator = build(hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]))
+    results = simulator.run()
+    return {"sides": results.sides, "rate": results.provenance["requests_per_second_of_simulation"]}
+
+
+def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
+    """A row per side and figure."""
+    told = json.loads((pair.measured(load) / RESULTS).read_text(encoding="utf-8"))
+    predicted = predict(pair, load)
+    for side, own in told["sides"].items():
+        guess = predicted["sides"][side]
+        figures = {name: (own[name], guess[name]) for name in FIGURES}
+        if load != "poisson":
+            plain = told["sides"]["plain"]["throughput"], predicted["sides"]["plain"]["throughput"]
+            figures["speedup"] = (own["throughput"] / plain[0], guess["throughput"] / plain[1])
+        for name, (measured, foreseen) in figures.items():
+            between = told["side_intervals"][side].get(name) or (None, None)
+            yield {
+                "method": pair.proposer,
+                "dataset": pair.dataset,
+                "temperature": pair.temperature,
+                "load": load,
+                "side": {"method": "goodput"}.get(side, side),
+                "figure": name,
+                "predicted": foreseen,
+                "measured": measured,
+                "low": between[0],
+                "high": between[1],
+                "error": foreseen / measured - 1 if measured else None,
+            }
+
+
+def summary_of(table: pd.DataFrame) -> str:
+    """Markdown: errors by figure and load."""
+    lines = [
+        "| figure | load | cells | median error | 90% of errors within | worst | within limit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key, part in table.groupby(["figure", "load"], sort=False):
+        figure, load = key if isinstance(key, tuple) else (key, "")
+        size = part["error"].abs()
+        worst = part.loc[size.idxmax()]
+        where = f"{worst['error']:+.0%} ({worst['method']}, {worst['dataset']}, T={worst['temperature']:g}, {worst['side']})"
+        limit = LIMITS.get(str(figure))
+        met = "" if limit is None else f"{(size <= limit).sum()} of {len(size)} (limit {limit:.0%})"
+        median, most = part["error"].median(), size.quantile(0.9)
+        lines.append(f"| {figure} | {load} | {len(part)} | {median:+.1%} | {most:.1%} | {where} | {met} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of the measurements")
+    parser.add_argument("--requests", type=int, default=48, help="of a pass")
+    parser.add_argument("--tokens", type=int, default=48, help="of an answer, at most")
+    parser.add_argument("--pairs", type=int, default=len(PAIRS), help="how many of the four pairs")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for results.csv and results.md")
+    told = parser.parse_args()
+    rows = []
+    for proposer, dataset, temperature in PAIRS[: told.pairs]:
+        pair = Pair(proposer, dataset, temperature, told.folder.absolute())
+        measure_all(pair, told.requests, told.tokens)
+        for load in loads_of(pair):
+            rows += compare(pair, load)
+    table = pd.DataFrame(rows)
+    table.to_csv(told.out / "results.csv", index=False, float_format="%.5g")
+    text = summary_of(table)
+    (told.out / "results.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

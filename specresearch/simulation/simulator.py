@@ -1,0 +1,160 @@
+"""A load run without the model: the same sides, the same figures, on a simulated clock."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specresearch.bench.arrivals import Arrivals
+from specresearch.bench.load_folder import LoadResults
+from specresearch.bench.load_loop import Feed, Stops
+from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
+from specresearch.bench.load_side import LoadSide
+from specresearch.bench.load_steps import PassSteps
+from specresearch.bench.load_summary import LOAD_DEFINITIONS, summarize_load
+from specresearch.bench.load_window import Limits
+from specresearch.controllers import Controller, Fixed
+from specresearch.engine import SchedulerSettings
+from specresearch.simulation.drafting import Drafting
+from specresearch.simulation.events import SimulatedPass, Simulation
+from specresearch.simulation.method import Method
+from specresearch.simulation.replays import Replays
+from specresearch.simulation.timing import Timing
+
+WAVES = 4  # of a closed loop: times its concurrency, at least
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """As of a load run: max_running requests decode together, `compare` names fixed draft lengths to simulate beside the method.
+
+    num_requests: of a pass; None: every recorded request once, and at least WAVES times a closed loop's concurrency.
+    """
+
+    num_requests: int | None = None
+    max_running: int = 8
+    repeats: int = 1
+    compare: Sequence[int] = ()
+    limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
+    max_waiting: int = 1_000_000
+    max_seconds: float = 1e9
+    max_len: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        optional = ("num_requests", "max_len")
+        for name in (*optional, "max_running", "repeats", "max_waiting"):
+            value = getattr(self, name)
+            if value is None and name in optional:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}={value} must be a whole number from 1")
+        if not self.max_seconds > 0:
+            raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
+
+
+@dataclass
+class Simulator:
+    """Decodes the requests of `drafting` again, plainly and with its method, under one load."""
+
+    drafting: Drafting
+    timing: Timing
+    arrivals: Arrivals
+    settings: SimulationSettings
+    controller: Controller = field(default_factory=Fixed)
+    scheduling: SchedulerSettings = field(default_factory=SchedulerSettings)
+    num_simulated: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    cautions: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        header, most, kind = self.drafting.recording.header, self.drafting.num_draft_tokens, self.drafting.kind
+        self.max_len = self.settings.max_len or header.target["max_len"]
+        self.methods = {PLAIN: Method(Fixed(0))}
+        if most:
+            self.methods[CONTROLLED] = Method(self.controller, kind, most)
+            for length in self.settings.compare:
+                if not 1 <= length <= most:
+                    raise ValueError(
+                        f"compare={list(self.settings.compare)} holds {length}, and drafts have 1 to {most} tokens; leave it out "
+                        "or raise num_draft_tokens"
+                    )
+                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most)
+
+    @property
+    def num_requests(self) -> int:
+        if self.settings.num_requests is not None:
+            return self.settings.num_requests
+        if self.arrivals.rows is not None:
+            return len(self.arrivals.rows)
+        return max(len(self.drafting.requests), WAVES * (self.arrivals.concurrency or 0))
+
+    def run(self) -> LoadResults:
+        """Every pass of every side, and its figures as `kind` simulation."""
+        begin = time.perf_counter()
+        passes = {
+            name: [self._pass(PassPlace(repeat, name), method) for repeat in range(self.settings.repeats)]
+            for name, method in self.methods.items()
+        }
+        self.seconds = time.perf_counter() - begin
+        settings = self.settings
+        sides = {name: self._side(name, made) for name, made in passes.items()}
+        figures = summarize_load(sides, settings.limits, settings.max_running, seed=settings.seed)
+        header = self.drafting.recording.header
+        setting = {"method": header.method, "controller": type(self.controller).__name__.lower()}
+        setting |= self.arrivals.describe() | {"max_running": settings.max_running}
+        return LoadResults(
+            True,
+            "simulation",
+            figures.stopped,
+            setting | figures.summary,
+            figures.intervals,
+            figures.sides,
+            figures.side_intervals,
+            figures.classes,
+            figures.class_signature,
+            figures.timeline,
+            figures.controller,
+            limits=asdict(settings.limits),
+            definitions=LOAD_DEFINITIONS,
+            provenance=self._provenance(),
+        )
+
+    def _pass(self, place: PassPlace, method: Method) -> SimulatedPass:
+        settings, seed = self.settings, (self.settings.seed << 16) + place.repeat
+        replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
+        feed = Feed(self.arrivals.times(self.num_requests, seed), self.arrivals.concurrency)
+        simulation = Simulation(self.timing, method, self.scheduling, settings.max_running, self.max_len)
+        stops = Stops(settings.max_waiting, settings.max_seconds)
+        made = simulation.run(place, feed, lambda number: replays.request(number, place.repeat), stops, seed)
+        self.num_simulated += len(made.requests)
+        caution = self.timing.caution()
+        if caution is not None:
+            self.cautions.add(f"{place.side}: {caution}")
+        return made
+
+    def _side(self, name: str, made: Sequence[SimulatedPass]) -> LoadSide:
+        return LoadSide.of(
+            name,
+            [each.row for each in made],
+            [request for each in made for request in each.requests],
+            {each.row.place.repeat: PassSteps.of(each.log.take()) for each in made},
+            self.arrivals.concurrency,
+            self.settings.limits,
+            self.settings.seed,
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        drafting = self.drafting
+        return {
+            "recording": str(drafting.recording.path),
+            "recorded": asdict(drafting.recording.header),
+            "side": drafting.side,
+            "acceptance": drafting.rule,
+            "num_draft_tokens": drafting.num_draft_tokens,
+            "assumption": drafting.assumption,
+            "timing": self.timing.describe(),
+            "cautions": sorted(self.cautions),
+            "num_requests": self.num_requests,
+            "requests_per_second_of_simulation": self.num_simulated / self.seconds if self.seconds else None,
+        }

@@ -1,0 +1,209 @@
+"""The simulated loop against closed forms, queueing theory and the engine itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import NGRAM, SIDE, draft_model, ngram, record, requests_of, target, unchecked
+
+from specresearch import Engine, Request, SamplingParams
+from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant, Poisson
+from specresearch.bench.load_loop import Feed, Stops
+from specresearch.bench.load_records import PassPlace
+from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput
+from specresearch.data.traces import TraceRow
+from specresearch.engine import SchedulerSettings, ShortestPrompt
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind
+from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing
+from specresearch.simulation.acceptance import Coins, Replay
+from specresearch.simulation.events import SimulatedPass
+from specresearch.simulation.replays import ReplayedRequest, Text
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+
+NO_STOPS = Stops(10**9, 1e12)
+PLAIN = Method(Fixed(0))
+SCORED = DraftKind(sampled=True, scored=True)
+
+
+def coins(rate: float, num: int, seed: int = 0) -> Coins:
+    return Coins(np.random.default_rng(seed).random(num) < rate)
+
+
+def request_of(
+    number: int, num_tokens: int, replay: Replay | None = None, num_prompt: int = 1, **text: Sequence[float]
+) -> ReplayedRequest:
+    replay = replay or coins(0.0, num_tokens)
+    sampling = SamplingParams(max_new_tokens=num_tokens)
+    return ReplayedRequest(
+        [0] * num_prompt, sampling, str(number), text=Text(replay, num_tokens, **text), num_tokens=num_tokens
+    )
+
+
+def simulate(
+    requests: Sequence[ReplayedRequest],
+    timing: Timing,
+    arrivals: Arrivals,
+    method: Method = PLAIN,
+    *,
+    max_running: int = 4,
+    scheduling: SchedulerSettings | None = None,
+    stops: Stops = NO_STOPS,
+    max_len: int = 2000,
+) -> SimulatedPass:
+    simulation = Simulation(timing, method, scheduling or SchedulerSettings(), max_running, max_len)
+    feed = Feed(arrivals.times(len(requests), 0), arrivals.concurrency)
+    return simulation.run(PassPlace(0, "method"), feed, requests.__getitem__, stops)
+
+
+def test_plain_decoding_takes_what_the_closed_form_says() -> None:
+    timing = Linear(0.01, verify_token=1e-3, prefill=0.5e-3, prefill_token=1e-4, overhead=2e-3)
+    requests = [request_of(i, 5, num_prompt=11) for i in range(8)]
+    made = simulate(requests, timing, ClosedLoop(4))
+    step, prefill = 0.01 + 4e-3 + 2e-3, 0.5e-3 + 4 * 10 * 1e-4
+    assert made.row.wall == pytest.approx(2 * (prefill + 5 * step))
+    for row in made.requests:
+        assert row.ttft == pytest.approx(prefill + step)
+        assert row.tpot == pytest.approx(step)
+        assert row.itl == pytest.approx([step] * 4)
+        assert row.prefill_time == pytest.approx(prefill)
+        assert (row.counts.num_target_forwards, row.counts.num_generated_tokens, row.queue_time) == (5, 5, 0)
+
+
+def test_speculation_takes_what_the_closed_form_says() -> None:
+    always = Coins(np.ones(12, dtype=bool))
+    timing = Linear(0.01, verify_token=1e-3, draft=2e-3, draft_token=1e-4)
+    made = simulate([request_of(0, 12, always)], timing, ClosedLoop(1), Method(Fixed(3), SCORED, 5))
+    step = 0.01 + 4e-3 + 3 * 2e-3 + 3e-4
+    assert made.row.wall == pytest.approx(3 * step)
+    assert made.requests[0].counts.num_accepted_tokens == 9
+    assert made.requests[0].itl == pytest.approx([0, 0, 0, step, 0, 0, 0, step, 0, 0, 0])
+
+
+def test_context_and_longest_row_count() -> None:
+    timing = Linear(0.0, verify_context=1.0)
+    made = simulate([request_of(0, 3, num_prompt=6)], timing, ClosedLoop(1))
+    assert made.row.wall == pytest.approx(5 + 6 + 7)
+
+
+def waiting(arrivals: Arrivals, num: int, service: float) -> float:
+    with unchecked():
+        made = simulate([request_of(i, 1) for i in range(num)], Linear(service), arrivals, max_running=1, max_len=8)
+    return float(np.mean([row.queue_time for row in made.requests]))
+
+
+def test_queueing_is_that_of_theory() -> None:
+    """M/D/1: the mean wait is rho s / (2 (1 - rho)). Evenly spaced requests do not wait; at rho near 1 all do."""
+    service, rho = 1.0, 0.6
+    expected = rho * service / (2 * (1 - rho))
+    assert waiting(Poisson(rho / service), 8000, service) == pytest.approx(expected, rel=0.1)
+    assert waiting(Constant(rho / service), 100, service) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: int) -> None:
+    steps: list[StepRecord] = []
+    requests = requests_of(5)
+    recording = record(tmp_path, ngram(), requests, batch_size=batch_size, config={"proposer": NGRAM})
+    list(Engine(target(), ngram(), max_batch_size=batch_size, on_step=steps.append).generate(requests))
+    drafting = Drafting(recording, SIDE, "rejection", 8)
+    replays = Replays(drafting, 56)
+    method = Method(Fixed(), drafting.kind, 8)
+    planned = [replays.request(number) for number in range(5)]
+    made = simulate(planned, Linear(1.0), ClosedLoop(5), method, max_running=batch_size, max_len=56)
+    table = made.log.take()
+    for name in ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context"):
+        assert [tuple(row) for row in table[name].to_pylist()] == [getattr(step, name) for step in steps]
+    assert table["num_prefill_tokens"].to_pylist() == [step.num_prefill_tokens for step in steps]
+    assert table["num_nodes"].to_pylist() == [step.num_nodes for step in steps]
+    assert made.row.wall == pytest.approx(len(steps))
+
+
+def test_the_scheduler_is_the_real_one() -> None:
+    requests = [request_of(i, 6, num_prompt=4 + 8 * (i % 3)) for i in range(9)]
+    settings = SchedulerSettings(ShortestPrompt(ageing=1e-3), max_step_tokens=10, max_cache_tokens=30)
+    made = simulate(requests, Linear(1.0, prefill_token=0.1), ClosedLoop(9), max_running=4, scheduling=settings)
+    assert len(made.requests) == 9
+    assert sum(row.num_preemptions for row in made.requests) > 0
+    assert all(row.counts.num_generated_tokens == 6 for row in made.requests)
+    first = [row.num_prompt_tokens for row in sorted(made.requests, key=lambda row: row.queue_time)[:3]]
+    assert first == [4, 4, 4]
+    table = made.log.take()
+    assert len(table) < made.row.wall  # there were steps that read prompts only
+
+
+def test_an_overloaded_queue_is_given_up_with_what_there_is() -> None:
+    made = simulate([request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(20, 1e9))
+    assert made.row.stopped is not None
+    assert made.row.stopped.startswith("the queue grows without bound")
+    assert made.row.num_finished == len(made.requests) > 0
+    late = simulate([request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(1000, 5.0))
+    assert late.row.stopped is not None
+    assert late.row.stopped.startswith("out of time")
+
+
+def throughput(controller: Controller, rate: float, most: int, timing: Timing) -> float:
+    with unchecked():
+        texts = [Text(coins(rate, 150, seed), 150) for seed in range(12)]
+        requests = [replace(request_of(i, 150), text=text) for i, text in enumerate(texts)]
+        made = simulate(requests, timing, ClosedLoop(4), Method(controller, SCORED, most))
+    return 12 * 150 / made.row.wall
+
+
+@pytest.mark.parametrize(("rate", "draft"), [(0.85, 0.2e-3), (0.3, 4e-3)])
+def test_a_controller_is_driven_by_simulated_times(rate: float, draft: float) -> None:
+    """Goodput comes close to the best fixed length, which drafts in one case and does not in the other."""
+    timing = Linear(0.01, verify_token=0.3e-3, draft=draft, overhead=1e-3)
+    fixed = {k: throughput(Fixed(k), rate, 6, timing) for k in (0, 1, 2, 4, 6)}
+    best = max(fixed, key=lambda k: fixed[k])
+    assert (best == 0) == (rate < 0.5)
+    assert throughput(Goodput(max_draft_tokens=6), rate, 6, timing) > 0.93 * fixed[best]
+
+
+def test_controllers_of_every_kind_steer_a_simulation() -> None:
+    cutoff = simulate(
+        [request_of(i, 20, coins(1.0, 20)) for i in range(4)],
+        Linear(1.0),
+        ClosedLoop(4),
+        Method(BatchSizeCutoff(3), SCORED, 4),
+    )
+    assert all(row.counts.num_draft_tokens == 0 for row in cutoff.requests)
+    gate = AcceptanceGate(window=2, probe_every=100)
+    shut = simulate([request_of(0, 40, coins(0.0, 40))], Linear(1.0), ClosedLoop(1), Method(gate, SCORED, 4))
+    assert shut.requests[0].counts.num_drafts == 2
+    scores = [0.9, 0.1, 0.9, 0.9] * 5
+    unsure = request_of(0, 20, coins(1.0, 20), scores=scores)
+    cut = simulate([unsure], Linear(1.0), ClosedLoop(1), Method(Confidence(0.4), SCORED, 4))
+    assert cut.requests[0].counts.num_draft_tokens < 4 * cut.requests[0].counts.num_drafts
+    with pytest.raises(ValueError, match="Confidence reads the drafter's scores"):
+        simulate([request_of(0, 20)], Linear(1.0), ClosedLoop(1), Method(Confidence(0.4), SCORED, 4))
+    own = replace(request_of(0, 20, coins(1.0, 20)), num_draft_tokens=1)
+    one = simulate([own], Linear(1.0), ClosedLoop(1), Method(Fixed(), SCORED, 4))
+    assert one.requests[0].counts.num_draft_tokens == one.requests[0].counts.num_drafts == 10
+
+
+def test_rounds_are_drawn_anew_and_share_ids(tmp_path: Path) -> None:
+    recording = record(tmp_path, draft_model(4), requests_of(3, 1.0))
+    replays = Replays(Drafting(recording, SIDE, "rejection", 4), 56)
+    assert [replays.request(n).id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
+    made = [
+        [replays.request(n, repeat).text.replay.step(i, 4) for i in range(20)] for n, repeat in ((0, 0), (3, 0), (0, 1))
+    ]
+    assert made[0] != made[1] != made[2] != made[0]
+    assert replays.request(0).num_tokens == 24
+    assert isinstance(replays.request(0), Request)
+
+
+def test_a_trace_says_how_long_prompts_and_answers_are(tmp_path: Path) -> None:
+    recording = record(tmp_path, ngram(), requests_of(3), config={"proposer": NGRAM})
+    rows = [TraceRow(0.0, 5, 70), TraceRow(1.0, 9000, 3), TraceRow(2.0, 30, 1)]
+    replays = Replays(Drafting(recording, SIDE, "rejection", 8), 200, rows)
+    planned = [replays.request(number) for number in range(3)]
+    assert [len(request.prompt_ids) for request in planned] == [5, 199, 30]
+    made = simulate(planned, Linear(1.0), ClosedLoop(3), Method(Fixed(), DraftKind(), 8), max_len=200)
+    by_prompt = {row.num_prompt_tokens: row.counts.num_generated_tokens for row in made.requests}
+    assert by_prompt == {5: 70, 199: 1, 30: 1}  # the first goes through its recorded text three times
+    assert all(row.finish_reason == "length" for row in made.requests)

@@ -1,0 +1,116 @@
+"""Timing models: what a machine of known speed says, and that a fit finds it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import NGRAM, draft_model, ngram, record, requests_of
+
+from specresearch.bench.recording import Recording
+from specresearch.simulation import Fitted, Linear, Roofline, Work
+from specresearch.simulation.parts import Part
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+
+
+def known_seconds(recording: Recording, noise: float = 0.0, outliers: float = 0.0) -> dict[str, np.ndarray]:
+    """Times of the recorded steps on a machine that can be written down."""
+    steps, rng = recording.steps, np.random.default_rng(0)
+    can_draft = (steps["side"] != "plain").to_numpy()
+    tokens = (steps["num_rows"] + steps["num_drafts"]).to_numpy(dtype=float)
+    parts = {
+        "propose": can_draft * (1e-3 + 2e-3 * steps["longest"].to_numpy(dtype=float)),
+        "verify": 0.02 + 1e-3 * np.minimum(tokens, 8) + 3e-3 * np.maximum(tokens - 8, 0) + 1e-5 * steps["context"],
+        "overhead": 2e-3 + 1e-4 * steps["num_rows"].to_numpy(dtype=float),
+        "prefill": (steps["num_prefill_tokens"] > 0) * (3e-3 + 2e-4 * steps["num_prefill_tokens"]),
+    }
+    factor = np.exp(noise * rng.standard_normal(len(steps)))
+    slow = np.where(rng.random(len(steps)) < outliers, 5.0, 1.0)
+    return {name: np.asarray(seconds) * factor * slow for name, seconds in parts.items()}
+
+
+def on_that_machine(recording: Recording, **noise: float) -> Recording:
+    told = known_seconds(recording, **noise)
+    for name in ("propose", "verify", "prefill"):
+        recording.steps[name] = told[name]
+    recording.steps["total"] = told["propose"] + told["verify"] + told["overhead"]
+    recording.steps["schedule"], recording.steps["between"] = 0.0, 1e-3
+    return recording
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    return record(tmp_path, ngram(), requests_of(10), config={"proposer": NGRAM})
+
+
+def test_a_fit_finds_the_machine(recording: Recording) -> None:
+    fitted = Fitted(noise=False)
+    fitted.bind(on_that_machine(recording))
+    told = fitted.step(Work(3, 6, 3, 4, 60, 22, 0, can_draft=True))
+    assert told.propose == pytest.approx(1e-3 + 6e-3, rel=0.05)
+    assert told.verify == pytest.approx(0.02 + 8e-3 + 3e-3 + 6e-4, rel=0.03)
+    assert told.overhead == pytest.approx(2.3e-3, rel=0.05)
+    assert (told.prefill, told.between) == (0.0, pytest.approx(1e-3, rel=0.01))
+    plain = fitted.step(Work(1, 0, 0, 1, 20, 20, 9))
+    assert plain.propose == 0.0
+    assert plain.prefill == pytest.approx(3e-3 + 18e-4, rel=0.2)
+    assert fitted.describe().startswith(f"fitted to {len(recording.steps)} steps of up to 4 requests")
+    assert fitted.caution() is None
+
+
+def test_noise_keeps_the_mean_and_hiccups_do_not_bend_the_fit(recording: Recording) -> None:
+    fitted = Fitted()
+    fitted.bind(on_that_machine(recording, noise=0.05, outliers=0.02))
+    work = Work(4, 8, 4, 5, 80, 22, can_draft=True)
+    many = np.array([fitted.step(work).total for _ in range(6000)])
+    exact = 1e-3 + 8e-3 + 0.02 + 8e-3 + 4 * 3e-3 + 8e-4 + 2.4e-3
+    slow = 1 + 0.02 * 4
+    assert many.mean() == pytest.approx(exact * slow, rel=0.1)
+    assert np.median(many) == pytest.approx(exact, rel=0.1)
+    assert many.std() > 0.03 * exact
+    fitted.restart(1)
+    first = [fitted.step(work).total for _ in range(50)]
+    fitted.restart(1)
+    assert [fitted.step(work).total for _ in range(50)] == first
+
+
+def test_more_work_is_never_faster(recording: Recording) -> None:
+    fitted = Fitted(noise=False)
+    fitted.bind(on_that_machine(recording, noise=0.3))
+    seconds = [fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, can_draft=True)).verify for n in range(1, 60)]
+    assert seconds == sorted(seconds)
+    caution = fitted.caution()
+    assert caution is not None
+    assert "are larger than any recorded" in caution
+
+
+def test_a_fit_needs_steps_and_one_machine(recording: Recording, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    record(other, draft_model(3), requests_of(2))
+    Fitted(recordings=[str(other)]).bind(recording)
+    recording.header.target["model"] = "another"  # type: ignore[index]
+    with pytest.raises(ValueError, match=r"another target than .*: model is 'tiny' and not 'another'"):
+        Fitted(recordings=[str(other)]).bind(recording)
+    recording.steps = recording.steps.head(3)
+    with pytest.raises(ValueError, match="holds 3 steps, and a timing model needs 20; record more"):
+        Fitted().bind(recording)
+    assert Part.fit(lambda work: [1.0], [], np.zeros(0)).seconds(Work(1)) == 0.0
+
+
+def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
+    machine = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5, overhead=1e-4, step_overhead=1e-3)
+    few = machine.step(Work(2, 8, 4, 5, 1000, 600, can_draft=True))
+    assert few.verify == pytest.approx((10e9 + 1e9) / 0.5e12 + 1e-4)
+    assert few.propose == pytest.approx(4 * ((1e9 + 1e8) / 0.5e12 + 1e-4))
+    assert few.overhead == 1e-3
+    many = machine.step(Work(1000, 0, 0, 1, 0, 0, 100_000))
+    assert many.verify == pytest.approx(2 * 5e9 * 1000 / 0.5e14 + 1e-4)
+    assert many.prefill == pytest.approx(2 * 5e9 * 100_000 / 0.5e14 + 1e-4)
+    assert many.propose == 0.0
+    assert machine.step(Work(num_prefill_tokens=10)).verify == 0.0
+    with pytest.raises(ValueError, match=r"timing.bandwidth=0.0 must be above 0"):
+        Roofline(0.0, 1.0, 1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"timing.efficiency=2.0 is a share"):
+        Roofline(1.0, 1.0, 1.0, 1.0, 1.0, efficiency=2.0)
+    with pytest.raises(ValueError, match=r"timing.draft=-1.0 must be 0 seconds or more"):
+        Linear(1.0, draft=-1.0)

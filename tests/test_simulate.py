@@ -1,0 +1,175 @@
+"""The command, as it is typed: from a recorded run to predicted figures, and what it refuses."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_models import VOCAB, build, letters_tokenizer
+
+from specresearch import load, run, simulate
+from specresearch.bench.recording import Recording
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file .*(run|load|simulate).log:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:the target is:UserWarning"),
+]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("letters")
+    build("llama", seed=3).save_pretrained(folder)
+    letters_tokenizer(VOCAB).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def base(model_folder: Path) -> list[str]:
+    prompts = model_folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff")))
+    told = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts", "progress=false"]
+    told += [f"dataset.path={prompts}", "warmup=0", "sampling.max_new_tokens=12", "+proposer=ngram", "proposer.n_min=1"]
+    return told
+
+
+def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:
+    patch.delenv("HYDRA_FULL_ERROR", raising=False)
+    patch.setattr(sys, "argv", ["program", *overrides])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="session")
+def recorded(base: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        settings = ["num_prompts=3", "batch_size=2", "record=true", f"hydra.run.dir={folder}"]
+        assert call(run.main, [*base, *settings], patch) == 0
+    return folder
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Exit code, stdout and stderr of an entry point in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run_it(main: Callable[[], None], *overrides: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = call(main, overrides, monkeypatch)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run_it
+
+
+def test_a_recorded_run_answers_what_if(command: Command, recorded: Path) -> None:
+    code, out, err = command(
+        simulate.main,
+        f"recording={recorded}",
+        "compare=[2]",
+        "arrivals.concurrency=2",
+        "num_requests=12",
+        "hydra.run.dir=what",
+    )
+    assert (code, err) == (0, "")
+    results = json.loads(Path("what/results.json").read_text())
+    assert (results["kind"], results["complete"]) == ("simulation", True)
+    assert list(results["sides"]) == ["plain", "method", "fixed-2"]
+    assert results["summary"]["concurrency"] == 2
+    assert results["sides"]["plain"]["tokens_per_target_forward"] == 1
+    assert results["sides"]["method"]["tokens_per_target_forward"] > 1
+    assert results["sides"]["fixed-2"]["mean_draft_length"] < results["sides"]["method"]["mean_draft_length"]
+    assert results["provenance"]["assumption"].endswith("by the proposer itself; exact")
+    assert yaml.safe_load(Path("what/config.yaml").read_text())["num_requests"] == 12
+    assert "tokens per second" in out
+    assert "requests simulated per second" in " ".join(out.split())
+    code, _, err = command(simulate.main, f"recording={recorded}", "hydra.run.dir=what")
+    assert code == 2
+    assert "what already holds a run; choose another hydra.run.dir" in err
+
+
+def test_another_machine_and_another_load(command: Command, recorded: Path) -> None:
+    machine = ["timing=linear", "timing.verify=0.02", "timing.overhead=0.001"]
+    code, _, err = command(
+        simulate.main,
+        f"recording={recorded}",
+        *machine,
+        "arrivals=poisson",
+        "arrivals.qps=2000.0",
+        "num_requests=60",
+        "controller=goodput",
+        "hydra.run.dir=fast",
+    )
+    assert (code, err) == (0, "")
+    results = json.loads(Path("fast/results.json").read_text())
+    assert results["sides"]["plain"]["tpot_p50"] == pytest.approx(0.021)
+    assert results["controller"]["method"]
+    machine = ["timing=roofline", "timing.weight_bytes=140e9", "timing.parameters=70e9", "timing.kv_bytes=327680.0"]
+    code, _, err = command(simulate.main, f"recording={recorded}", *machine, "hydra.run.dir=large")
+    assert (code, err) == (0, "")
+    results = json.loads(Path("large/results.json").read_text())
+    assert results["sides"]["plain"]["tpot_p50"] == pytest.approx(140e9 / (0.7 * 3.35e12), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["temperature=0.7"], "temperature=0.7: the recording has temperature 0, and another one leads to other texts"),
+        (["model=other"], "another target than model=other: model is"),
+        (["acceptance=typical"], "acceptance=typical moves the output"),
+        (["side=fixed-3"], "has no side 'fixed-3'; there are"),
+        (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
+        (["max_running=0"], "max_running=0 must be a whole number from 1"),
+        (["+what=1"], "unknown key 'what'"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(
+    command: Command, recorded: Path, overrides: list[str], message: str
+) -> None:
+    code, _, err = command(simulate.main, f"recording={recorded}", *overrides, "hydra.run.dir=none")
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_recording_does_not_change_the_run_and_resumes_with_it(command: Command, base: list[str]) -> None:
+    command(run.main, *base, "num_prompts=3", "record=true", "hydra.run.dir=with")
+    command(run.main, *base, "num_prompts=3", "hydra.run.dir=without")
+    told = [
+        [json.loads(line)["token_ids"] for line in (Path(name) / "requests.jsonl").read_text().splitlines()]
+        for name in ("with", "without")
+    ]
+    assert told[0] == told[1]
+    assert not Path("without/recording.parquet").exists()
+    code, _, err = command(run.main, *base, "num_prompts=3", "record=true", "resume=true", "hydra.run.dir=with")
+    assert (code, err) == (0, "")
+    assert [len(Recording(Path("with")).requests(side)) for side in ("baseline", "method")] == [3, 3]
+
+
+def test_a_load_run_records_every_side(command: Command, base: list[str]) -> None:
+    code, _, err = command(
+        load.main,
+        *base,
+        "arrivals=closed_loop",
+        "arrivals.concurrency=2",
+        "num_requests=6",
+        "compare=[3]",
+        "record=true",
+        "hydra.run.dir=load",
+    )
+    assert (code, err) == (0, "")
+    recording = Recording(Path("load"))
+    assert sorted(recording.sides) == ["fixed-3", "method", "plain"]
+    assert recording.header.fixed == {"plain": 0, "method": None, "fixed-3": 3}
+    assert recording.header.longest_side == "fixed-3"
+    assert len(recording.requests("method")) == 6
+    code, _, err = command(simulate.main, "recording=load", "hydra.run.dir=what")
+    assert (code, err) == (0, "")
