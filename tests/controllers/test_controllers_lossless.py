@@ -79,9 +79,9 @@ def prompts() -> tuple[tuple[int, ...], ...]:
     return tuple(tuple((pattern * 9)[: 3 + 2 * i]) for i, pattern in enumerate(patterns))
 
 
-def decode(engine: Engine, **settings: int | None) -> list[tuple[int, ...]]:
+def decode(engine: Engine, num_draft_tokens: int | None = None) -> list[tuple[int, ...]]:
     sampling = SamplingParams(max_new_tokens=NUM_TOKENS)
-    requests = [Request(prompt, sampling, str(i), **settings) for i, prompt in enumerate(prompts())]
+    requests = [Request(prompt, sampling, str(i), num_draft_tokens) for i, prompt in enumerate(prompts())]
     outputs = {output.id: output.token_ids for output in engine.generate(requests)}
     return [outputs[request.id] for request in requests]
 
