@@ -1,10 +1,13 @@
 """Fixtures shared by all tests."""
 
 import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import Outcome, Typed, call
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -16,6 +19,34 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder of real data is not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def target_overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of a small target in float64, on disk."""
+    from tiny_models import VOCAB, build, letters_tokenizer  # once the package's shapes are checked as it is imported
+
+    folder = tmp_path_factory.mktemp("letters")
+    build("llama", seed=3).save_pretrained(folder)
+    letters_tokenizer(VOCAB).save_pretrained(folder)
+    return ["target=local", f"target.model={folder}", "target.dtype=float64"]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Typed]:
+    """Runs the `main` of an entry point with overrides, in an empty folder and a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(main: Callable[[], None], overrides: Sequence[str]) -> Outcome:
+        capsys.readouterr()
+        code = call(main, overrides, monkeypatch)
+        printed = capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
+
+    show = warnings.showwarning
+    yield run
+    warnings.showwarning = show
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,13 @@ import random
 import shutil
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from command_line import Run, Typed
 from safetensors.torch import load_file
 from tiny_models import VOCAB, build, letters_tokenizer
 from trackers import test_wandb
@@ -43,16 +41,6 @@ RECIPES: dict[str, list[str]] = {
     "eagle3": [],
 }
 PROPOSERS: dict[str, Any] = {"draft_model": DraftModel, "medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="session")
@@ -101,28 +89,9 @@ def base(models: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def command(
-    base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
+def command(base: list[str], typed: Typed) -> Run:
     """`python -m specresearch.distill` in an empty folder; overrides are added."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*overrides: str) -> Outcome:
-        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        monkeypatch.setattr(sys, "argv", ["distill", *base, *overrides])
-        capsys.readouterr()
-        code = 0
-        try:
-            distill.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    show = warnings.showwarning
-    yield call
-    warnings.showwarning = show
+    return lambda *overrides: typed(distill.main, [*base, *overrides])
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

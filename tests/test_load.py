@@ -2,14 +2,10 @@
 
 import csv
 import json
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_models import VOCAB, build, letters_tokenizer
+from command_line import Outcome, Run, Typed, prompts_of
 
 from specresearch import load
 from specresearch.bench.load_runner import LoadRunner
@@ -17,57 +13,19 @@ from specresearch.bench.load_runner import LoadRunner
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:ResourceWarning")
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("letters")
-    build("llama", seed=3).save_pretrained(folder)
-    letters_tokenizer(VOCAB).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def command(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
+def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
     """`python -m specresearch.load` in an empty folder with a small target, three prompts and a closed loop of two."""
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff") * 3))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    base = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts"]
-    base += [f"dataset.path={prompts}", "arrivals=closed_loop", "arrivals.concurrency=2", "num_requests=6", "warmup=0"]
-    base += ["max_running=2", "sampling.max_new_tokens=4"]
+    base = [*target_overrides, *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff") * 3)]
+    base += ["arrivals=closed_loop", "arrivals.concurrency=2", "num_requests=6", "warmup=0", "max_running=2"]
+    base += ["sampling.max_new_tokens=4"]
 
-    def call(*overrides: str) -> Outcome:
-        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        flags = [override for override in overrides if override.startswith("-")]
+    def run(*overrides: str) -> Outcome:
         given = {override.split("=")[0] for override in overrides}
         own = [override for override in base if not ("arrivals" in given and override.startswith("arrivals"))]
-        kept = [override for override in own if override.split("=")[0] not in given]
-        monkeypatch.setattr(sys, "argv", ["load", *flags, *kept, *(o for o in overrides if o not in flags)])
-        capsys.readouterr()
-        code = 0
-        try:
-            load.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
+        return typed(load.main, [*(o for o in own if o.split("=")[0] not in given), *overrides])
 
-    show = warnings.showwarning
-    yield call
-    warnings.showwarning = show
+    return run
 
 
 def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:

@@ -2,14 +2,10 @@
 
 import csv
 import json
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_models import VOCAB, build, letters_tokenizer
+from command_line import Run, Typed, prompts_of
 
 from specresearch import run
 from specresearch.proposers import NGram
@@ -17,53 +13,12 @@ from specresearch.proposers import NGram
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:ResourceWarning")
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("letters")
-    build("llama", seed=3).save_pretrained(folder)
-    letters_tokenizer(VOCAB).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def command(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
+def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
     """`python -m specresearch.run` in an empty folder with a small target and three prompts; overrides are added."""
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff")))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    base = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts"]
-    base += [f"dataset.path={prompts}", "num_prompts=3", "warmup=0", "sampling.max_new_tokens=6"]
-
-    def call(*overrides: str) -> Outcome:
-        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        flags = [override for override in overrides if override.startswith("-")]
-        monkeypatch.setattr(sys, "argv", ["run", *flags, *base, *(o for o in overrides if o not in flags)])
-        capsys.readouterr()
-        code = 0
-        try:
-            run.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    show = warnings.showwarning
-    yield call
-    warnings.showwarning = show
+    base = [*target_overrides, *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff"))]
+    base += ["num_prompts=3", "warmup=0", "sampling.max_new_tokens=6"]
+    return lambda *overrides: typed(run.main, [*base, *overrides])
 
 
 def test_a_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:

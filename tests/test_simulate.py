@@ -1,13 +1,12 @@
 """The command, as it is typed: from a recorded run to predicted figures, and what it refuses."""
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from tiny_models import VOCAB, build, letters_tokenizer
+from command_line import Typed, call, prompts_of
 
 from specresearch import load, run, simulate
 from specresearch.bench.recording import Recording
@@ -20,30 +19,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("letters")
-    build("llama", seed=3).save_pretrained(folder)
-    letters_tokenizer(VOCAB).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def base(model_folder: Path) -> list[str]:
-    prompts = model_folder / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abcabcab", "fedfed", "ffffff")))
-    told = ["target=local", f"target.model={model_folder}", "target.dtype=float64", "dataset=prompts", "progress=false"]
-    told += [f"dataset.path={prompts}", "warmup=0", "sampling.max_new_tokens=12", "+proposer=ngram", "proposer.n_min=1"]
-    return told
-
-
-def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:
-    patch.delenv("HYDRA_FULL_ERROR", raising=False)
-    patch.setattr(sys, "argv", ["program", *overrides])
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
+def base(target_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    prompts = prompts_of(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff"))
+    told = [*target_overrides, *prompts, "progress=false", "warmup=0", "sampling.max_new_tokens=12"]
+    return [*told, "+proposer=ngram", "proposer.n_min=1"]
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +35,13 @@ def recorded(base: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Exit code, stdout and stderr of an entry point in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
 
     def run_it(main: Callable[[], None], *overrides: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = call(main, overrides, monkeypatch)
-        out, err = capsys.readouterr()
-        return code, out, err
+        outcome = typed(main, overrides)
+        return outcome.code, outcome.out, outcome.err
 
     return run_it
 

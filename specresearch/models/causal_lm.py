@@ -139,6 +139,10 @@ class CausalLM:
         self.lengths = [0] * cache.num_slots
         self._free = list(range(cache.num_slots))
 
+    def free_cache(self) -> None:
+        """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
+        self._use_cache(self.cache.emptied())
+
     def allocate(self, num_slots: int, num_nodes: int = 1) -> None:
         """Make room for `num_slots` requests at `max_len` tokens with `num_nodes` nodes each; keeps a cache that is large enough.
 

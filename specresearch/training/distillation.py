@@ -12,7 +12,6 @@ from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.sampling import at_least_float32
 from specresearch.training.chunks import Guess, chunked_losses
-from specresearch.training.generated import free_cache
 from specresearch.training.objectives import CHUNK_ROWS, Objective
 from specresearch.training.students import Student
 
@@ -133,7 +132,7 @@ class Distillation(nn.Module):
                         parameter.data = weights
         finally:
             for model in (self.target, *self.student.decoders):
-                free_cache(model)
+                model.free_cache()
             self.module.train(was_training)
 
     def state(self) -> dict[str, Tensor]:

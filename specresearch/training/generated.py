@@ -122,7 +122,7 @@ class Author:
                         num_tokens = sum(len(record["token_ids"]) for record in records)
                         store.write(number, partial(_save, records), num_examples=len(records), num_tokens=num_tokens)
                         advance(len(shards[number]), num_tokens)
-                free_cache(self.model)
+                self.model.free_cache()
         return Examples(example for number in range(len(shards)) for example in _load(store.path(number)))
 
     def _decode(self, engine: Engine, rows: Sequence[Row], shard: tuple[int, int]) -> Records:
@@ -233,11 +233,6 @@ class DraftGenerated(Source):
             self.folder / f"round-{round:05d}", self.author.settings(rows) | {"round": round}, ".parquet"
         )
         return self.author.fill(store, rows, f"decoding with the draft, round {round}", round)
-
-
-def free_cache(model: CausalLM) -> None:
-    """Give back the memory of a model's slots, which training has a use for; the next engine allocates them anew."""
-    model._use_cache(model.cache.emptied())
 
 
 @torch.no_grad()

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import hydra
 import numpy as np
 import pytest
 import torch
+from command_line import Run, Typed
 from hydra.utils import get_class
 from jaxtyping import config
 from omegaconf import OmegaConf
@@ -437,45 +436,18 @@ class TestSubstitution:
             build_on_toy(OmegaConf.create(node | {"depth": 3}), toy(), target())
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Outcome]]:
+def command(typed: Typed) -> Run:
     """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     few = ["visible_tv=0.15", "stress_tv=0.4", "stress=[top_k]", "toy.vocab_size=4", "num_greedy_prompts=4"]
     few += ["batch_size=256", "~greedy.plain", "~greedy.penalties"]
     few += [f"~sampled.{name}" for name in ("cool", "top_p", "min_p", "penalties", "everything")]
-
-    def call(*overrides: str) -> Outcome:
-        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        flags = [override for override in overrides if override.startswith("-")]
-        monkeypatch.setattr(sys, "argv", ["certify", *flags, *few, *(o for o in overrides if o not in flags)])
-        capsys.readouterr()
-        code = 0
-        try:
-            certify.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    show = warnings.showwarning
-    yield call
-    warnings.showwarning = show
+    return lambda *overrides: typed(certify.main, [*few, *overrides])
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file .*certify.log:ResourceWarning")
 class TestTheCommand:
-    def test_it_prints_its_verdict_and_leaves_a_certificate(self, command: Callable[..., Outcome]) -> None:
+    def test_it_prints_its_verdict_and_leaves_a_certificate(self, command: Run) -> None:
         outcome = command("+proposer=ngram", "hydra.run.dir=out")
         assert outcome.code == 0, outcome.err
         assert "CERTIFIED" in outcome.out
@@ -489,14 +461,14 @@ class TestTheCommand:
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
-    def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Callable[..., Outcome]) -> None:
+    def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
         own_rule = f"acceptance._target_={__name__}.AboveAFloor"
         outcome = command(f"+proposer._target_={__name__}.Copycat", own_rule, "hydra.run.dir=out")
         assert outcome.code == certify.NOT_CERTIFIED, outcome.err
         assert "REFUTED" in outcome.out
         assert json.loads(Path("out/certificate.json").read_text())["method"] == "copycat"
 
-    def test_a_multirun_shares_the_adversaries_and_ends_with_a_matrix(self, command: Callable[..., Outcome]) -> None:
+    def test_a_multirun_shares_the_adversaries_and_ends_with_a_matrix(self, command: Run) -> None:
         outcome = command("-m", "+proposer=draft_model,ngram", "acceptance=rejection", "hydra.sweep.dir=sweep")
         assert outcome.code == 0, outcome.err
         rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
@@ -505,9 +477,7 @@ class TestTheCommand:
         assert sorted(path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()) == sorted(ATTACKS)
         assert not list(Path("sweep").glob("*/stress"))
 
-    def test_ctrl_c_says_how_to_continue(
-        self, command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_ctrl_c_says_how_to_continue(self, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupt(self: Certifier, **_: object) -> Certificate:
             raise KeyboardInterrupt
 
@@ -526,9 +496,7 @@ class TestTheCommand:
             ("+proposer=nope", "there is no proposer=nope"),
         ],
     )
-    def test_bad_input_is_one_line_and_exit_code_2(
-        self, command: Callable[..., Outcome], override: str, message: str
-    ) -> None:
+    def test_bad_input_is_one_line_and_exit_code_2(self, command: Run, override: str, message: str) -> None:
         outcome = command(override if "top_p" not in override else f"+{override}")
         assert outcome.code == 2
         assert message in outcome.err.strip().splitlines()[-1]

@@ -1,0 +1,37 @@
+"""Entry points as they are typed: `program <overrides>`, with its exit code and what it printed."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+Typed = Callable[[Callable[[], None], Sequence[str]], Outcome]
+
+
+def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:
+    """The exit code; flags such as -m go first, as Hydra wants them."""
+    patch.delenv("HYDRA_FULL_ERROR", raising=False)
+    patch.setattr(sys, "argv", ["program", *sorted(overrides, key=lambda override: not override.startswith("-"))])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def prompts_of(file: Path, texts: Sequence[str]) -> list[str]:
+    """Overrides for a dataset of prompts that is written to `file`."""
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return ["dataset=prompts", f"dataset.path={file}"]
