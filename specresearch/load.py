@@ -24,7 +24,17 @@ from specresearch.run import INTERRUPTED, OPTIONAL, open_folder
 
 CLASS_KEYS = ("share", "dataset", "sampling", "acceptance", "num_draft_tokens")
 NUM_TO_CHOOSE_FROM = 1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace
-SETTINGS = ("num_requests", "max_running", "repeats", "max_waiting", "max_seconds", "warmup", "seed", "reset")
+SETTINGS = (
+    "num_requests",
+    "max_running",
+    "repeats",
+    "max_waiting",
+    "max_seconds",
+    "length_spread",
+    "warmup",
+    "seed",
+    "reset",
+)
 
 
 def main() -> None:

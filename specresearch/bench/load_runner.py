@@ -114,6 +114,7 @@ class LoadRunner:
                 self.classes,
                 self.num_requests,
                 trace=self.arrivals.rows,
+                length_spread=self.settings.length_spread,
                 seed=self.settings.seed,
                 on_prepared=watch.prepared,
             )

@@ -16,6 +16,7 @@ class LoadSettings:
 
     num_requests: of a pass; None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
     max_waiting, max_seconds: where a pass is given up. warmup: requests decoded first and not counted.
+    length_spread: of answers without a trace, see `Workload`.
     reset: controllers forget before every pass what they learnt in those before.
     """
 
@@ -26,6 +27,7 @@ class LoadSettings:
     limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
     max_waiting: int = 256
     max_seconds: float = 600.0
+    length_spread: float = 0.0
     warmup: int = 2
     seed: int = 0
     reset: bool = True
@@ -39,6 +41,8 @@ class LoadSettings:
                 raise ValueError(f"{name}={value} must be a whole number from {least}")
         if not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
+        if not 0 <= self.length_spread < 1:
+            raise ValueError(f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1")
         for length in self.compare:
             if not isinstance(length, int) or isinstance(length, bool) or length < 1:
                 raise ValueError(

@@ -54,6 +54,8 @@ class Workload:
 
     num_requests: with a trace, at most its rows. trace: where lengths come from; a prompt about as long as the trace's is chosen
     and its end cut to fit, and the answer is exactly as long as the trace's unless `max_new_tokens` is less.
+    length_spread: without a trace, an answer may have `max_new_tokens` tokens, or down to (1 - length_spread) times as many, at
+    random.
     Raises ValueError when `max_new_tokens` leaves no room for a prompt.
     """
 
@@ -64,6 +66,7 @@ class Workload:
         num_requests: int,
         *,
         trace: Sequence[TraceRow] | None = None,
+        length_spread: float = 0.0,
         seed: int = 0,
         on_prepared: Callable[[], None] | None = None,
     ) -> None:
@@ -71,7 +74,7 @@ class Workload:
             raise ValueError(f"{target.name} has no tokenizer, and prompts are text; load one with it")
         self.classes = tuple(classes)
         self.seed = seed
-        self._trace = trace
+        self._trace, self._length_spread = trace, length_spread
         most = num_requests if trace is None else min(num_requests, len(trace))
         self._pools = {part.name: _Pool(target.tokenizer, part, _room(target, part)) for part in classes}
         self._rng = random.Random(seed)
@@ -90,6 +93,8 @@ class Workload:
         pool, sampling = self._pools[part.name], part.sampling
         if lengths is None:
             row, prompt = pool.next()
+            share = 1 - self._length_spread * self._rng.random()
+            sampling = replace(sampling, max_new_tokens=max(round(share * sampling.max_new_tokens), 1))
         else:
             row, prompt = pool.of_length(lengths.num_prompt_tokens, self._rng)
             self.num_short += len(prompt.token_ids) + LEAST_TEXT < min(lengths.num_prompt_tokens, pool.room)

@@ -1,14 +1,14 @@
-"""As many drafts as make the whole batch fastest, none included, by times and acceptance measured on the way.
+"""As many drafts as make the whole batch fastest without slowing anyone down, by times and acceptance measured on the way.
 
 SmartSpec (Liu et al., arXiv 2406.14066), with lengths per request: k = argmax of sum_r (1 - a_r^(k_r + 1)) / (1 - a_r) over
 t_draft(k) + t_verify(tokens, context) + overhead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import allocate
@@ -40,20 +40,33 @@ class _Acceptance:
         return (self.accepted + weight * prior) / (self.judged + weight)
 
 
+@dataclass
+class _Request:
+    """ahead: seconds that it may still lose before it is slower than plain decoding by more than is allowed."""
+
+    acceptance: _Acceptance = field(default_factory=_Acceptance)
+    ahead: float = 0.0
+
+
 class Goodput(Adaptive):
-    """Maximises expected tokens per second over the lengths of every request's draft at every step.
+    """Maximises expected tokens per second over the lengths of every request's draft at every step, as far as no request
+    becomes slower than it would be without any drafts.
 
     Starts by measuring a few lengths, plain steps among them; every `probe_every` steps it measures one of them again, so
-    that it notices when speculation pays again. It decides by earlier steps only, never by what is drafted, hence is
-    lossless; but it reads a clock, so that a seed does not fix sampled tokens: only their distribution.
+    that it notices when speculation pays again. A measurement has about a draft for each request in all,
+    whatever its length. It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so
+    that a seed does not fix sampled tokens: only their distribution.
 
     max_draft_tokens: the longest draft considered, within what the proposer makes.
+    max_slowdown: a request's time per token over that of plain steps of the same batch, at most, as far as it can be foreseen;
+    None: throughput alone counts, and requests whose drafts are refused pay for the others'.
     prior_weight: drafts of its own that a request needs for its acceptance to count as much as the run's mean.
     """
 
     def __init__(
         self,
         max_draft_tokens: int = 10,
+        max_slowdown: float | None = 1.05,
         probe_every: int = 25,
         prior_weight: float = 5.0,
         memory: float = 50.0,
@@ -64,6 +77,10 @@ class Goodput(Adaptive):
                 f"controller.max_draft_tokens={max_draft_tokens} must be at least 1; to decode plainly use "
                 "controller=fixed controller.num_draft_tokens=0"
             )
+        if max_slowdown is not None and not max_slowdown >= 1:
+            raise ValueError(
+                f"controller.max_slowdown={max_slowdown} must be at least 1, as slow as plain decoding; null sets no limit"
+            )
         if probe_every < 2:
             raise ValueError(f"controller.probe_every={probe_every} must be at least 2, or every step is a probe")
         if prior_weight <= 0:
@@ -71,9 +88,9 @@ class Goodput(Adaptive):
         if memory <= 1:
             raise ValueError(f"controller.memory={memory} must be above 1 step")
         self.max_draft_tokens, self.probe_every, self.prior_weight = max_draft_tokens, probe_every, prior_weight
-        self.memory = memory
+        self.max_slowdown, self.memory = max_slowdown, memory
         self._most = max_draft_tokens
-        self._requests = PerRequest(_Acceptance)
+        self._requests = PerRequest(_Request)
         self._trace = Trace(trace_every)
         self.reset()
 
@@ -84,6 +101,7 @@ class Goodput(Adaptive):
 
     def reset(self) -> None:
         self._num_steps = 0
+        self._is_drafting = False
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
@@ -94,27 +112,52 @@ class Goodput(Adaptive):
         self._requests.meet(batch.rows)
         length = self._length_to_measure()
         if length is not None:
-            return [length] * len(batch)
+            return self._few(length, len(batch))
         asked = [row.request.num_draft_tokens for row in batch.rows]
         room = np.minimum(batch.room, self._most)
         given = np.minimum(room, [0 if number is None else number for number in asked])
         limits = np.where([number is None for number in asked], room, 0)
         context = sum(len(row.tokens) - 1 for row in batch.rows)
+        acceptance = self._acceptance()
         seconds = partial(self._time.seconds, len(batch), context)
-        return allocate(self._acceptance(), limits, given, seconds).tolist()
+        affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
+        lengths = allocate(acceptance, limits, given, seconds, affordable).tolist()
+        self._is_drafting = any(lengths)
+        return lengths
+
+    def _few(self, length: int, num_rows: int) -> list[int | None]:
+        """Drafts of one length for some rows, others every time: for as many as make about a draft for each row in all."""
+        num_drafting = num_rows if length == 0 else max(num_rows // length, 1)
+        return [length if (b + self._num_steps) % num_rows < num_drafting else 0 for b in range(num_rows)]
+
+    def _affordable(
+        self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, lengths: Int[np.ndarray, " R"]
+    ) -> float:
+        """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step."""
+        if self.max_slowdown is None:
+            return float("inf")
+        tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)
+        ahead = np.array([request.ahead for request in self._requests.met])
+        spare = ahead.clip(min=(1 - self.max_slowdown) * plain_seconds)
+        return float((self.max_slowdown * plain_seconds * tokens + spare).min())
 
     def _length_to_measure(self) -> int | None:
-        """One length for all rows, in turn; None when the step is for decoding as fast as possible."""
+        """One length, in turn, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
         if not self._time.is_ready:
             return self._measured[self._num_steps % len(self._measured)]
         turn, since = divmod(self._num_steps, self.probe_every)
         is_due = since == 0 or since == self._time.num_surprises <= _MAX_REPEATS  # again, if all since were strange
-        return self._measured[turn % len(self._measured)] if is_due else None
+        if not is_due:
+            return None
+        if self._is_drafting and turn % 2 == 0:
+            return 0
+        drafts = self._measured[1:]
+        return drafts[turn // (1 + self._is_drafting) % len(drafts)]
 
     def _acceptance(self) -> Float[np.ndarray, " R"]:
         """Of every row met, shrunk towards the run's, which starts at a half."""
         mean = self._run.rate(0.5, 1.0)
-        rates = [request.rate(mean, self.prior_weight) for request in self._requests.met]
+        rates = [request.acceptance.rate(mean, self.prior_weight) for request in self._requests.met]
         return np.array(rates).clip(_LEAST, _MOST)
 
     def observe(self, record: StepRecord) -> None:
@@ -129,11 +172,18 @@ class Goodput(Adaptive):
                 estimated_seconds=sum(estimates.values()),
                 measured_seconds=record.times.total,
             )
+            self._settle(record, sum(estimates.values()))
         self._num_steps += 1
         judged = [_judged(record, b) for b in range(len(record.request_ids))]
         for request, (accepted, number) in zip(self._requests.met, judged, strict=True):
-            request.add(accepted, number, _OWN_MEMORY)
+            request.acceptance.add(accepted, number, _OWN_MEMORY)
         self._run.add(sum(accepted for accepted, _ in judged), sum(number for _, number in judged), _RUN_MEMORY)
+
+    def _settle(self, record: StepRecord, seconds: float) -> None:
+        """Who got ahead, who fell behind; by estimates, since a hiccup would have befallen a plain step, too."""
+        allowed = (self.max_slowdown or 1.0) * self._time.plain(len(record.request_ids), sum(record.context))
+        for request, num_new in zip(self._requests.met, record.num_new_tokens, strict=True):
+            request.ahead += num_new * allowed - seconds
 
     def trace(self) -> list[dict[str, float]]:
         return self._trace.rows()

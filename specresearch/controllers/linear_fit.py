@@ -8,6 +8,7 @@ _START_ROUNDS = 40  # of reweighting, which turns least squares into least absol
 _START_RIDGE = 1e-4  # of what all observations say: decides between features that did not vary apart
 _RIDGE = 0.01  # what holds a weight where it was while nothing is known of it any more
 _CLIP = 4.0  # an observation may exceed its prediction by so many usual errors, and by so many times more the next time
+_DOUBT = 0.5  # what older observations still count after a second surprise in a row, and after each further one
 _LEARNING = 0.1  # weight of the newest error in the usual one
 _NOISE = 0.02  # the usual error is never taken for less than this share of the figure itself
 
@@ -17,8 +18,8 @@ class LinearFit:
 
     The first `num_start` observations are fitted at once by least absolute deviations, so that slow first calls do not count.
     Later ones move the weights by what they differ, clipped upwards: nothing is faster than it is, but anything may be slow
-    once. A single outlier moves them little; with every surprise in a row more is believed, so that a lasting change is
-    followed. Directions without new information keep their weights instead of winding up.
+    once. A single outlier moves them little; with every surprise in a row more is believed, and what was seen before counts less,
+    so that a lasting change is followed. Directions without new information keep their weights instead of winding up.
 
     num_surprises: how many observations in a row exceeded what was credible.
     x should have columns of a size near 1: where features did not vary apart, the larger one gets the larger weight.
@@ -71,8 +72,9 @@ class LinearFit:
         credible = usual * _CLIP ** (1 + self.num_surprises)
         error = min(y - predicted, credible)
         self.num_surprises = self.num_surprises + 1 if y - predicted > credible else 0
-        self._information = self._decay * self._information + x[:, None] * x
-        self._evidence = self._decay * self._evidence + x * (predicted + error)
+        decay = self._decay if self.num_surprises < 2 else _DOUBT
+        self._information = decay * self._information + x[:, None] * x
+        self._evidence = decay * self._evidence + x * (predicted + error)
         root = np.linalg.cholesky(self._information + self._ridge)
         self.weights, _ = nnls(root.T, np.linalg.solve(root, self._evidence + _RIDGE * self.weights))
         self._usual = usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual)

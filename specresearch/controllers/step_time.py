@@ -45,6 +45,10 @@ class StepTime:
         alone += begun * (longest > 0) + (each + each_row * num_rows / _TOKENS) * longest
         return alone[:, None] + token / _TOKENS * num_drafts
 
+    def plain(self, num_rows: int, context: int) -> float:
+        """Seconds of a step without drafts."""
+        return float(self.seconds(num_rows, context, np.zeros(1, dtype=int), np.zeros((1, 1)))[0, 0])
+
     def observe(self, record: StepRecord) -> dict[str, float]:
         """Learns from a step; returns what it would have said of the step's three parts, by name."""
         num_rows, longest, num_drafts = len(record.request_ids), record.num_nodes - 1, sum(record.num_draft_tokens)

@@ -15,7 +15,7 @@ from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
 from specresearch.models.causal_lm import CausalLM
 
-MIN_PREFILL_SHARE = 4  # a quarter of what the roots leave, however much is drafted
+MAX_DRAFT_SHARE = 4  # while prompts are being read: a quarter of what the roots leave
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Scheduler:
         with self._timed():
             freed = self._preempt()
             num_decoding = sum(row.is_prefilled for row in self.running)
-            least = max((self.step_limit - num_decoding) // MIN_PREFILL_SHARE, 1)
-            left = max(self.step_limit - num_decoding * self._reserved, least)
+            beside_roots = self.step_limit - num_decoding
+            left = beside_roots - min(num_decoding * (self._reserved - 1), beside_roots // MAX_DRAFT_SHARE)
             readers, chunks = self._readers(may_admit=not freed), []
             while left > 0 and (row := next(readers, None)):
                 unread = len(row.tokens) - self.target.lengths[row.slot]

@@ -38,11 +38,15 @@ def test_converges_to_the_best_length(name: str, noise: float) -> None:
     """Within 60 steps, the slow first call of every length and a slow step later on included."""
     machine, acceptance = MACHINES[name]
     simulation = Simulation(
-        Goodput(), acceptance, machine, noise=noise, outlier=lambda step, _: 2.0 if step < 4 or step == 30 else 0.0
+        Goodput(max_slowdown=None),
+        acceptance,
+        machine,
+        noise=noise,
+        outlier=lambda step, _: 2.0 if step < 4 or step == 30 else 0.0,
     )
     simulation.run(60)
     chosen = simulation.run(200)
-    assert share_of_best(simulation, chosen) > 0.95
+    assert share_of_best(simulation, chosen) > 0.94
     typical = float(np.median([np.mean(step) for step in chosen]))
     assert abs(typical - best_length(machine, acceptance)) <= 1
     assert (best_length(machine, acceptance) == 0) == (name in LOSING)
@@ -50,7 +54,7 @@ def test_converges_to_the_best_length(name: str, noise: float) -> None:
 
 
 def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
-    simulation = Simulation(Goodput(), [0.1] * 4, Machine(draft=2e-3))
+    simulation = Simulation(Goodput(max_slowdown=None), [0.1] * 4, Machine(draft=2e-3))
     assert np.median([max(step) for step in simulation.run(150)[50:]]) == 0
     simulation.acceptance = [0.9] * 4
     assert share_of_best(simulation, simulation.run(250)[150:]) > 0.9
@@ -62,28 +66,63 @@ def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
 def test_follows_a_change_of_the_machine(slower: Machine) -> None:
     """To one on which speculation loses, and back."""
     acceptance = [0.6] * 4
-    simulation = Simulation(Goodput(), acceptance, Machine(), noise=0.03)
+    simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(), noise=0.03)
     assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
     simulation.machine = slower
     assert best_length(simulation.machine, acceptance) == 0
-    assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
+    assert np.median([max(step) for step in simulation.run(400)[300:]]) == 0
     simulation.machine = Machine()
     assert share_of_best(simulation, simulation.run(300)[200:]) > 0.9
 
 
 def test_requests_get_lengths_of_their_own() -> None:
     acceptance = [0.95, 0.9, 0.3, 0.1]
-    simulation = Simulation(Goodput(), acceptance, Machine(draft=0.2e-3, verify_token=1e-3))
+    simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(draft=0.2e-3, verify_token=1e-3))
     simulation.run(100)
     chosen = simulation.run(100)
     assert share_of_best(simulation, chosen) > 1.05
     means = np.mean(chosen, axis=0)
-    assert means[0] > means[1] > means[2] >= means[3]
+    assert means[0] > means[1] > means[2] >= means[3] - 0.05
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_nobody_becomes_slower_than_plain_decoding(noise: float) -> None:
+    """Drafts of two requests are accepted and those of the other two never; what that costs the latter is bounded, and
+    throughput is what pays. Without the bound they lose, so that the test can fail."""
+    machine, acceptance = Machine(draft=0.2e-3, verify_token=1e-3), [0.95, 0.9, 0.0, 0.0]
+    plain = machine.times(4, 0, 0).total
+    slowdown, throughput = {}, {}
+    for bound in (None, 1.2, 1.05):
+        simulation = Simulation(Goodput(max_slowdown=bound), acceptance, machine, noise=noise)
+        simulation.run(50)
+        steps = simulation.run(400)
+        slowdown[bound] = np.mean([machine.times(4, max(step), sum(step)).total for step in steps]) / plain
+        throughput[bound] = np.mean([machine.rate(step, acceptance) for step in steps])
+    assert slowdown[None] > 1.5
+    assert slowdown[1.2] < 1.23
+    assert slowdown[1.05] < 1.08
+    assert throughput[None] > throughput[1.2] > throughput[1.05] > machine.rate([0] * 4, acceptance)
+
+
+def test_whoever_is_ahead_may_wait() -> None:
+    """A request whose drafts are accepted half of the time is not held to plain steps' time, step by step."""
+    acceptance, machine = [0.5, 0.5], Machine(draft=0.2e-3, verify_token=0.5e-3)
+    bound, free = (Simulation(Goodput(max_slowdown=s), acceptance, machine) for s in (1.05, None))
+    lengths = [np.mean(simulation.run(300)[100:]) for simulation in (bound, free)]
+    assert lengths[0] > 0.9 * lengths[1] > 0.9
 
 
 def test_starts_by_measuring_plain_steps_too() -> None:
-    simulation = Simulation(Goodput(max_draft_tokens=8), [0.5] * 2)
-    assert simulation.run(12) == [[k, k] for _ in range(3) for k in (0, 1, 4, 8)]
+    """Of longer drafts only so many that about one is made for each request."""
+    simulation = Simulation(Goodput(max_draft_tokens=8), [0.5] * 9)
+    steps = simulation.run(12)
+    assert [sorted(step) for step in steps] == 3 * [
+        [0] * 9,
+        [1] * 9,
+        [0] * 7 + [4] * 2,
+        [0] * 8 + [8],
+    ]
+    assert len({step.index(8) for step in steps if 8 in step}) == 3
 
 
 def test_measures_again_now_and_then() -> None:
@@ -110,11 +149,12 @@ def test_a_cut_output_does_not_count_as_a_refusal() -> None:
     whole = record_of([5], [3])
     controller.observe(replace(whole, num_new_tokens=(3,)))
     (state,) = controller._requests.met
-    assert (state.accepted, state.judged) == (3, 3)
+    acceptance = state.acceptance
+    assert (acceptance.accepted, acceptance.judged) == (3, 3)
     controller.observe(whole)
-    assert 6.9 < state.judged < 7
+    assert 6.9 < acceptance.judged < 7
     controller.observe(replace(whole, expected_acceptance=((0.5, 0.25, 0.25, 0.5, 0.9),)))
-    assert 5.7 + 1.5 < state.accepted < 6 + 1.5
+    assert 5.7 + 1.5 < acceptance.accepted < 6 + 1.5
 
 
 def test_finished_requests_are_forgotten() -> None:
@@ -155,7 +195,8 @@ def test_trees_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"max_draft_tokens": 0}, {"probe_every": 1}, {"prior_weight": 0.0}, {"memory": 1.0}]
+    "setting",
+    [{"max_draft_tokens": 0}, {"max_slowdown": 0.9}, {"probe_every": 1}, {"prior_weight": 0.0}, {"memory": 1.0}],
 )
 def test_settings_out_of_range(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"controller.{next(iter(setting))}="):
