@@ -13,7 +13,7 @@ class StepTime:
     """Three fits, in seconds, that add up to a step.
 
     draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), and rows x that.
-    verify: a constant, tokens, tokens with padding (rows x (longest + 1)), and context.
+    verify: a constant, one more if anything was drafted, tokens, tokens with padding (rows x (longest + 1)), and context.
     overhead (acceptance, commit, host): a constant, and tokens with padding.
 
     num_start: steps before the first estimate. memory: steps after which an old one counts 1/e.
@@ -21,7 +21,7 @@ class StepTime:
 
     def __init__(self, num_start: int, memory: float = 50.0) -> None:
         self.draft = LinearFit(4, num_start, memory)
-        self.verify = LinearFit(4, num_start, memory)
+        self.verify = LinearFit(5, num_start, memory)
         self.overhead = LinearFit(2, num_start, memory)
 
     @property
@@ -38,11 +38,11 @@ class StepTime:
     ) -> Float[np.ndarray, "W M"]:
         """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
         c, begun, each, each_row = self.draft.weights
-        d, token, padded, known = self.verify.weights
+        d, ragged, token, padded, known = self.verify.weights
         e, handled = self.overhead.weights
         padding = num_rows / _TOKENS * (longest + 1)
         alone = c + d + e + known * context / _CONTEXT + token * num_rows / _TOKENS + (padded + handled) * padding
-        alone += begun * (longest > 0) + (each + each_row * num_rows / _TOKENS) * longest
+        alone += (begun + ragged) * (longest > 0) + (each + each_row * num_rows / _TOKENS) * longest
         return alone[:, None] + token / _TOKENS * num_drafts
 
     def plain(self, num_rows: int, context: int) -> float:
@@ -56,7 +56,7 @@ class StepTime:
         times = record.times
         observed = {
             "draft": (self.draft, [1.0, longest > 0, longest, num_rows * longest / _TOKENS], times.propose),
-            "verify": (self.verify, [1.0, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
+            "verify": (self.verify, [1.0, longest > 0, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
             "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
         }
         estimates = {}

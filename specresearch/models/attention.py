@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.models.ragged import Packing
@@ -34,6 +34,7 @@ class AttentionPlan:
     first: int = 0
     packing: Packing | None = None
     _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
+    _by_row: dict[int, list[Tensor | None]] = field(default_factory=dict)
     _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
     @property
@@ -63,6 +64,16 @@ class AttentionPlan:
             else:
                 self._biases[key] = self._make_bias(window)
         return self._biases[key]
+
+    def biases_by_row(self, packing: Packing, repeats: int) -> list[Float[Tensor, "RN L"] | None]:
+        """Of every row of a packed pass its own part of `bias`, stacked `repeats` times; None where it is all zeros."""
+        if repeats not in self._by_row:
+            ancestors = self.topology.ancestors.expand(len(self.starts), -1, -1)
+            self._by_row[repeats] = [
+                None if n == 1 else _look_back(ancestors[b, :n, :n], start, self.dtype).repeat(repeats, 1)
+                for b, (start, n) in enumerate(zip(self.starts, packing.lengths, strict=True))
+            ]
+        return self._by_row[repeats]
 
     def ends(self, device: torch.device) -> Int[Tensor, " B"]:
         """Columns of each row once the new tokens are written."""
@@ -104,6 +115,13 @@ class AttentionPlan:
         return bias[:, None]
 
 
+def _look_back(ancestors: Bool[Tensor, "N N"], start: int, dtype: torch.dtype) -> Float[Tensor, "N L"]:
+    """The bias of a tree's nodes behind `start` committed columns."""
+    bias = torch.zeros((len(ancestors), start + len(ancestors)), dtype=dtype)
+    bias[:, start:].masked_fill_(~ancestors, float("-inf"))
+    return bias
+
+
 @dataclass(frozen=True)
 class GivenBiases:
     """An attention plan whose masks were made outside the graph, one for each window."""
@@ -141,11 +159,16 @@ def slot_attention(
     Query heads that share a key head are folded into the rows of one matrix product, so keys and values are never
     copied per query head. Where the pass is packed, query and result are [1, Hq, T, D] and [1, T, Hq, Dv].
     """
+    settings = scaling, sliding_window, softcap, s_aux
     packing = attention_plan.packing
-    if packing is not None:
-        query = packing.unpack(query.transpose(1, 2)).transpose(1, 2)
-    out = _attend(query, key, value, attention_plan, scaling, sliding_window, softcap, s_aux)
-    return (out if packing is None else packing.pack(out)), None
+    if packing is None:
+        return _attend(query, key, value, attention_plan, *settings), None
+    assert isinstance(attention_plan, AttentionPlan)
+    windowed = sliding_window is not None and attention_plan.width > sliding_window
+    if packing.by_row and softcap is None and s_aux is None and not windowed:
+        return _attend_by_row(query, key, value, attention_plan, packing, scaling), None
+    query = packing.unpack(query.transpose(1, 2)).transpose(1, 2)
+    return packing.pack(_attend(query, key, value, attention_plan, *settings)), None
 
 
 def _attend(
@@ -175,6 +198,29 @@ def _attend(
     else:
         out = _explicit(folded, key, value, bias, scaling, softcap, s_aux, num_nodes)
     return out.view(rows, num_heads, num_nodes, -1).transpose(1, 2)
+
+
+def _attend_by_row(
+    query: Float[Tensor, "1 Hq T D"],
+    key: Float[Tensor, "B Hkv L D"],
+    value: Float[Tensor, "B Hkv L Dv"],
+    plan: AttentionPlan,
+    packing: Packing,
+    scaling: float | None,
+) -> Float[Tensor, "1 T Hq Dv"]:
+    """One row of a packed pass after the other, each over its own nodes and columns."""
+    num_heads, kv_heads = query.shape[1], key.shape[1]
+    group = num_heads // kv_heads
+    parts = []
+    for b, (part, bias) in enumerate(
+        zip(query.split(packing.lengths, dim=2), plan.biases_by_row(packing, group), strict=True)
+    ):
+        columns = plan.starts[b] + part.shape[2]
+        folded = part.reshape(1, kv_heads, group * part.shape[2], -1)
+        keys, values = key[b : b + 1, :, :columns], value[b : b + 1, :, :columns]
+        out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
+        parts.append(out.view(1, num_heads, part.shape[2], -1))
+    return torch.cat(parts, dim=2).transpose(1, 2)
 
 
 def _explicit(

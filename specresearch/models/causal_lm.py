@@ -192,8 +192,11 @@ class CausalLM:
         lengths: Sequence[int] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         packing = None
+        starts = tuple(self.lengths[slot] for slot in slots)
         if lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash:
-            packing = Packing.if_worthwhile(lengths, topology.num_nodes, self.device)
+            packing = Packing.if_worthwhile(
+                lengths, starts, topology.num_nodes, self.device, keep_full=self._compiled is not None
+            )
         if (
             packing is None
             and self._compiled is not None
@@ -202,7 +205,6 @@ class CausalLM:
         ):
             logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
             return (logits if logit_rows is None else logits.flatten(0, 1).index_select(0, logit_rows)[None]), ()
-        starts = tuple(self.lengths[slot] for slot in slots)
         new = tuple(start + first for start in starts)
         fed = None if packing is None else packing.index
         region = self.cache.region(slots, new, topology.num_nodes - first, fed)

@@ -12,6 +12,9 @@ from specresearch.proposal import upload
 FEW_TOKENS = 16
 MIN_FILL = 0.9
 MAX_FILL = 0.8
+MAX_SCORES = (
+    0.45  # of what padded attention computes: on a CPU less is faster row by row, though each is a call of its own
+)
 
 
 def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
@@ -33,19 +36,32 @@ def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Ite
 
 @dataclass(frozen=True)
 class Packing:
-    """A ragged pass as one row without padding: which of the B x N nodes are fed. Attention alone sees all rows, padded."""
+    """A ragged pass as one row without padding: which of the B x N nodes are fed, the first `lengths[b]` of each row.
 
-    num_rows: int
+    by_row: attention goes row by row, too; otherwise it sees all rows, padded.
+    """
+
+    lengths: tuple[int, ...]
     num_nodes: int
     index: Int[Tensor, " T"]
+    by_row: bool
 
     @staticmethod
-    def if_worthwhile(lengths: Sequence[int], num_nodes: int, device: torch.device) -> "Packing | None":
-        """None where little would be left out. lengths: nodes to feed of each row."""
-        if sum(lengths) > MAX_FILL * len(lengths) * num_nodes:
+    def if_worthwhile(
+        lengths: Sequence[int], starts: Sequence[int], num_nodes: int, device: torch.device, *, keep_full: bool = False
+    ) -> "Packing | None":
+        """None where little would be left out.
+
+        lengths: nodes to feed of each row. starts: columns committed in each. keep_full: rows that are ragged in their columns
+        only are no reason.
+        """
+        num_fed, num_padded = sum(lengths), len(lengths) * num_nodes
+        num_scores = sum(length * (start + length) for length, start in zip(lengths, starts, strict=True))
+        by_row = device.type == "cpu" and num_scores <= MAX_SCORES * num_padded * (max(starts) + num_nodes)
+        if num_fed > MAX_FILL * num_padded and (keep_full or not by_row):
             return None
         nodes = [b * num_nodes + i for b, length in enumerate(lengths) for i in range(length)]
-        return Packing(len(lengths), num_nodes, upload(nodes, device))
+        return Packing(tuple(lengths), num_nodes, upload(nodes, device), by_row)
 
     def pack(self, values: Tensor) -> Tensor:
         """[B, N, ...] to [1, T, ...]."""
@@ -53,6 +69,7 @@ class Packing:
 
     def unpack(self, values: Tensor) -> Tensor:
         """[1, T, ...] to [B, N, ...], zeros where nothing was fed."""
-        padded = values.new_zeros((self.num_rows * self.num_nodes, *values.shape[2:]))
+        num_rows = len(self.lengths)
+        padded = values.new_zeros((num_rows * self.num_nodes, *values.shape[2:]))
         padded.index_copy_(0, self.index.to(values.device), values[0])
-        return padded.view(self.num_rows, self.num_nodes, *values.shape[2:])
+        return padded.view(num_rows, self.num_nodes, *values.shape[2:])
