@@ -59,6 +59,7 @@ class Scheduler:
         self._ties = count()
         self._asked = (max_nodes, max_nodes)  # nodes for a row, in the last two steps
         self._num_prefill_tokens = 0
+        self._num_held = 0  # by all who run, at the beginning of a step and as they come
         self._seconds = 0.0
 
     @property
@@ -125,8 +126,10 @@ class Scheduler:
     def _preempt(self) -> list[int]:
         """Send away those admitted last until the step fits; one always stays."""
         freed = []
-        while len(self.running) > 1 and sum(map(self._held, self.running)) > self.cache_limit:
+        self._num_held = sum(map(self._held, self.running))
+        while len(self.running) > 1 and self._num_held > self.cache_limit:
             row = self.running.pop()
+            self._num_held -= self._held(row)
             self.target.release(row.slot)
             freed.append(row.slot)
             row.slot, row.is_prefilled = -1, False
@@ -145,13 +148,14 @@ class Scheduler:
         if not self.waiting or len(self.running) >= self.max_batch_size:
             return None
         row = self.waiting[0][-1]
-        if self.running and sum(map(self._held, [*self.running, row])) > self.cache_limit:
+        num_held = self._num_held + self._held(row)
+        if self.running and num_held > self.cache_limit:
             return None
         slot = self.target.acquire()
         if slot is None:
             return None
         heapq.heappop(self.waiting)
-        row.slot = slot
+        row.slot, self._num_held = slot, num_held
         if row.num_preemptions == 0:
             row.queue_time = time.perf_counter() - row.arrival_time
         self.counts.setdefault(row, Counts())

@@ -1,5 +1,6 @@
 """A causal LM that verifies trees of drafts: prefill, one pass over every node, keep the accepted path."""
 
+import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ class CausalLM:
         self.cache = cache
         self.view = SlotCacheView(cache)
         self.lengths = [0] * cache.num_slots
-        self._free = list(range(cache.num_slots))
+        self._free = list(range(cache.num_slots))  # a heap
 
     def free_cache(self) -> None:
         """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
@@ -172,13 +173,12 @@ class CausalLM:
         """The lowest free slot, emptied; None when all are taken."""
         if not self._free:
             return None
-        slot = min(self._free)
-        self._free.remove(slot)
+        slot = heapq.heappop(self._free)
         self.lengths[slot] = 0
         return slot
 
     def release(self, slot: int) -> None:
-        self._free.append(slot)
+        heapq.heappush(self._free, slot)
 
     @torch.inference_mode()
     def _forward(

@@ -12,9 +12,8 @@ from specresearch.proposal import upload
 FEW_TOKENS = 16
 MIN_FILL = 0.9
 MAX_FILL = 0.8
-MAX_SCORES = (
-    0.45  # of what padded attention computes: on a CPU less is faster row by row, though each is a call of its own
-)
+MIN_SAVED_SHARE = 0.55  # of the scores of padded attention: so many less, on a CPU, and row by row is faster ...
+MIN_SAVED = 256  # ... if they are also so many for each row, which is a call of its own
 
 
 def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
@@ -57,7 +56,10 @@ class Packing:
         """
         num_fed, num_padded = sum(lengths), len(lengths) * num_nodes
         num_scores = sum(length * (start + length) for length, start in zip(lengths, starts, strict=True))
-        by_row = device.type == "cpu" and num_scores <= MAX_SCORES * num_padded * (max(starts) + num_nodes)
+        num_saved = num_padded * (max(starts) + num_nodes) - num_scores
+        by_row = device.type == "cpu" and num_saved >= max(
+            MIN_SAVED * len(lengths), MIN_SAVED_SHARE * (num_scores + num_saved)
+        )
         if num_fed > MAX_FILL * num_padded and (keep_full or not by_row):
             return None
         nodes = [b * num_nodes + i for b, length in enumerate(lengths) for i in range(length)]
