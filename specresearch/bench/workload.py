@@ -72,6 +72,10 @@ class Workload:
     ) -> None:
         if target.tokenizer is None:
             raise ValueError(f"{target.name} has no tokenizer, and prompts are text; load one with it")
+        if trace is not None and length_spread:
+            raise ValueError(
+                f"length_spread={length_spread} has no effect on a trace, which says how long answers are; leave it out"
+            )
         self.classes = tuple(classes)
         self.seed = seed
         self._trace, self._length_spread = trace, length_spread

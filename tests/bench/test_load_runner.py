@@ -235,6 +235,7 @@ def test_passes_of_a_method_with_a_memory_start_without_one(make: Make) -> None:
         ({"compare": (2, 2)}, "names a draft length twice"),
         ({"compare": (11,)}, r"compare=\[11\] holds 11 and the proposer makes at most 10 drafts; raise"),
         ({"num_requests": 5}, "num_requests=5 is too few for a closed loop of 2: .* take at least 6"),
+        ({"length_spread": 1.0}, "length_spread=1.0 must be from 0, all answers alike, to below 1"),
         ({"max_running": 0}, "max_running=0 must be a whole number from 1"),
         ({"max_seconds": 0.0}, "max_seconds=0.0 must be above 0"),
     ],

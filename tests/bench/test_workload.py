@@ -28,6 +28,20 @@ def test_requests_are_the_datasets_over_and_over(target: CausalLM, tmp_path: Pat
     assert len(workload) == 5
 
 
+def test_answers_may_differ_in_length(target: CausalLM, tmp_path: Path) -> None:
+    part = RequestClass(dataset(tmp_path, [4]), SamplingParams(max_new_tokens=20))
+
+    def lengths(spread: float, seed: int = 0) -> list[int]:
+        workload = Workload(target, [part], 200, length_spread=spread, seed=seed)
+        return [request.sampling.max_new_tokens for request in workload.requests]
+
+    assert set(lengths(0.0)) == {20}
+    assert set(lengths(0.5)) == set(range(10, 21))
+    assert lengths(0.5) == lengths(0.5) != lengths(0.5, seed=1)
+    with pytest.raises(ValueError, match=r"length_spread=0\.5 has no effect on a trace"):
+        Workload(target, [part], 1, trace=[TraceRow(0.0, 4, 4)], length_spread=0.5)
+
+
 def test_no_two_requests_share_a_seed_and_sides_of_a_repeat_do(target: CausalLM, tmp_path: Path) -> None:
     workload = Workload(target, [RequestClass(dataset(tmp_path, [4]), SHORT)], 3, seed=7)
     seeds = [workload.request(number, repeat).sampling.seed for repeat in range(2) for number in range(3)]

@@ -13,7 +13,7 @@ from tiny_models import ARCHITECTURES, VOCAB, build, config_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specresearch.models import CausalLM, causal_lm
+from specresearch.models import CausalLM, causal_lm, ragged
 from specresearch.models.attention import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
 from specresearch.models.ragged import Packing
@@ -143,8 +143,12 @@ def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str
     assert worst < tolerance
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_passes_without_padding(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_without_padding(architecture: str, by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In attention, too, where it goes row by row."""
+    monkeypatch.setattr(ragged, "MIN_SAVED", 0 if by_row else 1 << 30)
+    monkeypatch.setattr(ragged, "MIN_SAVED_SHARE", 0.0)
     packed: list[Tensor] = []
     pack = Packing.pack
     monkeypatch.setattr(Packing, "pack", lambda packing, values: packed.append(values) or pack(packing, values))
