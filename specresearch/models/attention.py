@@ -5,11 +5,12 @@ One `AttentionPlan` is made per forward pass and shared by every layer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from specresearch.models.ragged import Packing
@@ -34,7 +35,7 @@ class AttentionPlan:
     first: int = 0
     packing: Packing | None = None
     _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
-    _by_row: dict[int, list[Tensor | None]] = field(default_factory=dict)
+    _by_row: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
     @property
@@ -65,15 +66,21 @@ class AttentionPlan:
                 self._biases[key] = self._make_bias(window)
         return self._biases[key]
 
-    def biases_by_row(self, packing: Packing, repeats: int) -> list[Float[Tensor, "RN L"] | None]:
-        """Of every row of a packed pass its own part of `bias`, stacked `repeats` times; None where it is all zeros."""
-        if repeats not in self._by_row:
-            ancestors = self.topology.ancestors.expand(len(self.starts), -1, -1)
-            self._by_row[repeats] = [
-                None if n == 1 else _look_back(ancestors[b, :n, :n], start, self.dtype).repeat(repeats, 1)
-                for b, (start, n) in enumerate(zip(self.starts, packing.lengths, strict=True))
-            ]
-        return self._by_row[repeats]
+    def bias_of_row(self, b: int, length: int, repeats: int) -> Float[Tensor, "RN L"] | None:
+        """`bias` of one row's first `length` nodes over its own columns, stacked `repeats` times; None where it is all zeros."""
+        if length == 1:
+            return None
+        if (b, repeats) not in self._by_row:
+            ancestors = self.topology.ancestors.expand(len(self.starts), -1, -1)[b, :length, :length]
+            bias = torch.zeros((length, self.starts[b] + length), dtype=self.dtype, device=self.device)
+            bias[:, self.starts[b] :].masked_fill_(~ancestors, float("-inf"))
+            self._by_row[b, repeats] = bias.repeat(repeats, 1)
+        return self._by_row[b, repeats]
+
+    @cached_property
+    def roots(self) -> "AttentionPlan":
+        """The same rows with their roots alone."""
+        return AttentionPlan(self.starts, Topology.chain(1, self.device), max(self.starts) + 1, self.dtype, self.device)
 
     def ends(self, device: torch.device) -> Int[Tensor, " B"]:
         """Columns of each row once the new tokens are written."""
@@ -113,13 +120,6 @@ class AttentionPlan:
             key_position = torch.where(node < 0, node, at)  # relative to the root
             bias.masked_fill_(depth[:, self.first :, None] - key_position[:, None] >= window, float("-inf"))
         return bias[:, None]
-
-
-def _look_back(ancestors: Bool[Tensor, "N N"], start: int, dtype: torch.dtype) -> Float[Tensor, "N L"]:
-    """The bias of a tree's nodes behind `start` committed columns."""
-    bias = torch.zeros((len(ancestors), start + len(ancestors)), dtype=dtype)
-    bias[:, start:].masked_fill_(~ancestors, float("-inf"))
-    return bias
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def slot_attention(
         return _attend(query, key, value, attention_plan, *settings), None
     assert isinstance(attention_plan, AttentionPlan)
     windowed = sliding_window is not None and attention_plan.width > sliding_window
-    if packing.by_row and softcap is None and s_aux is None and not windowed:
+    if packing.alone is not None and softcap is None and s_aux is None and not windowed:
         return _attend_by_row(query, key, value, attention_plan, packing, scaling), None
     query = packing.unpack(query.transpose(1, 2)).transpose(1, 2)
     return packing.pack(_attend(query, key, value, attention_plan, *settings)), None
@@ -208,19 +208,25 @@ def _attend_by_row(
     packing: Packing,
     scaling: float | None,
 ) -> Float[Tensor, "1 T Hq Dv"]:
-    """One row of a packed pass after the other, each over its own nodes and columns."""
+    """A packed pass with `packing.alone` rows one by one, each over its own nodes and columns, and the other rows together."""
     num_heads, kv_heads = query.shape[1], key.shape[1]
     group = num_heads // kv_heads
-    parts = []
-    for b, (part, bias) in enumerate(
-        zip(query.split(packing.lengths, dim=2), plan.biases_by_row(packing, group), strict=True)
-    ):
-        columns = plan.starts[b] + part.shape[2]
-        folded = part.reshape(1, kv_heads, group * part.shape[2], -1)
+    out = value.new_empty((1, query.shape[2], num_heads, value.shape[3]))
+    assert packing.alone is not None
+    if len(packing.alone) < len(packing.lengths):
+        roots, width = query.index_select(2, packing.roots).permute(2, 1, 0, 3), plan.roots.width
+        together = _attend(roots, key[:, :, :width], value[:, :, :width], plan.roots, scaling, None, None, None)
+        out.index_copy_(1, packing.roots, together.transpose(0, 1))
+    parts = query.split(packing.lengths, dim=2)
+    for b in packing.alone:
+        num_nodes, columns = packing.lengths[b], plan.starts[b] + packing.lengths[b]
+        folded = parts[b].reshape(1, kv_heads, group * num_nodes, -1)
         keys, values = key[b : b + 1, :, :columns], value[b : b + 1, :, :columns]
-        out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
-        parts.append(out.view(1, num_heads, part.shape[2], -1))
-    return torch.cat(parts, dim=2).transpose(1, 2)
+        bias = plan.bias_of_row(b, num_nodes, group)
+        attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
+        begin = int(sum(packing.lengths[:b]))
+        out[0, begin : begin + num_nodes] = attended.view(num_heads, num_nodes, -1).transpose(0, 1)
+    return out
 
 
 def _explicit(

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from jaxtyping import Int
@@ -12,8 +14,10 @@ from specresearch.proposal import upload
 FEW_TOKENS = 16
 MIN_FILL = 0.9
 MAX_FILL = 0.8
-MIN_SAVED_SHARE = 0.55  # of the scores of padded attention: so many less, on a CPU, and row by row is faster ...
-MIN_SAVED = 256  # ... if they are also so many for each row, which is a call of its own
+READ, CALL = (
+    3,
+    1400,
+)  # what reading a column, and a call, cost in attention on a CPU, in units of a node's look at a column
 
 
 def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
@@ -37,13 +41,14 @@ def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Ite
 class Packing:
     """A ragged pass as one row without padding: which of the B x N nodes are fed, the first `lengths[b]` of each row.
 
-    by_row: attention goes row by row, too; otherwise it sees all rows, padded.
+    alone: rows that attention takes one by one, each over its own columns; the others, of one node each, go together. None: all
+    rows go together, padded to the longest.
     """
 
     lengths: tuple[int, ...]
     num_nodes: int
     index: Int[Tensor, " T"]
-    by_row: bool
+    alone: frozenset[int] | None
 
     @staticmethod
     def if_worthwhile(
@@ -54,16 +59,16 @@ class Packing:
         lengths: nodes to feed of each row. starts: columns committed in each. keep_full: rows that are ragged in their columns
         only are no reason.
         """
-        num_fed, num_padded = sum(lengths), len(lengths) * num_nodes
-        num_scores = sum(length * (start + length) for length, start in zip(lengths, starts, strict=True))
-        num_saved = num_padded * (max(starts) + num_nodes) - num_scores
-        by_row = device.type == "cpu" and num_saved >= max(
-            MIN_SAVED * len(lengths), MIN_SAVED_SHARE * (num_scores + num_saved)
-        )
-        if num_fed > MAX_FILL * num_padded and (keep_full or not by_row):
+        alone = _alone(lengths, starts, num_nodes) if device.type == "cpu" else None
+        if sum(lengths) > MAX_FILL * len(lengths) * num_nodes and (keep_full or alone is None):
             return None
         nodes = [b * num_nodes + i for b, length in enumerate(lengths) for i in range(length)]
-        return Packing(tuple(lengths), num_nodes, upload(nodes, device), by_row)
+        return Packing(tuple(lengths), num_nodes, upload(nodes, device), alone)
+
+    @cached_property
+    def roots(self) -> Int[Tensor, " B"]:
+        """Of every row, in the packed one."""
+        return upload([0, *accumulate(self.lengths[:-1])], self.index.device, torch.long)
 
     def pack(self, values: Tensor) -> Tensor:
         """[B, N, ...] to [1, T, ...]."""
@@ -75,3 +80,20 @@ class Packing:
         padded = values.new_zeros((num_rows * self.num_nodes, *values.shape[2:]))
         padded.index_copy_(0, self.index.to(values.device), values[0])
         return padded.view(num_rows, self.num_nodes, *values.shape[2:])
+
+
+def _alone(lengths: Sequence[int], starts: Sequence[int], num_nodes: int) -> frozenset[int] | None:
+    """Which rows attention takes alone, so that it costs least: none, those with drafts, or all."""
+
+    def cost(num_nodes: int, num_columns: int, num_rows: int = 1) -> int:
+        return CALL + num_rows * num_columns * (READ + num_nodes)
+
+    num_rows, longest = len(lengths), max(starts)
+    each = [cost(length, start + length) for length, start in zip(lengths, starts, strict=True)]
+    drafting = frozenset(b for b, length in enumerate(lengths) if length > 1)
+    costs = {
+        None: cost(num_nodes, longest + num_nodes, num_rows),
+        drafting: cost(1, longest + 1, num_rows) + sum(each[b] for b in drafting),
+        frozenset(range(num_rows)): sum(each),
+    }
+    return min(costs, key=lambda rows: costs[rows])

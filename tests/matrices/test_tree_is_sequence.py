@@ -143,12 +143,16 @@ def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str
     assert worst < tolerance
 
 
-@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("alone", ["none", "drafting", "all"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_passes_without_padding(architecture: str, by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In attention, too, where it goes row by row."""
-    monkeypatch.setattr(ragged, "MIN_SAVED", 0 if by_row else 1 << 30)
-    monkeypatch.setattr(ragged, "MIN_SAVED_SHARE", 0.0)
+def test_passes_without_padding(architecture: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor in attention, where rows go alone."""
+
+    def choose(lengths: Sequence[int], *_: object) -> frozenset[int] | None:
+        chosen = frozenset(b for b, length in enumerate(lengths) if alone == "all" or length > 1)
+        return None if alone == "none" else chosen
+
+    monkeypatch.setattr(ragged, "_alone", choose)
     packed: list[Tensor] = []
     pack = Packing.pack
     monkeypatch.setattr(Packing, "pack", lambda packing, values: packed.append(values) or pack(packing, values))
