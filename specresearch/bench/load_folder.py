@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +16,32 @@ from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS, STEPS, RunFolde
 from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
 from specresearch.bench.load_records import SCHEMA, LoadRow, PassPlace, PassRow
 from specresearch.bench.load_steps import COLUMNS, SUMMED, PassSteps
+from specresearch.bench.load_summary import LOAD_DEFINITIONS, LoadFigures
+from specresearch.bench.load_window import Limits
 
 PASSES, STEPS_PARTS = "passes.jsonl", "steps"
 
 
-@dataclass(frozen=True)
-class LoadResults:
-    """What results.json holds. Figures are those of `load_summary`, and docs/load.md says what each part is.
+@dataclass(frozen=True, kw_only=True)
+class LoadResults(LoadFigures):
+    """What results.json holds: the figures, and what they are of; docs/load.md says what each part is.
 
-    complete: every pass came to its end. stopped: why some of them ended early, None if none did.
+    complete: every pass came to its end. kind: `load`, or `simulation`.
     """
 
     complete: bool
     kind: str = "load"
-    stopped: str | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
-    intervals: dict[str, Any] = field(default_factory=dict)
-    sides: dict[str, dict[str, Any]] = field(default_factory=dict)
-    side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
-    classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    class_signature: list[str] = field(default_factory=list)
-    timeline: dict[str, list[dict[str, float | None]]] = field(default_factory=dict)
-    controller: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(figures: LoadFigures, setting: Mapping[str, Any], limits: Limits, **told: Any) -> "LoadResults":
+        """setting: what was measured, which opens the summary. told: the other fields."""
+        parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
+        parts["summary"] = {**setting, **figures.summary}
+        return LoadResults(**parts, limits=asdict(limits), definitions=LOAD_DEFINITIONS, **told)
 
 
 class LoadFolder(RunFolder):

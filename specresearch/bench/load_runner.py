@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
@@ -15,7 +14,7 @@ from specresearch.bench.load_progress import LoadProgress
 from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow, PassPlace, PassRow, StepLog
 from specresearch.bench.load_settings import LoadSettings
 from specresearch.bench.load_side import LoadSide
-from specresearch.bench.load_summary import LOAD_DEFINITIONS, summarize_load
+from specresearch.bench.load_summary import summarize_load
 from specresearch.bench.provenance import describe, describe_method
 from specresearch.bench.recorder import Recorder, describe_recording
 from specresearch.bench.workload import RequestClass, Workload
@@ -231,20 +230,12 @@ class LoadRunner:
         setting = {"method": self.method, "controller": self.controller_name if self.method else None}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         setting |= {"temperature": workload.temperature, "num_repeats": len({row.place.repeat for row in requests})}
-        return LoadResults(
-            complete,
-            "load",
-            figures.stopped,
-            setting | figures.summary | joined(outputs),
-            figures.intervals,
-            figures.sides,
-            figures.side_intervals,
-            figures.classes,
-            figures.class_signature,
-            figures.timeline,
-            figures.controller,
-            {name: comparison.figures for name, comparison in outputs.items()},
-            asdict(settings.limits),
-            LOAD_DEFINITIONS,
-            dict(provenance),
+        setting |= joined(outputs)
+        return LoadResults.of(
+            figures,
+            setting,
+            settings.limits,
+            complete=complete,
+            outputs={name: comparison.figures for name, comparison in outputs.items()},
+            provenance=dict(provenance),
         )

@@ -54,6 +54,19 @@ class Adaptive(ABC):
         return []
 
 
+def drafts_wanted(
+    controller: Controller, batch: Batch, num_draft_tokens: int, kind: DraftKind
+) -> tuple[list[int], list[int]]:
+    """What each row should draft, and the most that it has room for.
+
+    A request's own number replaces the controller's; num_draft_tokens: the most that the proposer makes.
+    """
+    own = [row.request.num_draft_tokens for row in batch.rows]
+    asked = [n if o is None else o for n, o in zip(controller.budget(batch), own, strict=True)]
+    limits = [num_draft_tokens if kind.trees and room else room for room in batch.room]
+    return [num_draft_tokens if want is None else min(want, num_draft_tokens) for want in asked], limits
+
+
 def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
     """Raises ValueError if negative."""
     if num_draft_tokens is not None and num_draft_tokens < 0:

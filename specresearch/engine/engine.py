@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
 from specresearch.batch import Batch, Delivery, Request, RequestState, TokenLogprob
-from specresearch.controllers import Adaptive, Controller, Fixed
+from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
 from specresearch.engine.logprobs import record_logprobs
 from specresearch.engine.prefill import Prefill
 from specresearch.engine.scheduler import Scheduler
@@ -182,14 +182,9 @@ class Engine:
         return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _budget(self, batch: Batch) -> list[int]:
-        """What the request asks for, or else the controller, within what the proposer can do and the request has room for, as far
-        as the scheduler grants it."""
-        most, trees = self.proposer.num_draft_tokens, self.proposer.kind.trees
-        own = [row.request.num_draft_tokens for row in batch.rows]
-        asked = [n if o is None else o for n, o in zip(self.controller.budget(batch), own, strict=True)]
-        wanted = [most if want is None else min(want, most) for want in asked]
-        limits = [most if trees and room else room for room in batch.room]
-        return self.scheduler.grant(wanted, limits)
+        """What is wanted, as far as the scheduler grants it."""
+        proposer = self.proposer
+        return self.scheduler.grant(*drafts_wanted(self.controller, batch, proposer.num_draft_tokens, proposer.kind))
 
     def _trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specresearch.batch import Batch, RequestState
-from specresearch.controllers import Adaptive, Controller
+from specresearch.controllers import Adaptive, Controller, drafts_wanted
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.replays import text_of
@@ -32,12 +32,7 @@ class Method:
         return tuple(self.controller.trace()) if isinstance(self.controller, Adaptive) else ()
 
     def wanted(self, batch: Batch) -> tuple[list[int], list[int]]:
-        """As the engine works it out: what each row should draft, and the most that it has room for."""
-        most = self.num_draft_tokens
-        own = [row.request.num_draft_tokens for row in batch.rows]
-        asked = [n if o is None else o for n, o in zip(self.controller.budget(batch), own, strict=True)]
-        limits = [most if self.kind.trees and room else room for room in batch.room]
-        return [most if want is None else min(want, most) for want in asked], limits
+        return drafts_wanted(self.controller, batch, self.num_draft_tokens, self.kind)
 
     def trim(self, rows: Sequence[RequestState], drafted: list[Drafted]) -> list[Drafted]:
         """What the controller leaves of drafts. Raises ValueError where it looks at scores and there are none."""

@@ -11,7 +11,7 @@ from specresearch.bench.load_loop import Feed, Stops
 from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_steps import PassSteps
-from specresearch.bench.load_summary import LOAD_DEFINITIONS, summarize_load
+from specresearch.bench.load_summary import summarize_load
 from specresearch.bench.load_window import Limits
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
@@ -103,21 +103,8 @@ class Simulator:
         header = self.drafting.recording.header
         setting = {"method": header.method, "controller": type(self.controller).__name__.lower()}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
-        return LoadResults(
-            True,
-            "simulation",
-            figures.stopped,
-            setting | figures.summary,
-            figures.intervals,
-            figures.sides,
-            figures.side_intervals,
-            figures.classes,
-            figures.class_signature,
-            figures.timeline,
-            figures.controller,
-            limits=asdict(settings.limits),
-            definitions=LOAD_DEFINITIONS,
-            provenance=self._provenance(),
+        return LoadResults.of(
+            figures, setting, settings.limits, complete=True, kind="simulation", provenance=self._provenance()
         )
 
     def _pass(self, place: PassPlace, method: Method) -> SimulatedPass:
