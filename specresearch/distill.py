@@ -199,7 +199,7 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
                 student.save(str(place), provenance | {"figures": history.last})
             results = {"first": history.first, "last": history.last, "provenance": provenance}
             replace_text(folder / RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-            files += [folder / RESULTS, *sorted(path for path in place.iterdir() if path.is_file())]
+            files += [folder / RESULTS, *sorted(place.iterdir())]
             print_report(history, place, peak_bytes(target.device), None if student.verifier is None else target.name)
     finally:
         tracker.finish(history.last, files)

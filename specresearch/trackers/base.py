@@ -24,7 +24,7 @@ class Tracker(Protocol):
         ...
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """files: what the run left in its folder."""
+        """files: what the run left in its folder, subfolders among them."""
         ...
 
 

@@ -114,7 +114,7 @@ class WandbTracker:
         self.run.summary.update(dict(summary))
         artifact = wandb.Artifact(f"results-{self.run.id}", type="results")
         for file in files:
-            artifact.add_file(str(file), name=file.name)
+            (artifact.add_dir if file.is_dir() else artifact.add_file)(str(file), name=file.name)
         self.run.log_artifact(artifact)
         self.run.finish()
 

@@ -69,7 +69,10 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     tracker.log_request("method", REQUEST)
     result = offline / "results.json"
     result.write_text("{}")
-    tracker.finish({"speedup": 2.0, "speedup_ci95": [1.9, 2.1], "outputs_equal": True}, [result])
+    backbone = offline / "backbone"
+    backbone.mkdir()
+    (backbone / "config.json").write_text("{}")
+    tracker.finish({"speedup": 2.0, "speedup_ci95": [1.9, 2.1], "outputs_equal": True}, [result, backbone])
 
     records = read_back(offline)
     run = next(r.run for r in records if r.HasField("run"))
@@ -96,7 +99,7 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert summary["outputs_equal"] is True
     artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
     artifacts += [r.artifact for r in records if r.HasField("artifact")]
-    assert [entry.path for entry in artifacts[0].manifest.contents] == ["results.json"]
+    assert {entry.path for entry in artifacts[0].manifest.contents} == {"results.json", "backbone/config.json"}
     assert artifacts[0].type == "results"
 
 
