@@ -76,6 +76,7 @@ def build(cfg: DictConfig, folder: Path) -> Certifier:
         folder,
         Path(hydra_cfg.sweep.dir).absolute() / "stress" if _is_sweep() else None,
         instantiate(cfg.controller, _convert_="all"),
+        instantiate(cfg.scheduler, _convert_="all"),
         Demands(**{field.name: cfg[field.name] for field in fields(Demands)}),
         {str(key): value for key, value in config.items()},
     )

@@ -22,7 +22,7 @@ from specresearch.bench.enumeration import Toy, enumerate_outputs, ragged_prompt
 from specresearch.bench.fingerprint import code_fingerprint, describe
 from specresearch.bench.goodness import Fit, holm, samples_needed, visible_tv
 from specresearch.controllers import Controller, Fixed
-from specresearch.engine import Engine
+from specresearch.engine import Engine, SchedulerSettings
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingParams
@@ -64,7 +64,8 @@ class Certifier:
 
     sampled: settings, each tested on a prompt of its own length. stress: the names of those that adversaries are given, too.
     greedy: settings of temperature 0. folder: where counts go; stress_folder: the adversaries', which depend on the rule only.
-    config: settings of method, rule and controller, for the record.
+    scheduling: limits and order under which the method decodes; adversaries go without. config: settings of all of these, for the
+    record.
     """
 
     toy: Toy
@@ -78,6 +79,7 @@ class Certifier:
     folder: Path
     stress_folder: Path | None = None
     controller: Controller | None = None
+    scheduling: SchedulerSettings | None = None
     demands: Demands = field(default_factory=Demands)
     config: Mapping[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict, init=False)
@@ -180,8 +182,14 @@ class Certifier:
 
     def _engine(self, drafter: Drafter) -> Engine:
         own = Fixed() if drafter.stress or self.controller is None else self.controller
-        controller = Capped(own, self.demands.max_draft_tokens)
-        return Engine(self.target, drafter.proposer, self.rule, controller, max_batch_size=self.demands.batch_size)
+        return Engine(
+            self.target,
+            drafter.proposer,
+            self.rule,
+            Capped(own, self.demands.max_draft_tokens),
+            max_batch_size=self.demands.batch_size,
+            scheduling=None if drafter.stress else self.scheduling,
+        )
 
     def _compare(self, engine: Engine, drafter: Drafter, name: str) -> GreedyTest:
         prompts = ragged_prompts(self.toy, self.demands.num_greedy_prompts, self.demands.seed + 1)

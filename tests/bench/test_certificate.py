@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import random
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,6 +36,8 @@ from specresearch.bench.enumeration import Toy, enumerate_outputs, next_token_pr
 from specresearch.bench.goodness import Fit, chi_square, holm, samples_needed, tv_bounds, visible_tv
 from specresearch.bench.substitution import build_on_toy
 from specresearch.config import conf_dir
+from specresearch.engine.scheduler import Scheduler
+from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
@@ -213,6 +218,35 @@ class TestWhatIsExactIsCertified:
         made = certify_it(tmp_path, DraftModel(toy().draft(), 2), greedy=GREEDY)
         assert made.verdict == CERTIFIED
         assert 0.1 < made.sampled[0].num_accepted_tokens / made.sampled[0].num_draft_tokens < 0.9
+
+    def test_drafts_that_a_limit_cuts_and_requests_that_are_preempted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: Counter[str] = Counter()
+        grant, preempt, rng = Scheduler.grant, Scheduler._preempt, random.Random(0)
+
+        def granted(self: Scheduler, wanted: Sequence[int], limits: Sequence[int]) -> list[int]:
+            given = grant(self, wanted, limits)
+            seen["cut"] += any(n < min(want, limit) for n, want, limit in zip(given, wanted, limits, strict=True))
+            return given
+
+        def preempted(self: Scheduler) -> list[int]:
+            """Now and then there is room for half of what runs."""
+            if rng.random() < 0.2:
+                monkeypatch.setattr(self, "cache_limit", sum(map(self._held, self.running)) // 2)
+            freed = preempt(self)
+            monkeypatch.setattr(self, "cache_limit", sys.maxsize)
+            seen["preempted"] += len(freed)
+            return freed
+
+        monkeypatch.setattr(Scheduler, "grant", granted)
+        monkeypatch.setattr(Scheduler, "_preempt", preempted)
+        limits = SchedulerSettings(max_step_tokens=12)
+        sampled = {"plain": SETTINGS["plain"], "top_k": SETTINGS["top_k"]}
+        made = certify_it(tmp_path, Copycat(), sampled=sampled, scheduling=limits, batch_size=8)
+        assert made.verdict == CERTIFIED
+        assert seen["cut"] > 20, seen
+        assert seen["preempted"] > 20, seen
 
     def test_plain_decoding_need_not_draft_but_a_method_must(self, tmp_path: Path) -> None:
         assert certify_it(tmp_path / "plain", Autoregressive()).verdict == CERTIFIED
