@@ -1,10 +1,31 @@
 """Requests that can never be served are refused when they come, not in the middle of a run."""
 
+from typing import Protocol, runtime_checkable
+
 from specresearch.batch import RequestState
-from specresearch.models.causal_lm import CausalLM
 
 
-def check_request(row: RequestState, target: CausalLM, max_cache_tokens: int | None) -> None:
+@runtime_checkable
+class Host(Protocol):
+    """What is asked of a target before anything is decoded: what it can read, and slots for requests; see `Slots`."""
+
+    lengths: list[int]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> object | None: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_len(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+    def acquire(self) -> int | None: ...
+    def release(self, slot: int) -> None: ...
+
+
+def check_request(row: RequestState, target: Host, max_cache_tokens: int | None) -> None:
     """Raises ValueError for what this target cannot decode, and for more tokens than the cache may ever hold."""
     request, limit = row.request, target.max_len
     if row.num_prompt_tokens >= limit:

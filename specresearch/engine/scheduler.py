@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from specresearch.batch import Request, RequestState
-from specresearch.engine.checks import check_request
+from specresearch.engine.checks import Host, check_request
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
-from specresearch.models.causal_lm import CausalLM
 
 MAX_DRAFT_SHARE = 4  # while prompts are being read: a quarter of what the roots leave
 
@@ -35,7 +34,7 @@ class Scheduler:
 
     def __init__(
         self,
-        target: CausalLM,
+        target: Host,
         settings: SchedulerSettings,
         max_batch_size: int,
         seed: int,

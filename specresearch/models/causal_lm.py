@@ -1,6 +1,5 @@
 """A causal LM that verifies trees of drafts: prefill, one pass over every node, keep the accepted path."""
 
-import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, Unsupported
 from specresearch.models.kv_cache import SlotCache, available_bytes
 from specresearch.models.packed import pack_linear_layers
 from specresearch.models.ragged import Packing, append_passes
+from specresearch.models.slots import Slots
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 
 SELF_TEST_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -32,7 +32,7 @@ class ModelOutput:
     hidden: tuple[Float[Tensor, "B M H"], ...] = ()
 
 
-class CausalLM:
+class CausalLM(Slots):
     """Any decoder-only Hugging Face model over a preallocated slot cache.
 
     model: used as it is; its attention implementation is switched, so do not share it with other code.
@@ -61,6 +61,7 @@ class CausalLM:
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk={prefill_chunk} must be at least 1")
+        super().__init__(0)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
@@ -72,8 +73,6 @@ class CausalLM:
             raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
         self.max_len = min(limit, 1 << 17) if max_len is None else max_len
         self.prefill_chunk = prefill_chunk
-        self.lengths: list[int] = []
-        self._free: list[int] = []
         self._use_cache(SlotCache(0, 0, self.device))
         layers = self._find_layers()
         self.bytes_per_token = layers.bytes_per_column
@@ -137,8 +136,7 @@ class CausalLM:
     def _use_cache(self, cache: SlotCache) -> None:
         self.cache = cache
         self.view = SlotCacheView(cache)
-        self.lengths = [0] * cache.num_slots
-        self._free = list(range(cache.num_slots))  # a heap
+        self._clear(cache.num_slots)
 
     def free_cache(self) -> None:
         """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
@@ -155,7 +153,7 @@ class CausalLM:
                 self._compiled.add_chain_length(length)
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
-        if len(self._free) != self.cache.num_slots:
+        if self.in_use:
             raise RuntimeError("the cache cannot grow while requests are running; finish them first")
         num_slots, num_columns = max(num_slots, self.cache.num_slots), max(num_columns, self.cache.num_columns)
         needed = self.bytes_per_token * num_slots * num_columns
@@ -168,17 +166,6 @@ class CausalLM:
         layers = self.cache.emptied()
         self._use_cache(layers)  # frees the old buffers before the new ones are made
         self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers))
-
-    def acquire(self) -> int | None:
-        """The lowest free slot, emptied; None when all are taken."""
-        if not self._free:
-            return None
-        slot = heapq.heappop(self._free)
-        self.lengths[slot] = 0
-        return slot
-
-    def release(self, slot: int) -> None:
-        heapq.heappush(self._free, slot)
 
     @torch.inference_mode()
     def _forward(

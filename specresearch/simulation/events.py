@@ -12,7 +12,7 @@ from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import RequestRecord, StepRecord
-from specresearch.models import CausalLM
+from specresearch.models.slots import Slots
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.method import Method
 from specresearch.simulation.replays import ReplayedRequest, text_of
@@ -21,21 +21,14 @@ from specresearch.simulation.timing import Seconds, Timing, Work
 _CPU = torch.device("cpu")
 
 
-class Slots(CausalLM):
-    """All that a scheduler wants of a target: slots, and how much each of them holds."""
+class SimulatedTarget(Slots):
+    """All that a scheduler wants of a target."""
+
+    tokenizer, name, vocab_size, eos_token_ids = None, "simulated", 1, frozenset[int]()
 
     def __init__(self, num_slots: int, max_len: int) -> None:
-        self.max_len, self.tokenizer, self.name = max_len, None, "simulated"
-        self.lengths = [0] * num_slots
-        self._free = list(range(num_slots))
-
-    @property
-    def vocab_size(self) -> int:
-        return 1
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return frozenset()
+        super().__init__(num_slots)
+        self.max_len = max_len
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Simulation:
         self.timing.restart(seed)
         self.now = self._prefill_seconds = 0.0
         self._num_prefilled = 0
-        self._slots = Slots(self.max_running, self.max_len)
+        self._slots = SimulatedTarget(self.max_running, self.max_len)
         num_nodes = self.method.num_draft_tokens + 1
         self.scheduler = Scheduler(self._slots, self.scheduling, self.max_running, seed, num_nodes)
 

@@ -26,7 +26,7 @@ def play(target: CausalLM) -> Play:
         loop = LoadLoop(engine, feed, lambda n: Request([n % 9], sampling, str(n)), log, stops, outputs.append)
         loop.run()
         assert not engine.has_work
-        assert len(target._free) == target.cache.num_slots
+        assert not target.in_use
         return loop, outputs
 
     return run
@@ -104,4 +104,4 @@ def test_an_error_leaves_no_request_behind(target: CausalLM) -> None:
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     assert not engine.has_work
-    assert len(target._free) == target.cache.num_slots
+    assert not target.in_use

@@ -97,7 +97,7 @@ def test_greedy_output_is_unchanged_and_everything_is_on_disk(make_runner: Make,
     steps = pq.read_table(folder / "steps.parquet").to_pylist()
     assert sum(sum(row["num_new_tokens"]) for row in steps if row["side"] == METHOD) == summary["num_generated_tokens"]
     assert sum(sum(row["num_accepted_tokens"]) for row in steps) == summary["num_accepted_tokens"]
-    assert runner.target.cache.num_slots == len(runner.target._free)
+    assert not runner.target.in_use
 
 
 def test_sides_take_turns_in_going_first(make_runner: Make) -> None:
@@ -157,7 +157,7 @@ def test_an_interrupted_run_resumes_to_the_same_outputs(make_runner: Make, tmp_p
     assert not results.complete
     assert written["complete"] is False
     assert 0 < results.summary["num_prompts"] < 4
-    assert broken.target.cache.num_slots == len(broken.target._free)
+    assert not broken.target.in_use
     before = [row for row in broken.folder.requests if row.place in broken.folder.done]
     again = make_runner(folder=tmp_path / "broken", resume=True, proposer=NGram(4, 3, 1), method="ngram")
     assert again.folder.requests == before

@@ -77,7 +77,7 @@ class TestAbort:
             break
         assert not engine.scheduler.has_work
         assert not engine.scheduler.counts
-        assert sorted(target._free) == list(range(target.cache.num_slots))
+        assert not target.in_use
         assert {output.id: output.token_ids for output in engine.generate(requests())} == expected
 
     @pytest.mark.parametrize("where", ["start", "propose", "observe"])
