@@ -219,12 +219,12 @@ def _attend_by_row(
         out.index_copy_(1, packing.roots, together.transpose(0, 1))
     parts = query.split(packing.lengths, dim=2)
     for b in packing.alone:
-        num_nodes, columns = packing.lengths[b], plan.starts[b] + packing.lengths[b]
+        begin, num_nodes = packing.begins[b], packing.lengths[b]
+        columns = plan.starts[b] + num_nodes
         folded = parts[b].reshape(1, kv_heads, group * num_nodes, -1)
         keys, values = key[b : b + 1, :, :columns], value[b : b + 1, :, :columns]
         bias = plan.bias_of_row(b, num_nodes, group)
         attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
-        begin = int(sum(packing.lengths[:b]))
         out[0, begin : begin + num_nodes] = attended.view(num_heads, num_nodes, -1).transpose(0, 1)
     return out
 

@@ -14,10 +14,8 @@ from specresearch.proposal import upload
 FEW_TOKENS = 16
 MIN_FILL = 0.9
 MAX_FILL = 0.8
-READ, CALL = (
-    3,
-    1400,
-)  # what reading a column, and a call, cost in attention on a CPU, in units of a node's look at a column
+# What costs in attention on a CPU, in units of a node's look at a column: reading a column, and a call.
+READ, CALL = 3, 1400
 
 
 def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
@@ -66,9 +64,13 @@ class Packing:
         return Packing(tuple(lengths), num_nodes, upload(nodes, device), alone)
 
     @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """Where every row begins in the packed one."""
+        return (0, *accumulate(self.lengths[:-1]))
+
+    @cached_property
     def roots(self) -> Int[Tensor, " B"]:
-        """Of every row, in the packed one."""
-        return upload([0, *accumulate(self.lengths[:-1])], self.index.device, torch.long)
+        return upload(self.begins, self.index.device, torch.long)
 
     def pack(self, values: Tensor) -> Tensor:
         """[B, N, ...] to [1, T, ...]."""
