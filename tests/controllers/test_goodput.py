@@ -46,7 +46,7 @@ def test_converges_to_the_best_length(name: str, noise: float) -> None:
     )
     simulation.run(60)
     chosen = simulation.run(200)
-    assert share_of_best(simulation, chosen) > 0.94
+    assert share_of_best(simulation, chosen) > 0.95
     typical = float(np.median([np.mean(step) for step in chosen]))
     assert abs(typical - best_length(machine, acceptance)) <= 1
     assert (best_length(machine, acceptance) == 0) == (name in LOSING)
@@ -70,7 +70,7 @@ def test_follows_a_change_of_the_machine(slower: Machine) -> None:
     assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
     simulation.machine = slower
     assert best_length(simulation.machine, acceptance) == 0
-    assert np.median([max(step) for step in simulation.run(400)[300:]]) == 0
+    assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
     simulation.machine = Machine()
     assert share_of_best(simulation, simulation.run(300)[200:]) > 0.9
 
@@ -82,7 +82,7 @@ def test_requests_get_lengths_of_their_own() -> None:
     chosen = simulation.run(100)
     assert share_of_best(simulation, chosen) > 1.05
     means = np.mean(chosen, axis=0)
-    assert means[0] > means[1] > means[2] >= means[3] - 0.05
+    assert means[0] > means[1] > means[2] >= means[3]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
