@@ -1,7 +1,9 @@
 """How long a simulated step takes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from specresearch.bench.recording import Recording
 from specresearch.metrics import StepTimes
@@ -73,6 +75,15 @@ class Timing(ABC):
         return None
 
 
+def _check_told(arguments: Mapping[str, Any], positive: Collection[str] = ()) -> dict[str, float]:
+    """A constructor's arguments by name. Raises ValueError for one below 0, and for a `positive` one that is 0."""
+    told = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
+    for name, value in told.items():
+        if value < 0 or (value == 0 and name in positive):
+            raise ValueError(f"timing.{name}={value} must be {'above 0' if name in positive else '0 or more'}")
+    return told
+
+
 class Linear(Timing):
     """Every part linear in what it depends on; seconds, as a user knows or measured them.
 
@@ -92,11 +103,7 @@ class Linear(Timing):
         prefill_token: float = 0.0,
         overhead: float = 0.0,
     ) -> None:
-        told = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        for name, value in told.items():
-            if value < 0:
-                raise ValueError(f"timing.{name}={value} must be 0 seconds or more")
-        self.told = told
+        self.told = _check_told(locals())
 
     def step(self, work: Work) -> Seconds:
         told, is_decoding = self.told, work.num_rows > 0
@@ -135,11 +142,7 @@ class Roofline(Timing):
         overhead: float = 0.0,
         step_overhead: float = 0.0,
     ) -> None:
-        told = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        for name, value in told.items():
-            may_be_zero = name.startswith("draft_") or name.endswith("overhead")
-            if value < 0 or (value == 0 and not may_be_zero):
-                raise ValueError(f"timing.{name}={value} must be {'0 or more' if may_be_zero else 'above 0'}")
+        _check_told(locals(), ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency"))
         if efficiency > 1:
             raise ValueError(f"timing.efficiency={efficiency} is a share of what the machine can do and at most 1")
         self.bandwidth, self.flops = bandwidth * efficiency, flops * efficiency

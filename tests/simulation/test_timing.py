@@ -112,5 +112,5 @@ def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
         Roofline(0.0, 1.0, 1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match=r"timing.efficiency=2.0 is a share"):
         Roofline(1.0, 1.0, 1.0, 1.0, 1.0, efficiency=2.0)
-    with pytest.raises(ValueError, match=r"timing.draft=-1.0 must be 0 seconds or more"):
+    with pytest.raises(ValueError, match=r"timing.draft=-1.0 must be 0 or more"):
         Linear(1.0, draft=-1.0)
