@@ -10,7 +10,7 @@ distill() { # name, then what makes it
     local run=$WORK/$1 resume=false
     [ -f "$run/student/config.json" ] && return
     [ -d "$run" ] && resume=true
-    python -m specresearch.distill dataset=sharegpt "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=448 \
+    python -m specresearch.distill dataset=sharegpt "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
         corpus.predict_prompts=true corpus.generation.temperature=0.7 corpus.generation.max_new_tokens=128 \
         corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=8 \
         train.warmup_steps=30 train.evaluate_every=300 train.save_every=100 evaluation.num_texts=48 evaluation.num_prompts=12 \

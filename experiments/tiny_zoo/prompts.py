@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from specresearch.data.templates import CODE, MATHS, SUMMARY, Template
 
 NUM_SUMMARIES, NUM_MATHS, NUM_FUNCTIONS = 900, 600, 400
-MAX_PROMPT_TOKENS = 300  # leaves room for the reply in examples of 448 tokens
-PASSAGE_TOKENS = range(140, MAX_PROMPT_TOKENS - 20)
+MAX_PROMPT_TOKENS = 880  # leaves room for the reply in examples of 1024 tokens
+PASSAGES = (range(140, 280), range(140, 280), range(280, MAX_PROMPT_TOKENS - 20))  # tokens: a third teaches to copy from afar
 
 
 def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
@@ -31,7 +31,7 @@ def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
         yield "code", CODE, function.head, function.body
     drawn = 0
     while drawn < NUM_SUMMARIES:
-        passage = writer.passage(writer.random.choice(PASSAGE_TOKENS))
+        passage = writer.passage(writer.random.choice(writer.random.choice(PASSAGES)))
         if passage is not None:
             drawn += 1
             yield "summary", SUMMARY, passage.text, passage.quote

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# Every run of the study, and its table. Arguments are added to every run, e.g. num_prompts=4 or, after an interruption, resume=true.
+# Every run of the study, and its table. CNNDM and SHAREGPT name published files (without them: the shipped prompts). Arguments are
+# added to every run, e.g. num_prompts=4 or, after an interruption, resume=true.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/trees}
 setting='${dataset.name}-batch${batch_size}-temperature${sampling.temperature}'
 
+measure_on() { # dataset, where its prompts are, name of the shape, then what makes it
+    python -m specresearch.run -m +proposer=draft_model dataset="$1" "dataset.${2:-source=sample}" num_prompts=12 \
+        batch_size=1,8 sampling.temperature=0,1 "hydra.sweep.dir=$out/$3" "hydra.sweep.subdir=$setting" "${@:4}"
+}
+
 measure() { # name of the shape, then what makes it
-    python -m specresearch.run -m +proposer=draft_model dataset=cnndm,sharegpt batch_size=1,8 sampling.temperature=0,1 \
-        dataset.source=sample "hydra.sweep.dir=$out/$1" "hydra.sweep.subdir=$setting" "${@:2}"
+    measure_on cnndm "${CNNDM:+path=$CNNDM}" "$@"
+    measure_on sharegpt "${SHAREGPT:+path=$SHAREGPT}" "$@"
 }
 
 measure chain_5 proposer.num_draft_tokens=5 "$@"
