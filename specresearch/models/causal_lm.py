@@ -297,18 +297,21 @@ class CausalLM(Slots):
         return self._compiled is not None
 
     @torch.inference_mode()
-    def continue_greedily(
-        self, slots: Sequence[int], tokens: Int[Tensor, "B 1"], num_steps: int, num_choices: int
+    def draft_greedily(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_steps: int, num_choices: int
     ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
-        """Append one token to every row and its likeliest continuation but for the last token, as one compiled graph.
+        """Append tokens, ragged, at least one a row, and their likeliest continuation but for its last token: one compiled graph.
 
         Returns the K tokens, each the likeliest of the first `num_choices` ids, and the logits that chose them.
         """
         assert self._compiled is not None
+        if not self._compiled.covers(Topology.chain(max(map(len, tokens)), self.device)):
+            self.extend(slots, [row[:-1] for row in tokens], want_logits=False)
+            tokens = [row[-1:] for row in tokens]
         limit = self.max_len - 1
-        chosen = self._compiled.continue_greedily(self.view, self.lengths, slots, tokens, num_steps, num_choices, limit)
-        for slot in slots:
-            self.lengths[slot] += num_steps
+        chosen = self._compiled.draft_greedily(self.view, self.lengths, slots, tokens, num_steps, num_choices, limit)
+        for slot, row in zip(slots, tokens, strict=True):
+            self.lengths[slot] += len(row) + num_steps - 1
         return chosen
 
     @torch.inference_mode()

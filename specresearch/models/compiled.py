@@ -7,6 +7,7 @@ which the graph takes as dynamic.
 
 import bisect
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from specresearch.proposal import Topology, upload
 
 WIDTH_STEP = 256
 RECOMPILE_LIMIT = 256
+# positions [S, N], columns of the flattened cache [S, N], and masks [S, 1, N, width] by attention window
+_Place = tuple[Tensor, Tensor, dict[int | None, Tensor]]
 
 
 class CompiledForward:
@@ -74,53 +77,75 @@ class CompiledForward:
         """Logits after each token of a chain. lengths: committed tokens of every slot, running or not."""
         wanted = token_ids.shape[1]
         num_nodes = self.chain_lengths[bisect.bisect_left(self.chain_lengths, wanted)]
-        place = self._place(view.store, lengths, slots, num_nodes, max_position)
+        place = self._place(view.store, lengths, num_nodes, slots=slots, max_position=max_position, surplus=num_nodes)
         token_ids = self._spread(view.store, slots, F.pad(token_ids, (0, num_nodes - wanted)))
         return self._gather(slots, self._graph(view, token_ids, *place)[:, :wanted])
 
-    def continue_greedily(
+    def draft_greedily(
         self,
         view: SlotCacheView,
         lengths: Sequence[int],
         slots: Sequence[int],
-        token_ids: Int[Tensor, "B 1"],
+        tokens: Sequence[Sequence[int]],
         num_steps: int,
         num_choices: int,
         max_position: int,
     ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
-        """The K likeliest tokens, one after the other, and the logits that chose them, as one graph."""
-        place = self._place(view.store, lengths, slots, num_steps, max_position)
-        token_ids = self._spread(view.store, slots, token_ids)
-        tokens, logits = self._greedy_graph(view, token_ids, *place, num_choices)
-        return self._gather(slots, tokens), self._gather(slots, logits)
+        """The K likeliest tokens behind each row's new ones, and the logits that chose them, as one graph.
+
+        tokens: at least one a row, and no more than a chain that is covered.
+        """
+        store, longest = view.store, max(map(len, tokens))
+        num_nodes = self.chain_lengths[bisect.bisect_left(self.chain_lengths, longest)]
+        ids = upload([[*row, *[0] * (num_nodes - len(row))] for row in tokens], store.device)
+        last, known = [0] * store.num_slots, list(lengths)
+        for slot, row in zip(slots, tokens, strict=True):
+            last[slot] = len(row) - 1
+            known[slot] += len(row)
+        place = partial(self._place, store, slots=slots, max_position=max_position, surplus=max(num_nodes, num_steps))
+        token_ids = self._spread(store, slots, ids)
+        ends = upload(last[: len(token_ids)], store.device, torch.long)
+        chosen, logits = self._greedy_graph(
+            view, token_ids, ends, place(lengths, num_nodes), place(known, num_steps - 1), num_choices
+        )
+        return self._gather(slots, chosen), self._gather(slots, logits)
 
     def _run_greedily(
         self,
         view: SlotCacheView,
-        token_ids: Int[Tensor, "S 1"],
-        position_ids: Int[Tensor, "S K"],
-        flat_index: Int[Tensor, "S K"],
-        biases: dict[int | None, Tensor],
+        token_ids: Int[Tensor, "S N"],
+        ends: Int[Tensor, " S"],
+        read: _Place,
+        drafted: _Place,
         num_choices: int,
     ) -> tuple[Int[Tensor, "S K"], Float[Tensor, "S K V"]]:
-        tokens, seen = [], []
+        """ends: the last new token of each row."""
+        logits = self._run(view, token_ids, *read)
+        logits = logits[torch.arange(len(ends), device=ends.device), ends][:, None]
+        position_ids, flat_index, biases = drafted
+        tokens, seen = [logits[..., :num_choices].argmax(-1)], [logits]
         for i in range(position_ids.shape[1]):
             one = slice(i, i + 1)
             bias = {window: whole[:, :, one] for window, whole in biases.items()}
-            logits = self._run(view, token_ids, position_ids[:, one], flat_index[:, one], bias)
-            token_ids = logits[..., :num_choices].argmax(-1)
-            tokens.append(token_ids)
-            seen.append(logits)
+            seen.append(self._run(view, tokens[-1], position_ids[:, one], flat_index[:, one], bias))
+            tokens.append(seen[-1][..., :num_choices].argmax(-1))
         return torch.cat(tokens, dim=1), torch.cat(seen, dim=1)
 
     def _place(
-        self, store: SlotCache, lengths: Sequence[int], slots: Sequence[int], num_nodes: int, max_position: int
-    ) -> tuple[Int[Tensor, "S N"], Int[Tensor, "S N"], dict[int | None, Tensor]]:
-        """Positions, columns of the flattened cache and masks of a chain in the first slot, or in every slot."""
+        self,
+        store: SlotCache,
+        lengths: Sequence[int],
+        num_nodes: int,
+        *,
+        slots: Sequence[int],
+        max_position: int,
+        surplus: int,
+    ) -> _Place:
+        """Where a chain goes, in the first slot or in every slot. surplus: columns that a pass may need behind the longest."""
         num_slots = 1 if tuple(slots) == (0,) else store.num_slots
         topology = Topology.chain(num_nodes, store.device)
         starts = tuple(min(length, store.num_columns - num_nodes) for length in lengths[:num_slots])
-        width = -(-(max(starts) + num_nodes) // WIDTH_STEP) * WIDTH_STEP
+        width = -(-(max(starts) + surplus) // WIDTH_STEP) * WIDTH_STEP
         plan = AttentionPlan(starts, topology, min(width, store.num_columns), self.adapter.model.dtype, store.device)
         shape = (num_slots, 1, num_nodes, plan.width)
         windows = {None, *self.adapter.layer_windows}

@@ -68,9 +68,12 @@ class DraftModel(Proposer):
         if num_drafts == 0:
             return Proposal.empty(batch.roots)
         unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
-        logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
         sampled = self.sample and not batch.sampling.all_greedy
-        if self.shape.name == "chain":
+        is_chain = self.shape.name == "chain"
+        if is_chain and self.draft.compiled and not sampled and not batch.sampling.has_penalty:
+            return self._greedy_chain(batch, budget, unseen)
+        logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
+        if is_chain:
             return self._chain(batch, budget, logits, sampled)
         # node 0 of the tree is the root, which stands in the last column that is filled
         self.draft.truncate(batch.slots, [self.draft.lengths[slot] - 1 for slot in batch.slots])
@@ -81,8 +84,6 @@ class DraftModel(Proposer):
 
     def _chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"], sampled: bool) -> Proposal:
         num_drafts = max(budget)
-        if self.draft.compiled and num_drafts > 1 and not sampled and not batch.sampling.has_penalty:
-            return self._greedy_chain(batch, budget, logits)
         uniforms = batch.sampling.uniforms(DRAFT_STREAM, num_drafts) if sampled else None
         tokens, seen, probs = [batch.roots], [], []
         for i in range(num_drafts):
@@ -95,14 +96,12 @@ class DraftModel(Proposer):
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
         return _scored_chain(torch.cat(tokens, dim=1), budget, torch.cat(seen, dim=1), draft_probs)
 
-    def _greedy_chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"]) -> Proposal:
-        """All drafts but the first from one graph, whose number of steps never changes; `observe` forgets the surplus."""
-        num_drafts, first = max(budget), argmax(logits)
-        num_choices = min(batch.vocab_size, self.draft.vocab_size)
-        rest, seen = self.draft.continue_greedily(batch.slots, first, self.num_draft_tokens - 1, num_choices)
-        token_ids = torch.cat([batch.roots, first, rest], dim=1)[:, : num_drafts + 1]
-        seen = torch.cat([logits, self._fit(seen, batch.vocab_size)], dim=1)[:, :num_drafts]
-        return _scored_chain(token_ids, budget, seen)
+    def _greedy_chain(self, batch: Batch, budget: Sequence[int], unseen: Sequence[Sequence[int]]) -> Proposal:
+        """All drafts from one graph, whose number of steps never changes; `observe` forgets the surplus."""
+        num_drafts, num_choices = max(budget), min(batch.vocab_size, self.draft.vocab_size)
+        tokens, seen = self.draft.draft_greedily(batch.slots, unseen, self.num_draft_tokens, num_choices)
+        token_ids = torch.cat([batch.roots, tokens], dim=1)[:, : num_drafts + 1]
+        return _scored_chain(token_ids, budget, self._fit(seen, batch.vocab_size)[:, :num_drafts])
 
     def _fit(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
         """Without the rows of padding of the draft's embedding matrix, with those of the target's."""
