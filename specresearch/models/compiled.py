@@ -31,17 +31,17 @@ class CompiledForward:
     chain_lengths: sorted; each is compiled on first use (tens of seconds on a slow CPU).
     """
 
-    def __init__(self, adapter: HFAdapter, mode: str = "default") -> None:
+    def __init__(self, adapter: HFAdapter) -> None:
         if not adapter.uses_slot_attention:
             raise ValueError("compile=true needs attention=slot and a model that accepts it; set compile=false")
         self.adapter = adapter
         self.chain_lengths: list[int] = []
         # the limit counts the graphs of all models together
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-        self._graph: Callable[..., Tensor] = torch.compile(self._run, fullgraph=True, mode=mode)
-        self._greedy_graph: Callable[..., tuple[Tensor, Tensor]] = torch.compile(
-            self._run_greedily, fullgraph=True, mode=mode
-        )
+        # the host is what counts: graphs of a CPU are called from C++
+        compiled = partial(torch.compile, fullgraph=True, options={"cpp_wrapper": adapter.model.device.type == "cpu"})
+        self._graph: Callable[..., Tensor] = compiled(self._run)
+        self._greedy_graph: Callable[..., tuple[Tensor, Tensor]] = compiled(self._run_greedily)
 
     def _run(
         self,
