@@ -11,13 +11,12 @@ WAVES, LEAST_WAVES, NUM_CLOSED_REQUESTS = 4, 3, 24  # of a closed loop: times it
 
 
 @dataclass(frozen=True)
-class LoadSettings:
-    """max_running: requests decoded together. compare: fixed draft lengths, a side each. repeats: passes of every side.
+class PassSettings:
+    """Of passes with the model or without it.
 
-    num_requests: of a pass; None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
-    max_waiting, max_seconds: where a pass is given up. warmup: requests decoded first and not counted.
-    length_spread: of answers without a trace, see `Workload`.
-    reset: controllers forget before every pass what they learnt in those before.
+    num_requests: of a pass; None: as the load suggests. max_running: requests decoded together. repeats: passes of every side.
+    compare: fixed draft lengths, a side each. max_waiting, max_seconds: where a pass is given up.
+    Raises ValueError for values that cannot be.
     """
 
     num_requests: int | None = None
@@ -27,22 +26,14 @@ class LoadSettings:
     limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
     max_waiting: int = 256
     max_seconds: float = 600.0
-    length_spread: float = 0.0
-    warmup: int = 2
     seed: int = 0
-    reset: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in {"num_requests": 1, "max_running": 1, "repeats": 1, "max_waiting": 1, "warmup": 0}.items():
-            value = getattr(self, name)
-            if value is None and name == "num_requests":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}={value} must be a whole number from {least}")
+        if self.num_requests is not None:
+            self.check_counts("num_requests")
+        self.check_counts("max_running", "repeats", "max_waiting")
         if not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
-        if not 0 <= self.length_spread < 1:
-            raise ValueError(f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1")
         for length in self.compare:
             if not isinstance(length, int) or isinstance(length, bool) or length < 1:
                 raise ValueError(
@@ -50,6 +41,31 @@ class LoadSettings:
                 )
         if len(set(self.compare)) < len(self.compare):
             raise ValueError(f"compare={list(self.compare)} names a draft length twice; remove one")
+
+    def check_counts(self, *names: str, least: int = 1) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}={value} must be a whole number from {least}")
+
+
+@dataclass(frozen=True)
+class LoadSettings(PassSettings):
+    """num_requests: None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
+
+    warmup: requests decoded first and not counted. length_spread: of answers without a trace, see `Workload`.
+    reset: controllers forget before every pass what they learnt in those before.
+    """
+
+    length_spread: float = 0.0
+    warmup: int = 2
+    reset: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("warmup", least=0)
+        if not 0 <= self.length_spread < 1:
+            raise ValueError(f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1")
 
     def count(self, arrivals: Arrivals) -> int:
         """Requests of a pass. Raises ValueError for a closed loop so short that nothing but warm-up and tail would be left."""

@@ -9,10 +9,10 @@ from specresearch.bench.arrivals import Arrivals
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_loop import Feed, Stops
 from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
+from specresearch.bench.load_settings import WAVES, PassSettings
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_summary import summarize_load
-from specresearch.bench.load_window import Limits
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
 from specresearch.simulation.drafting import Drafting
@@ -21,36 +21,23 @@ from specresearch.simulation.method import Method
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.timing import Timing
 
-WAVES = 4  # of a closed loop: times its concurrency, at least
-
 
 @dataclass(frozen=True)
-class SimulationSettings:
-    """As of a load run: max_running requests decode together, `compare` names fixed draft lengths to simulate beside the method.
+class SimulationSettings(PassSettings):
+    """num_requests: None: every recorded request once, and at least WAVES times a closed loop's concurrency.
 
-    num_requests: of a pass; None: every recorded request once, and at least WAVES times a closed loop's concurrency.
+    max_len: tokens of a request; None: as recorded.
     """
 
-    num_requests: int | None = None
     max_running: int = 8
-    repeats: int = 1
-    compare: Sequence[int] = ()
-    limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
     max_waiting: int = 1_000_000
     max_seconds: float = 1e9
     max_len: int | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        optional = ("num_requests", "max_len")
-        for name in (*optional, "max_running", "repeats", "max_waiting"):
-            value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}={value} must be a whole number from 1")
-        if not self.max_seconds > 0:
-            raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
+        super().__post_init__()
+        if self.max_len is not None:
+            self.check_counts("max_len")
 
 
 @dataclass
