@@ -35,7 +35,8 @@ from specresearch.training.examples import Example, Examples
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.sources import Listed
 from specresearch.training.students import Student
-from specresearch.training.trainer import DistillTrainer, TrainSettings
+from specresearch.training.train_settings import TrainSettings
+from specresearch.training.trainer import DistillTrainer
 
 NUM_WARM, LIMIT = 2, 1.2
 

@@ -32,10 +32,10 @@ from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.joint import BACKBONE
 from specresearch.training.memory import MemoryForecast, peak_bytes
 from specresearch.training.students import Student
+from specresearch.training.train_settings import TrainSettings
 from specresearch.training.trainer import (
     DistillTrainer,
     TrainingStoppedError,
-    TrainSettings,
     check_writers,
     last_checkpoint,
 )

@@ -12,7 +12,7 @@ distill() { # name, then what makes it
     [ -d "$run" ] && resume=true
     python -m specresearch.distill dataset=sharegpt "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
         corpus.predict_prompts=true corpus.generation.temperature=0.7 corpus.generation.max_new_tokens=128 \
-        corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=8 \
+        corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=1 train.accumulate=8 \
         train.warmup_steps=30 train.evaluate_every=300 train.save_every=100 evaluation.num_texts=48 evaluation.num_prompts=12 \
         "hydra.run.dir=$run" "resume=$resume" "${@:2}"
 }
@@ -20,12 +20,12 @@ distill() { # name, then what makes it
 [ $# -gt 0 ] || set -- tiny_draft_distilled tiny_medusa tiny_eagle tiny_eagle3
 for drafter in "$@"; do
     case $drafter in
-    tiny_draft_distilled) distill $drafter +proposer=draft_model draft=zoo:tiny_draft train.learning_rate=5e-4 train.steps=600 ;;
+    tiny_draft_distilled) distill $drafter +proposer=draft_model draft=zoo:tiny_draft train.learning_rate=5e-4 train.steps=800 ;;
     tiny_medusa) distill $drafter +proposer=medusa proposer.head=null student.num_heads=4 student.own_lm_head=false \
         train.learning_rate=2e-3 train.steps=700 ;;
     tiny_eagle) distill $drafter +proposer=eagle proposer.head=null student.num_steps=2 student.token_weight=1 \
         train.learning_rate=2e-3 train.steps=1000 ;;
-    tiny_eagle3) distill $drafter +proposer=eagle3 proposer.head=null student.num_steps=2 \
+    tiny_eagle3) distill $drafter +proposer=eagle3 proposer.head=null 'proposer.layer_ids=[2,5,8]' student.num_steps=2 \
         train.learning_rate=2e-3 train.steps=1000 ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
     esac

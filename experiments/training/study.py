@@ -31,14 +31,15 @@ TEMPERATURES = (0.0, 1.0)
 NUM_PROMPTS = {"sharegpt": 32, "cnndm": 16}
 SHARED = [
     "dataset=sharegpt",
-    "corpus.max_len=448",
+    "corpus.max_len=1024",
     "corpus.generation.temperature=0.7",
     "corpus.generation.max_new_tokens=128",
     "corpus.generation.batch_size=32",
     "corpus.generation.shard_size=256",
     "corpus.refresh_every=50",
     "target.dtype=bfloat16",
-    "train.batch_size=8",
+    "train.batch_size=2",  # few at a time, since lengths differ
+    "train.accumulate=4",
     "train.warmup_steps=20",
     "evaluation.num_texts=48",
     "evaluation.num_prompts=1",
@@ -53,7 +54,13 @@ MEDUSA = [
     "train.learning_rate=2e-3",
 ]
 EAGLE = ["+proposer=eagle", "proposer.head=null", "train.learning_rate=2e-3"]
-EAGLE3 = ["+proposer=eagle3", "proposer.head=null", "student.num_steps=4", "train.learning_rate=2e-3"]
+EAGLE3 = [
+    "+proposer=eagle3",
+    "proposer.head=null",
+    "proposer.layer_ids=[2,5,8]",
+    "student.num_steps=2",
+    "train.learning_rate=2e-3",
+]
 OBJECTIVES = ("cross_entropy", "forward_kl", "reverse_kl", "jensen_shannon", "total_variation")
 OBJECTIVES += ("neg_log_acceptance", "kl_tv_hybrid")
 PLAIN = [*DRAFT, "corpus=fixed", "objective=cross_entropy"]
@@ -158,7 +165,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True, help="of training, by experiments/tiny_zoo/prompts.py")
     parser.add_argument("--work", type=Path, required=True, help="folder for corpora and trained drafters")
     parser.add_argument("--real", nargs="+", required=True, metavar="NAME=PATH", help="published data to measure on")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", help="names; all without it")
     args = parser.parse_args()

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,97 +12,26 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import SchedulerType
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from specresearch.training.corpus import Mix
-from specresearch.training.distillation import PRECISIONS, Distillation
+from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.examples import Example, collate
 from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.generated import DraftGenerated
 from specresearch.training.memory import peak_bytes
 from specresearch.training.progress import progress
+from specresearch.training.train_settings import TrainSettings
 
 WEIGHTS, STATE = "student.safetensors", "trainer_state.json"
 IGNORED = -100
 OWN_RATE = "own_rate"  # marks groups of the optimiser
-LONGEST_WAIT = 86_400  # seconds that processes wait for the one that evaluates
-COUNTS = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "save_every", "keep_checkpoints")
 Log = Callable[[int, Mapping[str, Any]], None]
 
 
 class TrainingStoppedError(RuntimeError):
     """Training cannot go on; what was saved before is as it was."""
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How long and how fast. batch_size: examples of one pass on one device. precision: as of `Distillation`.
-
-    Raises ValueError for settings that cannot be.
-    """
-
-    steps: int = 1000
-    batch_size: int = 8
-    accumulate: int = 1
-    learning_rate: float = 1e-3
-    warmup_steps: int = 50
-    schedule: str = "cosine"
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    precision: str = "auto"
-    seed: int = 0
-    log_every: int = 20
-    evaluate_every: int = 200
-    save_every: int = 200
-    keep_checkpoints: int = 2
-
-    def __post_init__(self) -> None:
-        for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
-        for name in ("warmup_steps", "weight_decay", "max_grad_norm"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"train.{name}={getattr(self, name)} must be 0 or above")
-        if not self.learning_rate > 0:
-            raise ValueError(f"train.learning_rate={self.learning_rate} must be above 0")
-        choices = {"precision": PRECISIONS, "schedule": tuple(kind.value for kind in SchedulerType)}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
-
-    def arguments(self, folder: Path, device: torch.device, in_stages: bool = False) -> TrainingArguments:
-        """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time."""
-        arguments = TrainingArguments(
-            output_dir=str(folder),
-            max_steps=self.steps,
-            per_device_train_batch_size=self.batch_size,
-            gradient_accumulation_steps=self.accumulate,
-            learning_rate=self.learning_rate,
-            warmup_steps=self.warmup_steps,
-            lr_scheduler_type=self.schedule,
-            weight_decay=self.weight_decay,
-            max_grad_norm=self.max_grad_norm,
-            seed=self.seed,
-            save_total_limit=self.keep_checkpoints,
-            use_cpu=device.type == "cpu",
-            report_to="none",
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            logging_nan_inf_filter=False,
-            average_tokens_across_devices=True,
-            ddp_find_unused_parameters=in_stages,
-            ddp_timeout=LONGEST_WAIT,
-        )
-        ours, theirs = ((place.type, place.index or 0) for place in (device, arguments.device))
-        if ours != theirs:
-            raise ValueError(
-                f"the target is on {device}, and this process trains on {arguments.device}; leave target.device=auto, and choose "
-                "GPUs with CUDA_VISIBLE_DEVICES"
-            )
-        arguments._n_gpu = min(arguments.n_gpu, 1)  # further GPUs are for further processes, or for parts of the target
-        return arguments
 
 
 class _Schedule(Dataset[Example]):

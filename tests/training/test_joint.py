@@ -22,7 +22,8 @@ from specresearch.training.evaluation import Evaluation
 from specresearch.training.joint import JointMedusaStudent
 from specresearch.training.memory import MemoryForecast
 from specresearch.training.objectives import CrossEntropy, ForwardKL
-from specresearch.training.trainer import WEIGHTS, TrainSettings
+from specresearch.training.train_settings import TrainSettings
+from specresearch.training.trainer import WEIGHTS
 
 TOKENS = batch()[0]
 LORA = {"rank": 4, "alpha": 8.0}

@@ -22,12 +22,12 @@ from specresearch.training.memory import MemoryForecast, peak_bytes
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.sources import Draw, Listed, Source
 from specresearch.training.students import Student
+from specresearch.training.train_settings import TrainSettings
 from specresearch.training.trainer import (
     WEIGHTS,
     DistillTrainer,
     Log,
     TrainingStoppedError,
-    TrainSettings,
     check_writers,
     last_checkpoint,
 )
