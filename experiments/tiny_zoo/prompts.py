@@ -16,11 +16,8 @@ from specresearch.data.templates import CODE, MATHS, SUMMARY, Template
 
 NUM_SUMMARIES, NUM_MATHS, NUM_FUNCTIONS = 900, 600, 400
 MAX_PROMPT_TOKENS = 880  # leaves room for the reply in examples of 1024 tokens
-PASSAGES = (
-    range(140, 280),
-    range(140, 280),
-    range(280, MAX_PROMPT_TOKENS - 20),
-)  # tokens: a third teaches to copy from afar
+SHORT, LONG = range(140, 280), range(280, MAX_PROMPT_TOKENS - 20)  # tokens of a passage
+PASSAGES = (SHORT, SHORT, LONG)  # to choose from: a third teaches to copy from afar
 
 
 def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
