@@ -22,6 +22,9 @@ from specresearch.proposal import DraftKind
 _START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
 _OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
 _MAX_REPEATS = 4  # of a measurement that came out strange
+_LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
+_PATIENCE = 4  # times `probe_every` between two measurements, at most, while they tell nothing new
+_NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
 
@@ -52,10 +55,11 @@ class Goodput(Adaptive):
     """Maximises expected tokens per second over the lengths of every request's draft at every step, as far as no request
     becomes slower than it would be without any drafts.
 
-    Starts by measuring a few lengths, plain steps among them; every `probe_every` steps it measures one of them again, so
-    that it notices when speculation pays again. A measurement has about a draft for each request in all,
-    whatever its length. It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so
-    that a seed does not fix sampled tokens: only their distribution.
+    Starts by measuring a few lengths, plain steps among them; after `probe_every` steps it measures one of them again, so
+    that it notices when speculation pays again, and after up to four times as many while nothing new is found. A measurement
+    has about a draft for each request in all, whatever its length; while nothing is drafted it is mostly of length 1.
+    It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so that a seed does
+    not fix sampled tokens: only their distribution.
 
     max_draft_tokens: the longest draft considered, within what the proposer makes.
     max_slowdown: a request's time per token over that of plain steps of the same batch, at most, as far as it can be foreseen;
@@ -100,7 +104,8 @@ class Goodput(Adaptive):
         self.reset()
 
     def reset(self) -> None:
-        self._num_steps = 0
+        self._num_steps, self._num_probes, self._next_probe = 0, 0, 0
+        self._interval, self._has_news = self.probe_every, False
         self._is_drafting = False
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
@@ -122,6 +127,7 @@ class Goodput(Adaptive):
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
         lengths = allocate(acceptance, limits, given, seconds, affordable).tolist()
+        self._has_news |= self._is_drafting != any(lengths)
         self._is_drafting = any(lengths)
         return lengths
 
@@ -142,17 +148,27 @@ class Goodput(Adaptive):
         return float((self.max_slowdown * plain_seconds * tokens + spare).min())
 
     def _length_to_measure(self) -> int | None:
-        """One length, in turn, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
+        """One length, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
         if not self._time.is_ready:
             return self._measured[self._num_steps % len(self._measured)]
-        turn, since = divmod(self._num_steps, self.probe_every)
-        is_due = since == 0 or since == self._time.num_surprises <= _MAX_REPEATS  # again, if all since were strange
-        if not is_due:
+        since = self._num_steps - self._next_probe
+        if since < 0:
             return None
-        if self._is_drafting and turn % 2 == 0:
-            return 0
-        drafts = self._measured[1:]
-        return drafts[turn // (1 + self._is_drafting) % len(drafts)]
+        if since == 0:
+            self._num_probes += 1
+            self._interval = (
+                self.probe_every if self._has_news else min(2 * self._interval, _PATIENCE * self.probe_every)
+            )
+            self._has_news = False
+        elif not since == self._time.num_surprises <= _MAX_REPEATS:  # not again, unless all since were strange
+            self._next_probe += self._interval
+            return None
+        turn, is_second = divmod(self._num_probes, 2)
+        if self._is_drafting:
+            return self._measured[1 + turn % (len(self._measured) - 1)] if is_second else 0
+        short, *long = self._measured[1:]
+        turn, rest = divmod(self._num_probes, _LONG_EVERY)
+        return long[turn % len(long)] if long and rest == 0 else short
 
     def _acceptance(self) -> Float[np.ndarray, " R"]:
         """Of every row met, shrunk towards the run's, which starts at a half."""
@@ -161,7 +177,7 @@ class Goodput(Adaptive):
         return np.array(rates).clip(_LEAST, _MOST)
 
     def observe(self, record: StepRecord) -> None:
-        was_ready = self._time.is_ready
+        was_ready, was_measured = self._time.is_ready, self._num_steps == self._next_probe
         estimates = self._time.observe(record)
         if was_ready:
             self._trace.add(
@@ -174,10 +190,17 @@ class Goodput(Adaptive):
             )
             self._settle(record, sum(estimates.values()))
         self._num_steps += 1
-        judged = [_judged(record, b) for b in range(len(record.request_ids))]
-        for request, (accepted, number) in zip(self._requests.met, judged, strict=True):
-            request.acceptance.add(accepted, number, _OWN_MEMORY)
-        self._run.add(sum(accepted for accepted, _ in judged), sum(number for _, number in judged), _RUN_MEMORY)
+        accepted, judged = np.array([_judged(record, b) for b in range(len(record.request_ids))]).T
+        self._has_news |= self._time.num_surprises > 1 or (was_measured and self._is_news(accepted, judged))
+        for b, request in enumerate(self._requests.met):
+            request.acceptance.add(float(accepted[b]), int(judged[b]), _OWN_MEMORY)
+        self._run.add(float(accepted.sum()), int(judged.sum()), _RUN_MEMORY)
+
+    def _is_news(self, accepted: Float[np.ndarray, " R"], judged: Float[np.ndarray, " R"]) -> bool:
+        """More or less of a step's drafts were accepted than was to be expected."""
+        rates = self._acceptance()
+        usual = float(judged @ (rates * (1 - rates))) ** 0.5
+        return abs(float((accepted - judged * rates).sum())) > _NEWS * usual + 0.5
 
     def _settle(self, record: StepRecord, seconds: float) -> None:
         """Who got ahead, who fell behind; by estimates, since a hiccup would have befallen a plain step, too."""

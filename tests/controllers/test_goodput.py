@@ -53,6 +53,18 @@ def test_converges_to_the_best_length(name: str, noise: float) -> None:
     assert (typical == 0) == (name in LOSING)
 
 
+@pytest.mark.parametrize("acceptance", [[0.1], [0.2] * 8], ids=["alone", "together"])
+def test_measuring_costs_little_where_drafts_never_pay(acceptance: list[float]) -> None:
+    """All measurements of a run of 800 steps, those at its start included."""
+    machine = Machine(draft=1.5e-3, verify=7e-3, verify_token=0.3e-3)
+    assert best_length(machine, acceptance) == 0
+    steps = Simulation(Goodput(), acceptance, machine, noise=0.03).run(800)
+    seconds = sum(machine.times(len(step), max(step), sum(step)).total for step in steps)
+    plain = machine.times(len(acceptance), 0, 0).total * len(steps)
+    assert seconds < 1.025 * plain
+    assert sum(any(step) for step in steps[400:]) <= 6
+
+
 def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
     simulation = Simulation(Goodput(max_slowdown=None), [0.1] * 4, Machine(draft=2e-3))
     assert np.median([max(step) for step in simulation.run(150)[50:]]) == 0
