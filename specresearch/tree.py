@@ -1,4 +1,4 @@
-"""`python -m specresearch.tree run=FOLDER`: which draft tree would have been fastest, going by what that run measured?"""
+"""`python -m specresearch.tree run=FOLDER`: which draft tree would have been fastest, going by what was measured?"""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ def main() -> None:
 
 def tree(cfg: DictConfig) -> None:
     """Print the best trees, and write the fastest where `output` says."""
-    run = Path(cfg.run)
-    measured = measure(run)
+    runs = [Path(run) for run in ([cfg.run] if isinstance(cfg.run, str) else cfg.run)]
+    measured = measure(*runs)
     choices = choose(measured, cfg.max_draft_tokens, cfg.max_depth)
     print_choice(measured, choices)
     if cfg.output:
-        save_choice(choices[0], measured, run, Path(cfg.output))
+        save_choice(choices[0], measured, runs, Path(cfg.output))
         print(f"use it with: proposer.tree=static proposer.paths={cfg.output}")
 
 

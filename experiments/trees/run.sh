@@ -20,7 +20,8 @@ measure chain_5 proposer.num_draft_tokens=5 "$@"
 measure chain_10 proposer.num_draft_tokens=10 "$@"
 measure static_typical proposer.tree=static proposer.num_draft_tokens=24 "$@"
 for run in "$out"/static_typical/*/; do
-    python -m specresearch.tree "run=$run" "output=$out/chosen/$(basename "$run").json"
+    name=$(basename "$run")
+    python -m specresearch.tree "run=[$run,$out/chain_5/$name]" "output=$out/chosen/$name.json"
 done
 measure static_chosen proposer.tree=static "proposer.paths=$out/chosen/$setting.json" "$@"
 measure dynamic proposer.tree=dynamic proposer.num_draft_tokens=24 "$@"

@@ -11,6 +11,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
+from scipy.optimize import nnls
 
 from specresearch.bench.records import METHOD
 from specresearch.bench.results import STEPS
@@ -22,8 +23,8 @@ class Measured:
     """What a run says about trees. Times in seconds.
 
     rank_acceptance[r]: how often the child of rank r was the accepted one, among the nodes on the accepted path that had
-    such a child; num_visits[r]: how many such nodes there were. draft_level: drafting, per level of the tree. verify(m)
-    is verify_base + m * verify_node for m nodes, the root included.
+    such a child; num_visits[r]: how many such nodes there were. draft_level, draft_node: drafting, per level of the tree and
+    per draft in it. verify(m) is verify_base + m * verify_node for m nodes, the root included.
     """
 
     rank_acceptance: tuple[float, ...]
@@ -31,6 +32,7 @@ class Measured:
     draft_level: float
     verify_base: float
     verify_node: float
+    draft_node: float = 0.0
 
     @property
     def falling_acceptance(self) -> tuple[float, ...]:
@@ -38,7 +40,8 @@ class Measured:
         return tuple(accumulate(self.rank_acceptance, min))
 
     def step_time(self, depth: int, num_nodes: int) -> float:
-        return depth * self.draft_level + self.verify_base + num_nodes * self.verify_node
+        propose = depth * self.draft_level + (num_nodes - 1) * self.draft_node
+        return propose + self.verify_base + num_nodes * self.verify_node
 
 
 @dataclass(frozen=True)
@@ -53,29 +56,55 @@ class Choice:
     predicted_speedup: float
 
 
-def measure(run: Path) -> Measured:
-    """From the steps.parquet of a run with a drafter. Raises ValueError when it cannot say what is needed."""
+def measure(*runs: Path) -> Measured:
+    """From the steps.parquet of runs with a drafter in one setting; those with other shapes tell a level's time from a node's.
+
+    Raises ValueError when they cannot say what is needed.
+    """
+    each = [_read(run) for run in runs]
+    steps = pd.concat(each)
+    accepted, visits = _by_rank(_drafted(steps))
+    times = steps.groupby("num_nodes").verify.agg(["median", "size"])
+    if len(times) == 1:
+        raise ValueError(
+            f"run={runs[0]} verified only passes of {times.index[0]} nodes; a time per node needs two sizes"
+        )
+    weights = np.sqrt(times["size"].to_numpy(dtype=float))
+    slope, base = np.polyfit(times.index.to_numpy(dtype=float), times["median"].to_numpy(), 1, w=weights)
+    level, node = _draft_times([_drafted(part) for part in each])
+    return Measured(
+        tuple((accepted / np.maximum(visits, 1)).tolist()),
+        tuple(visits.tolist()),
+        level,
+        float(base),
+        max(float(slope), 0.0),
+        node,
+    )
+
+
+def _read(run: Path) -> pd.DataFrame:
     file = run / STEPS
     if not file.is_file():
         raise ValueError(f"run={run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
     steps = pd.read_parquet(file)
-    drafted = steps.loc[(steps["side"] == METHOD) & (steps["num_nodes"] > 1)]
-    if drafted.empty:
+    if _drafted(steps).empty:
         raise ValueError(f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static")
-    accepted, visits = _by_rank(drafted)
-    depth = drafted["draft_depth"].map(max)
-    times = steps.groupby("num_nodes").verify.agg(["median", "size"])
-    if len(times) == 1:
-        raise ValueError(f"run={run} verified only passes of {times.index[0]} nodes; a time per node needs two sizes")
-    weights = np.sqrt(times["size"].to_numpy(dtype=float))
-    slope, base = np.polyfit(times.index.to_numpy(dtype=float), times["median"].to_numpy(), 1, w=weights)
-    return Measured(
-        tuple((accepted / np.maximum(visits, 1)).tolist()),
-        tuple(visits.tolist()),
-        float(drafted["propose"].sum() / depth.sum()),
-        float(base),
-        max(float(slope), 0.0),
-    )
+    return steps
+
+
+def _drafted(steps: pd.DataFrame) -> pd.DataFrame:
+    return steps.loc[(steps["side"] == METHOD) & (steps["num_nodes"] > 1)]
+
+
+def _draft_times(runs: Sequence[pd.DataFrame]) -> tuple[float, float]:
+    """Seconds of a level and of a draft in it; of one run, whose shape is one, the level takes all."""
+    levels = np.array([part["draft_depth"].map(max).mean() for part in runs])
+    drafts = np.array([part["num_nodes"].mean() - 1 for part in runs])
+    seconds = np.array([part["propose"].mean() for part in runs])
+    if len(runs) == 1:
+        return float(seconds[0] / levels[0]), 0.0
+    level, node = nnls(np.stack([levels, drafts], axis=1), seconds)[0].tolist()
+    return level, node
 
 
 def _by_rank(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -128,10 +157,9 @@ def print_choice(measured: Measured, choices: Sequence[Choice], console: Console
     ranks.add_row("accepted", *(f"{rate:.3f}" for rate in measured.rank_acceptance))
     ranks.add_row("of nodes", *map(str, measured.num_visits))
     console.print(ranks)
-    per_node = 1e3 * measured.verify_node
     console.print(
-        f"drafting {1e3 * measured.draft_level:.2f} ms a level; verifying {1e3 * measured.verify_base:.2f} ms + "
-        f"{per_node:.3f} ms a node"
+        f"drafting {1e3 * measured.draft_level:.2f} ms a level + {1e3 * measured.draft_node:.3f} ms a node; "
+        f"verifying {1e3 * measured.verify_base:.2f} ms + {1e3 * measured.verify_node:.3f} ms a node"
     )
     sizes = Table("nodes", "depth", "tokens a step", "predicted speedup", title="best trees")
     for choice in choices[:5]:
@@ -146,8 +174,8 @@ def print_choice(measured: Measured, choices: Sequence[Choice], console: Console
     console.print(picture)
 
 
-def save_choice(choice: Choice, measured: Measured, run: Path, output: Path) -> None:
+def save_choice(choice: Choice, measured: Measured, runs: Sequence[Path], output: Path) -> None:
     """A JSON file that `proposer.paths` reads."""
-    content = asdict(choice) | {"run": str(run), "measured": asdict(measured)}
+    content = asdict(choice) | {"runs": list(map(str, runs)), "measured": asdict(measured)}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -55,6 +55,20 @@ def test_measures_acceptance_by_rank_and_times(tmp_path: Path) -> None:
     assert (measured.verify_base, measured.verify_node) == pytest.approx((0.008, 0.0001))
 
 
+def test_runs_of_other_shapes_tell_levels_from_nodes(tmp_path: Path) -> None:
+    """A tree of 9 drafts in 2 levels takes 3 ms to grow, a chain of 2 takes 1.6 ms."""
+    tree, chain = tmp_path / "tree", tmp_path / "chain"
+    for folder in (tree, chain):
+        folder.mkdir()
+    write_steps(tree, [baseline(), step([0], [3, 2], propose=0.003)])
+    row = {"num_nodes": 3, "num_accepted_tokens": [2], "accepted_ranks": None, "num_children": None}
+    write_steps(chain, [baseline(), step([], [], propose=0.0016) | row])
+    measured = measure(tree, chain)
+    assert (measured.draft_level, measured.draft_node) == pytest.approx((0.6e-3, 0.2e-3))
+    assert measured.num_visits == (4, 2, 1)
+    assert measured.step_time(2, 10) - measured.step_time(0, 10) == pytest.approx(1.2e-3)
+
+
 def test_a_chain_knows_rank_0_only(tmp_path: Path) -> None:
     rows = [baseline(), step([], []) | {"num_accepted_tokens": [1], "accepted_ranks": None, "num_children": None}]
     measured = measure(write_steps(tmp_path, rows))
@@ -100,7 +114,7 @@ def test_predicted_speedup_is_that_of_a_simulation() -> None:
 def test_what_is_saved_is_a_proposer_setting(tmp_path: Path) -> None:
     choices = choose(MEASURED, 8, 3)
     file = tmp_path / "trees" / "best.json"
-    save_choice(choices[0], MEASURED, tmp_path, file)
+    save_choice(choices[0], MEASURED, [tmp_path], file)
     assert json.loads(file.read_text())["predicted_speedup"] == choices[0].predicted_speedup
     assert tuple(map(tuple, read_paths(str(file)))) == choices[0].paths
     shape = TreeShape("static", 1, str(file))

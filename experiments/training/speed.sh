@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Speed of the drafters that `study.py drafters` trained from seed 0, at batch sizes 1 and 8, greedy. WORK is the study's folder, SHAREGPT
+# and CNNDM name published files. Arguments are added to every run.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${OUT:-outputs/training_speed}
+
+measure() { # name, then what drafts
+    for data in "sharegpt $SHAREGPT" "cnndm $CNNDM"; do
+        read -r dataset path <<< "$data"
+        python -m specresearch.run -m dataset="$dataset" dataset.path="$path" num_prompts=12 batch_size=1,8 "hydra.sweep.dir=$out/$1" \
+            'hydra.sweep.subdir=${dataset.name}-batch${batch_size}' "${@:2}"
+    done
+}
+
+trained() { echo "$WORK/drafters/$1/seed0/student"; }
+
+measure ngram +proposer=ngram
+measure untrained +proposer=draft_model proposer.num_draft_tokens=3
+measure draft_model +proposer=draft_model "draft=$(trained draft_model)" proposer.num_draft_tokens=3
+measure medusa +proposer=medusa "proposer.head=$(trained medusa)" 'proposer.paths=[[0],[0,0],[0,0,0]]'
+measure eagle +proposer=eagle "proposer.head=$(trained eagle)" proposer.tree=chain proposer.num_draft_tokens=3
+measure eagle3 +proposer=eagle3 "proposer.head=$(trained eagle3)" proposer.tree=chain proposer.num_draft_tokens=3
