@@ -40,7 +40,8 @@ class DraftModel(Proposer):
         self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
         self.num_draft_tokens = self.shape.num_draft_tokens
         self.sample = sample
-        self.kind = DraftKind(trees=tree != "chain", sampled=sample and tree != "dynamic", scored=True)
+        name = self.shape.name
+        self.kind = DraftKind(trees=name != "chain", sampled=sample and name != "dynamic", scored=True)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.draft is target:

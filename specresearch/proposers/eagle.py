@@ -56,8 +56,9 @@ class Eagle(Proposer):
         self.layer_ids, self.id_convention = layer_ids, id_convention
         self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
         self.num_draft_tokens = self.shape.num_draft_tokens
-        self.sample = sample and tree == "chain"
-        self.kind = DraftKind(trees=tree != "chain", sampled=self.sample, scored=True)
+        is_chain = self.shape.name == "chain"
+        self.sample = sample and is_chain
+        self.kind = DraftKind(trees=not is_chain, sampled=self.sample, scored=True)
         self.model: EagleModel | None = None
         self._waiting: dict[int, list[Tensor]] = {}
 

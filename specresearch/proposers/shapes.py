@@ -24,7 +24,7 @@ class TreeShape:
     num_draft_tokens: length of the chain, or nodes of the tree; None: `USUAL_SIZES`, or all nodes of a smaller dynamic tree.
     paths: of a static tree, as a list or as a JSON file with a list under "paths"; None: the best tree of `num_draft_tokens`
     nodes at most `depth` deep for a typical acceptance by rank. depth, top_k: levels of a dynamic tree, and nodes expanded in
-    each. static: the tree, unless it is dynamic. Raises ValueError for a tree that is none.
+    each. static: the tree, unless it is dynamic. A static tree without branches is a chain. Raises ValueError for a tree that is none.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class TreeShape:
                 best_tree(TYPICAL_RANK_ACCEPTANCE, size, depth).paths if read is None else read
             )
             size = self.static.num_drafts
+            if max(self.static.widths) == 1:  # a tree without branches drafts faster as what it is
+                self.name = "chain"
         elif name == "dynamic":
             reachable = top_k + (depth - 1) * top_k**2
             if num_draft_tokens is not None and size > reachable:
