@@ -24,7 +24,8 @@ class TreeShape:
     num_draft_tokens: length of the chain, or nodes of the tree; None: `USUAL_SIZES`, or all nodes of a smaller dynamic tree.
     paths: of a static tree, as a list or as a JSON file with a list under "paths"; None: the best tree of `num_draft_tokens`
     nodes at most `depth` deep for a typical acceptance by rank. depth, top_k: levels of a dynamic tree, and nodes expanded in
-    each. static: the tree, unless it is dynamic. A static tree without branches is a chain. Raises ValueError for a tree that is none.
+    each. static: the tree, unless it is dynamic. A static tree without branches is a chain.
+    Raises ValueError for a tree that is none.
     """
 
     def __init__(
