@@ -26,7 +26,7 @@ for drafter in "$@"; do
     tiny_eagle) distill $drafter +proposer=eagle proposer.head=null student.num_steps=2 student.token_weight=1 \
         train.learning_rate=2e-3 train.steps=1000 ;;
     tiny_eagle3) distill $drafter +proposer=eagle3 proposer.head=null 'proposer.layer_ids=[2,5,8]' student.num_steps=2 \
-        train.learning_rate=2e-3 train.steps=1000 ;;
+        train.accumulate=2 train.learning_rate=1e-3 train.warmup_steps=100 train.steps=4000 train.evaluate_every=1000 ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
     esac
 done
