@@ -71,7 +71,7 @@ class DraftModel(Proposer):
         unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
         sampled = self.sample and not batch.sampling.all_greedy
         is_chain = self.shape.name == "chain"
-        if is_chain and self.draft.compiled and not sampled and not batch.sampling.has_penalty:
+        if is_chain and self.draft.compiled and num_drafts > 1 and not (sampled or batch.sampling.has_penalty):
             return self._greedy_chain(batch, budget, unseen)
         logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
         if is_chain:

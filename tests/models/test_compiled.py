@@ -16,7 +16,7 @@ from specresearch.proposers import DraftModel
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
-def outputs(compile: bool, draft_seed: int) -> list[tuple[tuple[int, ...], int]]:
+def outputs(compile: bool, draft_seed: int, num_drafts: int) -> list[tuple[tuple[int, ...], int]]:
     """Tokens of every request, and how many of them were drafts."""
     target = CausalLM(
         copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile, pack_weights=compile
@@ -28,7 +28,7 @@ def outputs(compile: bool, draft_seed: int) -> list[tuple[tuple[int, ...], int]]
         pack_weights=compile,
     )
     requests = [Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)]
-    engine = Engine(target, DraftModel(draft, 3), max_batch_size=2)
+    engine = Engine(target, DraftModel(draft, num_drafts), max_batch_size=2)
     done = sorted(engine.generate(requests), key=lambda o: o.id)
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
 
@@ -49,7 +49,7 @@ def test_needs_the_slot_attention() -> None:
 
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
-    for draft_seed in (9, 1):  # a draft that is mostly refused, and the target's twin
-        compiled, plain = outputs(compile=True, draft_seed=draft_seed), outputs(compile=False, draft_seed=draft_seed)
+    for draft_seed, num_drafts in ((9, 3), (1, 3), (1, 1)):  # a draft that is mostly refused, and the target's twin
+        compiled, plain = (outputs(compile, draft_seed, num_drafts) for compile in (True, False))
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")
