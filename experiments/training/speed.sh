@@ -13,11 +13,11 @@ measure() { # name, then what drafts
     done
 }
 
-trained() { echo "$WORK/drafters/$1/seed0/student"; }
+trained() { echo "$WORK/runs/$1/seed0/student"; }
 
 measure ngram +proposer=ngram
 measure untrained +proposer=draft_model proposer.num_draft_tokens=3
-measure draft_model +proposer=draft_model "draft=$(trained draft_model)" proposer.num_draft_tokens=3
+measure draft_model +proposer=draft_model "draft=$(trained forward_kl)" proposer.num_draft_tokens=3
 measure medusa +proposer=medusa "proposer.head=$(trained medusa)" 'proposer.paths=[[0],[0,0],[0,0,0]]'
 measure eagle +proposer=eagle "proposer.head=$(trained eagle)" proposer.tree=chain proposer.num_draft_tokens=3
 measure eagle3 +proposer=eagle3 "proposer.head=$(trained eagle3)" proposer.tree=chain proposer.num_draft_tokens=3

@@ -39,72 +39,80 @@ SHARED = [
     "corpus.refresh_every=50",
     "target.dtype=bfloat16",
     "train.batch_size=2",  # few at a time, since lengths differ
-    "train.accumulate=4",
     "train.warmup_steps=20",
     "evaluation.num_texts=48",
     "evaluation.num_prompts=1",
     "progress=false",
 ]
-DRAFT = ["+proposer=draft_model", "draft=zoo:tiny_draft", "train.learning_rate=5e-4"]
-MEDUSA = [
-    "+proposer=medusa",
-    "proposer.head=null",
-    "student.num_heads=5",
-    "student.own_lm_head=false",
-    "train.learning_rate=2e-3",
-]
-EAGLE = ["+proposer=eagle", "proposer.head=null", "train.learning_rate=2e-3"]
-EAGLE3 = [
-    "+proposer=eagle3",
-    "proposer.head=null",
-    "proposer.layer_ids=[2,5,8]",
-    "student.num_steps=2",
-    "train.learning_rate=2e-3",
-]
-OBJECTIVES = ("cross_entropy", "forward_kl", "reverse_kl", "jensen_shannon", "total_variation")
-OBJECTIVES += ("neg_log_acceptance", "kl_tv_hybrid")
-PLAIN = [*DRAFT, "corpus=fixed", "objective=cross_entropy"]
+DRAFT = ["+proposer=draft_model", "draft=zoo:tiny_draft", "train.accumulate=4", "train.learning_rate=5e-4"]
+KL = [*DRAFT, "objective=forward_kl"]
+OBJECTIVES = ("cross_entropy", "reverse_kl", "jensen_shannon", "total_variation", "neg_log_acceptance", "kl_tv_hybrid")
+MEDUSA = ["+proposer=medusa", "student.num_heads=5", "student.own_lm_head=false", "train.learning_rate=2e-3"]
+EAGLE = ["+proposer=eagle", "train.learning_rate=2e-3"]
+EAGLE3 = ["+proposer=eagle3", "proposer.layer_ids=[2,5,8]", "student.num_steps=2", "train.learning_rate=3e-3"]
+NEW_HEAD = ["proposer.head=null", "train.accumulate=1"]  # they learn more from many small steps
 
 
 @dataclass(frozen=True)
 class Arm:
-    """overrides: of `python -m specresearch.distill`. steps: where they are not the study's."""
+    """overrides: of `python -m specresearch.distill`. run: the folder it is trained in, which studies share. steps: where they
+    are not the study's. features: arms of one name learn from the same text, and the target reads it once for all of them."""
 
     name: str
     overrides: list[str] = field(default_factory=list)
+    run: str = ""
     steps: int | None = None
+    features: str | None = None
+
+
+def distilled(name: str) -> Arm:
+    """The draft model that all three studies have."""
+    return Arm(name, KL, "forward_kl", features="target")
+
+
+def mixed(name: str, run: str, draft_share: float) -> Arm:
+    mix = ["corpus=mix", "corpus.fixed=0", f"corpus.target={1 - draft_share:g}", f"corpus.draft={draft_share:g}"]
+    return Arm(name, [*KL, *mix], run)
 
 
 STUDIES: dict[str, list[Arm]] = {
-    "objectives": [Arm("not trained")] + [Arm(name, [*DRAFT, f"objective={name}"]) for name in OBJECTIVES],
+    "objectives": [
+        Arm("not trained"),
+        distilled("forward_kl"),
+        *(Arm(name, [*DRAFT, f"objective={name}"], name, features="target") for name in OBJECTIVES),
+    ],
     "data": [
         Arm("not trained"),
-        Arm("published text, cross-entropy", PLAIN),
-        Arm("published text", [*DRAFT, "corpus=fixed"]),
-        Arm("target's text", DRAFT),
-        Arm("draft's own text", [*DRAFT, "corpus=mix", "corpus.fixed=0", "corpus.target=0", "corpus.draft=1"]),
         Arm(
-            "half target's, half draft's",
-            [*DRAFT, "corpus=mix", "corpus.fixed=0", "corpus.target=0.5", "corpus.draft=0.5"],
+            "published text, cross-entropy",
+            [*DRAFT, "objective=cross_entropy", "corpus=fixed"],
+            "fixed_cross_entropy",
+            features="fixed",
         ),
+        Arm("published text", [*KL, "corpus=fixed"], "fixed", features="fixed"),
+        distilled("target's text"),
+        mixed("draft's own text", "on_policy", 1.0),
+        mixed("half target's, half draft's", "half_on_policy", 0.5),
     ],
+    # steps of 2 texts that take as long as the draft's 300 of 8, by scripts/bench_training.py
     "drafters": [
-        Arm("draft model", DRAFT),
-        Arm("medusa", MEDUSA),
-        Arm("eagle", EAGLE),
-        Arm("eagle3", EAGLE3),
+        distilled("draft model"),
+        Arm("medusa", [*MEDUSA, *NEW_HEAD], "medusa", steps=490),
+        Arm("eagle", [*EAGLE, *NEW_HEAD], "eagle", steps=1060),
+        Arm("eagle3", [*EAGLE3, *NEW_HEAD], "eagle3", steps=590),
     ],
 }
 
 
 def train(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
     """The folder of the trained drafter."""
-    run = args.work / args.study / arm.name.replace(" ", "_").replace("'", "").replace(",", "") / f"seed{seed}"
+    run = args.work / "runs" / arm.run / f"seed{seed}"
     steps = arm.steps or args.steps
     command = [
         *(sys.executable, "-m", "specresearch.distill", *SHARED, *arm.overrides),
         f"dataset.path={args.prompts}",
         f"corpus.folder={args.work / 'corpus'}",
+        f"cache={args.work / 'features' / f'{arm.features}{seed}' if arm.features else 'null'}",
         f"corpus.seed={seed}",
         f"train.seed={seed}",
         f"train.steps={steps}",

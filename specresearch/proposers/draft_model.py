@@ -71,7 +71,8 @@ class DraftModel(Proposer):
         unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
         sampled = self.sample and not batch.sampling.all_greedy
         is_chain = self.shape.name == "chain"
-        if is_chain and self.draft.compiled and num_drafts > 1 and not (sampled or batch.sampling.has_penalty):
+        fused = is_chain and self.draft.compiled and self.num_draft_tokens > 1
+        if fused and not (sampled or batch.sampling.has_penalty):
             return self._greedy_chain(batch, budget, unseen)
         logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
         if is_chain:
@@ -98,7 +99,8 @@ class DraftModel(Proposer):
         return _scored_chain(torch.cat(tokens, dim=1), budget, torch.cat(seen, dim=1), draft_probs)
 
     def _greedy_chain(self, batch: Batch, budget: Sequence[int], unseen: Sequence[Sequence[int]]) -> Proposal:
-        """All drafts from one graph, whose number of steps never changes; `observe` forgets the surplus."""
+        """All drafts from one graph, whose number of steps never changes, so that it is compiled once; `observe` forgets the
+        surplus."""
         num_drafts, num_choices = max(budget), min(batch.vocab_size, self.draft.vocab_size)
         tokens, seen = self.draft.draft_greedily(batch.slots, unseen, self.num_draft_tokens, num_choices)
         token_ids = torch.cat([batch.roots, tokens], dim=1)[:, : num_drafts + 1]

@@ -194,7 +194,8 @@ class EagleStudent(Student):
     """An EAGLE head, unrolled over `num_steps` steps that feed it its own outputs, each weighted 0.8^i.
 
     EAGLE-1 (arXiv 2401.15077) is trained with one step and a regression to the target's features, EAGLE-3 (2503.01840) with
-    seven and none.
+    seven and none, unless `feature_weight` asks for it. Raises ValueError for a regression where the head is not as wide as
+    the target.
     """
 
     def __init__(
@@ -213,6 +214,14 @@ class EagleStudent(Student):
         self.method = "eagle" if self.version == 1 else "eagle3"
         self.module = model.head
         self.hidden_layers = model.captured_layers
+        if feature_weight and self.version == 3:
+            width, target_width = model.head.format.layer.hidden_size, lm_head_of(model.target).in_features
+            if width != target_width:
+                raise ValueError(
+                    f"student.feature_weight={feature_weight}: the head is {width} wide and the target's features are "
+                    f"{target_width} wide, so there is no distance between them; set it to 0"
+                )
+            self.hidden_layers += (FINAL_NORM,)
 
     @property
     def choices(self) -> dict[str, Tensor]:
@@ -226,9 +235,9 @@ class EagleStudent(Student):
     def steps(
         self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
     ) -> Iterator[Step]:
-        outputs = self.model.unroll(token_ids, hidden, num_steps or self.num_steps)
-        for i, out in enumerate(outputs):
-            regression = (out, hidden[0][:, 1:]) if self.version == 1 else None
+        captured, features = hidden[: len(self.model.captured_layers)], hidden[-1]
+        for i, out in enumerate(self.model.unroll(token_ids, captured, num_steps or self.num_steps)):
+            regression = (self.model.head.readable(out), features[:, 1:]) if self.feature_weight else None
             yield Step(out, self.model.readout, 1, FADE**i, self.model.target_ids, regression, first_row=i)
 
     def proposer(self, num_draft_tokens: int) -> Proposer:

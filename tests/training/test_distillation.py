@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_heads import EAGLE3, WIDE, eagle_head
 from tiny_models import VOCAB, build
 from torch import Tensor
 
 from specresearch import CausalLM
+from specresearch.models.eagle import EagleModel
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa
@@ -19,7 +21,7 @@ from specresearch.training.distillation import Distillation
 from specresearch.training.examples import Example
 from specresearch.training.new_heads import forget_weights, most_frequent, new_medusa_heads
 from specresearch.training.objectives import ForwardKL
-from specresearch.training.students import Step, Student
+from specresearch.training.students import EagleStudent, Step, Student
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
 TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=5), max_len=60)
@@ -51,6 +53,7 @@ STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
     "eagle": lambda of: eagle_student(Eagle(), of, [], num_steps=1, token_weight=0.1, feature_weight=1.0),
     "eagle3": eagle3,
     "eagle3, reduced vocabulary": lambda of: eagle3(of, draft_vocab_size=17),
+    "eagle3, regression": lambda of: eagle3(of, feature_weight=0.5),
 }
 
 
@@ -106,6 +109,26 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     torch.testing.assert_close(sums[:, [0, 1, 3]], torch.tensor(parts, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     assert ((sums[:, 2] >= 0) & (sums[:, 2] <= sums[:, 3])).all()
     assert not distillation.take_sums()
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3, regression"])
+def test_what_is_read_is_pulled_towards_what_the_target_reads(name: str) -> None:
+    student = STUDENTS[name](TARGET)
+    assert isinstance(student, EagleStudent)
+    outputs = TARGET.forward_whole(batch()[0], (FINAL_NORM, *student.hidden_layers))
+    for step in student.steps(batch()[0], outputs.hidden[1:]):
+        assert step.regression is not None
+        predicted, truth = step.regression
+        torch.testing.assert_close(truth, outputs.hidden[0][:, 1:])
+        lm_head = student.model.head.lm_head or lm_head_of(TARGET)
+        torch.testing.assert_close(lm_head(predicted), step.readout(step.states))
+
+
+def test_a_narrow_head_has_no_distance_to_the_targets_features() -> None:
+    model = EagleModel(eagle_head(3, **EAGLE3["narrow"]), WIDE)
+    EagleStudent(model, feature_weight=0.0)
+    with pytest.raises(ValueError, match=r"feature_weight=0\.5: the head is 16 wide .* 24 wide"):
+        EagleStudent(model, feature_weight=0.5)
 
 
 def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
