@@ -153,7 +153,8 @@ class Recording:
     folder's results name.
 
     steps: a row per step of every side, with what its time depends on: num_rows, num_drafts, longest (draft), num_nodes (with
-    padding, in a row), context and max_context (committed tokens: in all, in the longest row), num_prefill_tokens, and `TIMES`.
+    padding, in a row), context and max_context (committed tokens: in all, in the longest row), attended (nodes times the tokens
+    each looks at, padding left out), num_prefill_tokens, and `TIMES`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,6 +176,8 @@ class Recording:
         names = ["side", "repeat", "group", "step", "num_nodes", "num_prefill_tokens", "start", *TIMES]
         rows = self._table.select([*names, "context", "depth"]).to_pandas()
         rows["num_drafts"] = np.concatenate([np.diff(chunk.offsets) for chunk in self._table["draft_ids"].chunks])
+        fed = rows["num_drafts"] + 1
+        rows["attended"] = fed * (rows["context"] + fed)
         by = ["side", "repeat", "group", "step"]
         figures = rows.groupby(by, sort=False).agg(
             num_rows=("context", "size"),
@@ -182,6 +185,7 @@ class Recording:
             longest=("depth", "max"),
             context=("context", "sum"),
             max_context=("context", "max"),
+            attended=("attended", "sum"),
             **{name: (name, "first") for name in names[4:]},
         )
         return figures.reset_index()

@@ -131,6 +131,7 @@ class Simulation:
 
     def _work(self, rows: Sequence[RequestState], num_prefill_tokens: int, drafted: Sequence[Drafted] = ()) -> Work:
         context = [len(row.tokens) - 1 for row in rows]
+        fed = [draft.num + 1 for draft in drafted] or [1] * len(rows)
         return Work(
             len(rows),
             sum(draft.num for draft in drafted),
@@ -139,6 +140,7 @@ class Simulation:
             sum(context),
             max(context, default=0),
             num_prefill_tokens,
+            sum(num * (start + num) for num, start in zip(fed, context, strict=True)),
             can_draft=self.method.num_draft_tokens > 0,
         )
 

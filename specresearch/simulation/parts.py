@@ -67,12 +67,13 @@ def _rises(value: int, edges: Sequence[int]) -> list[int]:
 
 
 def of_verify(work: Work) -> list[int | float]:
-    """Tokens, padding, what attention reads, and what it computes: every node with every token before it, padded."""
+    """Tokens, padding, rows (each may be a call of attention), what attention reads, and what it computes: every node with
+    every token before it, by row or padded, as the machine may do either."""
     if not work.num_rows:
-        return [0.0] * (len(_VERIFY_EDGES) + 4)
-    num_padded = work.num_rows * work.num_nodes
-    rises = _rises(work.num_tokens, _VERIFY_EDGES)
-    return [1.0, *rises, num_padded - work.num_tokens, work.context, num_padded * work.max_context]
+        return [0.0] * (len(_VERIFY_EDGES) + 6)
+    rows, tokens = work.num_rows, work.num_tokens
+    num_padded, rises = rows * work.num_nodes, _rises(tokens, _VERIFY_EDGES)
+    return [1.0, *rises, num_padded - tokens, rows, work.context, work.attended, num_padded * work.max_context]
 
 
 def of_propose(work: Work) -> list[int | float]:

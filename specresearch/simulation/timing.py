@@ -14,8 +14,8 @@ class Work:
     """What a step has to do.
 
     num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the widest row, root included.
-    context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. can_draft: a method is
-    there, whatever it drafts.
+    context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. attended: nodes times the
+    tokens each looks at, where no row is padded to another's. can_draft: a method is there, whatever it drafts.
     """
 
     num_rows: int = 0
@@ -25,6 +25,7 @@ class Work:
     context: int = 0
     max_context: int = 0
     num_prefill_tokens: int = 0
+    attended: int = 0
     can_draft: bool = False
 
     @property

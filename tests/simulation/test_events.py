@@ -21,6 +21,7 @@ from specresearch.simulation import Drafting, Linear, Method, Replays, Simulatio
 from specresearch.simulation.acceptance import Coins, Replay
 from specresearch.simulation.events import SimulatedPass
 from specresearch.simulation.replays import ReplayedRequest, Text
+from specresearch.simulation.timing import Seconds, Work
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
@@ -103,6 +104,18 @@ def test_queueing_is_that_of_theory() -> None:
     assert waiting(Constant(rho / service), 100, service) == pytest.approx(0.0, abs=1e-9)
 
 
+class Watched(Linear):
+    """A second a step; remembers what each had to do."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.works: list[Work] = []
+
+    def step(self, work: Work) -> Seconds:
+        self.works.append(work)
+        return super().step(work)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: int) -> None:
     steps: list[StepRecord] = []
@@ -113,7 +126,11 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
     replays = Replays(drafting, 56)
     method = Method(Fixed(), drafting.kind, 8)
     planned = [replays.request(number) for number in range(5)]
-    made = simulate(planned, Linear(1.0), ClosedLoop(5), method, max_running=batch_size, max_len=56)
+    machine = Watched()
+    made = simulate(planned, machine, ClosedLoop(5), method, max_running=batch_size, max_len=56)
+    recorded = recording.steps[recording.steps["side"] == SIDE]
+    for name in ("num_rows", "num_drafts", "longest", "num_nodes", "context", "max_context", "attended"):
+        assert [getattr(work, name) for work in machine.works if work.num_rows] == recorded[name].tolist()
     table = made.log.take()
     for name in ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context"):
         assert [tuple(row) for row in table[name].to_pylist()] == [getattr(step, name) for step in steps]

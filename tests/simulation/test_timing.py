@@ -46,12 +46,12 @@ def recording(tmp_path: Path) -> Recording:
 def test_a_fit_finds_the_machine(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording))
-    told = fitted.step(Work(3, 6, 3, 4, 60, 22, 0, can_draft=True))
+    told = fitted.step(Work(3, 6, 3, 4, 60, 22, 0, 207, can_draft=True))
     assert told.propose == pytest.approx(1e-3 + 6e-3, rel=0.05)
     assert told.verify == pytest.approx(0.02 + 8e-3 + 3e-3 + 6e-4, rel=0.03)
     assert told.overhead == pytest.approx(2.3e-3, rel=0.05)
     assert (told.prefill, told.between) == (0.0, pytest.approx(1e-3, rel=0.01))
-    plain = fitted.step(Work(1, 0, 0, 1, 20, 20, 9))
+    plain = fitted.step(Work(1, 0, 0, 1, 20, 20, 9, 21))
     assert plain.propose == 0.0
     assert plain.prefill == pytest.approx(3e-3 + 18e-4, rel=0.2)
     assert fitted.describe().startswith(f"fitted to {len(recording.steps)} steps of up to 4 requests")
@@ -61,7 +61,7 @@ def test_a_fit_finds_the_machine(recording: Recording) -> None:
 def test_noise_keeps_the_mean_and_hiccups_do_not_bend_the_fit(recording: Recording) -> None:
     fitted = Fitted()
     fitted.bind(on_that_machine(recording, noise=0.05, outliers=0.02))
-    work = Work(4, 8, 4, 5, 80, 22, can_draft=True)
+    work = Work(4, 8, 4, 5, 80, 22, 0, 276, can_draft=True)
     many = np.array([fitted.step(work).total for _ in range(6000)])
     exact = 1e-3 + 8e-3 + 0.02 + 8e-3 + 4 * 3e-3 + 8e-4 + 2.4e-3
     slow = 1 + 0.02 * 4
@@ -74,10 +74,25 @@ def test_noise_keeps_the_mean_and_hiccups_do_not_bend_the_fit(recording: Recordi
     assert [fitted.step(work).total for _ in range(50)] == first
 
 
+def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(recording: Recording) -> None:
+    recording = on_that_machine(recording)
+    rng, steps = np.random.default_rng(1), recording.steps
+    drafts = rng.integers(0, 8, (len(steps), 4))
+    context = rng.integers(10, 500, (len(steps), 4))
+    attended = ((drafts + 1) * (context + drafts + 1)).sum(1)
+    steps["num_rows"], steps["num_drafts"], steps["num_nodes"] = 4, drafts.sum(1), drafts.max(1) + 1
+    steps["context"], steps["max_context"], steps["attended"] = context.sum(1), context.max(1), attended
+    steps["verify"] = 0.01 + 2e-5 * attended
+    fitted = Fitted(noise=False)
+    fitted.bind(recording)
+    uneven = fitted.step(Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True))
+    assert uneven.verify == pytest.approx(0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05)
+
+
 def test_more_work_is_never_faster(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording, noise=0.3))
-    seconds = [fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, can_draft=True)).verify for n in range(1, 60)]
+    seconds = [fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True)).verify for n in range(1, 60)]
     assert seconds == sorted(seconds)
     caution = fitted.caution()
     assert caution is not None
