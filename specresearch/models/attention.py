@@ -124,7 +124,7 @@ class AttentionPlan:
 
 @dataclass(frozen=True)
 class GivenBiases:
-    """An attention plan whose masks were made outside the graph, one for each window."""
+    """An attention plan of masks alone, one for each window, as a compiled graph makes them."""
 
     biases: dict[int | None, Float[Tensor, "S 1 N L"]]
     from_empty: bool = False

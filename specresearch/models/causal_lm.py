@@ -149,6 +149,7 @@ class CausalLM(Slots):
         """
         num_columns = self.max_len + num_nodes
         if self._compiled is not None:
+            num_columns = self.max_len + max(num_nodes, self._compiled.spare_columns)
             for length in (1, num_nodes):
                 self._compiled.add_chain_length(length)
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
@@ -305,7 +306,7 @@ class CausalLM(Slots):
         Returns the K tokens, each the likeliest of the first `num_choices` ids, and the logits that chose them.
         """
         assert self._compiled is not None
-        if not self._compiled.covers(Topology.chain(max(map(len, tokens)), self.device)):
+        if max(map(len, tokens)) > self._compiled.spare_columns:
             self.extend(slots, [row[:-1] for row in tokens], want_logits=False)
             tokens = [row[-1:] for row in tokens]
         limit = self.max_len - 1

@@ -2,34 +2,36 @@
 
 A graph runs on the first slot alone or on all slots, those not in the batch included, into columns nobody reads; short
 chains are padded to one of a few lengths. So shapes depend only on the longest context, in steps of `WIDTH_STEP` columns,
-which the graph takes as dynamic.
+which the graph takes as dynamic. Positions and masks are made in the graph.
 """
 
 import bisect
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from specresearch.models.attention import AttentionPlan, GivenBiases, committed_positions
+from specresearch.models.attention import GivenBiases
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView
 from specresearch.models.kv_cache import Region, SlotCache
 from specresearch.proposal import Topology, upload
 
 WIDTH_STEP = 256
 RECOMPILE_LIMIT = 256
-# positions [S, N], columns of the flattened cache [S, N], and masks [S, 1, N, width] by attention window
-_Place = tuple[Tensor, Tensor, dict[int | None, Tensor]]
+UNSEEN = (2, 16)  # how many tokens drafting may read first: more where the draft was not asked for a while
 
 
 class CompiledForward:
     """The adapter's forward pass over chains, one graph for each of `chain_lengths`.
 
-    chain_lengths: sorted; each is compiled on first use (tens of seconds on a slow CPU).
+    chain_lengths: sorted; each is compiled on first use (tens of seconds on a slow CPU). spare_columns: that the cache must
+    have behind the last token, for padding.
     """
+
+    spare_columns = UNSEEN[-1]
 
     def __init__(self, adapter: HFAdapter) -> None:
         if not adapter.uses_slot_attention:
@@ -47,16 +49,25 @@ class CompiledForward:
         self,
         view: SlotCacheView,
         token_ids: Int[Tensor, "S N"],
-        position_ids: Int[Tensor, "S N"],
-        flat_index: Int[Tensor, "S N"],
-        biases: dict[int | None, Tensor],
-    ) -> Float[Tensor, "S N V"]:
+        starts: Int[Tensor, " S"],
+        columns: Int[Tensor, " L"],
+        max_position: int,
+        logit_rows: Int[Tensor, " R"] | None = None,
+    ) -> Float[Tensor, "..."]:
+        """Logits [S, N, V], or [1, R, V] for chosen rows, of chains that begin at column `starts` of their slots."""
         num_slots, num_nodes = token_ids.shape
+        at = starts[:, None] + torch.arange(num_nodes, device=starts.device)  # column and position
+        first_column = torch.arange(num_slots, device=starts.device)[:, None] * view.store.num_columns
+        biases: dict[int | None, Tensor] = {}
+        for window in {None, *self.adapter.layer_windows}:
+            distance = at[:, None, :, None] - columns
+            seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+            biases[window] = torch.where(seen, 0.0, float("-inf")).to(self.adapter.model.dtype)
         plan = GivenBiases(biases)
         view.region = Region(
-            tuple(range(num_slots)), (0,) * num_slots, num_nodes, plan.width, None, flat_index.flatten()
+            tuple(range(num_slots)), (0,) * num_slots, num_nodes, plan.width, None, (first_column + at).flatten()
         )
-        return self.adapter.call(token_ids, position_ids, view, plan)
+        return self.adapter.call(token_ids, at.clamp(max=max_position), view, plan, logit_rows)
 
     def add_chain_length(self, num_nodes: int) -> None:
         """From now on, chains of up to `num_nodes` tokens run compiled."""
@@ -75,11 +86,13 @@ class CompiledForward:
         max_position: int,
     ) -> Float[Tensor, "B N V"]:
         """Logits after each token of a chain. lengths: committed tokens of every slot, running or not."""
-        wanted = token_ids.shape[1]
+        store, wanted = view.store, token_ids.shape[1]
         num_nodes = self.chain_lengths[bisect.bisect_left(self.chain_lengths, wanted)]
-        place = self._place(view.store, lengths, num_nodes, slots=slots, max_position=max_position, surplus=num_nodes)
-        token_ids = self._spread(view.store, slots, F.pad(token_ids, (0, num_nodes - wanted)))
-        return self._gather(slots, self._graph(view, token_ids, *place)[:, :wanted])
+        starts = self._starts(store, slots, lengths, num_nodes)
+        token_ids = self._spread(store, slots, F.pad(token_ids, (0, num_nodes - wanted)))
+        columns = _columns(store, max(starts) + num_nodes)
+        logits = self._graph(view, token_ids, upload(starts, store.device), columns, max_position)
+        return self._gather(slots, logits[:, :wanted])
 
     def draft_greedily(
         self,
@@ -93,20 +106,25 @@ class CompiledForward:
     ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
         """The K likeliest tokens behind each row's new ones, and the logits that chose them, as one graph.
 
-        tokens: at least one a row, and no more than a chain that is covered.
+        tokens: at least one a row, and no more than the last of `UNSEEN`.
         """
-        store, longest = view.store, max(map(len, tokens))
-        num_nodes = self.chain_lengths[bisect.bisect_left(self.chain_lengths, longest)]
+        store = view.store
+        num_nodes = UNSEEN[bisect.bisect_left(UNSEEN, max(map(len, tokens)))]
         ids = upload([[*row, *[0] * (num_nodes - len(row))] for row in tokens], store.device)
         last, known = [0] * store.num_slots, list(lengths)
         for slot, row in zip(slots, tokens, strict=True):
             last[slot] = len(row) - 1
             known[slot] += len(row)
-        place = partial(self._place, store, slots=slots, max_position=max_position, surplus=max(num_nodes, num_steps))
-        token_ids = self._spread(store, slots, ids)
-        ends = upload(last[: len(token_ids)], store.device, torch.long)
+        starts = self._starts(store, slots, lengths, num_nodes)
+        drafted = self._starts(store, slots, known, num_steps - 1)
         chosen, logits = self._greedy_graph(
-            view, token_ids, ends, place(lengths, num_nodes), place(known, num_steps - 1), num_choices
+            view,
+            self._spread(store, slots, ids),
+            upload([starts, last[: len(starts)], drafted], store.device),
+            _columns(store, max(*starts, *drafted) + max(num_nodes, num_steps)),
+            num_steps,
+            num_choices,
+            max_position,
         )
         return self._gather(slots, chosen), self._gather(slots, logits)
 
@@ -114,47 +132,27 @@ class CompiledForward:
         self,
         view: SlotCacheView,
         token_ids: Int[Tensor, "S N"],
-        ends: Int[Tensor, " S"],
-        read: _Place,
-        drafted: _Place,
+        places: Int[Tensor, "3 S"],
+        columns: Int[Tensor, " L"],
+        num_steps: int,
         num_choices: int,
+        max_position: int,
     ) -> tuple[Int[Tensor, "S K"], Float[Tensor, "S K V"]]:
-        """ends: the last new token of each row."""
-        logits = self._run(view, token_ids, *read)
-        logits = logits[torch.arange(len(ends), device=ends.device), ends][:, None]
-        position_ids, flat_index, biases = drafted
+        """places: of each row the column of its first token, which of its tokens is the last new one, and where drafts begin."""
+        num_slots, num_nodes = token_ids.shape
+        starts, last, drafted = places
+        ends = torch.arange(num_slots, device=last.device) * num_nodes + last
+        logits = self._run(view, token_ids, starts, columns, max_position, ends).transpose(0, 1)
         tokens, seen = [logits[..., :num_choices].argmax(-1)], [logits]
-        for i in range(position_ids.shape[1]):
-            one = slice(i, i + 1)
-            bias = {window: whole[:, :, one] for window, whole in biases.items()}
-            seen.append(self._run(view, tokens[-1], position_ids[:, one], flat_index[:, one], bias))
+        for i in range(num_steps - 1):
+            seen.append(self._run(view, tokens[-1], drafted + i, columns, max_position))
             tokens.append(seen[-1][..., :num_choices].argmax(-1))
         return torch.cat(tokens, dim=1), torch.cat(seen, dim=1)
 
-    def _place(
-        self,
-        store: SlotCache,
-        lengths: Sequence[int],
-        num_nodes: int,
-        *,
-        slots: Sequence[int],
-        max_position: int,
-        surplus: int,
-    ) -> _Place:
-        """Where a chain goes, in the first slot or in every slot. surplus: columns that a pass may need behind the longest."""
+    def _starts(self, store: SlotCache, slots: Sequence[int], lengths: Sequence[int], num_nodes: int) -> list[int]:
+        """The first column of a chain in the first slot, or in every slot; those that do not run may be anywhere."""
         num_slots = 1 if tuple(slots) == (0,) else store.num_slots
-        topology = Topology.chain(num_nodes, store.device)
-        starts = tuple(min(length, store.num_columns - num_nodes) for length in lengths[:num_slots])
-        width = -(-(max(starts) + surplus) // WIDTH_STEP) * WIDTH_STEP
-        plan = AttentionPlan(starts, topology, min(width, store.num_columns), self.adapter.model.dtype, store.device)
-        shape = (num_slots, 1, num_nodes, plan.width)
-        windows = {None, *self.adapter.layer_windows}
-        biases = {w: plan.full_bias(w).expand(shape) for w in windows}
-        for bias in biases.values():
-            torch._dynamo.maybe_mark_dynamic(bias, 3)
-        positions = committed_positions(starts, topology, store.device)
-        first_column = torch.arange(num_slots, device=store.device)[:, None] * store.num_columns
-        return positions.clamp(max=max_position), first_column + positions, biases
+        return [min(length, store.num_columns - num_nodes) for length in lengths[:num_slots]]
 
     def _spread(self, store: SlotCache, slots: Sequence[int], token_ids: Int[Tensor, "B N"]) -> Int[Tensor, "S N"]:
         """Rows of the batch in the rows of their slots, where the graph runs on all of them."""
@@ -167,3 +165,16 @@ class CompiledForward:
         if tuple(slots) == tuple(range(result.shape[0])):
             return result
         return result.index_select(0, upload(slots, result.device))
+
+
+def _columns(store: SlotCache, least: int) -> Int[Tensor, " L"]:
+    """The columns that a pass reads, `least` and a few more."""
+    width = min(-(-least // WIDTH_STEP) * WIDTH_STEP, store.num_columns)
+    return _numbered(width, store.device)
+
+
+@cache
+def _numbered(width: int, device: torch.device) -> Int[Tensor, " L"]:
+    columns = torch.arange(width, device=device)
+    torch._dynamo.maybe_mark_dynamic(columns, 0)
+    return columns

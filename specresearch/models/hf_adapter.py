@@ -100,16 +100,15 @@ class HFAdapter:
         hidden_layers: k >= 0 is the input of layer k (k = number of layers: the output of the last layer, before the
         final norm); FINAL_NORM is what the LM head reads.
         """
-        self._logit_rows = logit_rows
         self._final_hidden = [] if FINAL_NORM in hidden_layers else None
         captured: dict[int, Tensor] = {}
         hooks = [self._capture(k, captured) for k in hidden_layers if k != FINAL_NORM]
         try:
-            logits = self.call(token_ids, position_ids, view, plan)
+            logits = self.call(token_ids, position_ids, view, plan, logit_rows)
         finally:
             for hook in hooks:
                 hook.remove()
-            final, self._final_hidden, self._logit_rows = self._final_hidden, None, None
+            final, self._final_hidden = self._final_hidden, None
         if final is not None:
             captured[FINAL_NORM] = final[0]
         return logits, tuple(captured[k].to(token_ids.device) for k in hidden_layers)
@@ -120,23 +119,28 @@ class HFAdapter:
         position_ids: Int[Tensor, "B N"],
         view: Cache,
         plan: AttentionPlan | GivenBiases,
+        logit_rows: Int[Tensor, " R"] | None = None,
     ) -> Float[Tensor, "..."]:
-        """The model's own forward: logits [B, N, V], or [1, R, V] where `forward` chose rows."""
+        """The model's own forward: logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch."""
+        self._logit_rows = logit_rows
         if self.uses_slot_attention:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.model.dtype, device=token_ids.device)
             extra = {"attention_plan": plan}
         else:
             assert isinstance(plan, AttentionPlan)
             mask, extra = self._library_mask(plan), {}
-        output = self.model(
-            input_ids=token_ids,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=view,
-            use_cache=True,
-            return_dict=True,
-            **extra,
-        )
+        try:
+            output = self.model(
+                input_ids=token_ids,
+                attention_mask=mask,
+                position_ids=position_ids,
+                past_key_values=view,
+                use_cache=True,
+                return_dict=True,
+                **extra,
+            )
+        finally:
+            self._logit_rows = None  # others use the LM head too
         return output.logits.to(token_ids.device)
 
     def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
