@@ -14,6 +14,7 @@ from specresearch.batch import Batch
 from specresearch.controllers.allocation import allocate
 from specresearch.controllers.base import Adaptive, check_chains
 from specresearch.controllers.per_request import PerRequest
+from specresearch.controllers.probes import Probes
 from specresearch.controllers.step_time import StepTime
 from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
@@ -21,9 +22,7 @@ from specresearch.proposal import DraftKind
 
 _START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
 _OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
-_MAX_REPEATS = 4  # of a measurement that came out strange
 _LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
-_PATIENCE = 4  # times `probe_every` between two measurements, at most, while they tell nothing new
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -104,9 +103,8 @@ class Goodput(Adaptive):
         self.reset()
 
     def reset(self) -> None:
-        self._num_steps, self._num_probes, self._next_probe = 0, 0, 0
-        self._interval, self._has_news = self.probe_every, False
-        self._is_drafting = False
+        self._num_steps, self._is_drafting = 0, False
+        self._probes = Probes(self.probe_every)
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
@@ -127,7 +125,7 @@ class Goodput(Adaptive):
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
         lengths = allocate(acceptance, limits, given, seconds, affordable).tolist()
-        self._has_news |= self._is_drafting != any(lengths)
+        self._probes.tell(self._is_drafting != any(lengths))
         self._is_drafting = any(lengths)
         return lengths
 
@@ -151,23 +149,13 @@ class Goodput(Adaptive):
         """One length, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
         if not self._time.is_ready:
             return self._measured[self._num_steps % len(self._measured)]
-        since = self._num_steps - self._next_probe
-        if since < 0:
+        if not self._probes.is_due(self._num_steps, self._time.num_surprises):
             return None
-        if since == 0:
-            self._num_probes += 1
-            self._interval = (
-                self.probe_every if self._has_news else min(2 * self._interval, _PATIENCE * self.probe_every)
-            )
-            self._has_news = False
-        elif not since == self._time.num_surprises <= _MAX_REPEATS:  # not again, unless all since were strange
-            self._next_probe += self._interval
-            return None
-        turn, is_second = divmod(self._num_probes, 2)
+        turn, is_second = divmod(self._probes.number, 2)
         if self._is_drafting:
             return self._measured[1 + turn % (len(self._measured) - 1)] if is_second else 0
         short, *long = self._measured[1:]
-        turn, rest = divmod(self._num_probes, _LONG_EVERY)
+        turn, rest = divmod(self._probes.number, _LONG_EVERY)
         return long[turn % len(long)] if long and rest == 0 else short
 
     def _acceptance(self) -> Float[np.ndarray, " R"]:
@@ -177,7 +165,7 @@ class Goodput(Adaptive):
         return np.array(rates).clip(_LEAST, _MOST)
 
     def observe(self, record: StepRecord) -> None:
-        was_ready, was_measured = self._time.is_ready, self._num_steps == self._next_probe
+        was_ready, was_measured = self._time.is_ready, self._probes.is_first(self._num_steps)
         estimates = self._time.observe(record)
         if was_ready:
             self._trace.add(
@@ -189,9 +177,10 @@ class Goodput(Adaptive):
                 measured_seconds=record.times.total,
             )
             self._settle(record, sum(estimates.values()))
-        self._num_steps += 1
         accepted, judged = np.array([_judged(record, b) for b in range(len(record.request_ids))]).T
-        self._has_news |= self._time.num_surprises > 1 or (was_measured and self._is_news(accepted, judged))
+        self._probes.tell(self._time.num_surprises > 1 or (was_measured and self._is_news(accepted, judged)))
+        self._probes.observe(self._num_steps, self._time.num_surprises)
+        self._num_steps += 1
         for b, request in enumerate(self._requests.met):
             request.acceptance.add(float(accepted[b]), int(judged[b]), _OWN_MEMORY)
         self._run.add(float(accepted.sum()), int(judged.sum()), _RUN_MEMORY)
