@@ -1,7 +1,7 @@
 """What a student is trained on: several sources mixed in an order that is a function of the seed alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specresearch.data import PromptDataset
@@ -174,7 +174,8 @@ class Corpus:
         if self.text:
             sources["text"] = PlainText(self.text_files, target.tokenizer, max_len, part)
         if self.draft and draft is not None:
-            sources["draft"] = DraftGenerated(draft, dataset, folder / "draft", self.generation, max_len, part)
+            own = replace(self.generation, seed=stable_hash(self.seed, self.generation.seed))  # nobody shares its text
+            sources["draft"] = DraftGenerated(draft, dataset, folder / "draft", own, max_len, part)
         if self.target:
             place = self._folder(folder) / "target"
             sources["target"] = TargetGenerated(

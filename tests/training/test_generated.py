@@ -197,6 +197,18 @@ def test_a_student_in_training_is_asked_as_it_decodes(dataset: PromptDataset, tm
     assert draft.model.training
 
 
+def test_the_seed_of_a_corpus_is_that_of_the_students_text(dataset: PromptDataset, tmp_path: Path) -> None:
+    def text(seed: int, folder: str) -> list[Example]:
+        corpus = Corpus(draft=1.0, max_len=40, seed=seed, generation=GENERATION)
+        mix = corpus.mix(model(), dataset, tmp_path / folder, draft=model(seed=1), examples_per_step=1)
+        return [mix[i] for i in range(12)]
+
+    first = text(0, "a")
+    assert text(0, "b") == first
+    again = text(1, "c")
+    assert [example.token_ids[:3] for example in again] != [example.token_ids[:3] for example in first]
+
+
 def test_a_corpus_of_models_and_what_is_held_out(dataset: PromptDataset, tmp_path: Path) -> None:
     corpus = Corpus(target=0.5, draft=0.5, heldout_fraction=0.3, refresh_every=1, max_len=40, generation=GREEDY)
     target = model()
