@@ -1,7 +1,7 @@
 """A folder that holds one run: never overwritten, and continued only by the run that began it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,17 +40,11 @@ class RunFolder:
             self._load()
 
     def _check_config(self) -> None:
-        before = _flatten(yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8")))
-        now = _flatten(self.config)
-        keys = [key for key in sorted(before.keys() | now.keys()) if key.split(".")[0] not in INDIFFERENT]
-        differing = [
-            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
-            for key in keys
-            if before.get(key) != now.get(key)
-        ]
+        differing = differing_settings(read_config(self.path), self.config, INDIFFERENT)
         if differing:
+            told = "; ".join(f"{key} was {before!r} and is now {now!r}" for key, before, now in differing)
             raise ValueError(
-                f"{self.path} was started with other settings: {'; '.join(differing)}; repeat the original command with "
+                f"{self.path} was started with other settings: {told}; repeat the original command with "
                 "resume=true, or choose another hydra.run.dir"
             )
 
@@ -80,6 +74,25 @@ class RunFolder:
     def write_results(self, results: Any) -> None:
         """results: a data class."""
         replace_text(self.path / RESULTS, json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings that a run was started with. Raises FileNotFoundError where there is none."""
+    return yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+
+
+def differing_settings(
+    one: Mapping[str, Any], other: Mapping[str, Any], indifferent: Collection[str] = ()
+) -> list[tuple[str, Any, Any]]:
+    """Dotted keys that two runs differ in, and both values. indifferent: keys that do not count, nor those below them."""
+    first, second = _flatten(one), _flatten(other)
+    keys = [key for key in sorted(first.keys() | second.keys()) if not {key, *_parents(key)} & set(indifferent)]
+    return [(key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
+
+
+def _parents(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:num]) for num in range(1, len(parts))]
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -13,9 +13,15 @@ from rich.table import Table
 from rich.tree import Tree
 from scipy.optimize import nnls
 
+from specresearch.bench import folder
+from specresearch.bench.folder import differing_settings, read_config
 from specresearch.bench.records import METHOD
 from specresearch.bench.results import STEPS
 from specresearch.proposers.shapes import BestTree, best_trees, path_acceptance
+
+SHAPE = ("tree", "paths", "num_draft_tokens", "depth", "top_k")  # of a proposer's drafts
+# what runs may differ in whose times and acceptance go together
+INDIFFERENT = (*folder.INDIFFERENT, "num_prompts", "repeats", "warmup", "record", *(f"proposer.{key}" for key in SHAPE))
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,11 @@ class Choice:
 def measure(*runs: Path) -> Measured:
     """From the steps.parquet of runs with a drafter in one setting; those with other shapes tell a level's time from a node's.
 
-    Raises ValueError when they cannot say what is needed.
+    Raises ValueError when they cannot say what is needed, and for runs that differ in more than the shape of drafts.
     """
     each = [_read(run) for run in runs]
+    for run in runs[1:]:
+        _check_one_setting(runs[0], run)
     steps = pd.concat(each)
     accepted, visits = _by_rank(_drafted(steps))
     times = steps.groupby("num_nodes").verify.agg(["median", "size"])
@@ -90,6 +98,16 @@ def _read(run: Path) -> pd.DataFrame:
     if _drafted(steps).empty:
         raise ValueError(f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static")
     return steps
+
+
+def _check_one_setting(first: Path, other: Path) -> None:
+    differing = differing_settings(read_config(first), read_config(other), INDIFFERENT)
+    if differing:
+        told = "; ".join(f"{key} is {one!r} and {another!r}" for key, one, another in differing)
+        raise ValueError(
+            f"{first} and {other} are of different settings: {told}; times and acceptance of both only go together where they "
+            "differ in the shape of drafts alone"
+        )
 
 
 def _drafted(steps: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from rich.console import Console
 
 from specresearch.bench.tree_choice import Measured, choose, measure, print_choice, save_choice
@@ -13,9 +15,10 @@ from specresearch.proposers.static_tree import StaticTree
 MEASURED = Measured((0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4)
 
 
-def write_steps(folder: Path, rows: list[dict]) -> Path:
+def write_steps(folder: Path, rows: list[dict], **config: Any) -> Path:
     frame = pd.DataFrame(rows)
     frame.to_parquet(folder / "steps.parquet")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
 
 
@@ -60,13 +63,24 @@ def test_runs_of_other_shapes_tell_levels_from_nodes(tmp_path: Path) -> None:
     tree, chain = tmp_path / "tree", tmp_path / "chain"
     for folder in (tree, chain):
         folder.mkdir()
-    write_steps(tree, [baseline(), step([0], [3, 2], propose=0.003)])
+    write_steps(tree, [baseline(), step([0], [3, 2], propose=0.003)], batch_size=1, proposer={"tree": "static"})
     row = {"num_nodes": 3, "num_accepted_tokens": [2], "accepted_ranks": None, "num_children": None}
-    write_steps(chain, [baseline(), step([], [], propose=0.0016) | row])
+    write_steps(chain, [baseline(), step([], [], propose=0.0016) | row], batch_size=1, proposer={"tree": "chain"})
     measured = measure(tree, chain)
     assert (measured.draft_level, measured.draft_node) == pytest.approx((0.6e-3, 0.2e-3))
     assert measured.num_visits == (4, 2, 1)
     assert measured.step_time(2, 10) - measured.step_time(0, 10) == pytest.approx(1.2e-3)
+
+
+def test_runs_of_other_settings_do_not_go_together(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "eight")]
+    for folder, batch_size in zip(folders, (1, 8), strict=True):
+        folder.mkdir()
+        write_steps(folder, [baseline(), step([0], [3, 2])], batch_size=batch_size, num_prompts=batch_size)
+    with pytest.raises(
+        ValueError, match=r"one and .*eight are of different settings: batch_size is 1 and 8; times and"
+    ):
+        measure(*folders)
 
 
 def test_a_chain_knows_rank_0_only(tmp_path: Path) -> None:
