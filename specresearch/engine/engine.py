@@ -78,7 +78,7 @@ class Engine:
             target, scheduling or SchedulerSettings(), max_batch_size, seed, max_nodes, num_probes
         )
         self.prefill = Prefill(target, self.proposer)
-        target.allocate(max_batch_size, self.proposer.max_nodes)
+        target.allocate(max_batch_size, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers)))
         self.proposer.bind(target, target.cache.num_slots)
 
     def generate(

@@ -142,16 +142,18 @@ class CausalLM(Slots):
         """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
         self._use_cache(self.cache.emptied())
 
-    def allocate(self, num_slots: int, num_nodes: int = 1) -> None:
-        """Make room for `num_slots` requests at `max_len` tokens with `num_nodes` nodes each; keeps a cache that is large enough.
+    def allocate(self, num_slots: int, *num_nodes: int) -> None:
+        """Make room for `num_slots` requests at `max_len` tokens with the most of `num_nodes` each, which passes will often have;
+        keeps a cache that is large enough.
 
         Raises MemoryError, before any decoding, when the cache cannot fit.
         """
-        num_columns = self.max_len + num_nodes
+        num_spare = max(num_nodes, default=1)
         if self._compiled is not None:
-            num_columns = self.max_len + max(num_nodes, self._compiled.spare_columns)
-            for length in (1, num_nodes):
+            num_spare = max(num_spare, self._compiled.spare_columns)
+            for length in (1, *num_nodes):
                 self._compiled.add_chain_length(length)
+        num_columns = self.max_len + num_spare
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
         if self.in_use:

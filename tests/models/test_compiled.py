@@ -11,12 +11,14 @@ from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import packed
-from specresearch.proposers import DraftModel
+from specresearch.proposers import Cascade, DraftModel, NGram
 
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
-def outputs(compile: bool, draft_seed: int, num_drafts: int) -> list[tuple[tuple[int, ...], int]]:
+def outputs(
+    compile: bool, draft_seed: int, num_drafts: int, is_cascade: bool = False
+) -> list[tuple[tuple[int, ...], int]]:
     """Tokens of every request, and how many of them were drafts."""
     target = CausalLM(
         copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile, pack_weights=compile
@@ -28,7 +30,8 @@ def outputs(compile: bool, draft_seed: int, num_drafts: int) -> list[tuple[tuple
         pack_weights=compile,
     )
     requests = [Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)]
-    engine = Engine(target, DraftModel(draft, num_drafts), max_batch_size=2)
+    proposer = DraftModel(draft, num_drafts)
+    engine = Engine(target, Cascade([NGram(5, 2, 2), proposer]) if is_cascade else proposer, max_batch_size=2)
     done = sorted(engine.generate(requests), key=lambda o: o.id)
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
 
@@ -49,7 +52,8 @@ def test_needs_the_slot_attention() -> None:
 
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
-    for draft_seed, num_drafts in ((9, 3), (1, 3), (1, 1)):  # a draft that is mostly refused, and the target's twin
-        compiled, plain = (outputs(compile, draft_seed, num_drafts) for compile in (True, False))
+    # a draft that is mostly refused, the target's twin, and one that has to catch up with what others drafted
+    for settings in ((9, 3), (1, 3), (1, 1), (1, 3, True)):
+        compiled, plain = (outputs(compile, *settings) for compile in (True, False))
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")
