@@ -21,3 +21,6 @@ measure draft_model +proposer=draft_model "draft=$(trained forward_kl)" proposer
 measure medusa +proposer=medusa "proposer.head=$(trained medusa)" 'proposer.paths=[[0],[0,0],[0,0,0]]'
 measure eagle +proposer=eagle "proposer.head=$(trained eagle)" proposer.tree=chain proposer.num_draft_tokens=3
 measure eagle3 +proposer=eagle3 "proposer.head=$(trained eagle3)" proposer.tree=chain proposer.num_draft_tokens=3
+# what is fastest on chats: lookup where it finds something, the zoo's distilled draft elsewhere; beside lookup alone, both compiled
+measure ngram_compiled +proposer=ngram target.compile=true
+measure cascade_compiled +proposer=cascade draft=zoo:tiny_draft_distilled proposer.proposers.1.num_draft_tokens=4 target.compile=true
