@@ -17,6 +17,11 @@ distill() { # name, then what makes it
         "hydra.run.dir=$run" "resume=$resume" "${@:2}"
 }
 
+stage() { # of an EAGLE-3 head: name, what it begins with, drafting steps unrolled, optimiser steps, learning rate
+    distill "$1" +proposer=eagle3 "proposer.head=$2" 'proposer.layer_ids=[2,5,8]' "student.num_steps=$3" "train.steps=$4" \
+        "train.learning_rate=$5" train.accumulate=2 train.evaluate_every=1000
+}
+
 [ $# -gt 0 ] || set -- tiny_draft_distilled tiny_medusa tiny_eagle tiny_eagle3
 for drafter in "$@"; do
     case $drafter in
@@ -25,8 +30,10 @@ for drafter in "$@"; do
         train.learning_rate=2e-3 train.steps=700 ;;
     tiny_eagle) distill $drafter +proposer=eagle proposer.head=null student.num_steps=2 student.token_weight=1 \
         train.learning_rate=2e-3 train.steps=1000 ;;
-    tiny_eagle3) distill $drafter +proposer=eagle3 proposer.head=null 'proposer.layer_ids=[2,5,8]' student.num_steps=2 \
-        train.accumulate=2 train.learning_rate=1e-3 train.warmup_steps=100 train.steps=4000 train.evaluate_every=1000 ;;
+    tiny_eagle3) # many small steps; what is drafted third and later learns in the last stage
+        stage eagle3_first null 2 4000 1e-3
+        stage eagle3_second "$WORK/eagle3_first/student" 2 8000 3e-3
+        stage $drafter "$WORK/eagle3_second/student" 5 1200 1e-3 ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
     esac
 done

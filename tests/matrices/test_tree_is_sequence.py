@@ -104,7 +104,7 @@ class Script:
         self.lm.commit(slots, Verdict(padded, accepted, torch.zeros_like(accepted)))
 
     def play(self) -> float:
-        self.lm.allocate(6, num_nodes=8)
+        self.lm.allocate(6, 8)
         self.fill_with_stale_data()
         self.prefill(SLOTS, PROMPT_LENGTHS)
         self.verify_and_commit(SLOTS, (8, 4, 6))
@@ -166,7 +166,7 @@ def test_passes_without_padding(architecture: str, alone: str, monkeypatch: pyte
 def test_levels_fed_one_after_the_other(architecture: str) -> None:
     """A tree that grows: each level a pass of its own, over what earlier passes wrote and nobody committed."""
     script = script_of(architecture)
-    script.lm.allocate(6, num_nodes=8)
+    script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(SLOTS, PROMPT_LENGTHS)
     tree = Topology.chain(1)
@@ -195,7 +195,7 @@ def test_slot_attention_is_used_where_the_library_allows_it() -> None:
 def test_neighbouring_slots_read_as_views(architecture: str, slots: tuple[int, ...], ragged: bool) -> None:
     """The paths without gather: neighbours at the same column, neighbours at different ones, a single slot."""
     script = script_of(architecture)
-    script.lm.allocate(6, num_nodes=8)
+    script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(slots, [5 + 2 * i if ragged else 6 for i in range(len(slots))])
     for topology in (Topology.chain(4), Topology.from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0)]), Topology.chain(1)):
@@ -213,7 +213,7 @@ def test_prefill_chunks_do_not_change_anything(chunk: int) -> None:
 def test_drafts_past_the_last_position_stay_in_range() -> None:
     reference = build("gpt2")
     lm = CausalLM(copy.deepcopy(reference), max_len=64)
-    lm.allocate(1, num_nodes=5)
+    lm.allocate(1, 5)
     script = Script(lm, reference)
     slot = lm.acquire()
     assert slot is not None
@@ -374,7 +374,7 @@ class TestHiddenLayers:
         blocks = [m for m in script.reference.modules() if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)]
         blocks[-1].register_forward_hook(keep)
         lm, layers = script.lm, (2, FINAL_NORM, 0, 1)
-        lm.allocate(6, num_nodes=6)
+        lm.allocate(6, 6)
         script.fill_with_stale_data()
         prompts = [script.tokens(length) for length in PROMPT_LENGTHS]
         prefilled = lm.extend(SLOTS, prompts, hidden_layers=layers)
