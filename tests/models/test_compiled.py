@@ -53,7 +53,7 @@ def test_needs_the_slot_attention() -> None:
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
     # a draft that is mostly refused, the target's twin, and one that has to catch up with what others drafted
-    for settings in ((9, 3), (1, 3), (1, 1), (1, 3, True)):
-        compiled, plain = (outputs(compile, *settings) for compile in (True, False))
+    for draft_seed, num_drafts, is_cascade in ((9, 3, False), (1, 3, False), (1, 1, False), (1, 3, True)):
+        compiled, plain = (outputs(compile, draft_seed, num_drafts, is_cascade) for compile in (True, False))
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")
