@@ -14,14 +14,13 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from specresearch.models import loading
 from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.compiled import CompiledForward
-from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, UnsupportedModelError, length_limit
+from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, length_limit
 from specresearch.models.kv_cache import SlotCache, available_bytes
 from specresearch.models.packed import pack_linear_layers
 from specresearch.models.ragged import Packing, append_passes
+from specresearch.models.self_test import check_tree_is_sequences
 from specresearch.models.slots import Slots
 from specresearch.proposal import Proposal, Topology, Verdict, upload
-
-SELF_TEST_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class CausalLM(Slots):
         self.bytes_per_token = layers.bytes_per_column
         self._use_cache(layers.emptied())
         if self_test:
-            self._self_test()
+            check_tree_is_sequences(self)
 
     @classmethod
     def from_pretrained(
@@ -339,7 +338,8 @@ class CausalLM(Slots):
             self.lengths[slot] = length
 
     @contextmanager
-    def _scratch_cache(self, num_slots: int, num_columns: int) -> Iterator[SlotCache]:
+    def scratch_cache(self, num_slots: int, num_columns: int) -> Iterator[SlotCache]:
+        """For a trial: an empty cache in place of the model's own, which comes back as it was."""
         keep, self.max_len, limit = self.cache, max(self.max_len, num_columns), self.max_len
         self._use_cache(SlotCache(num_slots, num_columns, self.device))
         try:
@@ -350,26 +350,6 @@ class CausalLM(Slots):
 
     def _find_layers(self) -> SlotCache:
         """A small cache with the layers' shapes, found by running one token."""
-        with self._scratch_cache(1, 2) as cache:
+        with self.scratch_cache(1, 2) as cache:
             self.extend((0,), [[0]], want_logits=False)
         return cache
-
-    def _self_test(self) -> None:
-        """Compare a branching tree with sequential passes on this very model; refuses models that get it wrong."""
-        prompt = [(7 * i + 3) % self.vocab_size for i in range(5)]
-        nodes = [(11 * i + 5) % self.vocab_size for i in range(4)]
-        tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1]], device=self.device))
-        worst = 0.0
-        with self._scratch_cache(2, 16):
-            self.extend((1,), [prompt], want_logits=False)
-            together = self._forward((1,), torch.tensor([nodes], device=self.device), tree)[0][0]
-            for node in range(len(nodes)):
-                path = [nodes[i] for i in tree.ancestors[0, node].nonzero()[:, 0].tolist()]
-                self.lengths[0] = 0
-                alone = self.extend((0,), [prompt + path]).logits[0, 0]
-                worst = max(worst, float((together[node] - alone).norm() / alone.norm()))
-        if not worst <= SELF_TEST_TOLERANCE.get(self.dtype, 0.1):
-            raise UnsupportedModelError(
-                f"{self.name}: logits of a draft tree differ from sequential passes by {worst:.2g} of their norm, so speculation "
-                "would change its output; try attention=sdpa or attention=eager, or another model"
-            )
