@@ -80,7 +80,16 @@ def distill(cfg: DictConfig) -> None:
         print(f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}")
         sys.exit(INTERRUPTED)
     except TrainingStoppedError as error:
-        raise ValueError(f"{error}; {resume_command(folder)}") from error
+        raise ValueError(f"{error}; {_way_on(folder, cfg.train.learning_rate)}") from error
+
+
+def _way_on(folder: Path, learning_rate: float) -> str:
+    """What to do when weights are ruined."""
+    checkpoint, remedy = last_checkpoint(folder), f"train.learning_rate={learning_rate / 10:g}"
+    if checkpoint is None:
+        return f"nothing had been saved: start anew with a lower rate, such as {remedy}, or in float32"
+    command = f"{resume_command(folder)} {remedy} force=true"
+    return f"{checkpoint.name} is from before that; go on from it with a lower rate:\n  {command}"
 
 
 def open_folder(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -256,7 +265,7 @@ def is_sweep() -> bool:
 
 def resume_command(folder: Path) -> str:
     key, place = ("hydra.sweep.dir", folder.parent) if is_sweep() else ("hydra.run.dir", folder)
-    kept = [argument for argument in sys.argv[1:] if argument.split("=")[0] not in ("resume", key)]
+    kept = [argument for argument in sys.argv[1:] if argument.split("=")[0] not in ("resume", "force", key)]
     return shlex.join(["python", "-m", "specresearch.distill", *kept, f"{key}={place}", "resume=true"])
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -277,10 +278,30 @@ def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_pa
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:
-    outcome = command("+proposer=eagle", "hydra.run.dir=out", "train.learning_rate=1e200", "train.save_every=1")
+    own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", "train.keep_checkpoints=1"]
+    ruinous = ["train.learning_rate=1e200", "train.warmup_steps=1"]  # the first step is taken at a rate of 0
+    outcome = command(*own, *ruinous)
     assert outcome.code == 2
-    assert "error: the loss is nan at step 2, on the examples 4, 5, 6, 7 of the corpus" in outcome.err
-    assert sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-1"]
+    assert "error: the loss is nan after step 2, on example 4 (row " in outcome.err
+    assert "go on from it with a lower rate" in outcome.err
+    assert outcome.err.rstrip().endswith("resume=true train.learning_rate=1e+199 force=true")
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-1"]
+    outcome = command(*own, "train.learning_rate=0.01", "resume=true", "force=true")
+    assert outcome.code == 0, outcome.err
+    figures = curve(tmp_path / "out")
+    assert list(figures) == [1, 2, 3, 4]
+    assert all(np.isfinite(figures[step]).all() for step in figures)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_weights_that_a_step_has_ruined_are_not_saved(command: Run, tmp_path: Path, steps: int) -> None:
+    """The last step, too: no drafter comes out."""
+    own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", f"train.steps={steps}"]
+    outcome = command(*own, "train.learning_rate=1e200")
+    assert outcome.code == 2
+    assert "the loss is nan after step 1" in outcome.err
+    assert "nothing had been saved: start anew with a lower rate" in outcome.err
+    assert not [*(tmp_path / "out").glob("checkpoint-*"), *(tmp_path / "out").glob("student*")]
 
 
 def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from specresearch.training.objectives import CHUNK_ROWS, Divergence, Objective, 
 class Guess:
     """What one drafting step says of each row. valid: the rows that it says anything of. weight: of its loss.
 
-    readout: logits over the target's vocabulary, or over `target_ids`.
+    readout: logits over the target's vocabulary, or over `target_ids`. samples: whether decoding draws the draft, or takes the
+    likeliest token.
     """
 
     states: Float[Tensor, "R _"]
@@ -27,6 +28,7 @@ class Guess:
     valid: Bool[Tensor, " R"]
     weight: float = 1.0
     target_ids: Int[Tensor, " D"] | None = None
+    samples: bool = True
 
 
 def chunked_losses(
@@ -39,7 +41,9 @@ def chunked_losses(
     chunk_rows: int = CHUNK_ROWS,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "K 4"]]:
     """The weighted sum of the objective over the rows of all K guesses; and of each guess, summed over its rows: the objective,
-    sum min(p, q) over the whole vocabulary, how many likeliest tokens agree with the target's, and how many rows.
+    expected acceptance, how many likeliest tokens agree with the target's, and how many rows.
+
+    Expected acceptance is sum min(p, q) over the whole vocabulary, or p of the likeliest draft where drafts are not sampled.
 
     labels: the text's tokens. parameters: what readouts may train. Of a reduced vocabulary p is renormalised over it for the
     objective. Gradients flow into the guesses' states and `parameters`, once. Memory: about a dozen float32 arrays of
@@ -92,7 +96,9 @@ class _TargetRows:
 
     def accepted(self, guess: Guess, log_q: Float[Tensor, "R D"]) -> Float[Tensor, " R"]:
         log_p = self.log_p if guess.target_ids is None else self.log_p[:, guess.target_ids]
-        return torch.minimum(log_p, log_q).exp().sum(-1)
+        if guess.samples:
+            return torch.minimum(log_p, log_q).exp().sum(-1)
+        return log_p.gather(-1, argmax(log_q)[:, None])[:, 0].exp()
 
     def agreeing(self, guess: Guess, logits: Float[Tensor, "R D"]) -> Bool[Tensor, " R"]:
         likeliest = argmax(logits)

@@ -77,17 +77,20 @@ class Distillation(nn.Module):
 
         rows, ends = loss_mask.nonzero(as_tuple=True)  # sync
         with torch.autocast(token_ids.device.type, torch.bfloat16, enabled=self.autocasts):
-            guesses, names, distance = [], [], final.new_zeros((), dtype=torch.float32)
+            guesses, names, distances = [], [], []
             for step in self.student.steps(token_ids, hidden):
                 at = ends - step.shift - 1  # row t guesses token t + shift + 1
                 valid, columns = at >= step.first_row, at.clamp(min=0)
                 weight = step.weight * self.student.token_weight
-                guesses.append(Guess(_at(step.states, rows, columns), step.readout, valid, weight, step.target_ids))
+                drafted = _at(step.states, rows, columns)
+                guesses.append(Guess(drafted, step.readout, valid, weight, step.target_ids, self.student.samples))
                 names.append(step.name or f"step_{len(names)}")
+                apart = final.new_zeros((), dtype=torch.float32)
                 if step.regression is not None and self.student.feature_weight:
                     predicted, truth = (at_least_float32(_at(side, rows, columns)) for side in step.regression)
-                    apart = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
-                    distance = distance + step.weight * apart.masked_fill(~valid, 0).sum()
+                    between = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
+                    apart = between.masked_fill(~valid, 0).sum()
+                distances.append(apart)
             learning = [parameter for parameter in self.trained if parameter.requires_grad]
             loss, sums = chunked_losses(
                 self.objective,
@@ -98,21 +101,48 @@ class Distillation(nn.Module):
                 learning,
                 self.chunk_rows,
             )
-        for name, row in zip(names, sums, strict=True):
-            self._sums[name] = row + self._sums.get(name, 0)
+        weighted = sum(guess.weight * apart for guess, apart in zip(guesses, distances, strict=True))
+        for name, row, apart in zip(names, sums, distances, strict=True):
+            self._sums[name] = torch.cat([row, apart.detach()[None].to(row)]) + self._sums.get(name, 0)
         count = len(ends) if num_predicted is None else num_predicted
-        return (loss + self.student.feature_weight * distance) / count
+        return (loss + self.student.feature_weight * weighted) / count
 
     def _target_logits(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         """As decoding computes them, on the device of the states."""
         with torch.autocast(states.device.type, enabled=False):
             return self.target.readout(states).to(states.device)
 
-    def take_sums(self) -> dict[str, Float[Tensor, "4"]]:
-        """Of each drafting step by its name, over the rows since the last call: their loss, sum min(p, q) at the objective's
-        temperature, how many likeliest tokens agree with the target's, and how many rows."""
+    def take_sums(self) -> dict[str, Float[Tensor, "5"]]:
+        """Of each drafting step by its name, over the rows since the last call: their loss, expected acceptance at the objective's
+        temperature, how many likeliest tokens agree with the target's, how many rows, and the distance to the features."""
         taken, self._sums = self._sums, {}
         return taken
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """For passes that teach nothing: without gradients and dropout, and without a trace in `take_sums`."""
+        kept, was_training = self._sums, self.module.training
+        self._sums = {}
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._sums = kept
+            self.module.train(was_training)
+
+    def figures(self, sums: Mapping[str, Float[Tensor, "5"]]) -> dict[str, float]:
+        """Means over the rows of what `take_sums` gave, by the name of the step."""
+        values: dict[str, float] = {}
+        for name, row in sums.items():
+            loss, acceptance, agreeing, rows, distance = row.tolist()
+            if rows:
+                values[f"{name}/loss"] = loss / rows
+                values[f"{name}/expected_acceptance"] = acceptance / rows
+                values[f"{name}/greedy_agreement"] = agreeing / rows
+                if self.student.feature_weight:
+                    values[f"{name}/feature_distance"] = distance / rows
+        return values
 
     @contextmanager
     def as_decoded(self) -> Iterator[Student]:

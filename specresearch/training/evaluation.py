@@ -49,6 +49,7 @@ class Evaluation:
         if not texts:
             raise ValueError("no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger dataset")
         self.target, self.num_draft_tokens = target, num_draft_tokens
+        self.examples = texts
         split = [(text.token_ids[: text.num_prompt_tokens], text.token_ids[text.num_prompt_tokens :]) for text in texts]
         self.texts, self.text_temperature = split, text_temperature
         self.prompts = [prompt for prompt, _ in split[:num_prompts]]

@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,24 +11,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence. loss_mask[i] is True where token i is to be predicted from those before it; never for the first."""
+    """One sequence. loss_mask[i] is True where token i is to be predicted from those before it; never for the first.
+
+    row: what it was made of, for people.
+    """
 
     token_ids: list[int]
     loss_mask: list[bool]
+    row: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.loss_mask)
         assert not any(self.loss_mask[:1])
 
     @classmethod
-    def reply(cls, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> "Example":
+    def reply(cls, prompt_ids: Sequence[int], output_ids: Sequence[int], row: str = "") -> "Example":
         """A prompt and what follows it, of which all is to be predicted."""
         mask = [False] * len(prompt_ids) + [True] * len(output_ids)
-        return cls([*prompt_ids, *output_ids], mask)
+        return cls([*prompt_ids, *output_ids], mask, row)
 
     def predicted_whole(self) -> "Example":
         """The same text, of which all but the first token is to be predicted."""
-        return Example(self.token_ids, [False] + [True] * (len(self.token_ids) - 1))
+        return Example(self.token_ids, [False] + [True] * (len(self.token_ids) - 1), self.row)
 
     @property
     def num_predicted(self) -> int:
@@ -45,7 +49,9 @@ class Examples:
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._tokens, self._mask, self._ends = array("i"), bytearray(), array("q", [0])
+        self._rows: list[str] = []
         for example in examples:
+            self._rows.append(example.row)
             self._tokens.extend(example.token_ids)
             self._mask.extend(example.loss_mask)
             self._ends.append(len(self._tokens))
@@ -57,7 +63,7 @@ class Examples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         span = slice(self._ends[index], self._ends[index + 1])
-        return Example(self._tokens[span].tolist(), list(map(bool, self._mask[span])))
+        return Example(self._tokens[span].tolist(), list(map(bool, self._mask[span])), self._rows[index])
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))

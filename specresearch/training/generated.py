@@ -249,6 +249,6 @@ def _save(records: Records, file: Path) -> None:
 
 
 def _load(file: Path) -> list[Example]:
-    table = pyarrow.parquet.read_table(file, columns=["num_prompt_tokens", "token_ids"])
+    table = pyarrow.parquet.read_table(file, columns=["num_prompt_tokens", "token_ids", "row"])
     records = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    return [Example.reply(token_ids[:num], token_ids[num:]) for num, token_ids in records]
+    return [Example.reply(ids[:num], ids[num:], f"row {row}") for num, ids, row in records]

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -151,7 +151,7 @@ def _rendered(
     with progress("reading text", len(rows), "rows") as advance:
         for row in rows:
             examples = examples_of(dataset, tokenizer, row, max_len)
-            yield from examples
+            yield from (replace(example, row=f"row {row.id}") for example in examples)
             advance(1, sum(len(example.token_ids) for example in examples))
 
 
@@ -179,8 +179,10 @@ class PlainText(Listed):
             stream.extend(between if stream else [])
             stream.extend(tokenizer(stretch, add_special_tokens=False, verbose=False)["input_ids"])
         width = max_len - len(opening)
-        windows = ([*opening, *stream[begin : begin + width]] for begin in range(0, len(stream), width))
-        self.examples = Examples(Example.reply(ids[:1], ids[1:]) for ids in windows if len(ids) > 1)
+        windows = ((begin, [*opening, *stream[begin : begin + width]]) for begin in range(0, len(stream), width))
+        self.examples = Examples(
+            Example.reply(ids[:1], ids[1:], f"token {begin} of the text") for begin, ids in windows if len(ids) > 1
+        )
         if not len(self.examples):
             raise ValueError(
                 f"{', '.join(files)}: no text to train on in this part; give more text in corpus.text_files"

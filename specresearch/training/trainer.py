@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
@@ -27,6 +28,7 @@ from specresearch.training.train_settings import TrainSettings
 WEIGHTS, STATE = "student.safetensors", "trainer_state.json"
 IGNORED = -100
 OWN_RATE = "own_rate"  # marks groups of the optimiser
+MOST_ROWS = 16  # that a message names
 Log = Callable[[int, Mapping[str, Any]], None]
 
 
@@ -59,8 +61,8 @@ def _collate(drawn: Sequence[tuple[int, Example]], features: FeatureCache | None
     labels = batch["token_ids"].masked_fill(~batch["loss_mask"], IGNORED)
     num_tokens = sum(len(example.token_ids) for example in examples)
     states = None if features is None else features(examples)
-    places = [place for place, _ in drawn]
-    return {**batch, "labels": labels, "positions": places, "num_tokens": num_tokens, "states": states}
+    rows = [f"example {place} ({example.row or 'unnamed'})" for place, example in drawn]
+    return {**batch, "labels": labels, "rows": rows, "num_tokens": num_tokens, "states": states}
 
 
 class DistillTrainer(Trainer):
@@ -93,7 +95,7 @@ class DistillTrainer(Trainer):
         per_step = settings.batch_size * settings.accumulate * arguments.world_size
         schedule = _Schedule(mix, settings.steps * per_step, distillation)
         check_writers(schedule.is_written_on_the_way, arguments.world_size)
-        self.flow = _Flow(distillation, evaluation, settings, log)
+        self.flow = _Flow(distillation, evaluation, settings, log, self._check_weights)
         super().__init__(
             model=distillation,
             args=arguments,
@@ -105,7 +107,8 @@ class DistillTrainer(Trainer):
         self.distillation, self.settings, self.record = distillation, settings, log
         self.shows_progress = shows_progress
         self.model_accepts_loss_kwargs = True  # the library then counts what is to be predicted
-        self._drawn: list[int] = []  # positions in the mix, of the examples of this optimiser step
+        self._drawn: list[str] = []  # the examples of this optimiser step
+        self._batch: dict[str, Any] = {}  # the last one
 
     def run(self, checkpoint: Path | None = None) -> None:
         """Train to the end, from a checkpoint on if there is one.
@@ -145,28 +148,48 @@ class DistillTrainer(Trainer):
                     optimizer.add_param_group({**group, "params": apart, "lr": rate, OWN_RATE: True})
         return optimizer
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As they were, but for the learning rates, which are those of this run: `force` may have changed them."""
+        schedule = self.lr_scheduler
+        assert self.optimizer is not None
+        rates = [group["initial_lr"] for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not isinstance(schedule, LambdaLR):
+            return
+        schedule.base_lrs = rates
+        for group, rate, share in zip(self.optimizer.param_groups, rates, schedule.lr_lambdas, strict=True):
+            group["initial_lr"], group["lr"] = rate, rate * share(schedule.last_epoch)
+
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        self._drawn += inputs["positions"]
+        self._drawn += inputs["rows"]
+        self._batch = inputs
         self.flow.num_tokens += inputs["num_tokens"]
         loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch, inputs["states"])
         if not torch.isfinite(loss):  # sync
-            self._stop(f"the loss is {loss.item()}", inputs["positions"])
+            self._stop(f"the loss is {loss.item()} at step {self.state.global_step + 1}", inputs["rows"])
         return loss * self.accelerator.num_processes  # their gradients are averaged
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
         if not torch.isfinite(torch.as_tensor(norm)):  # sync
-            self._stop(f"the norm of the gradients is {torch.as_tensor(norm).item()}", self._drawn)
+            step = self.state.global_step + 1
+            self._stop(f"the norm of the gradients is {torch.as_tensor(norm).item()} at step {step}", self._drawn)
         self._drawn = []
         return norm
 
-    def _stop(self, what: str, positions: Sequence[int]) -> None:
-        raise TrainingStoppedError(
-            f"{what} at step {self.state.global_step + 1}, on the examples {', '.join(map(str, positions))} of the corpus; the "
-            "last checkpoint is as it was. Lower train.learning_rate, or train in float32"
-        )
+    def _check_weights(self) -> None:
+        """Before anything is saved or measured: weights that a step has ruined give no loss on the batch that they come from."""
+        batch = self._batch
+        with self.distillation.apart():
+            loss = self.distillation(batch["token_ids"], batch["loss_mask"], None, batch["states"])
+        if not torch.isfinite(loss):  # sync
+            self._stop(f"the loss is {loss.item()} after step {self.state.global_step}", batch["rows"])
+
+    def _stop(self, what: str, rows: Sequence[str]) -> None:
+        told = ", ".join(rows[:MOST_ROWS]) + (f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else "")
+        raise TrainingStoppedError(f"{what}, on {told}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The library's figures, and our own of every drafting step since the last time, over all processes."""
@@ -178,17 +201,21 @@ class DistillTrainer(Trainer):
             device = self.args.device
             num_tokens, seconds = self.flow.take_speed()
             num_tokens = self._over_processes(torch.tensor(num_tokens, device=device))
-            for name, row in sums.items():
-                loss, acceptance, agreeing, rows = self._over_processes(row.to(device)).tolist()
-                if rows:
-                    values[f"{name}/loss"] = loss / rows
-                    values[f"{name}/expected_acceptance"] = acceptance / rows
-                    values[f"{name}/greedy_agreement"] = agreeing / rows
+            values |= self.distillation.figures(
+                {name: self._over_processes(row.to(device)) for name, row in sums.items()}
+            )
+            values |= self._own_rate()
             values["tokens_per_second"] = int(num_tokens) / seconds
             values["peak_memory_gb"] = peak_bytes(device) / 1e9
             if self.is_world_process_zero():
                 self.record(self.state.global_step, values)
         super().log(logs, start_time)
+
+    def _own_rate(self) -> dict[str, float]:
+        """What the schedule gives, like the library's figure, to the parameters with a rate of their own."""
+        assert self.optimizer is not None
+        rates = [group["lr"] for group in self.optimizer.param_groups if OWN_RATE in group]
+        return {"own_learning_rate": rates[0] * self.distillation.student.own_share} if rates else {}
 
     def _over_processes(self, counts: Tensor) -> Tensor:
         total = self.accelerator.reduce(counts, "sum")
@@ -217,9 +244,15 @@ class _Flow(TrainerCallback):
     """
 
     def __init__(
-        self, distillation: Distillation, evaluation: Evaluation | None, settings: TrainSettings, log: Log
+        self,
+        distillation: Distillation,
+        evaluation: Evaluation | None,
+        settings: TrainSettings,
+        log: Log,
+        check_weights: Callable[[], None],
     ) -> None:
         self.distillation, self.evaluation, self.settings, self.log = distillation, evaluation, settings, log
+        self.check_weights = check_weights
         self.advance: Callable[[int, int], None] = _show_nothing
         self.num_tokens = 0  # of this step so far
         self._begin = 0.0
@@ -249,15 +282,27 @@ class _Flow(TrainerCallback):
         self.num_tokens = 0
         step, settings = state.global_step, self.settings
         is_last = step == settings.steps
-        if step % settings.evaluate_every == 0 or is_last:
-            self._evaluate(state)
+        evaluates = step % settings.evaluate_every == 0 or is_last
         control.should_save = step % settings.save_every == 0 or is_last
+        if evaluates or control.should_save:
+            self.check_weights()
+        if evaluates:
+            self._evaluate(state)
         control.should_log = step % settings.log_every == 0 or control.should_save
 
     def _evaluate(self, state: Any) -> None:
         if self.evaluation is not None and state.is_world_process_zero:
             with self.distillation.as_decoded() as student:
-                self.log(state.global_step, self.evaluation(student))
+                self.log(state.global_step, self.evaluation(student) | self._on_heldout(self.evaluation.examples))
+
+    def _on_heldout(self, texts: Sequence[Example]) -> dict[str, float]:
+        size, device = self.settings.batch_size, self.distillation.target.device
+        with self.distillation.apart():
+            for begin in range(0, len(texts), size):
+                batch = collate(texts[begin : begin + size])
+                self.distillation(batch["token_ids"].to(device), batch["loss_mask"].to(device))
+            figures = self.distillation.figures(self.distillation.take_sums())
+        return {f"heldout/{name}": value for name, value in figures.items()}
 
 
 def check_writers(is_written_on_the_way: bool, num_processes: int) -> None:

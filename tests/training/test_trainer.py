@@ -176,8 +176,8 @@ class Breaking(ForwardKL):
 @pytest.mark.parametrize(
     ("breaks", "message"),
     [
-        ("loss", "the loss is nan at step 3, on the examples 8, 9 of the corpus; the last checkpoint is as it was"),
-        ("gradients", "the norm of the gradients is nan at step 3, on the examples 8, 9, 10, 11 of the corpus"),
+        ("loss", r"the loss is nan at step 3, on example 8 \(unnamed\), example 9 \(unnamed\)$"),
+        ("gradients", r"the norm of the gradients is nan at step 3, on example 8 \(.*\), example 11 \(unnamed\)$"),
     ],
 )
 def test_what_is_not_finite_stops_training_before_the_weights_change(tmp_path: Path, breaks: str, message: str) -> None:
