@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -64,10 +63,10 @@ class Evaluation:
         `backbone/...` says how far that has moved from the target, along the texts.
 
         `predicted/...` of the texts; `t<temperature>/...` of decoding: tokens per step as measured and as predicted, the
-        largest deviation between the two in standard deviations, where chance decides at all, and the first output with a bar
-        behind what each step delivered.
+        share of decisions without chance that went the other way, the largest deviation in standard deviations where chance
+        decides, and the first output with a bar behind what each step delivered.
 
-        A deviation that chance does not explain is logged as a warning with its likeliest cause.
+        What neither chance nor rounding explains is logged as a warning with its likeliest cause.
         """
         target = student.verifier or self.target
         with torch.no_grad():
@@ -108,21 +107,12 @@ class Evaluation:
             f"{name}/mean_acceptance_length": parity.measured,
             f"{name}/predicted_mean_acceptance_length": parity.predicted.mean_acceptance_length,
         }
+        values[f"{name}/turned"] = parity.turned
         if temperature > 0 and student.samples:
-            deviation = float(np.abs(parity.z).max(initial=0.0))
-            if np.isfinite(deviation):
-                values[f"{name}/deviation"] = deviation
-            if not parity.holds:
-                cause = likely_cause(student, target, trials, num_drafts, temperature)
-                logger.warning(
-                    "at temperature %g decoding accepts %.3f tokens a step where %.3f were predicted, %.1f standard deviations "
-                    "apart; %s",
-                    temperature,
-                    parity.measured,
-                    parity.predicted.mean_acceptance_length,
-                    deviation,
-                    cause,
-                )
+            values[f"{name}/deviation"] = parity.deviation
+        if not parity.holds:
+            cause = likely_cause(student, target, trials, num_drafts, temperature)
+            logger.warning("at temperature %g %s; %s", temperature, parity, cause)
         if self.target.tokenizer is not None:
             values[f"{name}/sample"] = barred(trials[0], self.target.tokenizer)
         return values
