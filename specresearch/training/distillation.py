@@ -77,7 +77,7 @@ class Distillation(nn.Module):
 
         rows, ends = loss_mask.nonzero(as_tuple=True)  # sync
         with torch.autocast(token_ids.device.type, torch.bfloat16, enabled=self.autocasts):
-            guesses, names, distances = [], [], []
+            guesses, names, distances, total_distance = [], [], [], final.new_zeros((), dtype=torch.float32)
             for step in self.student.steps(token_ids, hidden):
                 at = ends - step.shift - 1  # row t guesses token t + shift + 1
                 valid, columns = at >= step.first_row, at.clamp(min=0)
@@ -90,7 +90,8 @@ class Distillation(nn.Module):
                     predicted, truth = (at_least_float32(_at(side, rows, columns)) for side in step.regression)
                     between = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
                     apart = between.masked_fill(~valid, 0).sum()
-                distances.append(apart)
+                distances.append(apart.detach())
+                total_distance = total_distance + step.weight * apart
             learning = [parameter for parameter in self.trained if parameter.requires_grad]
             loss, sums = chunked_losses(
                 self.objective,
@@ -101,11 +102,10 @@ class Distillation(nn.Module):
                 learning,
                 self.chunk_rows,
             )
-        weighted = sum(guess.weight * apart for guess, apart in zip(guesses, distances, strict=True))
         for name, row, apart in zip(names, sums, distances, strict=True):
-            self._sums[name] = torch.cat([row, apart.detach()[None].to(row)]) + self._sums.get(name, 0)
+            self._sums[name] = torch.cat([row, apart[None].to(row)]) + self._sums.get(name, 0)
         count = len(ends) if num_predicted is None else num_predicted
-        return (loss + self.student.feature_weight * weighted) / count
+        return (loss + self.student.feature_weight * total_distance) / count
 
     def _target_logits(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         """As decoding computes them, on the device of the states."""

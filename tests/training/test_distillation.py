@@ -67,12 +67,13 @@ def batch(rows: int = 4) -> tuple[Tensor, Tensor]:
     return token_ids, mask
 
 
-def one_by_one(student: Student, token_ids: Tensor, mask: Tensor) -> tuple[float, list[tuple[float, float, int]]]:
-    """The loss, and of each step its own, the acceptance and the number of rows, position by position from whole logits."""
+def one_by_one(student: Student, token_ids: Tensor, mask: Tensor) -> tuple[float, list[tuple[float, float, int, float]]]:
+    """The loss, and of each step its own, the acceptance, the number of rows and the distance to the features, position by
+    position from whole logits."""
     outputs = TARGET.forward_whole(token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True)
     p = outputs.logits.softmax(-1)
     total, parts = 0.0, []
-    for step in student.steps(token_ids, outputs.hidden[1:]):
+    for i, step in enumerate(student.steps(token_ids, outputs.hidden[1:])):
         loss = accepted = distance = 0.0
         num_rows = 0
         q = step.readout(step.states.flatten(0, 1)).softmax(-1).unflatten(0, step.states.shape[:2])
@@ -83,14 +84,14 @@ def one_by_one(student: Student, token_ids: Tensor, mask: Tensor) -> tuple[float
                 continue
             wanted, drafted = p[b, t + step.shift, ids], q[b, t]
             num_rows += 1
-            accepted += float(torch.minimum(wanted, drafted).sum())
+            accepted += float(torch.minimum(wanted, drafted).sum() if student.samples else wanted[drafted.argmax()])
             wanted = wanted / wanted.sum()
             loss += float((wanted * (wanted / drafted).log()).sum())
             if step.regression is not None:
                 gap = (step.regression[0][b, t] - step.regression[1][b, t]).abs()
                 distance += float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean())
-        total += step.weight * (student.token_weight * loss + student.feature_weight * distance)
-        parts.append((loss, accepted, num_rows))
+        total += 0.8**i * (student.token_weight * loss + student.feature_weight * distance)
+        parts.append((loss, accepted, num_rows, distance))
     return total / int(mask.sum()), parts
 
 
@@ -106,7 +107,9 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     taken = distillation.take_sums()
     assert list(taken) == [f"step_{i}" for i in range(len(parts))]
     sums = torch.stack(list(taken.values()))
-    torch.testing.assert_close(sums[:, [0, 1, 3]], torch.tensor(parts, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+    exact, distances = torch.tensor(parts, dtype=torch.float64).split([3, 1], dim=1)
+    torch.testing.assert_close(sums[:, [0, 1, 3]], exact, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(sums[:, 4:], distances, rtol=1e-5, atol=1e-6)  # kept in float32
     assert ((sums[:, 2] >= 0) & (sums[:, 2] <= sums[:, 3])).all()
     assert not distillation.take_sums()
 
