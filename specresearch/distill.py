@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
 from specresearch.bench.provenance import describe, describe_process
 from specresearch.config import check_keys, entry_point
+from specresearch.models.head_writing import read_provenance
 from specresearch.proposers import DraftModel, Proposer
 from specresearch.trackers import NoTracker, Tracker
 from specresearch.training.corpus import Corpus, Mix
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
 INTERRUPTED = 130
-CONFIG, METRICS, RESULTS = "config.yaml", "metrics.jsonl", "results.json"
+CONFIG, METRICS, RESULTS, CORPUS = "config.yaml", "metrics.jsonl", "results.json", "corpus_fingerprint.txt"
 MAY_CHANGE = ("resume", "force", "progress", "evaluation", "tracker", "output")
 MAY_CHANGE += tuple(f"train.{name}" for name in ("log_every", "evaluate_every", "save_every", "keep_checkpoints"))
 PROCESS, NUM_PROCESSES = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -160,7 +161,9 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     examples = (mix()[i] for i in range(VOCABULARY_EXAMPLES))
     student: Student = instantiate(cfg.student, _partial_=True, _convert_="all")(proposer, target, examples)
     distillation = Distillation(student, target, objective, precision=settings.precision)
-    forecast = MemoryForecast.of(distillation).check(target.device)
+    forecast = MemoryForecast.of(distillation, settings.batch_size, min(corpus.max_len, target.max_len)).check(
+        target.device
+    )
     texts = corpus.heldout(target, dataset, folder, num_rows=cfg.evaluation.num_texts)
     evaluation = Evaluation(
         target,
@@ -173,10 +176,11 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
         **describe_process(("-m", "specresearch.distill"), target.device),
         "num_processes": NUM_PROCESSES,
         "method": choices["proposer"],
-        "objective": choices["objective"],
-        "corpus": {"name": choices["corpus"], "fingerprint": mix().fingerprint},
-        "student": {key: value for key, value in config["student"].items() if key != "_target_"},
-        "steps": settings.steps,
+        "objective": {"name": choices["objective"], **_told(config["objective"])},
+        "corpus": {"name": choices["corpus"], "fingerprint": mix().fingerprint, **_told(config["corpus"], "folder")},
+        "student": _told(config["student"]),
+        "train": _told(config["train"]),
+        "begun_from": begun_from(config),
         "decodes_with": "the target" if student.verifier is None else BACKBONE,
     }
     features = None
@@ -197,6 +201,7 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     checkpoint = last_checkpoint(folder) if cfg.resume else None
     if PROCESS == 0:
         print(forecast, file=sys.stderr)
+        check_corpus(folder, mix().fingerprint, is_resumed=checkpoint is not None, is_forced=cfg.force)
         history.open(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
     tracker.start(config, folder)
     files = [folder / METRICS]
@@ -212,6 +217,33 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
             print_report(history, place, peak_bytes(target.device), None if student.verifier is None else target.name)
     finally:
         tracker.finish(history.last, files)
+
+
+def _told(section: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
+    """Settings without the names of classes."""
+    inner = {key: _told(value) if isinstance(value, Mapping) else value for key, value in section.items()}
+    return {key: value for key, value in inner.items() if key not in ("_target_", *left_out)}
+
+
+def begun_from(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The drafter whose weights training went on from, and how those were trained if that was here; None: from random ones."""
+    proposer = config["proposer"]
+    name = config.get("draft") if "draft" in proposer else proposer.get("head")
+    if name is None or config["student"].get("from_scratch"):
+        return None
+    return {"checkpoint": str(name), "provenance": read_provenance(str(name))}
+
+
+def check_corpus(folder: Path, fingerprint: str, *, is_resumed: bool, is_forced: bool) -> None:
+    """Note what is trained on. Raises ValueError where a run that goes on began with something else."""
+    file = folder / CORPUS
+    before = file.read_text(encoding="utf-8").strip() if is_resumed and file.exists() else fingerprint
+    if before != fingerprint and not is_forced:
+        raise ValueError(
+            f"the text has changed since {folder} was started (its fingerprint was {before} and is now {fingerprint}), although "
+            "the settings are the same: give it the files it had, or go on with these by force=true"
+        )
+    replace_text(file, fingerprint + "\n")
 
 
 def check_cache(place: str, corpus: Corpus, student: Mapping[str, Any]) -> None:

@@ -141,7 +141,11 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert "memory, in GB: weights" in outcome.err
     folder = tmp_path / "out" / "student"
     provenance = read_provenance(str(folder))
-    assert (provenance["method"], provenance["objective"], provenance["steps"]) == (method, "forward_kl", STEPS)
+    assert (provenance["method"], provenance["objective"]["name"]) == (method, "forward_kl")
+    assert (provenance["train"]["steps"], provenance["train"]["learning_rate"]) == (STEPS, 0.01)
+    assert provenance["corpus"]["generation"]["max_new_tokens"] == 8
+    begun_from = {"checkpoint": str(models / "draft"), "provenance": {}} if method == "draft_model" else None
+    assert provenance["begun_from"] == begun_from
     rows = metrics(tmp_path / "out")
     figures = [row for row in rows if "t0/mean_acceptance_length" in row]
     assert [row["step"] for row in figures] == [0, STEPS]
@@ -154,7 +158,7 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert ("backbone/total_variation" in figures[-1]) == is_joint
     place = Path("out", "student", "backbone") if is_joint else models / "target"
     target = CausalLM.from_pretrained(str(place), dtype="float64", device="cpu")
-    texts = pq.read_table(tmp_path / "corpus" / "heldout" / "shard-00000.parquet").to_pylist()[:4]
+    texts = pq.read_table(tmp_path / "corpus" / "heldout-32" / "shard-00000.parquet").to_pylist()[:4]
     prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
         found = tokens_per_step(target, drafter(method, folder), prompts, temperature)
@@ -275,6 +279,23 @@ def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_pa
     assert list(curve(tmp_path / "out")) == [1, 2]
     assert command(*own, *changed, "force=true").code == 0
     assert list(curve(tmp_path / "out")) == [1, 2, 3]
+
+
+def test_a_run_is_resumed_with_its_own_text_or_by_force(command: Run, tmp_path: Path) -> None:
+    own = ["+proposer=medusa", "hydra.run.dir=out", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    assert command(*own).code == 0
+    (tmp_path / "text.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
+    refused = command(*own, "resume=true")
+    assert refused.code == 2
+    assert "the text has changed since" in refused.err
+    assert command(*own, "resume=true", "force=true").code == 0
+
+
+def test_how_much_is_evaluated_may_change(command: Run) -> None:
+    own = ["+proposer=medusa", "hydra.run.dir=out"]
+    assert command(*own).code == 0
+    outcome = command(*own, "resume=true", "evaluation.num_texts=2")
+    assert outcome.code == 0, outcome.err
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:

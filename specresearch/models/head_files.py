@@ -14,7 +14,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from specresearch.models.loading import ModelNotLoadedError, resolve
+from specresearch.models.loading import ModelNotLoadedError, resolve, saved_as
 
 WHOLE_MODEL = (
     "model.safetensors",
@@ -52,7 +52,8 @@ def read_head(
         if file is not None:
             wanted = prefix if name in WHOLE_MODEL else ""
             return HeadFiles(checkpoint, _read_json(config), _read_tensors(checkpoint, file, revision, wanted))
-    raise ModelNotLoadedError(f"{checkpoint!r} has no weights; looked for {', '.join(weights)}")
+    wanted = f"{checkpoint!r} has no weights for this; looked for {', '.join(weights)}"
+    raise ModelNotLoadedError(wanted + saved_as(_read_json(config)))
 
 
 def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:

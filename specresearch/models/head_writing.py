@@ -19,11 +19,10 @@ from transformers import PreTrainedConfig
 
 from specresearch.models.eagle_format import LAYER_IDS, EagleFormat
 from specresearch.models.eagle_head import EagleHead
-from specresearch.models.loading import ModelNotLoadedError, resolve
+from specresearch.models.loading import OWN, ModelNotLoadedError, resolve
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
 
 EAGLE_NAME = "model.safetensors"
-OWN = "specresearch"
 
 
 def save_medusa_heads(heads: MedusaHeads, folder: str | Path, provenance: Mapping[str, Any]) -> None:

@@ -67,7 +67,10 @@ class HFAdapter:
         self._final_hidden: list[Tensor] | None = None
         head = model.get_output_embeddings()
         if head is None:
-            raise UnsupportedModelError(f"{type(model).__name__} has no LM head (get_output_embeddings() is None)")
+            raise UnsupportedModelError(
+                f"{type(model).__name__} has no LM head (get_output_embeddings() is None), so there is no distribution over "
+                "tokens to verify; load the checkpoint's ...ForCausalLM class"
+            )
         self.vocab_size: int = head.weight.shape[0]
         head.register_forward_pre_hook(self._before_head)
 

@@ -1,5 +1,7 @@
 """Finding and loading weights: the zoo that ships with the package, a local folder, or the hub."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+OWN = "specresearch"  # what a config.json says beyond the published keys
 ZOO = Path(__file__).parent.parent / "zoo"
 DTYPES = {
     "float64": torch.float64,
@@ -96,12 +99,20 @@ def load_model(
     return (loaded if spread else loaded.to(device)), tokenizer
 
 
+def saved_as(config: Mapping[str, Any]) -> str:
+    """A hint at what drafts with a checkpoint, where its config says so."""
+    method = config.get(OWN, {}).get("method")
+    return f"; it was saved as {method}, so draft with it by +proposer={method}" if method else ""
+
+
 def _explain(model: str, path: str, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "safetensors" in reason and "pickle" not in reason:
         return f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, set target.allow_pickle=true"
     if Path(path).exists():
-        return f"the folder {path} does not hold a usable causal LM: {reason}"
+        config = Path(path, "config.json")
+        hint = saved_as(json.loads(config.read_text(encoding="utf-8"))) if config.is_file() else ""
+        return f"the folder {path} does not hold a usable causal LM: {reason}{hint}"
     return (
         f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the spelling and the network, "
         "or use target=tiny, which ships with the package"

@@ -55,7 +55,7 @@ def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
         token = min(differing, key=lambda t: (min(ours.get(t, 1 << 60), theirs.get(t, 1 << 60)), t))
         raise PairMismatchError(
             f"tokenizers differ in {len(differing)} tokens: the draft maps {token!r} to {theirs.get(token, 'nothing')}, the "
-            f"target to {ours.get(token, 'nothing')}; use a draft of the target's own family"
+            f"target to {ours.get(token, 'nothing')}; no setting translates between them: use a draft of the target's own family"
         )
     for name in ("bos_token_id", "eos_token_id"):
         if getattr(target, name) != getattr(draft, name):

@@ -1,4 +1,7 @@
-"""Weights & Biases: configuration, live curves, summary, histograms, and the results folder as an artifact."""
+"""Weights & Biases: configuration, live curves, summary, histograms, and the results folder as an artifact.
+
+What is resumed in its folder goes on as the same run, whose id lies there.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
     from wandb import Run
 
 MODES = ("online", "offline", "disabled")
+RUN_ID = "wandb_run.txt"
 
 
 class WandbTracker:
@@ -48,8 +52,11 @@ class WandbTracker:
         if self.mode == "online":
             _check_login()
         folder.mkdir(parents=True, exist_ok=True)
+        known = folder / RUN_ID
         try:
             self.run: Run = wandb.init(
+                id=known.read_text(encoding="utf-8").strip() if known.exists() else None,
+                resume="allow",
                 project=self.project,
                 entity=self.entity,
                 name=self.name or folder.name,
@@ -64,6 +71,7 @@ class WandbTracker:
             raise ValueError(
                 f"wandb cannot start: {error}; check the network, or use tracker.mode=offline and `wandb sync` later"
             ) from error
+        known.write_text(self.run.id + "\n", encoding="utf-8")
 
     def log_step(self, side: str, record: StepRecord) -> None:
         self._pending[side].append(record)

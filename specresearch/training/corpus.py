@@ -195,7 +195,8 @@ class Corpus:
         proposer: Proposer | None = None,
     ) -> TargetGenerated:
         """What the target says to held-out prompts (to `num_rows` of them), on which a student's acceptance can be predicted."""
-        part, place = Part("heldout", self.heldout_fraction), self._folder(folder) / "heldout"
+        place = self._folder(folder) / ("heldout" if num_rows is None else f"heldout-{num_rows}")
+        part = Part("heldout", self.heldout_fraction)
         max_len = min(self.max_len, target.max_len)
         return TargetGenerated(
             target, dataset, place, self.generation, max_len, part, num_rows=num_rows, proposer=proposer

@@ -1,7 +1,8 @@
 """The loss of a batch: a frozen target and a student over the same sequences, step by step."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +77,7 @@ class Distillation(nn.Module):
         final, hidden = known[FINAL_NORM], [known[k] for k in self.student.hidden_layers]
 
         rows, ends = loss_mask.nonzero(as_tuple=True)  # sync
-        with torch.autocast(token_ids.device.type, torch.bfloat16, enabled=self.autocasts):
+        with self.autocast():
             guesses, names, distances, total_distance = [], [], [], final.new_zeros((), dtype=torch.float32)
             for step in self.student.steps(token_ids, hidden):
                 at = ends - step.shift - 1  # row t guesses token t + shift + 1
@@ -107,14 +108,19 @@ class Distillation(nn.Module):
         count = len(ends) if num_predicted is None else num_predicted
         return (loss + self.student.feature_weight * total_distance) / count
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of the student's passes."""
+        return torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.autocasts)
+
     def _target_logits(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         """As decoding computes them, on the device of the states."""
         with torch.autocast(states.device.type, enabled=False):
             return self.target.readout(states).to(states.device)
 
     def take_sums(self) -> dict[str, Float[Tensor, "5"]]:
-        """Of each drafting step by its name, over the rows since the last call: their loss, expected acceptance at the objective's
-        temperature, how many likeliest tokens agree with the target's, how many rows, and the distance to the features."""
+        """Of each drafting step by its name, over the rows since the last call: their loss, expected acceptance at the
+        objective's temperature, how many likeliest tokens agree with the target's, how many rows, and the distance to the
+        target's features."""
         taken, self._sums = self._sums, {}
         return taken
 

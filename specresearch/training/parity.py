@@ -66,8 +66,8 @@ class Parity:
     def __str__(self) -> str:
         return (
             f"decoding accepts {self.measured:.3f} tokens a step where training predicts "
-            f"{self.predicted.mean_acceptance_length:.3f}; it is {self.deviation:.1f} standard deviations off where chance decides, "
-            f"and {self.turned:.1%} of all else went the other way"
+            f"{self.predicted.mean_acceptance_length:.3f}; it is {self.deviation:.1f} standard deviations off where chance "
+            f"decides, and {self.turned:.1%} of all else went the other way"
         )
 
 

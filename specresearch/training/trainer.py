@@ -148,16 +148,20 @@ class DistillTrainer(Trainer):
                     optimizer.add_param_group({**group, "params": apart, "lr": rate, OWN_RATE: True})
         return optimizer
 
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        assert isinstance(self.optimizer, torch.optim.Optimizer)
+        return self.optimizer.param_groups
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As they were, but for the learning rates, which are those of this run: `force` may have changed them."""
         schedule = self.lr_scheduler
-        assert self.optimizer is not None
-        rates = [group["initial_lr"] for group in self.optimizer.param_groups]
+        rates = [group["initial_lr"] for group in self._groups]
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None or not isinstance(schedule, LambdaLR):
             return
         schedule.base_lrs = rates
-        for group, rate, share in zip(self.optimizer.param_groups, rates, schedule.lr_lambdas, strict=True):
+        for group, rate, share in zip(self._groups, rates, schedule.lr_lambdas, strict=True):
             group["initial_lr"], group["lr"] = rate, rate * share(schedule.last_epoch)
 
     def compute_loss(
@@ -213,8 +217,7 @@ class DistillTrainer(Trainer):
 
     def _own_rate(self) -> dict[str, float]:
         """What the schedule gives, like the library's figure, to the parameters with a rate of their own."""
-        assert self.optimizer is not None
-        rates = [group["lr"] for group in self.optimizer.param_groups if OWN_RATE in group]
+        rates = [group["lr"] for group in self._groups if OWN_RATE in group]
         return {"own_learning_rate": rates[0] * self.distillation.student.own_share} if rates else {}
 
     def _over_processes(self, counts: Tensor) -> Tensor:

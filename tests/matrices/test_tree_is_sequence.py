@@ -319,6 +319,10 @@ class TestRefusals:
         with pytest.raises(UnsupportedModelError, match=reason):
             CausalLM(hf.AutoModelForCausalLM.from_config(config))
 
+    def test_no_lm_head(self) -> None:
+        with pytest.raises(UnsupportedModelError, match=r"LlamaModel has no LM head .* load the checkpoint's"):
+            CausalLM(build("llama").model)
+
     def test_encoder_decoder(self) -> None:
         config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)
         with pytest.raises(UnsupportedModelError, match="encoder-decoder"):

@@ -161,7 +161,11 @@ def test_a_pickle_is_read_as_tensors_or_not_at_all(tmp_path: Path) -> None:
     ("files", "complaint"),
     [
         ({}, "has no config.json"),
-        ({"config.json": "{}"}, "has no weights; looked for medusa_lm_head.safetensors"),
+        ({"config.json": "{}"}, "has no weights for this; looked for medusa_lm_head.safetensors"),
+        (
+            {"config.json": '{"specresearch": {"method": "eagle"}}'},
+            "it was saved as eagle, so draft with it by .proposer=eagle",
+        ),
         ({"config.json": "{"}, "not valid JSON"),
     ],
 )

@@ -103,6 +103,17 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert artifacts[0].type == "results"
 
 
+def test_what_goes_on_in_its_folder_is_one_run(offline: Path) -> None:
+    ids = []
+    for step in (1, 2):
+        tracker = WandbTracker(mode="offline")
+        tracker.start({}, offline)
+        tracker.log(step, {"loss": 1.0})
+        ids.append(tracker.run.id)
+        tracker.finish({}, [])
+    assert ids[0] == ids[1]
+
+
 def test_a_missing_login_says_what_to_do(offline: Path) -> None:
     with pytest.raises(ValueError, match=r"run `wandb login` once, or use tracker.mode=offline"):
         WandbTracker(mode="online").start({}, offline)

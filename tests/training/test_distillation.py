@@ -67,7 +67,9 @@ def batch(rows: int = 4) -> tuple[Tensor, Tensor]:
     return token_ids, mask
 
 
-def one_by_one(student: Student, token_ids: Tensor, mask: Tensor) -> tuple[float, list[tuple[float, float, int, float]]]:
+def one_by_one(
+    student: Student, token_ids: Tensor, mask: Tensor
+) -> tuple[float, list[tuple[float, float, int, float]]]:
     """The loss, and of each step its own, the acceptance, the number of rows and the distance to the features, position by
     position from whole logits."""
     outputs = TARGET.forward_whole(token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_chunks import Watch
 from test_distillation import EXAMPLES, STUDENTS, TARGET, draft, target
 from tiny_models import VOCAB, letters_tokenizer
 from torch import Tensor
@@ -234,16 +235,32 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
 
 def test_memory_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
     distillation = Distillation(draft(TARGET), TARGET, ForwardKL(), chunk_rows=16)
-    forecast = MemoryForecast.of(distillation)
+    forecast = MemoryForecast.of(distillation, batch_size=3, num_tokens=20)
     trained = 8 * sum(weight.numel() for weight in distillation.module.parameters())
     assert (forecast.gradients, forecast.optimizer) == (trained, 2 * trained)
     assert forecast.weights == trained + 8 * TARGET.num_parameters
     assert forecast.loss == 12 * 4 * 16 * VOCAB
     assert "memory, in GB: weights 0.00; to come: gradients 0.00" in forecast.check(TARGET.device)
+    assert "activations 0.00 at the longest; on the whole, 0.00 more than now" in forecast.check(TARGET.device)
     assert peak_bytes(TARGET.device) > 1e8
     monkeypatch.setattr("specresearch.training.memory.available_bytes", lambda device: forecast.to_come - 1)
     with pytest.raises(MemoryError, match="training does not fit"):
         forecast.check(TARGET.device)
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+@pytest.mark.parametrize(("rows", "num_tokens"), [(1, 60), (6, 30)])
+def test_the_peak_is_as_foretold(name: str, rows: int, num_tokens: int) -> None:
+    """Of a forward and backward pass, counting every tensor that is alive."""
+    distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL(), chunk_rows=8)
+    forecast = MemoryForecast.of(distillation, rows, num_tokens)
+    token_ids = torch.randint(VOCAB, (rows, num_tokens))
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    mask[:, 0] = False
+    with Watch() as watch:
+        distillation(token_ids, mask).backward()
+    foretold = forecast.activations + forecast.gradients + 2 * forecast.loss  # chunks are in float64 here
+    assert 0.5 < foretold / (8 * watch.peak) < 1.6
 
 
 @pytest.mark.parametrize(
