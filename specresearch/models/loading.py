@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.quantizers import AutoQuantizationConfig
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 OWN = "specresearch"  # what a config.json says beyond the published keys
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -58,17 +60,20 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    quantization: Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer, on `device` (auto: the GPU if there is one) in `dtype`.
 
     allow_pickle: also accept weights that are not safetensors. device may be a device_map name such as "balanced".
-    Raises ModelNotLoadedError with the reason.
+    quantization: of the weights while they are loaded, in the terms of the transformers library: quant_method (bitsandbytes unless
+    another is named) and its settings. Raises ModelNotLoadedError with the reason.
     """
     path = resolve(model)
     device = default_device() if device == "auto" else device
     spread = device in ("balanced", "sequential", "balanced_low_0")
     if not spread and torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
+    quantized = _quantization(quantization) if quantization else None
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(path, **common)
@@ -79,7 +84,8 @@ def load_model(
             dtype=resolve_dtype(dtype, "cuda" if spread else device),
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
-            **({"device_map": device} if spread else {}),
+            **({"device_map": device} if spread else {"device_map": {"": device}} if quantized else {}),
+            **({"quantization_config": quantized} if quantized else {}),
             **common,
         )
     except torch.OutOfMemoryError as error:
@@ -88,6 +94,11 @@ def load_model(
         ) from error
     except (SafetensorError, RuntimeError) as error:
         raise ModelNotLoadedError(f"the weights of {model!r} are damaged or do not fit its config: {error}") from error
+    except ImportError as error:
+        raise ModelNotLoadedError(
+            f"{model!r} cannot be quantized here: {str(error).strip().splitlines()[0]}; for bitsandbytes: pip install -e "
+            "'.[quantization]'"
+        ) from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
     if report["missing_keys"]:
@@ -96,7 +107,17 @@ def load_model(
             f"the weights of {model!r} lack {len(missing)} tensors that its config asks for, such as {missing[0]!r}; "
             "fetch them again, or correct the config"
         )
-    return (loaded if spread else loaded.to(device)), tokenizer
+    return (loaded if spread or quantized else loaded.to(device)), tokenizer
+
+
+def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
+    try:
+        return AutoQuantizationConfig.from_dict({"quant_method": "bitsandbytes", **settings})
+    except (ValueError, TypeError, AssertionError, KeyError) as error:
+        raise ValueError(
+            f"target.quantization={dict(settings)} is not one that the transformers library knows ({error}); for 4 bits use "
+            "target.quantization={load_in_4bit:true}"
+        ) from error
 
 
 def saved_as(config: Mapping[str, Any]) -> str:

@@ -5,9 +5,10 @@ import pytest
 import torch
 from tiny_models import build, letters_tokenizer
 
-from specresearch import CausalLM
+from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import loading
 from specresearch.models.loading import ModelNotLoadedError, load_model, resolve, resolve_dtype
+from specresearch.proposers import NGram
 
 
 @pytest.fixture
@@ -48,6 +49,30 @@ def test_weights_of_another_kind_need_permission(folder: Path) -> None:
     loaded, _ = load_model(str(folder), device="cpu", allow_pickle=True)
     for name, parameter in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], parameter)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_quantized_weights_verify_drafts_too() -> None:
+    pytest.importorskip("bitsandbytes")
+    plain, quantized = (
+        CausalLM.from_pretrained("zoo:tiny", device="cpu", quantization=settings)
+        for settings in (None, {"load_in_4bit": True})
+    )
+    layer = quantized.model.get_submodule("model.layers.0.mlp.up_proj")
+    assert layer.weight.dtype == torch.uint8
+    assert plain.tokenizer is not None
+    prompt = plain.tokenizer("The cat sat on the mat, and the dog sat on")["input_ids"]
+    request = Request(prompt, SamplingParams(max_new_tokens=24))
+    outputs = [next(iter(Engine(quantized, proposer).generate([request]))) for proposer in (None, NGram(4, n_min=1))]
+    assert outputs[0].token_ids == outputs[1].token_ids
+    assert outputs[1].record.counts.num_accepted_tokens > 0
+
+
+def test_a_quantization_that_is_not_known() -> None:
+    with pytest.raises(
+        ValueError, match=r"target\.quantization=.*'int1'.* is not one that the transformers library knows"
+    ):
+        load_model("zoo:tiny", device="cpu", quantization={"quant_method": "int1"})
 
 
 def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
