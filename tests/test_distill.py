@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,29 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
         assert torch.equal(weight, weights(broken)[name])
     written = "draft/round-00003/shard-00000.parquet"
     assert (whole / written).read_bytes() == (broken / written).read_bytes()
+
+
+def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_path: Path) -> None:
+    own = [
+        "+proposer=eagle",
+        "train.learning_rate=0.01",
+        "train.steps=200",
+        "train.save_every=1",
+        "train.evaluate_every=200",
+    ]
+    assert command(*own, "hydra.run.dir=whole").code == 0
+    settings = [*base, *own, "hydra.run.dir=broken"]
+    process = subprocess.Popen([sys.executable, "-m", "specresearch.distill", *settings], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / "broken" / "checkpoint-2").exists():
+        time.sleep(0.05)
+    assert process.poll() is None, "it ended before it was killed"
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "broken" / "results.json").exists()
+    assert command(*own, "hydra.run.dir=broken", "resume=true").code == 0
+    assert curve(tmp_path / "broken") == curve(tmp_path / "whole")
+    for name, weight in weights(tmp_path / "whole").items():
+        assert torch.equal(weight, weights(tmp_path / "broken")[name])
 
 
 def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_path: Path) -> None:

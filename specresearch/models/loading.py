@@ -65,8 +65,8 @@ def load_model(
     """Model and tokenizer, on `device` (auto: the GPU if there is one) in `dtype`.
 
     allow_pickle: also accept weights that are not safetensors. device may be a device_map name such as "balanced".
-    quantization: of the weights while they are loaded, in the terms of the transformers library: quant_method (bitsandbytes unless
-    another is named) and its settings. Raises ModelNotLoadedError with the reason.
+    quantization: of the weights while they are loaded, in the terms of the transformers library: quant_method (bitsandbytes
+    unless another is named) and its settings. Raises ModelNotLoadedError with the reason.
     """
     path = resolve(model)
     device = default_device() if device == "auto" else device

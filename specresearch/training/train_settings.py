@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
@@ -50,7 +51,16 @@ class TrainSettings:
                 raise ValueError(f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
 
     def arguments(self, folder: Path, device: torch.device, in_stages: bool = False) -> TrainingArguments:
-        """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time."""
+        """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time.
+
+        Raises ValueError where this process is to train elsewhere than the target is, or a part of the student only.
+        """
+        for name in ("FSDP", "DEEPSPEED"):
+            if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
+                raise ValueError(
+                    f"ACCELERATE_USE_{name} is set, and losses take their gradients chunk by chunk in whole weights, not in "
+                    "shards; start with torchrun instead, and make room by target.quantization, target.device=balanced or student.lora"
+                )
         arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=self.steps,

@@ -248,6 +248,13 @@ def test_memory_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
         forecast.check(TARGET.device)
 
 
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
+def test_shards_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    with pytest.raises(ValueError, match=f"ACCELERATE_USE_{name} is set, .* start with torchrun instead"):
+        TrainSettings().arguments(tmp_path, torch.device("cpu"))
+
+
 @pytest.mark.parametrize("name", STUDENTS)
 @pytest.mark.parametrize(("rows", "num_tokens"), [(1, 60), (6, 30)])
 def test_the_peak_is_as_foretold(name: str, rows: int, num_tokens: int) -> None:
