@@ -171,7 +171,9 @@ def _name(side: str, results: LoadResults) -> str:
 
 
 def _between(interval: Any) -> str:
-    return f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    return (
+        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few requests for an interval)"
+    )
 
 
 def _number(value: float | None, digits: int, scale: float = 1.0) -> str:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from load_rows import LIMITS, request, side
 
+from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_summary import summarize_load
-from specresearch.bench.stats import quantile_interval, resampled_percentiles
+from specresearch.bench.stats import LEAST_UNITS, quantile_interval, resampled_percentiles
 
 
 def spread(
@@ -100,12 +101,13 @@ def test_without_a_method_or_a_middle_figures_are_none() -> None:
 
 
 def test_resampled_percentiles_draw_owners_with_all_their_values() -> None:
-    values, owners = np.array([3.0, 1.0, 2.0, 2.5]), np.array([1, 0, 0, 1])
-    drawn = resampled_percentiles(values, owners, 2, (50,))[:, 0]
-    assert set(drawn) == {1.0, 2.0, 2.5}  # owner 0 alone, both, owner 1 alone
-    again = resampled_percentiles(values * 2, owners, 2, (50,))[:, 0]
+    values = np.array([1.0, 2.0, *[9.0] * (2 * LEAST_UNITS - 2)])
+    owners = np.arange(2 * LEAST_UNITS) // 2
+    drawn = resampled_percentiles(values, owners, LEAST_UNITS, (1, 99))
+    assert set(drawn[:, 0]) == {1.0, 9.0}  # with the first owner come both of its values, and the 2 is never the least
+    again = resampled_percentiles(values * 2, owners, LEAST_UNITS, (1, 99))
     assert (again == 2 * drawn).all()
-    assert np.isnan(resampled_percentiles(values, np.zeros(4, dtype=int), 1, (50,))).all()
+    assert np.isnan(resampled_percentiles(values, owners % (LEAST_UNITS - 1), LEAST_UNITS - 1, (50,))).all()
     interval = quantile_interval(resampled_percentiles(np.arange(500.0), np.arange(500), 500, (90,))[:, 0])
     assert interval is not None
     assert interval[0] < 450 < interval[1]
