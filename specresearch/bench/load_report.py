@@ -45,8 +45,11 @@ def _headline(results: LoadResults) -> Text:
     summary = results.summary
     prefix = "" if results.complete else "unfinished run: "
     load = f"on {results.provenance['dataset']['name']}, {load_in_words(summary)}"
-    if summary.get("throughput") is None:
+    if not results.sides:
         return Text(f"{prefix}no pass {load} has come to its end yet: no figures", style="bold")
+    if summary.get("throughput") is None:
+        short = "every pass was too short to have a middle between warm-up and tail; send more requests"
+        return Text(f"{prefix}no figures {load}: {short}", style="bold")
     if summary.get("speedup") is None:
         name = summary["method"] or "plain decoding"
         return Text(f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s", style="bold")
@@ -83,10 +86,15 @@ def _statement(results: LoadResults) -> Text:
 def _warnings(results: LoadResults) -> list[str]:
     told = [results.stopped] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    if late and not results.stopped:
+    late = [name for name in late if f"{name}, repeat" not in (results.stopped or "")]
+    if late:
         told.append(f"{', '.join(late)}: requests came faster than they were answered; throughput is what it can do")
     if results.class_signature:
         told.append(f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower")
+    if results.class_unclear:
+        told.append(
+            f"{', '.join(results.class_unclear)}: not measurable, by so few requests, whether the slowest 1% pay for the median"
+        )
     return told
 
 
