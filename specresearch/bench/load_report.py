@@ -123,6 +123,11 @@ def _setting(results: LoadResults) -> Table:
     if workload.get("num_outputs_cut"):
         table.add_row("cut", f"{workload['num_outputs_cut']} answers are cut to sampling.max_new_tokens")
     table.add_row("repeats", str(summary["num_repeats"]))
+    if summary.get("memory_peak"):
+        start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
+        table.add_row(
+            "memory", f"{start:.2f} GB resident at first, {end:.2f} GB at last, never more than {peak:.2f} GB"
+        )
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")
     return table
