@@ -44,9 +44,7 @@ def main() -> None:
 def load(cfg: DictConfig) -> None:
     """One load run, into Hydra's output folder."""
     check_keys(cfg, "load", *OPTIONAL)
-    settings = LoadSettings(
-        **{name: cfg[name] for name in SETTINGS}, compare=list(cfg.compare), limits=Limits(**cfg.limits)
-    )
+    settings = settings_of(cfg)
     folder = open_folder(cfg, LoadFolder)
     if folder.is_complete:
         print_load(folder.read_results(), folder.path)
@@ -58,6 +56,12 @@ def load(cfg: DictConfig) -> None:
         command = resume_command(sys.argv[1:], folder.path, PROGRAM, is_sweep=is_sweep)
         print(f"interrupted; the passes that are done are kept, and this continues the run:\n  {command}")
         sys.exit(INTERRUPTED)
+
+
+def settings_of(cfg: DictConfig) -> LoadSettings:
+    return LoadSettings(
+        **{name: cfg[name] for name in SETTINGS}, compare=list(cfg.compare), limits=Limits(**cfg.limits)
+    )
 
 
 def build(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) -> LoadRunner:

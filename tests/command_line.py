@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ class Outcome:
 
 Run = Callable[..., Outcome]
 Typed = Callable[[Callable[[], None], Sequence[str]], Outcome]
+BuildLoad = Callable[[Sequence[str]], Any]  # a LoadRunner, which the tests' conftest must not import yet
 
 
 def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:

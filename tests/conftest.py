@@ -5,9 +5,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import hydra
 import pytest
 import torch
-from command_line import Outcome, Typed, call
+from command_line import BuildLoad, Outcome, Typed, call
+from hydra.core.hydra_config import HydraConfig
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -47,6 +49,25 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     show = warnings.showwarning
     yield run
     warnings.showwarning = show
+
+
+@pytest.fixture
+def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
+    """What `python -m specresearch.load` constructs, and refuses, before anything is decoded; with a small target and draft."""
+    from specresearch import load  # once the package's shapes are checked as it is imported
+    from specresearch.bench.load_folder import LoadFolder
+    from specresearch.config import conf_dir
+
+    draft = next(each.removeprefix("target.model=") for each in target_overrides if each.startswith("target.model="))
+
+    def build(overrides: Sequence[str]) -> object:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            given = [*overrides, *target_overrides, f"draft={draft}"]
+            cfg = hydra.compose("load", given, return_hydra_config=True)
+            HydraConfig.instance().set_config(cfg)
+            return load.build(cfg, load.settings_of(cfg), LoadFolder(tmp_path / "run", {}))
+
+    return build
 
 
 @pytest.fixture(autouse=True)

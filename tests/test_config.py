@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,12 +12,14 @@ from typing import Any
 
 import hydra
 import pytest
+from command_line import BuildLoad
 from hydra.utils import get_class, get_method, get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
+from specresearch.bench.stats import LEAST_UNITS
 from specresearch.config import check_keys, conf_dir, one_line
 from specresearch.models import loading
 from specresearch.run import OPTIONAL
@@ -25,6 +28,11 @@ ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "scheduler", "tracker"}
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
+LOAD_EXPERIMENTS = [
+    name for name in EXPERIMENTS if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text()
+]
+METHODS = ("ngram", "draft_model")
+LIKE_MODELS = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name != "experiment")
 
 
@@ -95,7 +103,7 @@ def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictCo
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None:
-    program = "load" if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text() else "run"
+    program = "load" if name in LOAD_EXPERIMENTS else "run"
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = hydra.compose(program, [f"+experiment={name}"], return_hydra_config=True)
         chosen = hydra.compose(program, [f"+experiment={name}", "proposer=draft_model"])
@@ -105,6 +113,53 @@ def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None
         assert OmegaConf.select(cfg, str(key), default="missing") != "missing"
     check_keys(chosen, program, *OPTIONAL)
     assert chosen.proposer._target_ == "specresearch.proposers.DraftModel"
+
+
+@LIKE_MODELS
+@pytest.mark.parametrize("proposer", METHODS)
+@pytest.mark.parametrize("name", LOAD_EXPERIMENTS)
+def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
+    build_load: BuildLoad, name: str, proposer: str
+) -> None:
+    runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
+    settings = runner.settings
+    assert set(runner.engines) == {"plain", "method", *(f"fixed-{length}" for length in settings.compare)}
+    if runner.arrivals.concurrency is None:
+        assert runner.num_requests > settings.max_running + settings.max_waiting
+    if len(runner.classes) > 1:
+        assert runner.num_requests >= 200
+
+
+@LIKE_MODELS
+@pytest.mark.parametrize("proposer", METHODS)
+def test_the_grid_of_the_load_study_is_accepted(
+    build_load: BuildLoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposer: str
+) -> None:
+    """Its script, with a `python` that writes down what it is given."""
+    told, stub = tmp_path / "told", tmp_path / "bin" / "python"
+    stub.parent.mkdir()
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    stub.chmod(0o755)
+    for name, value in {"PATH": f"{stub.parent}:{os.environ['PATH']}", "CNNDM": "", "SHAREGPT": ""}.items():
+        monkeypatch.setenv(name, value)
+    subprocess.run(["bash", str(ROOT / "experiments" / "load" / "run.sh")], check=True)
+    cells = [line.split() for line in told.read_text().splitlines() if "specresearch.load" in line]
+    assert len(cells) == 10
+    for words in cells:
+        kept = [
+            word
+            for word in words[3:]
+            if not word.startswith(("hydra.", "dataset.path=", "+proposer=", "sampling.temp"))
+        ]
+        runner = build_load([*kept, f"+proposer={proposer}"])
+        assert runner.num_requests - 2 * (runner.arrivals.concurrency or 0) >= 32
+
+
+def test_the_largest_batch_of_the_ready_sweep_leaves_enough_groups_for_an_interval() -> None:
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra.compose("run", ["+experiment=batch_size"], return_hydra_config=True)
+    largest = max(int(size) for size in cfg.hydra.sweeper.params.batch_size.split(","))
+    assert cfg.num_prompts // largest >= LEAST_UNITS
 
 
 def test_the_defaults_have_no_proposer(compose: Callable[..., DictConfig]) -> None:

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Outcome, Run, Typed, prompts_of
+from command_line import BuildLoad, Outcome, Run, Typed, prompts_of
 
 from specresearch import load
+from specresearch.acceptance.threshold import WORKLOADS
 from specresearch.bench.load_runner import LoadRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:ResourceWarning")
@@ -35,6 +36,7 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
     assert "greedy outputs equal plain decoding's token for token" in " ".join(outcome.out.split())
     assert [line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line] == []
     names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "GB resident at first" in outcome.out
     assert {"config.yaml", "results.json", "requests.jsonl", "passes.jsonl", "steps.parquet"} <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     named = "speedup speedup_over_best best_fixed throughput throughput_plain tpot_p99_ratio ttft_p50 ttft_p50_plain"
@@ -56,6 +58,42 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     assert set(results["classes"]) == {"calm", "warm"}
     assert results["summary"]["temperature"] is None
     assert results["summary"]["num_outputs_compared"] == 4
+    assert results["class_unclear"] == ["calm", "warm"]
+    assert "calm, warm: not measurable" in outcome.out
+
+
+@pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+def test_a_class_may_have_the_threshold_of_its_kind_of_text(build_load: BuildLoad) -> None:
+    classes = "classes={code:{share:0.2,acceptance:code},prose:{share:0.5,acceptance:prose},rest:{share:0.3}}"
+    method = ["+proposer=draft_model", "controller=fixed", "acceptance=threshold", "sampling.temperature=1.0"]
+    runner = build_load([*method, classes])
+    found = {part.name: part.sampling.draft_threshold for part in runner.classes}
+    assert found == {"code": WORKLOADS["code"], "prose": WORKLOADS["prose"], "rest": None}
+
+
+def test_too_high_a_rate_is_warned_of_at_the_usual_settings(command: Run, tmp_path: Path) -> None:
+    """Of 64 requests and 32 places no more than 32 wait, far fewer than stop a pass."""
+    outcome = command(
+        "arrivals=constant",
+        "arrivals.qps=5000.0",
+        "num_requests=null",
+        "max_running=32",
+        "sampling.max_new_tokens=16",
+        "hydra.run.dir=out",
+    )
+    assert outcome.code == 0, outcome.err
+    assert "plain: requests came faster than they were answered" in " ".join(outcome.out.split())
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["stopped"] is None
+    assert results["summary"]["overloaded"] is True
+
+
+def test_a_replay_too_short_to_be_measured_says_so(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text(json.dumps({"timestamp": 0, "input_length": 8, "output_length": 4}) + "\n")
+    outcome = command("arrivals=replay", "arrivals.path=trace.jsonl", "num_requests=null", "hydra.run.dir=out")
+    assert outcome.code == 0, outcome.err
+    assert "no figures on prompts, replay: every pass was too short" in " ".join(outcome.out.split())
+    assert "yet" not in outcome.out
 
 
 def test_an_experiment_is_a_sweep_with_a_table_and_a_plot(command: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ python experiments/load/table.py outputs/load
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def read_cell(path: Path) -> dict[str, Any]:
     row["best"] = summary["best_fixed"]
     for name in ("speedup", "speedup_over_best", "tpot_p50_ratio", "tpot_p99_ratio"):
         row[name] = summary[name]
-        row[f"{name}_low"], row[f"{name}_high"] = intervals[name] or (None, None)
+        row[f"{name}_low"], row[f"{name}_high"] = intervals.get(name) or (math.nan, math.nan)
     row["worst_tpot_p99_ratio_fixed"] = max(
         side["tpot_p99"] / sides["plain"]["tpot_p99"] for name, side in sides.items() if name.startswith(FIXED)
     )

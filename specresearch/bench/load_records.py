@@ -117,6 +117,7 @@ class PassRow:
 
     wall: seconds. last_arrival: of the last request that was submitted. num_waiting: in the queue when the pass ended.
     stopped: why it ended before every request had been answered, None if it did not. trace: the controller's own.
+    memory: about once a second, and at both ends: seconds since it began, and bytes that the process held.
     """
 
     place: PassPlace
@@ -128,6 +129,7 @@ class PassRow:
     num_waiting: int
     stopped: str | None
     trace: tuple[Mapping[str, float], ...] = ()
+    memory: tuple[tuple[float, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
@@ -135,8 +137,8 @@ class PassRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
-        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name != "place"}
-        own["trace"] = tuple(own["trace"])
+        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name not in ("place", "memory")}
+        own |= {"trace": tuple(own["trace"]), "memory": tuple(map(tuple, row.get("memory", ())))}
         return PassRow(place=PassPlace(row["repeat"], row["side"]), **own)
 
 

@@ -45,8 +45,11 @@ def _headline(results: LoadResults) -> Text:
     summary = results.summary
     prefix = "" if results.complete else "unfinished run: "
     load = f"on {results.provenance['dataset']['name']}, {load_in_words(summary)}"
-    if summary.get("throughput") is None:
+    if not results.sides:
         return Text(f"{prefix}no pass {load} has come to its end yet: no figures", style="bold")
+    if summary.get("throughput") is None:
+        short = "every pass was too short to have a middle between warm-up and tail; send more requests"
+        return Text(f"{prefix}no figures {load}: {short}", style="bold")
     if summary.get("speedup") is None:
         name = summary["method"] or "plain decoding"
         return Text(f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s", style="bold")
@@ -83,10 +86,15 @@ def _statement(results: LoadResults) -> Text:
 def _warnings(results: LoadResults) -> list[str]:
     told = [results.stopped] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    if late and not results.stopped:
+    late = [name for name in late if f"{name}, repeat" not in (results.stopped or "")]
+    if late:
         told.append(f"{', '.join(late)}: requests came faster than they were answered; throughput is what it can do")
     if results.class_signature:
         told.append(f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower")
+    if results.class_unclear:
+        told.append(
+            f"{', '.join(results.class_unclear)}: not measurable, by so few requests, whether the slowest 1% pay for the median"
+        )
     return told
 
 
@@ -115,6 +123,11 @@ def _setting(results: LoadResults) -> Table:
     if workload.get("num_outputs_cut"):
         table.add_row("cut", f"{workload['num_outputs_cut']} answers are cut to sampling.max_new_tokens")
     table.add_row("repeats", str(summary["num_repeats"]))
+    if summary.get("memory_peak"):
+        start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
+        table.add_row(
+            "memory", f"{start:.2f} GB resident at first, {end:.2f} GB at last, never more than {peak:.2f} GB"
+        )
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")
     return table
@@ -171,7 +184,9 @@ def _name(side: str, results: LoadResults) -> str:
 
 
 def _between(interval: Any) -> str:
-    return f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    return (
+        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few requests for an interval)"
+    )
 
 
 def _number(value: float | None, digits: int, scale: float = 1.0) -> str:

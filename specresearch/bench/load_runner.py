@@ -9,6 +9,7 @@ from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.arrivals import Arrivals
 from specresearch.bench.load_folder import LoadFolder, LoadResults
 from specresearch.bench.load_loop import Feed, LoadLoop, Stops
+from specresearch.bench.load_memory import memory_figures, resident_bytes
 from specresearch.bench.load_outputs import compare_outputs, joined
 from specresearch.bench.load_progress import LoadProgress
 from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow, PassPlace, PassRow, StepLog
@@ -156,6 +157,10 @@ class LoadRunner:
             self.recorder.take_seconds()
         with self.folder.write_pass(place) as rows:
             log = StepLog(place, time.perf_counter())
+            memory: list[tuple[float, int]] = []
+
+            def look() -> None:
+                memory.append((round(time.perf_counter() - log.begin, 3), resident_bytes()))
 
             def keep(output: RequestOutput) -> None:
                 planned = workload.requests[int(output.id)]
@@ -164,6 +169,7 @@ class LoadRunner:
 
             def tick(loop: LoadLoop) -> None:
                 on_tick(loop)
+                look()
                 if len(log) >= STEPS_AT_ONCE:
                     rows.add_steps(log.take())
 
@@ -177,15 +183,19 @@ class LoadRunner:
                 tick,
                 self.recorder.take_seconds if self.recorder is not None else lambda: 0.0,
             )
+            look()
             loop.run()
+            look()
             rows.add_steps(log.take())
         if self.recorder is not None:
             self.recorder.end()
         if loop.stopped is not None:
             logger.warning("%s: %s; going on with what it has", place.side, loop.stopped)
-        self.folder.end_pass(self._pass_row(place, loop, engine))
+        self.folder.end_pass(self._pass_row(place, loop, engine, memory))
 
-    def _pass_row(self, place: PassPlace, loop: LoadLoop, engine: Engine) -> PassRow:
+    def _pass_row(
+        self, place: PassPlace, loop: LoadLoop, engine: Engine, memory: Sequence[tuple[float, int]]
+    ) -> PassRow:
         return PassRow(
             place,
             loop.wall,
@@ -196,6 +206,7 @@ class LoadRunner:
             loop.num_waiting,
             loop.stopped,
             tuple(engine.controller.trace()) if isinstance(engine.controller, Adaptive) else (),
+            tuple(memory),
         )
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
@@ -230,7 +241,7 @@ class LoadRunner:
         setting = {"method": self.method, "controller": self.controller_name if self.method else None}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         setting |= {"temperature": workload.temperature, "num_repeats": len({row.place.repeat for row in requests})}
-        setting |= joined(outputs)
+        setting |= joined(outputs) | memory_figures(self.folder.passes)
         return LoadResults.of(
             figures,
             setting,

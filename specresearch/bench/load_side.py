@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from specresearch.bench.acceptance_figures import acceptance_figures
 from specresearch.bench.load_records import LoadRow, PassRow
@@ -30,13 +30,15 @@ PERCENTS = (50, 90, 99)
 COUNTED = ("tokens", "requests", "good", "seconds")  # the columns of a window's blocks
 RATES = {"throughput": "tokens", "request_throughput": "requests", "goodput": "good"}
 ANSWERED = 0.9  # of what came, by a side that keeps up
+NUM_LOOKS = 12  # at the queue, over a window
 
 
 @dataclass(frozen=True)
 class LoadSide:
-    """All passes of one side, by repeat."""
+    """All passes of one side, by repeat. is_open: requests come by themselves."""
 
     name: str
+    is_open: bool
     passes: Mapping[int, PassRow]
     requests: Mapping[int, Sequence[LoadRow]]
     steps: Mapping[int, PassSteps]
@@ -63,7 +65,7 @@ class LoadSide:
             for repeat, row in own.items()
         }
         middles = {repeat: window for repeat, window in windows.items() if window is not None}
-        return LoadSide(name, own, by_repeat, steps, middles, seed)
+        return LoadSide(name, concurrency is None, own, by_repeat, steps, middles, seed)
 
     @cached_property
     def counted(self) -> list[LoadRow]:
@@ -114,12 +116,23 @@ class LoadSide:
         return ratio_of(sum(sums), sum(window.seconds for window in self.windows.values())) if sums else None
 
     def _falls_behind(self, repeat: int, max_running: int) -> bool:
-        row = self.passes[repeat]
-        if row.stopped is not None:
-            return row.stopped.startswith("the queue") or row.num_waiting > max_running
+        """A queue that stands to the end, and not since a moment ago as after a burst."""
+        row, window = self.passes[repeat], self.windows.get(repeat)
+        if row.stopped is not None and (row.stopped.startswith("the queue") or row.num_waiting > max_running):
+            return True
+        if not self.is_open or window is None:
+            return False
         answered = sum(request.finish <= row.last_arrival for request in self.requests[repeat])
-        waiting = sum(request.arrival + request.queue_time > row.last_arrival for request in self.requests[repeat])
-        return waiting > max_running and answered < ANSWERED * row.num_submitted
+        waiting = self._waiting(repeat, np.linspace(window.begin, window.end, NUM_LOOKS + 1))
+        is_standing = waiting[2 * NUM_LOOKS // 3 :].min() > 0
+        is_growing = waiting[NUM_LOOKS // 2 :].mean() > waiting[: NUM_LOOKS // 2].mean()
+        return bool(answered < ANSWERED * row.num_submitted and is_standing and is_growing)
+
+    def _waiting(self, repeat: int, moments: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Requests in the queue at each moment, of those that got through."""
+        stays = [(request.arrival, request.arrival + request.queue_time) for request in self.requests[repeat]]
+        came, left = np.array(stays).reshape(-1, 2).T[:, :, None]  # [requests 1]
+        return ((came <= moments) & (moments < left)).sum(0)
 
 
 def latencies(rows: Sequence[LoadRow], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,12 +1,12 @@
 """From the rows of a load run to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from specresearch.bench.load_records import CONTROLLED, PLAIN
+from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow
 from specresearch.bench.load_side import (
     ANSWERED,
     LATENCIES,
@@ -22,6 +22,7 @@ from specresearch.bench.load_side import (
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_window import NUM_BLOCKS, RULE, Limits
 from specresearch.bench.stats import (
+    LEAST_UNITS,
     LEVEL,
     NUM_RANKED_RESAMPLES,
     NUM_RESAMPLES,
@@ -34,12 +35,12 @@ from specresearch.bench.stats import (
 )
 from specresearch.metrics import DEFINITIONS
 
-SIGNATURE_MARGIN = 0.02
+LEAST_RANKED = 100  # requests that have a 99th percentile
 LOAD_DEFINITIONS = DEFINITIONS | {
     "window": RULE,
     "throughput": "generated tokens per second of the windows of all passes",
     "request_throughput": "requests finished per second of the windows",
-    "goodput": "requests per second that met limits.ttft and limits.tpot",
+    "goodput": "the part of request_throughput that met limits.ttft and limits.tpot",
     "speedup": "throughput of the method / throughput of plain decoding, in passes side by side. Open arrivals that both can "
     "serve make it 1, whatever the method does: look at the latencies then",
     "speedup_over_best": "throughput of the method / throughput of the better of plain decoding and best_fixed",
@@ -49,14 +50,20 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "mean_draft_length": "draft tokens per target forward of a request, those without drafts included",
     "waiting_*, running_mean": "requests, over the time of the windows; waiting_max over whole passes",
     "schedule_share": "seconds of the scheduler / seconds of steps, prefill included",
-    "overloaded": "a pass was stopped with its queue growing, or ended its window with more requests waiting than may run and "
-    f"less than {ANSWERED:.0%} of what had come answered",
-    "class_signature": f"classes whose median tpot is better than plain decoding's by more than {SIGNATURE_MARGIN:.0%} and whose "
-    f"99th percentile is worse by more than {SIGNATURE_MARGIN:.0%}",
-    "intervals": f"percentile bootstrap ({LEVEL:.0%}). Rates and their ratios: over stretches of time, a {NUM_BLOCKS}th of a "
-    "window each, with those of the compared side at the same place; requests overlap in time and share the machine, so that "
-    f"they are no independent units of a rate ({NUM_RESAMPLES} resamples). Latencies and acceptance: over requests, "
-    f"all repeats of one together, paired by request in ratios ({NUM_RANKED_RESAMPLES} and {NUM_RESAMPLES} resamples). ITL: none",
+    "overloaded": "requests came faster than they were answered: a pass was stopped with its queue growing; or, of open "
+    f"arrivals, less than {ANSWERED:.0%} of what had come was answered by the last arrival, somebody waited all through the last "
+    "third of the window, and more did in its second half than in its first",
+    "class_signature": "classes whose median tpot is better than plain decoding's and whose 99th percentile is worse, both with "
+    "their whole interval",
+    "class_unclear": f"classes of which that cannot be said: fewer than {LEAST_RANKED} requests on a side, or an interval that "
+    "holds 1",
+    "memory_start, memory_end, memory_peak": "bytes that this process held resident at the beginning of the first pass, at the "
+    "end of the last one, and the most that was seen; passes.jsonl has them about once a second",
+    "intervals": f"percentile bootstrap ({LEVEL:.0%}), none of fewer than {LEAST_UNITS} units. Rates and their ratios: over "
+    f"stretches of time, a {NUM_BLOCKS}th of a window each or, where a pass has fewer requests to count, as many as these, with "
+    "those of the compared side at the same place; requests overlap in time and share the machine, so that they are no "
+    f"independent units of a rate ({NUM_RESAMPLES} resamples). Latencies and acceptance: over requests, all repeats of one "
+    f"together, paired by request in ratios ({NUM_RANKED_RESAMPLES} and {NUM_RESAMPLES} resamples). ITL: none",
 }
 
 
@@ -70,6 +77,7 @@ class LoadFigures:
     side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
     classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     class_signature: list[str] = field(default_factory=list)
+    class_unclear: list[str] = field(default_factory=list)
     timeline: dict[str, list[dict[str, float | None]]] = field(default_factory=dict)
     controller: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
     stopped: str | None = None
@@ -82,6 +90,7 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
     figures = {name: of_side for name, (of_side, _) in told.items()}
     summary, intervals = _compare(sides, figures, seed)
     classes = _by_class(sides, limits)
+    signature = {name: _has_signature(sides, name, seed) for name in classes}
     stops = [
         f"{name}, repeat {row.place.repeat}: {row.stopped}"
         for name, side in sides.items()
@@ -94,7 +103,8 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
         figures,
         {name: between for name, (_, between) in told.items()},
         classes,
-        [name for name, of_sides in classes.items() if _has_signature(of_sides)],
+        [name for name, is_there in signature.items() if is_there],
+        [name for name, is_there in signature.items() if is_there is None],
         {name: PassSteps.timeline(list(side.steps.values())) for name, side in sides.items()},
         {
             name: [
@@ -133,7 +143,7 @@ def _compare(
     for name, (own, other) in pairs.items():
         summary[name], intervals[name] = _throughput_ratio(own, other, seed)
     for name in RANKED:
-        ratios = _latency_ratios(method, plain, name, seed)
+        ratios = _latency_ratios(method.counted if method else (), plain.counted if plain else (), name, seed)
         for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
             summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
     kept = ("draft_acceptance_rate", "mean_acceptance_length", "acceptance_p10", "tokens_per_target_forward")
@@ -164,15 +174,15 @@ def _ratio_of_rates() -> Statistic:
 
 
 def _latency_ratios(
-    own: LoadSide | None, other: LoadSide | None, name: str, seed: int
+    own: Sequence[LoadRow], other: Sequence[LoadRow], name: str, seed: int
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Of every one of PERCENTS."""
-    if own is None or other is None or not (own.counted and other.counted):
+    if not (own and other):
         return [(None, None)] * len(PERCENTS)
-    owners = owners_of([*own.counted, *other.counted])
-    values = [latency(side.counted, name) for side in (own, other)]
+    owners = owners_of([*own, *other])
+    values = [latency(rows, name) for rows in (own, other)]
     ratios = [ratio_of(*(percentile(v, p) or 0.0 for v in values)) for p in PERCENTS]
-    drawn = [resampled(side.counted, name, owners, seed) for side in (own, other)]
+    drawn = [resampled(rows, name, owners, seed) for rows in (own, other)]
     with np.errstate(divide="ignore", invalid="ignore"):
         between = drawn[0] / drawn[1]
     return [(ratio, quantile_interval(between[:, i])) for i, ratio in enumerate(ratios)]
@@ -195,9 +205,14 @@ def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[s
     return table
 
 
-def _has_signature(of_sides: Mapping[str, Mapping[str, Any]]) -> bool:
-    own, plain = (of_sides.get(name, {}) for name in (CONTROLLED, PLAIN))
-    ratios = [ratio_of(own.get(f"tpot_p{p}") or 0.0, plain.get(f"tpot_p{p}") or 0.0) for p in (50, 99)]
-    if ratios[0] is None or ratios[1] is None:
+def _has_signature(sides: Mapping[str, LoadSide], category: str, seed: int) -> bool | None:
+    """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
+    if CONTROLLED not in sides or PLAIN not in sides:
         return False
-    return 0 < ratios[0] < 1 - SIGNATURE_MARGIN and ratios[1] > 1 + SIGNATURE_MARGIN
+    own, plain = ([row for row in sides[name].counted if row.category == category] for name in (CONTROLLED, PLAIN))
+    median, tail = (_latency_ratios(own, plain, "tpot", seed)[PERCENTS.index(p)][1] for p in (50, 99))
+    if min(len(own), len(plain)) < LEAST_RANKED or median is None or tail is None:
+        return None
+    if median[1] < 1 < tail[0]:
+        return True
+    return False if median[0] >= 1 or tail[1] <= 1 else None

@@ -14,7 +14,7 @@ NUM_BLOCKS = 10
 RULE = (
     f"open arrivals: from {WARMUP_SHARE:.0%} of the time until the last arrival, to the last arrival; requests that arrived "
     "in it count. closed loop of n: from the moment when n requests had finished, to the moment when the last one was sent; "
-    "requests that finished in it count. Tokens count that were delivered in it"
+    "requests that finished in it count. Rates count what happened in it: tokens delivered, requests finished"
 )
 
 
@@ -22,7 +22,8 @@ RULE = (
 class Window:
     """A stretch of one pass, in seconds since it began, and the requests that count.
 
-    blocks: for each of NUM_BLOCKS equal parts: tokens delivered, requests finished, requests that met the limits, seconds.
+    blocks: for each of its equal parts: tokens delivered, requests finished, those of them that met the limits, seconds. There
+    are NUM_BLOCKS, or as many as requests that a pass of this length is to count if these are fewer, on every side alike.
     """
 
     begin: float
@@ -58,9 +59,9 @@ class Window:
             counted = tuple(request for request in requests if begin < request.finish <= end)
         if end <= begin:
             return None
-        edges = np.linspace(begin, end, NUM_BLOCKS + 1)
+        edges = np.linspace(begin, end, _num_blocks(row.num_requests, concurrency) + 1)
         finished = [request.finish for request in requests]
-        met = [request.arrival if concurrency is None else request.finish for request in counted if limits.met(request)]
+        met = [request.finish for request in requests if limits.met(request)]
         columns = [_delivered(requests, steps, edges), *(np.histogram(values, edges)[0] for values in (finished, met))]
         return Window(begin, end, counted, np.stack([*columns, np.diff(edges)], axis=1).astype(float))
 
@@ -79,6 +80,12 @@ class Limits:
 
     def met(self, request: LoadRow) -> bool:
         return request.ttft <= self.ttft and request.tpot <= self.tpot
+
+
+def _num_blocks(num_requests: int, concurrency: int | None) -> int:
+    """Fewer where few requests count, so that their stretches are not taken for as many observations."""
+    warmup_and_tail = WARMUP_SHARE * num_requests if concurrency is None else 2 * concurrency
+    return max(min(NUM_BLOCKS, int(num_requests - warmup_and_tail)), 1)
 
 
 def _delivered(

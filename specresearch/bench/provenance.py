@@ -53,13 +53,15 @@ def _describe_all(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
 
 
 def describe_method(name: str | None, proposer: Proposer | None, rule: AcceptanceSampler) -> dict[str, Any] | None:
-    """What was measured beside plain decoding. The proposer is bound, so that it can say what it has loaded."""
+    """What was measured beside plain decoding. The proposer is bound, so that it can say what it has loaded, and how much it
+    drafts in a step at most where the configuration leaves that to it."""
     if proposer is None:
         return None
     return {
         "name": name,
         "description": proposer.describe(),
         "memory": proposer.memory,
+        "num_draft_tokens": proposer.num_draft_tokens,
         "acceptance": type(rule).__name__.lower(),
         "lossless": rule.lossless,
     }

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 NUM_RESAMPLES = 4000
 NUM_RANKED_RESAMPLES = 1000  # where each has to be counted through
 LEVEL = 0.95
+LEAST_UNITS = 8  # that are resampled: fewer say too little of how much they differ
 
 Statistic = Callable[[Float[np.ndarray, "... k"]], Float[np.ndarray, "..."]]
 
@@ -31,11 +32,11 @@ def bootstrap_interval(
 ) -> tuple[float, float] | None:
     """Percentile bootstrap interval (95%) of `statistic(totals.sum(0))`, units drawn with replacement.
 
-    Columns of a unit stay together, so a ratio of two columns is resampled in pairs. None for fewer than two units, or
-    when no resample defines the statistic.
+    Columns of a unit stay together, so a ratio of two columns is resampled in pairs. None for fewer than LEAST_UNITS units,
+    or when no resample defines the statistic.
     """
     num_units = len(totals)
-    if num_units < 2:
+    if num_units < LEAST_UNITS:
         return None
     rng = np.random.default_rng(seed)
     times_drawn = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=NUM_RESAMPLES)
@@ -61,7 +62,7 @@ def resampled_percentiles(
     seed: int = 0,
 ) -> Float[np.ndarray, "r p"]:
     """Percentiles of resamples in which owners are drawn with replacement, each with all of its values; NaN for fewer than
-    two owners, and of no value.
+    LEAST_UNITS owners, and of no value.
 
     Calls with the same seed and number of owners draw the same owners, so that the ratio of their results is paired.
     """
@@ -70,7 +71,7 @@ def resampled_percentiles(
     ordered, owner = values[order], owners[order]
     shares = np.array(percents) / 100
     found = np.full((NUM_RANKED_RESAMPLES, len(percents)), np.nan)
-    for row in found if num_owners > 1 else ():
+    for row in found if num_owners >= LEAST_UNITS else ():
         times_drawn = np.bincount(rng.integers(num_owners, size=num_owners), minlength=num_owners)
         reached = times_drawn[owner].cumsum()
         if len(reached) and reached[-1]:

@@ -13,6 +13,7 @@ from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.stats import (
+    LEAST_UNITS,
     LEVEL,
     NUM_RESAMPLES,
     Histogram,
@@ -33,7 +34,8 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "decode_tokens_per_second": "generated tokens / (wall time - prefill time)",
     "fraction_*": "share of the wall time of generate(); host is what no named part accounts for",
     "*_ci95": f"percentile bootstrap interval ({LEVEL:.0%}, {NUM_RESAMPLES} resamples); speedups: over groups of batch_size "
-    "prompts, resampled with their own baseline; acceptance: over prompts; repeats of a prompt are added up first",
+    "prompts, resampled with their own baseline; acceptance: over prompts; repeats of a prompt are added up first; null for "
+    f"fewer than {LEAST_UNITS} groups or prompts",
     "memory": "warm: a request finds what the method learnt from those before it, since the start of the repeat; cold: it does "
     "not; null: the method learns nothing that it could keep",
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",

@@ -147,7 +147,8 @@ class Workload:
                 ),
             }
         if len(self.classes) > 1:
-            told["num_by_class"] = dict(Counter(request.category for request in self.requests))
+            by_class = Counter(request.category for request in self.requests)
+            told |= {f"num_requests_{name}": num for name, num in by_class.items()}
         return told
 
 

@@ -4,15 +4,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from test_runner import Gullible
+from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
+from specresearch.bench import load_runner
 from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.bench.load_folder import LoadFolder
+from specresearch.bench.load_memory import resident_bytes
 from specresearch.bench.load_records import PassPlace
 from specresearch.bench.load_runner import LoadRunner
 from specresearch.bench.load_settings import LoadSettings
@@ -22,7 +26,7 @@ from specresearch.bench.workload import RequestClass
 from specresearch.controllers import Fixed, Goodput, Heuristic
 from specresearch.data import PromptDataset
 from specresearch.proposal import Proposal
-from specresearch.proposers import NGram, Suffix
+from specresearch.proposers import DraftModel, NGram, Suffix
 
 Make = Callable[..., LoadRunner]
 SMALL = LoadSettings(max_running=3, num_requests=6, warmup=1)
@@ -205,6 +209,38 @@ def test_a_recording_holds_every_side_and_its_time_is_no_time_of_the_run(
     assert sum(side["wall"] for side in results.sides.values()) < time.perf_counter() - begin - 0.9 * pause * len(steps)
     recording = Recording(runner.folder.path)
     assert {request.id for request in recording.requests("method")} == {str(n) for n in range(6)}
+
+
+def test_memory_is_watched_through_every_pass(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = iter(range(10**9, 10**10))
+    monkeypatch.setattr(load_runner, "resident_bytes", lambda: next(held))
+    settings = LoadSettings(max_running=3, num_requests=6, repeats=2, warmup=1)
+    runner = make(settings=settings, arrivals=Constant(4.0))
+    summary = runner.run().summary
+    rows = [json.loads(line) for line in (runner.folder.path / "passes.jsonl").read_text().splitlines()]
+    for row in rows:
+        seconds = [second for second, _ in row["memory"]]
+        assert len(seconds) > 2
+        assert seconds == sorted(seconds)
+        assert 0 <= seconds[0] < seconds[-1]
+    last = rows[-1]["memory"][-1][1]
+    assert (summary["memory_start"], summary["memory_end"], summary["memory_peak"]) == (10**9, last, last)
+    again = make(settings=settings, arrivals=Constant(4.0), resume=True)
+    assert [row.memory[-1][1] for row in again.folder.passes] == [row["memory"][-1][1] for row in rows]
+
+
+def test_memory_of_this_process_is_of_a_plausible_size() -> None:
+    before = resident_bytes()
+    kept = np.ones(2**26)
+    assert resident_bytes() - before > 0.9 * kept.nbytes
+
+
+def test_the_drafts_that_the_proposer_makes_at_most_are_on_record(make: Make) -> None:
+    """The draft model's own default is nowhere in a configuration."""
+    draft = CausalLM(build("llama", seed=4), letters_tokenizer(), max_len=60)
+    with pytest.warns(UserWarning, match="times the draft"):
+        runner = make(proposer=DraftModel(draft), method="draft_model", controller=Fixed())
+    assert runner.run().provenance["method"]["num_draft_tokens"] == 5
 
 
 def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:

@@ -4,6 +4,7 @@ from load_rows import LIMITS, finished, request
 
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_window import Limits, Window, token_times
+from specresearch.bench.stats import bootstrap_interval
 
 
 def test_open_arrivals_lose_their_first_tenth_and_what_comes_after_the_last_arrival() -> None:
@@ -46,6 +47,28 @@ def test_goodput_counts_requests_within_both_limits() -> None:
     rows = [request(number, float(number)) for number in range(11) if number not in (5, 6)] + [late, slow]
     window = Window.of(finished(rows), rows, None, LIMITS)
     assert window is not None
-    assert window.blocks[:, 2].sum() == 8
+    assert window.blocks[:, 1].sum() == 9  # of eleven, two end behind the window
+    assert window.blocks[:, 2].sum() == 7
     with pytest.raises(ValueError, match=r"limits\.ttft=0\.0 must be above 0"):
         Limits(0.0, 1.0)
+
+
+@pytest.mark.parametrize("concurrency", [None, 2])
+def test_goodput_is_part_of_the_throughput_however_late_requests_end(concurrency: int | None) -> None:
+    """All within the limits, and answered long after the window in which they came."""
+    rows = [request(number, 0.1 * number, gap=0.09, num_tokens=200) for number in range(40)]
+    window = Window.of(finished(rows), rows, concurrency, LIMITS)
+    if concurrency is None:
+        assert window is not None
+        assert len(window.rows) == 36
+        assert window.blocks[:, 1].sum() == 0
+    assert window is None or (window.blocks[:, 2] <= window.blocks[:, 1]).all()
+
+
+def test_few_requests_are_few_observations_of_a_rate() -> None:
+    rows = [request(n, 1.5 * (n // 2)) for n in range(8)]
+    for concurrency, num_blocks in ((None, 7), (2, 4)):
+        window = Window.of(finished(rows), rows, concurrency, LIMITS)
+        assert window is not None
+        assert len(window.blocks) == num_blocks
+        assert bootstrap_interval(window.blocks, lambda t: t[..., 0] / t[..., 3]) is None

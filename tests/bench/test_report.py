@@ -9,7 +9,7 @@ from rich.console import Console
 
 from specresearch import SamplingParams
 from specresearch.acceptance import Threshold, Typical
-from specresearch.bench import Runner, RunSettings, print_report, resume_command
+from specresearch.bench import Runner, RunSettings, print_report, resume_command, stats
 from specresearch.bench.sweep import print_comparison
 from specresearch.proposers import NGram, Proposer, Suffix, TokenRecycling
 
@@ -40,7 +40,8 @@ class Described(NGram):
         )
 
 
-def test_a_lossy_rule_shows_by_how_much(make_runner: Make, tmp_path: Path) -> None:
+def test_a_lossy_rule_shows_by_how_much(make_runner: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "LEAST_UNITS", 2)  # there are four prompts
     sampling = SamplingParams(temperature=1.0, max_new_tokens=12)
     text = printed(
         make_runner(proposer=NGram(6, 2, 1), method="ngram", acceptance=Typical(0.01, 0.9), sampling=sampling)

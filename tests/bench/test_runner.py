@@ -178,7 +178,7 @@ def test_a_lossy_rule_says_how_far_it_moved_the_output(make_runner: Make) -> Non
     assert 0 < summary["output_tv"] < 1
     assert summary["output_kl"] > 0
     assert 0 < summary["refused_rate"] < 1
-    assert summary["output_tv_ci95"][0] <= summary["output_tv"] <= summary["output_tv_ci95"][1]
+    assert summary["output_tv_ci95"] is None  # of four prompts
     reached = [at["num_reached"] * at["output_tv"] for at in results.per_position]
     assert sum(reached) == pytest.approx(summary["output_tv"] * summary["num_generated_tokens"])
     steps = pq.read_table(runner.folder.path / "steps.parquet").to_pylist()
@@ -208,7 +208,7 @@ def test_the_shift_survives_an_interruption(make_runner: Make, tmp_path: Path) -
     broken = make_runner(folder=tmp_path / "broken", proposer=Interrupted(4, 2, 1), **own).run()
     assert not broken.complete
     again = make_runner(folder=tmp_path / "broken", resume=True, proposer=NGram(4, 2, 1), **own).run()
-    for name in ("output_tv", "output_kl", "refused_rate", "output_tv_ci95"):
+    for name in ("output_tv", "output_kl", "refused_rate"):
         assert again.summary[name] == pytest.approx(whole.summary[name])
         assert broken.summary[name] != again.summary[name]
     assert again.per_position == [pytest.approx(at) for at in whole.per_position]

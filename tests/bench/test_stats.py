@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from specresearch.bench.stats import Histogram, bootstrap_interval, percentile
+from specresearch.bench.stats import LEAST_UNITS, Histogram, bootstrap_interval, percentile
 
 
 def ratio(totals: np.ndarray) -> np.ndarray:
@@ -23,7 +23,7 @@ def test_interval_covers_the_true_ratio_about_95_times_in_100() -> None:
 
 def test_pairs_stay_together() -> None:
     """Units of very different size but one ratio: resampling the columns apart would give a wide interval."""
-    sizes = np.array([1.0, 10.0, 100.0, 1000.0])
+    sizes = 10.0 ** np.arange(LEAST_UNITS)
     interval = bootstrap_interval(np.stack([3 * sizes, sizes], 1), ratio)
     assert interval == pytest.approx((3.0, 3.0))
 
@@ -34,9 +34,17 @@ def test_same_seed_same_interval() -> None:
     assert bootstrap_interval(totals, ratio, 7) != bootstrap_interval(totals, ratio, 8)
 
 
-@pytest.mark.parametrize("totals", [np.zeros((0, 2)), np.ones((1, 2)), np.zeros((5, 2))])
+@pytest.mark.parametrize("totals", [np.zeros((0, 2)), np.ones((1, 2)), np.zeros((20, 2))])
 def test_no_interval_without_spread_to_look_at(totals: np.ndarray) -> None:
     assert bootstrap_interval(totals, ratio) is None
+
+
+def test_a_handful_of_units_has_no_interval() -> None:
+    """Resampled, two that happen to be alike would make one of no width."""
+    totals = np.random.default_rng(0).random((LEAST_UNITS, 2)) + 1
+    assert bootstrap_interval(totals[:2], ratio) is None
+    assert bootstrap_interval(totals[:-1], ratio) is None
+    assert bootstrap_interval(totals, ratio) is not None
 
 
 def test_histogram_counts_every_value_once_and_closes_the_last_bin() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
+from specresearch.bench.stats import LEAST_UNITS
 from specresearch.bench.summary import summarize
 from specresearch.metrics import Counts
 from specresearch.shift_records import ShiftSums
@@ -56,7 +57,7 @@ def both_sides(num_groups: int, repeats: int = 1, tokens: int = 10) -> tuple[lis
 
 
 def test_times_of_equal_token_counts() -> None:
-    summary = summarize(*both_sides(3), SAMPLED).summary
+    summary = summarize(*both_sides(LEAST_UNITS), SAMPLED).summary
     assert summary["speedup"] == pytest.approx(5 / 3)
     assert summary["speedup_ci95"] == pytest.approx((5 / 3, 5 / 3))
     assert summary["speedup_basis"] == "wall time, equal token counts"
@@ -103,7 +104,7 @@ def test_a_lossless_rule_has_no_shift() -> None:
 
 def test_shift_of_a_lossy_rule() -> None:
     """Of every request: 10 tokens, 5 accepted drafts; 4 drafts reached depth 1, 3 of them depth 2."""
-    requests, groups = both_sides(3)
+    requests, groups = both_sides(LEAST_UNITS)
     sums = ShiftSums([1.2, 0.3], [0.8, 0.6], [0, 0], [0.9, 1.1])
     moved = [
         row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums)) for row in requests
@@ -146,10 +147,11 @@ def test_fractions_of_a_side_add_up_to_one() -> None:
 
 
 def test_repeats_are_added_up_before_resampling() -> None:
-    """Three repeats of one prompt are one observation, so there is nothing to resample."""
-    summary = summarize(*both_sides(1, repeats=3), SAMPLED).summary
+    """Three repeats of a prompt are one observation, so that these are too few to be resampled."""
+    num = LEAST_UNITS - 1
+    summary = summarize(*both_sides(num, repeats=3), SAMPLED).summary
     assert summary["speedup_ci95"] is None
-    assert (summary["num_prompts"], summary["num_requests"], summary["num_repeats"]) == (1, 3, 3)
+    assert (summary["num_prompts"], summary["num_requests"], summary["num_repeats"]) == (num, 3 * num, 3)
 
 
 def test_plain_decoding_has_no_method_figures() -> None:

@@ -31,7 +31,7 @@ def target() -> CausalLM:
 @pytest.fixture
 def dataset(tmp_path: Path) -> PromptDataset:
     file = tmp_path / "prompts.jsonl"
-    turns = ("abcabcab", "fedfedfed", "aabbccdd", "ffffff")
+    turns = ("abcabcab", "fedfedfed", "aabbccdd", "ffffff") * 3
     rows = [{"id": f"p{i}", "turns": [turn], "category": ""} for i, turn in enumerate(turns)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return PromptDataset("letters", "mtbench", "raw", path=str(file))
@@ -54,7 +54,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
     def run(arrivals: Arrivals) -> Path:
         folder = tmp_path / "load"
         sampling = SamplingParams(max_new_tokens=8)
-        settings = LoadSettings(num_requests=8, max_running=2, compare=(2,), warmup=0)
+        settings = LoadSettings(num_requests=12, max_running=2, compare=(2,), warmup=0)
         LoadRunner(
             target,
             [RequestClass(dataset, sampling)],
