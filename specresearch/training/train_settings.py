@@ -58,8 +58,8 @@ class TrainSettings:
         for name in ("FSDP", "DEEPSPEED"):
             if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
                 raise ValueError(
-                    f"ACCELERATE_USE_{name} is set, and losses take their gradients chunk by chunk in whole weights, not in "
-                    "shards; start with torchrun instead, and make room by target.quantization, target.device=balanced or student.lora"
+                    f"ACCELERATE_USE_{name} is set, and losses take their gradients in whole weights, not in shards: start with "
+                    "torchrun, and make room by target.quantization, target.device=balanced or student.lora"
                 )
         arguments = TrainingArguments(
             output_dir=str(folder),
