@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.quantizers import AutoQuantizationConfig
+from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 OWN = "specresearch"  # what a config.json says beyond the published keys
