@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from specresearch.bench.load_summary import SIGNATURE_MARGIN
 from specresearch.bench.stats import Histogram
 from specresearch.reporting.estimates import Estimate
 
@@ -149,11 +150,35 @@ class Side:
 
 
 @dataclass(frozen=True)
+class ClassChange:
+    """The requests of one class of a mixed workload. plain, own: figures by name, of the two sides."""
+
+    name: str
+    plain: Mapping[str, float]
+    own: Mapping[str, float]
+
+    def ratio(self, figure: str) -> float | None:
+        """Of a latency, over plain decoding's."""
+        own, plain = self.own.get(figure), self.plain.get(figure)
+        return own / plain if own is not None and plain else None
+
+    @property
+    def has_signature(self) -> bool:
+        """The median improved while the 99th percentile got worse, as load runs define it."""
+        median, slowest = self.ratio("tpot_p50"), self.ratio("tpot_p99")
+        if median is None or slowest is None:
+            return False
+        return median < 1 - SIGNATURE_MARGIN and slowest > 1 + SIGNATURE_MARGIN
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """gain: how many times as fast as plain decoding. basis: what that compares, `throughput` or `latency`.
+    """gain: how many times as fast as plain decoding; None only where nothing could be compared of a load that was too much.
+    basis: what that compares, `throughput` or `latency`.
 
     ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
     about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
+    classes: of a mixed workload; empty where all requests are alike.
     """
 
     folder: Path
@@ -176,6 +201,17 @@ class Comparison:
     missing: tuple[str, ...] = ()
     is_behind: bool = False
     is_plain_behind: bool = False
+    classes: tuple[ClassChange, ...] = ()
+
+    @property
+    def is_overloaded(self) -> bool:
+        """A side could not answer what came, so that latencies say how long it was measured, and not how fast it is."""
+        return self.is_behind or self.is_plain_behind
+
+    @property
+    def neither_keeps_up(self) -> bool:
+        """The latencies of both sides are those of the requests that got through."""
+        return self.is_behind and self.is_plain_behind
 
 
 @dataclass(frozen=True)
@@ -183,7 +219,7 @@ class Trace:
     """What happened over time under one controller. sides: label -> rows of the timeline; the first is the controller's own.
 
     own_best: its throughput over that of the better of plain decoding and the best fixed length, which is `best`, known only
-    afterwards.
+    afterwards, and "" where no fixed length was measured. thoughts: what the controller wrote down, by pass and step.
     """
 
     folder: Path
@@ -194,16 +230,4 @@ class Trace:
     throughputs: Mapping[str, Estimate]
     best: str
     own_best: Estimate | None
-
-
-@dataclass(frozen=True)
-class Classes:
-    """A mixed workload by class. table: class -> side -> figures. signature: classes whose median improved while their 99th
-    percentile got worse."""
-
-    folder: Path
-    workload: Workload
-    load: Load
-    policy: Policy
-    table: Mapping[str, Mapping[str, Mapping[str, float]]]
-    signature: tuple[str, ...]
+    thoughts: tuple[Mapping[str, float], ...] = ()

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from specresearch.reporting.comparisons import BATCH
+from specresearch.bench.load_summary import SIGNATURE_MARGIN
+from specresearch.reporting.comparisons import BATCH, ClassChange
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import (
@@ -41,6 +42,7 @@ def facts(decision: Decision, limits: Limits) -> list[Fact]:
         _limits(decision, limits),
         Fact.of("Keeping up", _behind(decision)),
         _slowest(decision),
+        _classes(decision),
         _acceptance(decision),
         Fact.of("Output", _output(decision)),
         _next(decision),
@@ -60,7 +62,11 @@ def _crossover(decision: Decision) -> str:
     if len(points) == 1:
         return f"not known: measured at {points[0].load.label} only"
     if decision.answer is Answer.ON:
-        return f"not up to {points[-1].load.label}, the highest load measured"
+        told = max(p.load for p in points if p.outcome is Outcome.FASTER)
+        above = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load > told]
+        if above:
+            return f"not up to {told.label}; above that it cannot be told ({'; '.join(above)})"
+        return f"not up to {told.label}, the highest load measured"
     if decision.answer is Answer.OFF:
         return f"below {points[0].load.label}, the lowest load measured, if anywhere"
     return "no single load: see the table"
@@ -84,7 +90,7 @@ def _length(decision: Decision) -> Fact:
         lines.append(f"Of the fixed lengths {measured}, best in hindsight: {listed(found)}.{_ties(decision)}")
     elif own.is_fixed and own.length is not None:
         lines.append(f"{own.length}, the only one measured. To compare others, add")
-        command = "-m proposer.num_draft_tokens=2,4,8"
+        command = "-m proposer.num_draft_tokens=2,4,8" if decision.axis == BATCH else '"compare=[2,4,8]"'
     return Fact("Draft length", tuple(lines), command)
 
 
@@ -126,16 +132,20 @@ def _kept(decision: Decision, name: str) -> str:
         "hopeless": "broken, by plain decoding too,",
         "kept": "kept, though plain decoding breaks it,",
     }
-    told, mentioned = [], set()
+    lost = [p.load for p in decision.points if p.comparison.neither_keeps_up]
+    told, mentioned = [], set(lost)
     for which, what in words.items():
         points = [p for p in decision.points if name in getattr(p, which)]
         mentioned |= {p.load for p in points}
         figures = [f"{p.load.amount_label} ({seconds_inline(p.comparison.own[name])})" for p in points]
         told += [f"{what} at {listed(figures)}"] if points else []
-    unknown = [p.load.amount_label for p in decision.points if p.comparison.own[name] is None]
+    unknown = [
+        p.load.amount_label for p in decision.points if p.comparison.own[name] is None and p.load not in mentioned
+    ]
     rest = [p.load for p in decision.points if p.load not in mentioned and p.comparison.own[name] is not None]
     told += [f"kept at {loads_listed(rest)}"] if rest else []
     told += [f"not measured at {listed(unknown)}"] if unknown else []
+    told += [f"not compared at {loads_listed(lost)}, where neither side keeps up"] if lost else []
     return "; ".join(told)
 
 
@@ -150,7 +160,8 @@ def _behind(decision: Decision) -> str:
         if loads
     ]
     return (
-        f"{'; '.join(words)} {decision.points[0].load.unit}: the queue grew, and waiting dominates the latencies there"
+        f"{'; '.join(words)} {decision.points[0].load.unit}: the queue grew. What each side can do, its throughput, is compared "
+        "there, and not how long requests waited."
     )
 
 
@@ -159,7 +170,7 @@ def _slowest(decision: Decision) -> Fact:
     told = []
     for point in decision.points:
         plain, own = point.comparison.plain["tpot_p99"], point.comparison.own["tpot_p99"]
-        if plain is not None and own is not None:
+        if not point.comparison.neither_keeps_up and plain is not None and own is not None:
             figures = f"{seconds_with_interval(plain)} became {seconds_with_interval(own)}: {_change(plain, own)}."
             told.append(f"At {point.load.label}, {figures}")
     if not told:
@@ -171,6 +182,35 @@ def _slowest(decision: Decision) -> Fact:
         *(told if len(told) <= 2 else (told[0], told[-1])),
     )
     return Fact("Slowest requests", lines)
+
+
+def _classes(decision: Decision) -> Fact:
+    """Which classes of a mixed workload get faster and which slower, at the lowest and the highest load where they are known."""
+    known = [point for point in decision.points if point.comparison.classes]
+    lines = []
+    for point in known if len(known) <= 2 else (known[0], known[-1]):
+        told = [words for words in map(_of_class, point.comparison.classes) if words]
+        lines += [f"At {point.load.label}: {'; '.join(told)}."] if told else []
+    if not lines:
+        return Fact("Who pays", ())
+    return Fact("Who pays", ("Time per token of each class over plain decoding's, median and 99th percentile.", *lines))
+
+
+def _of_class(change: ClassChange) -> str:
+    """`creative slower (1.10, 1.30)`; "" where a side lacks its figures."""
+    median, slowest = change.ratio("tpot_p50"), change.ratio("tpot_p99")
+    if median is None or slowest is None:
+        return ""
+    better, worse = min(median, slowest) < 1 - SIGNATURE_MARGIN, max(median, slowest) > 1 + SIGNATURE_MARGIN
+    if change.has_signature:
+        says = "faster at the median and slower among its slowest requests"
+    elif better and worse:
+        says = "slower at the median and faster among its slowest requests"
+    else:
+        says = "faster" if better else "slower" if worse else "no clear change"
+    few = change.own.get("num_requests", FEW)
+    note = f", of {few:.0f} requests" if few < FEW else ""
+    return f"{change.name} {says} ({median:.2f}, {slowest:.2f}{note})"
 
 
 def _change(plain: Estimate, own: Estimate) -> str:

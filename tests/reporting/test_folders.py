@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specresearch.reporting import gather
+from specresearch.reporting import Limits, compose, gather
 from specresearch.reporting.folders import Material
 from tests.reporting.folders import write_load, write_run
 
@@ -122,3 +122,36 @@ def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
     (folder / "results.json").write_text(told)
     (text,) = (note.text for note in gather([tmp_path]).notes if "different sets of prompts" in note.text)
     assert "2 different sets of prompts" in text
+
+
+def test_the_length_of_a_fixed_controller_is_what_the_proposer_was_bound_to(tmp_path: Path) -> None:
+    write_load(tmp_path / "a", controller="fixed", bound=7)
+    assert [c.policy.label for c in gather([tmp_path]).comparisons] == ["ngram, 7 drafts"]
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_controller_that_remembers_is_told_pass_by_pass(tmp_path: Path, reset: bool) -> None:
+    """What it wrote in earlier passes stands in the later ones again."""
+    passes = [[100.0, 150.0], [100.0, 150.0] if reset else [100.0, 200.0, 260.0]]
+    rows = [{"repeat": float(n), "step": step} for n, steps in enumerate(passes) for step in steps]
+    write_load(tmp_path / "a", thoughts=rows, reset=reset)
+    (trace,) = gather([tmp_path]).traces
+    told = [(row["repeat"], row["step"]) for row in trace.thoughts]
+    assert told == [
+        (0.0, 100.0),
+        (0.0, 150.0),
+        *((1.0, step) for step in ([100.0, 150.0] if reset else [200.0, 260.0])),
+    ]
+
+
+def test_definitions_that_differ_between_kinds_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    folder = write_load(tmp_path / "load")
+    results = json.loads((folder / "results.json").read_text())
+    results["definitions"] |= {"speedup": "throughput over throughput"}
+    (folder / "results.json").write_text(json.dumps(results))
+    assert compose(gather([tmp_path]), Limits()).definitions == {
+        "goodput": "requests per second within the limits",
+        "speedup (load runs)": "throughput over throughput",
+        "speedup (runs)": "baseline wall time / method wall time",
+    }

@@ -5,6 +5,7 @@ from specresearch.reporting.figures.latency import latencies
 from specresearch.reporting.figures.mixed import by_class
 from specresearch.reporting.figures.speed import by_length, by_load, predicted
 from specresearch.reporting.figures.steps import step_times
+from specresearch.reporting.figures.thoughts import thoughts
 from specresearch.reporting.figures.traces import trace
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "latencies",
     "predicted",
     "step_times",
+    "thoughts",
     "trace",
 ]

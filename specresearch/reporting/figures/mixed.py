@@ -1,34 +1,28 @@
 """A mixed workload by class: who gains, and who pays."""
 
-from collections.abc import Mapping
-
 from matplotlib.figure import Figure
 
-from specresearch.reporting.comparisons import Classes
+from specresearch.reporting.comparisons import Comparison
 from specresearch.reporting.drawing import COLOURS, TEXT, Picture, Table, legend_below, picture
 from specresearch.reporting.wording import NOTHING, figure, listed, seconds
 
 MEDIAN, SLOWEST = "tpot_p50", "tpot_p99"
-PLAIN, METHOD = "plain", "method"
 
 
-def by_class(classes: Classes, name: str) -> Picture | None:
+def by_class(comparison: Comparison, name: str) -> Picture | None:
     """Time per output token of every class over plain decoding's, median and 99th percentile."""
-    ratios = {label: (_ratio(sides, MEDIAN), _ratio(sides, SLOWEST)) for label, sides in classes.table.items()}
+    ratios = {change.name: (change.ratio(MEDIAN), change.ratio(SLOWEST)) for change in comparison.classes}
     known = {label: (p50, p99) for label, (p50, p99) in ratios.items() if p50 is not None and p99 is not None}
     if not known:
         return None
     rows = tuple(
         (
-            label,
-            *(
-                f"{seconds(sides.get(PLAIN, {}).get(key))} → {seconds(sides.get(METHOD, {}).get(key))}"
-                for key in (MEDIAN, SLOWEST)
-            ),
-            *(figure(ratio) for ratio in ratios[label]),
-            "median better, slowest worse" if label in classes.signature else NOTHING,
+            change.name,
+            *(f"{seconds(change.plain.get(key))} → {seconds(change.own.get(key))}" for key in (MEDIAN, SLOWEST)),
+            *(figure(ratio) for ratio in ratios[change.name]),
+            "median better, slowest worse" if change.has_signature else NOTHING,
         )
-        for label, sides in classes.table.items()
+        for change in comparison.classes
     )
 
     def draw(canvas: Figure) -> None:
@@ -46,9 +40,10 @@ def by_class(classes: Classes, name: str) -> Picture | None:
         axes.grid(visible=False, axis="y")
         legend_below(canvas)
 
+    signature = [change.name for change in comparison.classes if change.has_signature]
     found = (
-        f"Median better but slowest worse for {listed(classes.signature)}."
-        if classes.signature
+        f"Median better but slowest worse for {listed(signature)}."
+        if signature
         else ("No class whose median improved while its slowest requests got worse.")
     )
     told = "; ".join(
@@ -56,15 +51,10 @@ def by_class(classes: Classes, name: str) -> Picture | None:
     )
     return picture(
         name,
-        f"{classes.workload.label}, {classes.load.label}",
-        f"{classes.policy.label}. {found}",
+        f"{comparison.workload.label}, {comparison.load.label}",
+        f"{comparison.policy.label}. {found}",
         f"Time per output token by class, {told}. {found}",
         Table(("Class", "TPOT P50", "TPOT P99", "P50 ratio", "P99 ratio", "Signature"), rows),
         draw,
         height=1.0 + 0.4 * len(known),
     )
-
-
-def _ratio(sides: Mapping[str, Mapping[str, float]], name: str) -> float | None:
-    own, plain = (sides.get(side, {}).get(name) for side in (METHOD, PLAIN))
-    return own / plain if own is not None and plain else None

@@ -1,0 +1,104 @@
+"""The rows of a load folder: the passes of every side, and what they say of two sides that decoded the same requests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float
+
+from specresearch.bench.folder import REQUESTS, STEPS
+from specresearch.bench.jsonl import read_jsonl
+from specresearch.bench.load_folder import PASSES, read_steps
+from specresearch.bench.load_records import LoadRow, PassRow
+from specresearch.bench.load_side import LoadSide
+from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
+from specresearch.reporting.comparisons import PARTS
+from specresearch.reporting.estimates import Estimate, paired_ratio
+
+NO_STEPS = f"{STEPS} cannot be read: no step times"
+_UNREADABLE = (pa.ArrowException, OSError, KeyError)
+
+
+@dataclass(frozen=True)
+class LoadRows:
+    """sides: empty where rows are missing, or of another version. times: of every side, seconds of its steps by part, its steps
+    and its new tokens, added up; empty where they cannot be read, of which `notes` tell."""
+
+    sides: Mapping[str, LoadSide]
+    times: Mapping[str, Mapping[str, float]]
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(folder: Path, concurrency: int | None, limits: Limits, seed: int) -> "LoadRows":
+        try:
+            times, notes = _times(folder / STEPS), ()
+        except _UNREADABLE:
+            times, notes = {}, (NO_STEPS,)
+        try:
+            passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES)]
+            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS)]
+        except (KeyError, TypeError):
+            return LoadRows({}, times, notes)
+        places = [row.place for row in passes]
+        names = dict.fromkeys(place.side for place in places)
+        try:
+            steps = {name: read_steps(folder, places, name) for name in names}
+        except _UNREADABLE:
+            steps, notes = {}, (NO_STEPS,)
+        sides = {
+            name: LoadSide.of(name, passes, requests, steps.get(name, {}), concurrency, limits, seed) for name in names
+        }
+        return LoadRows(sides, times, notes)
+
+
+def throughput_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
+    """Tokens per second over plain decoding's, stretches of time drawn together."""
+    shared = sorted(own.windows.keys() & plain.windows.keys())
+    return paired_ratio(*(side.totals(shared)[:, [0, 3]] for side in (own, plain)))
+
+
+def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
+    """Plain decoding's mean time from arrival to last token over this side's, of the requests that both answered.
+
+    Requests that arrive together wait for one another, so that they are no independent units: stretches of arrival time are
+    drawn, a `NUM_BLOCKS`th of a window each, with the other side's requests of the same stretch.
+    """
+    shared = sorted(own.windows.keys() & plain.windows.keys())
+    stretches = [_by_arrival(own.windows[repeat], plain.windows[repeat]) for repeat in shared]
+    totals = np.concatenate([np.zeros((0, 3)), *stretches])
+    totals = totals[totals[:, 2] > 0]
+    return paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]]) if len(totals) else None
+
+
+def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:
+    """For each stretch: seconds of this side, of plain decoding, and how many requests both answered."""
+    theirs = {row.id: row.e2el for row in plain.rows}
+    shared = [row for row in own.rows if row.id in theirs]
+    edges = np.linspace(max(own.begin, plain.begin), min(own.end, plain.end), NUM_BLOCKS + 1)
+    if edges[-1] <= edges[0]:
+        return np.zeros((0, 3))
+    arrivals = [row.arrival for row in shared]
+    columns = [[row.e2el for row in shared], [theirs[row.id] for row in shared], [1.0] * len(shared)]
+    return np.stack([np.histogram(arrivals, edges, weights=column)[0] for column in columns], axis=1)
+
+
+def _times(file: Path) -> dict[str, dict[str, float]]:
+    """Nothing of a file that is not there. Raises KeyError for one of another version."""
+    if not file.is_file():
+        return {}
+    schema = set(pq.read_schema(file).names)
+    for name in ("side", "num_new_tokens", "propose", "verify", "total"):
+        if name not in schema:
+            raise KeyError(name)
+    names = [name for name in ("side", "num_new_tokens", "total", *PARTS) if name in schema]
+    frame = pq.read_table(file, columns=names).to_pandas()
+    frame["num_new_tokens"] = frame["num_new_tokens"].map(sum)
+    sums: dict[str, dict[str, float]] = {}
+    for side, own in frame.groupby("side"):
+        total = {name: float(own[name].sum()) for name in names if name != "side"} | {"num_steps": float(len(own))}
+        named = sum(total[part] for part in ("propose", "verify", "accept", "commit") if part in total)
+        sums[str(side)] = total | {"host": max(total["total"] - named, 0.0)}
+    return sums

@@ -1,0 +1,55 @@
+"""Ratios of two sides that decoded the same requests, from their rows."""
+
+import numpy as np
+import pytest
+
+from specresearch.bench.load_records import LoadRow
+from specresearch.reporting.load_rows import latency_ratio
+from tests.bench.load_rows import request, side
+
+NUM_RUNS, NUM_STRETCHES, AT_ONCE = 60, 10, 12
+
+
+def rows_of(name: str, seconds: np.ndarray) -> list[LoadRow]:
+    """Evenly spaced arrivals; `seconds` to the first token, and 1 s to the last."""
+    return [request(n, float(n), ttft=float(value), side=name) for n, value in enumerate(seconds)]
+
+
+def test_requests_that_share_a_queue_are_no_independent_units() -> None:
+    """Two sides that are equally fast, each slowed down in stretches of its own: a 95% interval misses 1 now and then."""
+    rng, missed, by_request = np.random.default_rng(0), 0, 0
+    for _ in range(NUM_RUNS):
+        queued = [
+            np.repeat(rng.gamma(2.0, 2.0, NUM_STRETCHES + 1), AT_ONCE)[: NUM_STRETCHES * AT_ONCE] for _ in range(2)
+        ]
+        own, plain = (
+            side(name, rows_of(name, seconds)) for name, seconds in zip(("method", "plain"), queued, strict=True)
+        )
+        ratio = latency_ratio(own, plain)
+        assert ratio is not None
+        missed += ratio.is_above(1.0) or ratio.is_below(1.0)
+        drawn = rng.integers(len(queued[0]), size=(400, len(queued[0])))
+        low, high = np.quantile((queued[1] + 1)[drawn].mean(1) / (queued[0] + 1)[drawn].mean(1), [0.025, 0.975])
+        by_request += not low <= 1.0 <= high
+    assert missed < 0.25 * NUM_RUNS  # ten units are few, and a percentile bootstrap of so few is a little narrow
+    assert by_request > 0.5 * NUM_RUNS  # what requests as units say
+
+
+def test_only_what_both_answered_is_compared() -> None:
+    own = side("method", rows_of("method", np.full(40, 1.0)))
+    plain = side("plain", [row for row in rows_of("plain", np.full(40, 3.0)) if row.id != "20"])
+    ratio = latency_ratio(own, plain)
+    assert ratio is not None
+    assert (ratio.value, ratio.low) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert latency_ratio(own, side("plain", rows_of("plain", np.full(1, 3.0)))) is None
+
+
+def test_one_burst_has_no_interval() -> None:
+    arrivals = np.r_[np.linspace(9.0, 9.05, 20), 10.0]
+    sides = [
+        side(name, [request(n, float(at), ttft=ttft, side=name) for n, at in enumerate(arrivals[:-1])])
+        for name, ttft in (("method", 1.0), ("plain", 2.0))
+    ]
+    ratio = latency_ratio(*sides)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.5)
