@@ -19,6 +19,7 @@ from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
 
 NO_STEPS = f"{STEPS} cannot be read: no step times"
+LEAST_STRETCHES = 5  # of which an interval can be told
 _UNREADABLE = (pa.ArrowException, OSError, KeyError)
 
 
@@ -64,25 +65,35 @@ def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
     """Plain decoding's mean time from arrival to last token over this side's, of the requests that both answered.
 
     Requests that arrive together wait for one another, so that they are no independent units: stretches of arrival time are
-    drawn, a `NUM_BLOCKS`th of a window each, with the other side's requests of the same stretch.
+    drawn, with the other side's requests of the same stretch. There is no interval of fewer than `LEAST_STRETCHES`.
     """
     shared = sorted(own.windows.keys() & plain.windows.keys())
     stretches = [_by_arrival(own.windows[repeat], plain.windows[repeat]) for repeat in shared]
     totals = np.concatenate([np.zeros((0, 3)), *stretches])
     totals = totals[totals[:, 2] > 0]
-    return paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]]) if len(totals) else None
+    if not len(totals):
+        return None
+    ratio = paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]])
+    return ratio if ratio is None or len(totals) >= LEAST_STRETCHES else Estimate(ratio.value)
 
 
 def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:
-    """For each stretch: seconds of this side, of plain decoding, and how many requests both answered."""
+    """For each stretch: seconds of this side, of plain decoding, and how many requests both answered.
+
+    A stretch is a `NUM_BLOCKS`th of the window, or as long as nine of ten requests take, if that is longer: otherwise those of
+    one would still be waiting for those of the one before.
+    """
     theirs = {row.id: row.e2el for row in plain.rows}
     shared = [row for row in own.rows if row.id in theirs]
-    edges = np.linspace(max(own.begin, plain.begin), min(own.end, plain.end), NUM_BLOCKS + 1)
-    if edges[-1] <= edges[0]:
+    begin, end = max(own.begin, plain.begin), min(own.end, plain.end)
+    if end <= begin or not shared:
         return np.zeros((0, 3))
+    seconds = [row.e2el for row in shared], [theirs[row.id] for row in shared]
+    num_stretches = int(np.clip((end - begin) / np.percentile(seconds, 90), 1, NUM_BLOCKS))
+    edges = np.linspace(begin, end, num_stretches + 1)
     arrivals = [row.arrival for row in shared]
-    columns = [[row.e2el for row in shared], [theirs[row.id] for row in shared], [1.0] * len(shared)]
-    return np.stack([np.histogram(arrivals, edges, weights=column)[0] for column in columns], axis=1)
+    columns = [np.histogram(arrivals, edges, weights=column)[0] for column in (*seconds, np.ones(len(shared)))]
+    return np.stack(columns, axis=1)
 
 
 def _times(file: Path) -> dict[str, dict[str, float]]:

@@ -53,3 +53,18 @@ def test_one_burst_has_no_interval() -> None:
     ratio = latency_ratio(*sides)
     assert ratio is not None
     assert ratio.value == pytest.approx(1.5)
+    assert not ratio.has_interval
+
+
+def test_a_queue_that_never_empties_is_one_stretch() -> None:
+    """Requests take as long as the whole pass: whoever came later waits for all before."""
+    rng = np.random.default_rng(0)
+    waits = np.arange(40) * 0.9
+    sides = [
+        side(name, rows_of(name, waits * factor + rng.random(40)))
+        for name, factor in (("method", 1.04), ("plain", 1.0))
+    ]
+    ratio = latency_ratio(*sides)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.96, abs=0.01)
+    assert not ratio.has_interval
