@@ -178,7 +178,7 @@ class Comparison:
 
     ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
     about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
-    classes: of a mixed workload; empty where all requests are alike.
+    classes: of a mixed workload; empty where all requests are alike. max_running: requests decoded together, at most.
     """
 
     folder: Path
@@ -202,6 +202,7 @@ class Comparison:
     is_behind: bool = False
     is_plain_behind: bool = False
     classes: tuple[ClassChange, ...] = ()
+    max_running: int | None = None
 
     @property
     def is_overloaded(self) -> bool:

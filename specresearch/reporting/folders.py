@@ -15,9 +15,10 @@ from specresearch.bench.results import GROUPS
 from specresearch.reporting.comparisons import Comparison, Trace, Workload
 from specresearch.reporting.load_folder import read_load
 from specresearch.reporting.run_folder import read_run
+from specresearch.reporting.simulation_folder import Foreseen, Prediction, overlay, read_simulation
 
-LOAD = "load"
-KINDS = {None: "runs", LOAD: "load runs"}
+LOAD, SIMULATION = "load", "simulation"
+KINDS = {None: "runs", LOAD: "load runs", SIMULATION: "simulations"}
 DISTINCTIONS = {
     "max_new_tokens": "{} new tokens",
     "max_prompt_tokens": "{} prompt tokens",
@@ -39,10 +40,12 @@ class Note:
 @dataclass
 class Material:
     """Everything that the folders held. definitions: of terms, by the kind of folder. limits: those that load runs were started
-    with, each once."""
+    with, each once. predictions: of simulations; foreseen: those of them that were measured, too."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
+    predictions: list[Prediction] = field(default_factory=list)
+    foreseen: list[Foreseen] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     provenance: dict[Path, dict[str, Any]] = field(default_factory=dict)
     definitions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -75,6 +78,7 @@ def gather(folders: Sequence[Path]) -> Material:
         )
     material.comparisons = _tell_apart(material.comparisons)
     _name_workloads(material)
+    _overlay(material)
     if len(material.limits) > 1:
         text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
         material.notes.append(Note(min(material.provenance), text))
@@ -107,6 +111,8 @@ def _read(file: Path, material: Material) -> None:
             material.notes += [Note(folder, text) for text in load.notes]
             if load.limits and load.limits not in material.limits:
                 material.limits.append(load.limits)
+        elif kind == SIMULATION:
+            material.predictions += read_simulation(folder, results)
         elif kind is None and isinstance(results.get("summary"), dict) and isinstance(results.get("provenance"), dict):
             material.comparisons.append(read_run(folder, results))
         else:
@@ -156,6 +162,15 @@ def _name_workloads(material: Material) -> None:
             renamed[workload] = replace(workload, distinction=", ".join(words))
     material.comparisons = [replace(one, workload=renamed[one.workload]) for one in material.comparisons]
     material.traces = [replace(one, workload=renamed[one.workload]) for one in material.traces]
+
+
+def _overlay(material: Material) -> None:
+    """Simulations of what nobody measured get a note."""
+    material.foreseen = overlay(material.predictions, material.comparisons)
+    seen = {one.prediction.folder for one in material.foreseen}
+    text = "a simulation, and none of its settings was measured at its load: nothing to lay it over"
+    folders = dict.fromkeys(prediction.folder for prediction in material.predictions)
+    material.notes += [Note(folder, text, is_used=False) for folder in folders if folder not in seen]
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[Note]:

@@ -1,9 +1,8 @@
 """A folder of `python -m specresearch.load`: a comparison for the method and for every fixed draft length beside it."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from specresearch.bench.load_records import CONTROLLED, PLAIN
 from specresearch.bench.load_summary import LoadFigures, summarize_load
 from specresearch.bench.load_window import Limits
 from specresearch.reporting.comparisons import (
-    CONCURRENCY,
     PARTS,
     Acceptance,
     ClassChange,
@@ -22,7 +20,6 @@ from specresearch.reporting.comparisons import (
     Policy,
     Side,
     Trace,
-    Workload,
 )
 from specresearch.reporting.estimates import Estimate, ratio_of
 from specresearch.reporting.load_rows import LoadRows, latency_ratio, throughput_ratio
@@ -31,14 +28,15 @@ from specresearch.reporting.reading import (
     acceptance_of,
     controller_of,
     estimate,
+    fixed_length_of,
     inner,
+    load_of,
+    load_workload_of,
     number,
     read_config,
     settings_of,
-    workload_of,
 )
 
-FIXED_SIDE = re.compile(r"fixed-(\d+)")
 NO_ROWS = "its rows are missing or of another version: acceptance comes without histograms, ratios with wider intervals"
 
 
@@ -65,7 +63,7 @@ class _Reader:
             self._rebuild()
         self.summary, self.intervals = inner(self.results, "summary"), inner(self.results, "intervals")
         self.sides = {name: inner(figures) for name, figures in inner(self.results, "sides").items()}
-        self.workload = self._workload()
+        self.workload = load_workload_of(self.config, self.provenance)
 
     def read(self) -> LoadFolder:
         others = [name for name in self.sides if name != PLAIN]
@@ -110,31 +108,18 @@ class _Reader:
 
     @property
     def load(self) -> Load:
-        summary = self.summary
-        if number(summary.get("concurrency")):
-            return Load(CONCURRENCY, float(summary["concurrency"]))
-        if number(summary.get("qps")):
-            spread = f", cv {summary['cv']:g}" if number(summary.get("cv")) else ""
-            return Load(f"{summary.get('arrivals', 'open')}{spread}", float(summary["qps"]))
-        raise ValueError("its summary names neither concurrency nor qps: written by another version")
+        return load_of(self.summary)
 
     @property
     def best_fixed(self) -> str:
         best = str(self.summary.get("best_fixed") or "")
         return f"fixed-{best}" if best.isdigit() else best
 
-    def _workload(self) -> Workload:
-        plain = workload_of(self.config, self.provenance)
-        names = list(inner(self.config, "classes"))
-        if len(names) < 2:
-            return plain
-        return replace(plain, data=f"mix of {' and '.join(names)}", sampling="temperature by class")
-
     def policy(self, side: str) -> Policy:
         method = str(self.summary.get("method") or inner(self.provenance, "method").get("name") or "method")
-        fixed = FIXED_SIDE.fullmatch(side)
-        if fixed:
-            return Policy(method, FIXED, int(fixed[1]))
+        length = fixed_length_of(side)
+        if length is not None:
+            return Policy(method, FIXED, length)
         controller = controller_of(self.config, self.provenance)
         return Policy(method, controller, self._length if controller == FIXED else None)
 
@@ -176,6 +161,7 @@ class _Reader:
             is_behind=is_behind,
             is_plain_behind=is_plain_behind,
             classes=self._classes(name),
+            max_running=self.summary.get("max_running"),
         )
 
     def _throughput_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:

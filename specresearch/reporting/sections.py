@@ -29,7 +29,10 @@ ACCEPTANCE = (
 )
 POSITIONS = "Later drafts count only if all before them were accepted. Bands are 95% intervals over prompts."
 STEPS = "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens grow by more than time."
-PREDICTED = "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost."
+PREDICTED = (
+    "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost. And what "
+    "simulations foresaw, where their setting was measured, too."
+)
 TRACES = (
     "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where any was measured, the fixed "
     "length that turned out best; then what the controller reckoned with, and what came of it. Of every recommended setting, at "
@@ -83,7 +86,12 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
             "predicted",
             "Predicted and measured",
             PREDICTED,
-            _kept([figures.predicted(material.comparisons, "predicted")]),
+            _kept(
+                [
+                    figures.predicted(material.comparisons, "predicted-1"),
+                    figures.foreseen(material.foreseen, "predicted-2"),
+                ]
+            ),
         ),
         Section("controllers", "What the controllers did", TRACES, _kept(traces)),
         Section("classes", "Classes of a mixed workload", CLASSES, _kept(classes)),

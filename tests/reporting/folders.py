@@ -98,7 +98,13 @@ def write_load(
     load = (
         {"arrivals": "closed_loop", "concurrency": concurrency} if qps is None else {"arrivals": "poisson", "qps": qps}
     )
-    summary: dict[str, Any] = {"method": method, "controller": controller, **load, "speedup": speedup[0]}
+    summary: dict[str, Any] = {
+        "method": method,
+        "controller": controller,
+        **load,
+        "speedup": speedup[0],
+        "max_running": 32,
+    }
     summary |= {"best_fixed": best and f"fixed-{best}", "speedup_over_best": 1.01}
     timeline = {
         name: [
@@ -134,6 +140,35 @@ def write_load(
         "proposer": {"num_draft_tokens": None if bound else 10},
     }
     return write(folder, results, config)
+
+
+def write_simulation(
+    folder: Path, *, concurrency: int = 4, fixed: Sequence[int] = (), timing: str = "Fitted", error: float = 1.1
+) -> Path:
+    """Of what `write_load` wrote. error: of every figure, as a factor."""
+    figures = {f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
+    sides = {
+        name: figures | {"throughput": 150 * error} for name in ("plain", "method", *(f"fixed-{k}" for k in fixed))
+    }
+    told = provenance("cnndm")
+    recorded = {"target": told["target"], "machine": "CPU", "method": "ngram"}
+    recorded |= {
+        "config": {"sampling": sampling(0.0), "dataset": {"name": "cnndm"}, "proposer": {"num_draft_tokens": 10}}
+    }
+    results = {
+        "kind": "simulation",
+        "complete": True,
+        "summary": {"arrivals": "closed_loop", "concurrency": concurrency, "max_running": 8},
+        "sides": sides,
+        "definitions": {},
+        "provenance": {
+            "recorded": recorded,
+            "controller": "goodput",
+            "num_draft_tokens": 10,
+            "timing": "as it was told",
+        },
+    }
+    return write(folder, results, {"timing": {"_target_": f"specresearch.simulation.{timing}"}})
 
 
 def sampling(temperature: float) -> dict[str, Any]:
