@@ -102,7 +102,7 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     [
         (["temperature=0.7"], "temperature=0.7: the recording has temperature 0, and another one leads to other texts"),
         (["model=other"], "another target than model=other: model is"),
-        (["acceptance=typical"], "acceptance=typical moves the output"),
+        (["acceptance=threshold"], "acceptance=threshold moves the output"),
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
         (["max_running=0"], "max_running=0 must be a whole number from 1"),
