@@ -167,15 +167,15 @@ def _behind(decision: Decision) -> str:
 
 def _slowest(decision: Decision) -> Fact:
     """The 99th percentile of time per output token, at the lowest and the highest load where it is known."""
-    told = []
+    told, few = [], FEW
     for point in decision.points:
         plain, own = point.comparison.plain["tpot_p99"], point.comparison.own["tpot_p99"]
         if not point.comparison.neither_keeps_up and plain is not None and own is not None:
             figures = f"{seconds_with_interval(plain)} became {seconds_with_interval(own)}: {_change(plain, own)}."
             told.append(f"At {point.load.label}, {figures}")
+            few = min(few, point.comparison.num_requests)
     if not told:
         return Fact("Slowest requests", ())
-    few = min(point.comparison.num_requests for point in decision.points)
     note = f" With only {few} requests that is nearly the slowest of all." if few < FEW else ""
     lines = (
         f"Time per token of the slowest in a hundred (TPOT P99).{note}",

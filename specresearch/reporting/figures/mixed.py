@@ -36,7 +36,7 @@ def by_class(comparison: Comparison, name: str) -> Picture | None:
         axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", label="plain decoding")
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(-0.6, len(labels) - 0.4)
-        axes.set_xlabel("time per output token over plain decoding's; below 1 is faster")
+        axes.set_xlabel("TPOT over plain decoding's; below 1 is faster")
         axes.grid(visible=False, axis="y")
         legend_below(canvas)
 

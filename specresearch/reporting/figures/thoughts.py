@@ -34,14 +34,15 @@ def thoughts(own: Trace, name: str) -> Picture | None:
     def draw(canvas: Figure) -> None:
         every = canvas.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
         for axes, (label, (words, scale)) in zip(every, panels.items(), strict=True):
-            for (key, word), colour in zip(words.items(), (PLAIN, COLOURS[0]), strict=False):
+            for (key, word), colour in zip(words.items(), (PLAIN, COLOURS[0])[-len(words) :], strict=True):
                 for number, rows in enumerate(passes):
                     steps = [row["step"] for row in rows if key in row]
                     values = [scale * row[key] for row in rows if key in row]
-                    axes.plot(steps, values, color=colour, linewidth=1.3, label=None if number else word)
+                    marker = "o" if len(steps) == 1 else None
+                    axes.plot(steps, values, color=colour, marker=marker, linewidth=1.3, label=None if number else word)
             axes.set_ylabel(label)
             axes.set_ylim(bottom=0)
-        every[-1].set_xlabel("steps of a pass")
+        every[-1].set_xlabel("the controller's steps")
         legend_below(canvas)
 
     every = -(-len(told) // MOST_ROWS) or 1
