@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from specresearch.bench.load_summary import SIGNATURE_MARGIN
 from specresearch.reporting.comparisons import BATCH, ClassChange
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome
 from specresearch.reporting.estimates import Estimate
@@ -197,20 +196,21 @@ def _classes(decision: Decision) -> Fact:
 
 
 def _of_class(change: ClassChange) -> str:
-    """`creative slower (1.10, 1.30)`; "" where a side lacks its figures."""
-    median, slowest = change.ratio("tpot_p50"), change.ratio("tpot_p99")
+    """`creative slower (1.10, 1.05 to 1.15; 1.30, 1.10 to 1.52)`; "" where a side lacks its figures."""
+    median, slowest = change.median, change.slowest
     if median is None or slowest is None:
         return ""
-    better, worse = min(median, slowest) < 1 - SIGNATURE_MARGIN, max(median, slowest) > 1 + SIGNATURE_MARGIN
+    better, worse = (
+        any(told)
+        for told in ([r.is_below(1.0) for r in (median, slowest)], [r.is_above(1.0) for r in (median, slowest)])
+    )
     if change.has_signature:
         says = "faster at the median and slower among its slowest requests"
     elif better and worse:
         says = "slower at the median and faster among its slowest requests"
     else:
         says = "faster" if better else "slower" if worse else "no clear change"
-    few = change.own.get("num_requests", FEW)
-    note = f", of {few:.0f} requests" if few < FEW else ""
-    return f"{change.name} {says} ({median:.2f}, {slowest:.2f}{note})"
+    return f"{change.name} {says} ({inline(median)}; {inline(slowest)})"
 
 
 def _change(plain: Estimate, own: Estimate) -> str:

@@ -22,7 +22,7 @@ from specresearch.reporting.comparisons import (
     Trace,
 )
 from specresearch.reporting.estimates import Estimate, ratio_of
-from specresearch.reporting.load_rows import LoadRows, latency_ratio, throughput_ratio
+from specresearch.reporting.load_rows import LoadRows, has_signature, latency_ratio, throughput_ratio, tpot_ratios
 from specresearch.reporting.reading import (
     FIXED,
     acceptance_of,
@@ -37,6 +37,7 @@ from specresearch.reporting.reading import (
     settings_of,
 )
 
+TPOTS = ("tpot_p50", "tpot_p99")
 NO_ROWS = "its rows are missing or of another version: acceptance comes without histograms, ratios with wider intervals"
 
 
@@ -266,5 +267,19 @@ class _Reader:
 
     def _classes(self, name: str) -> tuple[ClassChange, ...]:
         table = inner(self.results, "classes")
-        changes = tuple(ClassChange(label, inner(sides, PLAIN), inner(sides, name)) for label, sides in table.items())
+        changes = tuple(
+            self._class_change(label, inner(sides, PLAIN), inner(sides, name), name) for label, sides in table.items()
+        )
         return changes if len(changes) > 1 else ()
+
+    def _class_change(self, label: str, plain: dict[str, Any], own: dict[str, Any], side: str) -> ClassChange:
+        """With intervals from the requests; without them, what the folder says of its method."""
+        sides = self.rows.sides
+        if side in sides and PLAIN in sides:
+            median, slowest = tpot_ratios(sides[side], sides[PLAIN], label)
+            signature = has_signature(median, slowest)
+        else:
+            median, slowest = (ratio_of(estimate(own.get(n), None), estimate(plain.get(n), None)) for n in TPOTS)
+            is_told = side == CONTROLLED and label not in (self.results.get("class_unclear") or ())
+            signature = label in (self.results.get("class_signature") or ()) if is_told else None
+        return ClassChange(label, plain, own, median, slowest, signature)

@@ -13,13 +13,15 @@ from specresearch.bench.folder import REQUESTS, STEPS
 from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.load_folder import PASSES, read_steps
 from specresearch.bench.load_records import LoadRow, PassRow
-from specresearch.bench.load_side import LoadSide
+from specresearch.bench.load_side import PERCENTS, LoadSide, latency, owners_of, resampled
 from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
+from specresearch.bench.stats import quantile_interval
 from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
 
 NO_STEPS = f"{STEPS} cannot be read: no step times"
-LEAST_STRETCHES = 5  # of which an interval can be told
+LEAST_STRETCHES = 8  # of which an interval can be told
+LEAST_RANKED = 100  # requests of which a 99th percentile has an interval
 _UNREADABLE = (pa.ArrowException, OSError, KeyError)
 
 
@@ -75,6 +77,34 @@ def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
         return None
     ratio = paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]])
     return ratio if ratio is None or len(totals) >= LEAST_STRETCHES else Estimate(ratio.value)
+
+
+def tpot_ratios(own: LoadSide, plain: LoadSide, category: str) -> tuple[Estimate | None, Estimate | None]:
+    """Of the requests of a class: time per output token over plain decoding's, its median and its 99th percentile. Paired by
+    request; there is no interval of a percentile that too few requests have."""
+    rows = [[row for row in side.counted if row.category == category and row.itl] for side in (own, plain)]
+    if not all(rows):
+        return None, None
+    owners = owners_of([row for of_side in rows for row in of_side])
+    drawn = [resampled(of_side, "tpot", owners, own.seed) for of_side in rows]
+    values = [latency(of_side, "tpot") for of_side in rows]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = drawn[0] / drawn[1]
+    median, slowest = (Estimate.of(float(np.percentile(values[0], p) / np.percentile(values[1], p))) for p in (50, 99))
+    if median is not None:
+        median = Estimate.of(median.value, quantile_interval(ratios[:, PERCENTS.index(50)]))
+    if slowest is not None and min(map(len, rows)) >= LEAST_RANKED:
+        slowest = Estimate.of(slowest.value, quantile_interval(ratios[:, PERCENTS.index(99)]))
+    return median, slowest
+
+
+def has_signature(median: Estimate | None, slowest: Estimate | None) -> bool | None:
+    """Of `tpot_ratios`: do the slowest requests pay for a faster median? None where that cannot be said."""
+    if median is None or median.low is None or slowest is None or slowest.high is None:
+        return None
+    if median.is_below(1.0) and slowest.is_above(1.0):
+        return True
+    return False if median.low >= 1 or slowest.high <= 1 else None
 
 
 def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:

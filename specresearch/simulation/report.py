@@ -39,11 +39,13 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
 
 def _warnings(results: LoadResults) -> list[str]:
     """Of a rate that cannot be served."""
-    if results.stopped is not None:
-        return [f"stopped: {results.stopped}"]
+    told = [f"stopped: {results.stopped}"] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    told = "requests came faster than they were answered; throughput is what it can do, and latencies grow with the run"
-    return [f"{', '.join(late)}: {told}"] if late else []
+    late = [name for name in late if f"{name}, repeat" not in (results.stopped or "")]
+    words = (
+        "requests came faster than they were answered; throughput is what it can do, and latencies grow with the run"
+    )
+    return [*told, f"{', '.join(late)}: {words}"] if late else told
 
 
 def _lines(results: LoadResults) -> dict[str, list[str | None]]:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Limits, gather
-from specresearch.reporting.comparisons import Load
+from specresearch.reporting.comparisons import ClassChange, Load
 from specresearch.reporting.decision import Answer, Decision, Outcome, decide
+from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.facts import _of_class
 from specresearch.reporting.verdicts import headline, word
 from tests.reporting.folders import Interval, write_load, write_run
 
@@ -265,21 +267,36 @@ def test_other_lengths_are_asked_for_as_the_program_takes_them(
 
 
 def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: Decide) -> None:
-    plain = {"tpot_p50": 0.010, "tpot_p99": 0.010, "num_requests": 120}
-    ratios = {"fast": (0.8, 0.9), "slow": (1.1, 1.3), "hidden": (0.8, 1.3), "same": (1.01, 0.99), "few": (0.8, 0.8)}
+    figures = {"tpot_p50": 0.010, "tpot_p99": 0.010}
     classes = {
-        name: {"plain": plain, "method": plain | {"tpot_p50": 0.01 * p50, "tpot_p99": 0.01 * p99}}
-        for name, (p50, p99) in ratios.items()
+        name: {"plain": figures, "method": {"tpot_p50": 0.01 * p50, "tpot_p99": 0.01 * p99}}
+        for name, (p50, p99) in {"hidden": (0.8, 1.3), "other": (0.8, 0.9)}.items()
     }
-    classes["few"]["method"]["num_requests"] = 12
-    write_load(tmp_path / "a", FASTER, concurrency=8, classes=classes)
+    write_load(tmp_path / "a", FASTER, concurrency=8, classes=classes, class_signature=["hidden"])
     (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Who pays")
     assert fact.lines[1] == (
-        "At 8 requests at a time: fast faster (0.80, 0.90); slow slower (1.10, 1.30); hidden faster at the median and slower "
-        "among its slowest requests (0.80, 1.30); same no clear change (1.01, 0.99); few faster (0.80, 0.80, of 12 requests)."
+        "At 8 requests at a time: hidden faster at the median and slower among its slowest requests (0.80, no interval; 1.30, no "
+        "interval); other no clear change (0.80, no interval; 0.90, no interval)."
     )
     write_load(tmp_path / "a", FASTER, concurrency=8)
     assert not any(fact.term == "Who pays" for fact in word(decide_on()[0], Limits()).facts)
+
+
+@pytest.mark.parametrize(
+    ("median", "slowest", "signature", "says"),
+    [
+        ((0.8, 0.7, 0.9), (0.9, 0.8, 0.95), False, "faster"),
+        ((1.1, 1.05, 1.2), (1.3, 0.9, 1.5), False, "slower"),
+        ((0.8, 0.7, 0.9), (1.3, 1.1, 1.5), True, "faster at the median and slower among its slowest requests"),
+        ((1.2, 1.1, 1.3), (0.8, 0.7, 0.9), False, "slower at the median and faster among its slowest requests"),
+        ((0.9, 0.7, 1.1), (1.1, None, None), None, "no clear change"),
+    ],
+)
+def test_a_class_is_judged_by_its_intervals(
+    median: Interval, slowest: Interval, signature: bool | None, says: str
+) -> None:
+    change = ClassChange("a", {}, {}, Estimate(*median), Estimate(*slowest), signature)
+    assert _of_class(change).startswith(f"a {says} ({median[0]:.2f}, ")
 
 
 def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Decide) -> None:
@@ -294,4 +311,4 @@ def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Dec
     (decision,) = decide_on()
     assert decision.policy.length == 2
     (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Who pays")
-    assert "a faster (0.80, 0.80); b faster (0.80, 0.80)" in fact.lines[1]
+    assert "a no clear change (0.80, no interval; 0.80, no interval)" in fact.lines[1]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from specresearch.bench.load_records import LoadRow
-from specresearch.reporting.load_rows import latency_ratio
+from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.load_rows import has_signature, latency_ratio, tpot_ratios
 from tests.bench.load_rows import request, side
 
 NUM_RUNS, NUM_STRETCHES, AT_ONCE = 60, 10, 12
@@ -68,3 +69,26 @@ def test_a_queue_that_never_empties_is_one_stretch() -> None:
     assert ratio is not None
     assert ratio.value == pytest.approx(0.96, abs=0.01)
     assert not ratio.has_interval
+
+
+@pytest.mark.parametrize("num", [60, 200])
+def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
+    """One in ten of `b` is slow with the method, the rest fast; `a` is as it was."""
+    sides = [
+        side(name, [request(n, float(n), gap=gap(n), side=name, category="ab"[n % 2]) for n in range(2 * num)])
+        for name, gap in (
+            ("method", lambda n: 0.3 if n % 20 == 1 else 0.08 if n % 2 else 0.1),
+            ("plain", lambda n: 0.1),
+        )
+    ]
+    same = tpot_ratios(sides[0], sides[1], "a")
+    assert [ratio and ratio.value for ratio in same] == [pytest.approx(1.0)] * 2
+    median, slowest = tpot_ratios(sides[0], sides[1], "b")
+    assert median is not None
+    assert slowest is not None
+    assert median.is_below(1.0)
+    assert slowest.value == pytest.approx(3.0)
+    assert slowest.is_above(1.0) == (num > 100)
+    assert has_signature(median, slowest) is (True if num > 100 else None)
+    assert has_signature(Estimate(1.1, 1.0, 1.2), Estimate(1.1, 0.9, 1.2)) is False
+    assert tpot_ratios(sides[0], sides[1], "c") == (None, None)

@@ -35,7 +35,7 @@ def target() -> CausalLM:
 @pytest.fixture
 def dataset(tmp_path: Path) -> PromptDataset:
     file = tmp_path / "prompts.jsonl"
-    turns = ("abcabcab", "fedfedfed", "aabbccdd", "ffffff")
+    turns = ("abcabcab", "fedfedfed", "aabbccdd", "ffffff") * 3
     rows = [{"id": f"p{i}", "turns": [turn], "category": ""} for i, turn in enumerate(turns)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return PromptDataset("letters", "mtbench", "raw", path=str(file))
@@ -59,7 +59,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
         folder = tmp_path / "load"
         sampling = SamplingParams(max_new_tokens=8)
         settings = LoadSettings(
-            num_requests=8, max_running=max_running, compare=(2,), warmup=0, max_waiting=max_waiting
+            num_requests=12, max_running=max_running, compare=(2,), warmup=0, max_waiting=max_waiting
         )
         LoadRunner(
             target,

@@ -72,6 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fixed={2: gain, 5: 0.8},
             thoughts=[thought],
             classes=classes,
+            class_signature=["creative"],
         )
     write_run(folder / "run")
     write_run(folder / "half", length=2, complete=False)

@@ -62,14 +62,14 @@ def foreseen(found: Sequence[Foreseen], name: str) -> Picture | None:
 
 
 def _label(one: Foreseen) -> str:
-    return f"{one.measured.policy.label}; {one.measured.load.short_label}"
+    return f"{one.measured.policy.label}; {one.measured.workload.data}, {one.measured.load.short_label}"
 
 
 def _row(one: Foreseen) -> tuple[str, ...]:
     cells = []
     for key in FIGURES:
         guess, measured = one.prediction.own.get(key), one.measured.own[key]
-        if guess is None or measured is None:
+        if guess is None or measured is None or _ratio(one, key) is None:
             cells.append(NOTHING)
         elif key == "throughput":
             cells.append(f"{figure(guess, 1)}; {interval(measured, 1)}")
@@ -79,5 +79,8 @@ def _row(one: Foreseen) -> tuple[str, ...]:
 
 
 def _ratio(one: Foreseen, key: str) -> float | None:
+    """None where either is not known, and of latencies that grow for as long as a queue does."""
     guess, measured = one.prediction.own.get(key), one.measured.own[key]
+    if one.measured.is_overloaded and key != "throughput":
+        return None
     return guess / measured.value if guess is not None and measured is not None and measured.value else None
