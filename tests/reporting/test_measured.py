@@ -116,12 +116,12 @@ def test_a_killed_run_is_reported_from_its_rows(measured_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "label"), [(ClosedLoop(2), "2 requests at a time"), (Poisson(200.0), "200 requests per second")]
+    ("arrivals", "label"), [(ClosedLoop(2), "2 requests at a time"), (Poisson(5.0), "5 requests per second")]
 )
 def test_a_load_run_and_what_a_kill_leaves_of_it(
     measured_load: Callable[..., Path], arrivals: Arrivals, label: str
 ) -> None:
-    folder = measured_load(arrivals, max_running=8)  # all that come: nobody is overloaded
+    folder = measured_load(arrivals, max_running=12)  # all that come: nobody is overloaded
     results = json.loads((folder / "results.json").read_text())
     material = gather([folder])
     assert [c.load.label for c in material.comparisons] == [label, label]
@@ -129,7 +129,7 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
     assert set(by_label) == {"ngram, 4 drafts", "ngram, 2 drafts"}
     for comparison in by_label.values():
         assert comparison.gain is not None
-        assert comparison.gain.has_interval == comparison.load.is_closed  # a moment of arrivals says too little
+        assert comparison.gain.has_interval or not comparison.load.is_closed  # few arrivals may say too little
         assert comparison.output_is is Output.SAME
         assert comparison.own.acceptance is not None
         assert comparison.own.acceptance.histogram is not None
