@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from specresearch.bench.jsonl import replace_text
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_window import Limits
-from specresearch.bench.recording import Recording
 from specresearch.config import check_keys, entry_point
-from specresearch.simulation import Drafting, SimulationSettings, Simulator
+from specresearch.simulation import Drafting, SimulationSettings, Simulator, open_recording
 from specresearch.simulation.report import print_simulation
 
 
@@ -28,7 +27,7 @@ def simulate(cfg: DictConfig) -> None:
     path = Path(HydraConfig.get().runtime.output_dir)
     if (path / "results.json").exists():
         raise ValueError(f"{path} already holds a run; choose another hydra.run.dir")
-    results = build(cfg).run()
+    results = build(cfg, HydraConfig.get().runtime.choices["controller"]).run()
     write(path, cfg, results)
     print_simulation(results, path)
 
@@ -39,9 +38,9 @@ def write(path: Path, cfg: DictConfig, results: LoadResults) -> None:
     replace_text(path / "results.json", json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n")
 
 
-def build(cfg: DictConfig) -> Simulator:
+def build(cfg: DictConfig, controller_name: str) -> Simulator:
     """Everything the configuration names, constructed. Raises ValueError for a question that the recording cannot answer."""
-    recording = Recording(Path(cfg.recording))
+    recording = open_recording(Path(cfg.recording))
     header = recording.header
     if cfg.model is not None:
         header.check(recording.path, {"model": cfg.model}, f"model={cfg.model}")
@@ -62,6 +61,7 @@ def build(cfg: DictConfig) -> Simulator:
         settings,
         instantiate(cfg.controller, _convert_="all"),
         instantiate(cfg.scheduler, _convert_="all"),
+        controller_name,
     )
 
 

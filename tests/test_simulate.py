@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import Typed, call, prompts_of
@@ -100,7 +102,7 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     [
         (["temperature=0.7"], "temperature=0.7: the recording has temperature 0, and another one leads to other texts"),
         (["model=other"], "another target than model=other: model is"),
-        (["acceptance=typical"], "acceptance=typical moves the output"),
+        (["acceptance=threshold"], "acceptance=threshold moves the output"),
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
         (["max_running=0"], "max_running=0 must be a whole number from 1"),
@@ -149,3 +151,46 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
     assert len(recording.requests("method")) == 6
     code, _, err = command(simulate.main, "recording=load", "hydra.run.dir=what")
     assert (code, err) == (0, "")
+
+
+def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded: Path) -> None:
+    machine = ["timing=linear", "timing.verify=0.02", "arrivals=poisson", "arrivals.qps=500.0"]
+    code, out, _ = command(simulate.main, f"recording={recorded}", *machine, "num_requests=600", "hydra.run.dir=late")
+    assert code == 0
+    told = " ".join(out.split())
+    assert "plain, method: requests came faster than they were answered; throughput is what it can do" in told
+    code, out, _ = command(
+        simulate.main, f"recording={recorded}", *machine, "num_requests=3000", "hydra.run.dir=stopped"
+    )
+    told = " ".join(out.split())
+    assert "stopped: plain, repeat 0: the queue grows without bound" in told
+    assert "(max_waiting=1000)" in told
+
+
+def test_controllers_are_called_what_their_choice_is(command: Command, recorded: Path) -> None:
+    machine = ["timing=linear", "timing.verify=0.02", "controller=batch_size_cutoff"]
+    assert command(simulate.main, f"recording={recorded}", *machine, "hydra.run.dir=cutoff")[0] == 0
+    assert json.loads(Path("cutoff/results.json").read_text())["summary"]["controller"] == "batch_size_cutoff"
+
+
+def test_a_damaged_recording_is_named_with_its_remedy(command: Command, recorded: Path) -> None:
+    whole = (recorded / "recording.parquet").read_bytes()
+    Path("damaged").mkdir()
+    Path("damaged/recording.parquet").write_bytes(whole[:100] + bytes(200) + whole[300:])
+    for overrides in (["recording=damaged"], [f"recording={recorded}", "timing.recordings=[damaged]"]):
+        code, _, err = command(simulate.main, *overrides, "hydra.run.dir=none")
+        assert code == 2
+        assert "the recording in damaged is damaged (" in err
+        assert "record the run again with record=true" in err
+
+
+def test_a_recording_of_another_version_is_used_with_a_caution(command: Command, recorded: Path) -> None:
+    table = pq.read_table(recorded / "recording.parquet")
+    header = replace(Recording(recorded).header, package="0.0.1")
+    Path("older").mkdir()
+    pq.write_table(table.cast(header.written_into(table.schema)), "older/recording.parquet")
+    code, out, err = command(
+        simulate.main, "recording=older", "timing=linear", "timing.verify=0.02", "hydra.run.dir=what"
+    )
+    assert (code, err) == (0, "")
+    assert "caution: recorded by specresearch 0.0.1 and read by" in " ".join(out.split())

@@ -1,15 +1,17 @@
 """Predictions against measurements at settings that nothing was fitted to; writes the table of README.md.
 
-    python experiments/simulate/validate.py outputs/simulate
+    python experiments/simulate/validate.py outputs/simulate --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
 
-Every measurement is a load run in a folder of its own; the same command continues after an interruption.
+Every other prompt is for recordings, and the rest, with other seeds, for the measurements that are predicted. Every measurement
+is a load run in a folder of its own; the same command continues after an interruption.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ import hydra
 import pandas as pd
 
 from specresearch.bench.folder import RESULTS
+from specresearch.bench.jsonl import replace_text, to_line
 from specresearch.config import conf_dir
+from specresearch.data.files import find_file, read_records
 from specresearch.simulate import build
 
 HERE = Path(__file__).parent
@@ -33,28 +37,42 @@ RECORDED, LONGEST, OTHERS = (
     10,
     (2, 4),
 )  # drafts of the recording (its times need a short one too), and those predicted
+NUM_RECORDED = 64  # requests of a recording
+SEED = 1  # of what is predicted; recordings have 0
 FITTED, CLOSED = (1, 16), (4, 8)  # requests in flight: recorded, and predicted
 UTILISATION = 0.6  # of an open load, in units of what plain decoding finished at the larger recorded concurrency
 LIMITS = {"throughput": 0.10, "tpot_p99": 0.20}  # what the errors are held against
 FIGURES = ("throughput", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tokens_per_target_forward")
 
 
+def split(file: Path, folder: Path) -> dict[str, Path]:
+    """The prompts of a published file in two halves, every other one: to record, and to predict."""
+    records = list(read_records(find_file(str(file))))
+    halves = {name: folder / f"{file.stem}-{name}.jsonl" for name in ("recorded", "predicted")}
+    for first, half in enumerate(halves.values()):
+        half.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(half, "".join(to_line(record.fields) for record in records[first::2]))
+    return halves
+
+
 @dataclass(frozen=True)
 class Pair:
-    """A method on a dataset at a temperature, and where its runs lie."""
+    """A method on a dataset at a temperature, and where its runs lie. prompts: of the dataset, `recorded` and `predicted`."""
 
     proposer: str
     dataset: str
     temperature: float
     folder: Path
+    prompts: Mapping[str, Path]
 
     @property
     def name(self) -> str:
         return f"{self.proposer}-{self.dataset}-{self.temperature:g}"
 
-    def overrides(self, num_tokens: int) -> list[str]:
+    def overrides(self, half: str, num_tokens: int) -> list[str]:
         told = [f"+proposer={self.proposer}", f"proposer.num_draft_tokens={LONGEST}", f"dataset={self.dataset}"]
         told += [f"sampling.temperature={self.temperature}", f"sampling.max_new_tokens={num_tokens}", "max_running=32"]
+        told += [f"dataset.path={self.prompts[half]}", "dataset.max_prompt_tokens=256"]
         return [*told, "sampling.ignore_eos=false", "progress=false"]
 
     def recording(self, concurrency: int) -> Path:
@@ -83,12 +101,12 @@ def loads_of(pair: Pair) -> dict[str, list[str]]:
 
 
 def measure_all(pair: Pair, num_requests: int, num_tokens: int) -> None:
-    common = pair.overrides(num_tokens)
+    common = pair.overrides("recorded", num_tokens)
     for concurrency in FITTED:
-        num = max(num_requests, 3 * concurrency)
-        closed = ["arrivals=closed_loop", f"arrivals.concurrency={concurrency}", f"num_requests={num}"]
+        closed = ["arrivals=closed_loop", f"arrivals.concurrency={concurrency}", f"num_requests={NUM_RECORDED}"]
         short = f"compare=[{RECORDED}]"
         measure(pair.recording(concurrency), [*common, *closed, "controller=fixed", short, "record=true"])
+    common = [*pair.overrides("predicted", num_tokens), f"seed={SEED}"]
     compare = "compare=[" + ",".join(map(str, OTHERS)) + "]"
     for load, arrivals in loads_of(pair).items():
         measure(
@@ -106,10 +124,13 @@ def predict(pair: Pair, load: str) -> dict[str, Any]:
         *loads_of(pair)[load],
     ]
     overrides += ["controller=goodput", f"compare=[{','.join(map(str, OTHERS))}]", "max_running=32"]
-    overrides += ["repeats=1" if load == "poisson" else "repeats=5"]  # one has the measured arrival times
+    overrides += [
+        f"seed={SEED}",
+        "repeats=1" if load == "poisson" else "repeats=5",
+    ]  # one has the measured arrival times
     num_requests = config["provenance"]["workload"]["num_requests"]
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        simulator = build(hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]))
+        simulator = build(hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]), "goodput")
     results = simulator.run()
     return {"sides": results.sides, "rate": results.provenance["requests_per_second_of_simulation"]}
 
@@ -133,6 +154,7 @@ def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
                 "load": load,
                 "side": {"method": "goodput"}.get(side, side),
                 "figure": name,
+                "counted": own["num_requests"],
                 "predicted": foreseen,
                 "measured": measured,
                 "low": between[0],
@@ -162,14 +184,20 @@ def summary_of(table: pd.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the measurements")
-    parser.add_argument("--requests", type=int, default=48, help="of a pass")
+    for name in ("cnndm", "sharegpt"):
+        told = f"its published file; without it, the environment's {name.upper()}"
+        parser.add_argument(f"--{name}", type=Path, default=os.environ.get(name.upper()), help=told)
+    parser.add_argument("--requests", type=int, default=170, help="of a pass that is predicted; nine in ten count")
     parser.add_argument("--tokens", type=int, default=48, help="of an answer, at most")
     parser.add_argument("--pairs", type=int, default=len(PAIRS), help="how many of the four pairs")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for results.csv and results.md")
     told = parser.parse_args()
-    rows = []
+    rows, folder = [], told.folder.absolute()
     for proposer, dataset, temperature in PAIRS[: told.pairs]:
-        pair = Pair(proposer, dataset, temperature, told.folder.absolute())
+        file = getattr(told, dataset)
+        if file is None:
+            parser.error(f"no prompts: give --{dataset}, or set {dataset.upper()}, to its published file")
+        pair = Pair(proposer, dataset, temperature, folder, split(Path(file), folder / "prompts"))
         measure_all(pair, told.requests, told.tokens)
         for load in loads_of(pair):
             rows += compare(pair, load)

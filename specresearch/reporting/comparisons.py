@@ -149,11 +149,27 @@ class Side:
 
 
 @dataclass(frozen=True)
+class ClassChange:
+    """The requests of one class of a mixed workload. plain, own: figures by name, of the two sides. median, slowest: time per
+    output token over plain decoding's, 50th and 99th percentile. has_signature: the first improved while the second got worse;
+    None where that cannot be said."""
+
+    name: str
+    plain: Mapping[str, float]
+    own: Mapping[str, float]
+    median: Estimate | None
+    slowest: Estimate | None
+    has_signature: bool | None
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """gain: how many times as fast as plain decoding. basis: what that compares, `throughput` or `latency`.
+    """gain: how many times as fast as plain decoding; None only where nothing could be compared of a load that was too much.
+    basis: what that compares, `throughput` or `latency`.
 
     ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
     about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
+    classes: of a mixed workload; empty where all requests are alike. max_running: requests decoded together, at most.
     """
 
     folder: Path
@@ -176,6 +192,18 @@ class Comparison:
     missing: tuple[str, ...] = ()
     is_behind: bool = False
     is_plain_behind: bool = False
+    classes: tuple[ClassChange, ...] = ()
+    max_running: int | None = None
+
+    @property
+    def is_overloaded(self) -> bool:
+        """A side could not answer what came, so that latencies say how long it was measured, and not how fast it is."""
+        return self.is_behind or self.is_plain_behind
+
+    @property
+    def neither_keeps_up(self) -> bool:
+        """The latencies of both sides are those of the requests that got through."""
+        return self.is_behind and self.is_plain_behind
 
 
 @dataclass(frozen=True)
@@ -183,7 +211,7 @@ class Trace:
     """What happened over time under one controller. sides: label -> rows of the timeline; the first is the controller's own.
 
     own_best: its throughput over that of the better of plain decoding and the best fixed length, which is `best`, known only
-    afterwards.
+    afterwards, and "" where no fixed length was measured. thoughts: what the controller wrote down, by pass and step.
     """
 
     folder: Path
@@ -194,16 +222,4 @@ class Trace:
     throughputs: Mapping[str, Estimate]
     best: str
     own_best: Estimate | None
-
-
-@dataclass(frozen=True)
-class Classes:
-    """A mixed workload by class. table: class -> side -> figures. signature: classes whose median improved while their 99th
-    percentile got worse."""
-
-    folder: Path
-    workload: Workload
-    load: Load
-    policy: Policy
-    table: Mapping[str, Mapping[str, Mapping[str, float]]]
-    signature: tuple[str, ...]
+    thoughts: tuple[Mapping[str, float], ...] = ()

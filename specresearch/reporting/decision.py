@@ -14,6 +14,8 @@ RULES = {
     "it is not below and a limit is kept that plain decoding breaks",
     "slower": "the whole interval lies below it, or a limit is broken that plain decoding keeps, or the output is wrong",
     "cannot tell": "anything else: the interval includes it, too little was measured for an interval, or a limit may be broken",
+    "overloaded": "requests came faster than a side answered them. What each side can do, its throughput, is compared there, and "
+    "not the latencies of the requests that got through; limits count only where one of the sides keeps up",
     "turn it on": "faster at one load at least, slower at none, and measured with more than one request at a time",
     "turn it on up to a load": "as above, but slower from some load on; what lies between the last load at which it is faster "
     "and the first at which it is slower is where it crosses over",
@@ -89,7 +91,8 @@ class Point:
         """In words."""
         if self.comparison.output_is is Output.WRONG:
             return "wrong output"
-        return "breaks a limit" if self.broken else self.outcome.value
+        words = "breaks a limit" if self.broken else self.outcome.value
+        return f"{words} (overloaded)" if self.comparison.is_overloaded else words
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
     """One decision per workload and kind of load, in the order in which they were given."""
     scenes: dict[Workload, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for comparison in comparisons:
-        if comparison.gain is not None:
+        if comparison.gain is not None or comparison.is_overloaded:
             scenes[comparison.workload][comparison.load.axis].append(judge(comparison, limits))
     decisions = []
     for workload, by_axis in scenes.items():
@@ -153,8 +156,9 @@ def judge(comparison: Comparison, limits: Limits) -> Point:
         own, plain = comparison.own[name], comparison.plain[name]
         if own is not None and plain is not None:
             found[_standing(own, plain, limit)].append(name)
-    gain = comparison.gain
-    assert gain is not None
+    if comparison.is_behind:  # who got through says too little
+        found = defaultdict(list, {} if comparison.is_plain_behind else found | {"kept": []})
+    gain = comparison.gain or Estimate(1.0)
     if comparison.output_is is Output.WRONG or found["broken"] or gain.is_below(limits.worth):
         outcome = Outcome.SLOWER
     elif (gain.is_above(limits.worth) or found["kept"]) and not found["doubtful"]:
@@ -211,6 +215,5 @@ def _recommend(by_policy: dict[Policy, dict[Load, Point]]) -> Policy:
 
 def _gain(point: Point) -> float:
     """A broken limit or a wrong output is worth nothing."""
-    gain = point.comparison.gain
-    assert gain is not None
+    gain = point.comparison.gain or Estimate(1.0)
     return gain.value if not point.broken and point.comparison.output_is is not Output.WRONG else 0.0

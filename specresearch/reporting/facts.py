@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specresearch.reporting.comparisons import BATCH
+from specresearch.reporting.comparisons import BATCH, ClassChange
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import (
@@ -41,6 +41,7 @@ def facts(decision: Decision, limits: Limits) -> list[Fact]:
         _limits(decision, limits),
         Fact.of("Keeping up", _behind(decision)),
         _slowest(decision),
+        _classes(decision),
         _acceptance(decision),
         Fact.of("Output", _output(decision)),
         _next(decision),
@@ -60,7 +61,11 @@ def _crossover(decision: Decision) -> str:
     if len(points) == 1:
         return f"not known: measured at {points[0].load.label} only"
     if decision.answer is Answer.ON:
-        return f"not up to {points[-1].load.label}, the highest load measured"
+        told = max(p.load for p in points if p.outcome is Outcome.FASTER)
+        above = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load > told]
+        if above:
+            return f"not up to {told.label}; above that it cannot be told ({'; '.join(above)})"
+        return f"not up to {told.label}, the highest load measured"
     if decision.answer is Answer.OFF:
         return f"below {points[0].load.label}, the lowest load measured, if anywhere"
     return "no single load: see the table"
@@ -84,7 +89,7 @@ def _length(decision: Decision) -> Fact:
         lines.append(f"Of the fixed lengths {measured}, best in hindsight: {listed(found)}.{_ties(decision)}")
     elif own.is_fixed and own.length is not None:
         lines.append(f"{own.length}, the only one measured. To compare others, add")
-        command = "-m proposer.num_draft_tokens=2,4,8"
+        command = "-m proposer.num_draft_tokens=2,4,8" if decision.axis == BATCH else '"compare=[2,4,8]"'
     return Fact("Draft length", tuple(lines), command)
 
 
@@ -126,16 +131,20 @@ def _kept(decision: Decision, name: str) -> str:
         "hopeless": "broken, by plain decoding too,",
         "kept": "kept, though plain decoding breaks it,",
     }
-    told, mentioned = [], set()
+    lost = [p.load for p in decision.points if p.comparison.neither_keeps_up]
+    told, mentioned = [], set(lost)
     for which, what in words.items():
         points = [p for p in decision.points if name in getattr(p, which)]
         mentioned |= {p.load for p in points}
         figures = [f"{p.load.amount_label} ({seconds_inline(p.comparison.own[name])})" for p in points]
         told += [f"{what} at {listed(figures)}"] if points else []
-    unknown = [p.load.amount_label for p in decision.points if p.comparison.own[name] is None]
+    unknown = [
+        p.load.amount_label for p in decision.points if p.comparison.own[name] is None and p.load not in mentioned
+    ]
     rest = [p.load for p in decision.points if p.load not in mentioned and p.comparison.own[name] is not None]
     told += [f"kept at {loads_listed(rest)}"] if rest else []
     told += [f"not measured at {listed(unknown)}"] if unknown else []
+    told += [f"not compared at {loads_listed(lost)}, where neither side keeps up"] if lost else []
     return "; ".join(told)
 
 
@@ -150,27 +159,58 @@ def _behind(decision: Decision) -> str:
         if loads
     ]
     return (
-        f"{'; '.join(words)} {decision.points[0].load.unit}: the queue grew, and waiting dominates the latencies there"
+        f"{'; '.join(words)} {decision.points[0].load.unit}: the queue grew. What each side can do, its throughput, is compared "
+        "there, and not how long requests waited."
     )
 
 
 def _slowest(decision: Decision) -> Fact:
     """The 99th percentile of time per output token, at the lowest and the highest load where it is known."""
-    told = []
+    told, few = [], FEW
     for point in decision.points:
         plain, own = point.comparison.plain["tpot_p99"], point.comparison.own["tpot_p99"]
-        if plain is not None and own is not None:
+        if not point.comparison.neither_keeps_up and plain is not None and own is not None:
             figures = f"{seconds_with_interval(plain)} became {seconds_with_interval(own)}: {_change(plain, own)}."
             told.append(f"At {point.load.label}, {figures}")
+            few = min(few, point.comparison.num_requests)
     if not told:
         return Fact("Slowest requests", ())
-    few = min(point.comparison.num_requests for point in decision.points)
     note = f" With only {few} requests that is nearly the slowest of all." if few < FEW else ""
     lines = (
         f"Time per token of the slowest in a hundred (TPOT P99).{note}",
         *(told if len(told) <= 2 else (told[0], told[-1])),
     )
     return Fact("Slowest requests", lines)
+
+
+def _classes(decision: Decision) -> Fact:
+    """Which classes of a mixed workload get faster and which slower, at the lowest and the highest load where they are known."""
+    known = [point for point in decision.points if point.comparison.classes]
+    lines = []
+    for point in known if len(known) <= 2 else (known[0], known[-1]):
+        told = [words for words in map(_of_class, point.comparison.classes) if words]
+        lines += [f"At {point.load.label}: {'; '.join(told)}."] if told else []
+    if not lines:
+        return Fact("Who pays", ())
+    return Fact("Who pays", ("Time per token of each class over plain decoding's, median and 99th percentile.", *lines))
+
+
+def _of_class(change: ClassChange) -> str:
+    """`creative slower (1.10, 1.05 to 1.15; 1.30, 1.10 to 1.52)`; "" where a side lacks its figures."""
+    median, slowest = change.median, change.slowest
+    if median is None or slowest is None:
+        return ""
+    better, worse = (
+        any(told)
+        for told in ([r.is_below(1.0) for r in (median, slowest)], [r.is_above(1.0) for r in (median, slowest)])
+    )
+    if change.has_signature:
+        says = "faster at the median and slower among its slowest requests"
+    elif better and worse:
+        says = "slower at the median and faster among its slowest requests"
+    else:
+        says = "faster" if better else "slower" if worse else "no clear change"
+    return f"{change.name} {says} ({inline(median)}; {inline(slowest)})"
 
 
 def _change(plain: Estimate, own: Estimate) -> str:

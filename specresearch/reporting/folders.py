@@ -12,11 +12,13 @@ import yaml
 
 from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS
 from specresearch.bench.results import GROUPS
-from specresearch.reporting.comparisons import Classes, Comparison, Trace, Workload
+from specresearch.reporting.comparisons import Comparison, Trace, Workload
 from specresearch.reporting.load_folder import read_load
 from specresearch.reporting.run_folder import read_run
+from specresearch.reporting.simulation_folder import Foreseen, Prediction, overlay, read_simulation
 
-LOAD = "load"
+LOAD, SIMULATION = "load", "simulation"
+KINDS = {None: "runs", LOAD: "load runs", SIMULATION: "simulations"}
 DISTINCTIONS = {
     "max_new_tokens": "{} new tokens",
     "max_prompt_tokens": "{} prompt tokens",
@@ -37,14 +39,16 @@ class Note:
 
 @dataclass
 class Material:
-    """Everything that the folders held. limits: those that load runs were started with, each once."""
+    """Everything that the folders held. definitions: of terms, by the kind of folder. limits: those that load runs were started
+    with, each once. predictions: of simulations; foreseen: those of them that were measured, too."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
-    classes: list[Classes] = field(default_factory=list)
+    predictions: list[Prediction] = field(default_factory=list)
+    foreseen: list[Foreseen] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     provenance: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    definitions: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, dict[str, str]] = field(default_factory=dict)
     limits: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -74,6 +78,7 @@ def gather(folders: Sequence[Path]) -> Material:
         )
     material.comparisons = _tell_apart(material.comparisons)
     _name_workloads(material)
+    _overlay(material)
     if len(material.limits) > 1:
         text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
         material.notes.append(Note(min(material.provenance), text))
@@ -103,10 +108,11 @@ def _read(file: Path, material: Material) -> None:
             load = read_load(folder, results)
             material.comparisons += load.comparisons
             material.traces += load.traces
-            material.classes += load.classes
             material.notes += [Note(folder, text) for text in load.notes]
             if load.limits and load.limits not in material.limits:
                 material.limits.append(load.limits)
+        elif kind == SIMULATION:
+            material.predictions += read_simulation(folder, results)
         elif kind is None and isinstance(results.get("summary"), dict) and isinstance(results.get("provenance"), dict):
             material.comparisons.append(read_run(folder, results))
         else:
@@ -120,7 +126,7 @@ def _read(file: Path, material: Material) -> None:
         material.notes.append(Note(folder, str(error), is_used=False))
         return
     material.provenance[folder] = results.get("provenance") or {}
-    material.definitions |= results.get("definitions") or {}
+    material.definitions.setdefault(KINDS[kind], {}).update(results.get("definitions") or {})
 
 
 def _tell_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -145,7 +151,7 @@ def _tell_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _name_workloads(material: Material) -> None:
     """Where workloads are called the same, the label says what differs."""
     alike: dict[str, list[Workload]] = defaultdict(list)
-    parts = (material.comparisons, material.traces, material.classes)
+    parts = (material.comparisons, material.traces)
     for workload in dict.fromkeys(one.workload for part in parts for one in part):
         alike[workload.label].append(workload)
     renamed = {}
@@ -156,7 +162,15 @@ def _name_workloads(material: Material) -> None:
             renamed[workload] = replace(workload, distinction=", ".join(words))
     material.comparisons = [replace(one, workload=renamed[one.workload]) for one in material.comparisons]
     material.traces = [replace(one, workload=renamed[one.workload]) for one in material.traces]
-    material.classes = [replace(one, workload=renamed[one.workload]) for one in material.classes]
+
+
+def _overlay(material: Material) -> None:
+    """Simulations of what nobody measured get a note."""
+    material.foreseen = overlay(material.predictions, material.comparisons)
+    seen = {one.prediction.folder for one in material.foreseen}
+    text = "a simulation, and none of its settings was measured at its load: nothing to lay it over"
+    folders = dict.fromkeys(prediction.folder for prediction in material.predictions)
+    material.notes += [Note(folder, text, is_used=False) for folder in folders if folder not in seen]
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[Note]:

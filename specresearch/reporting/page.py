@@ -1,7 +1,7 @@
 """The report's content in order, and its two renderings: one HTML page that stands alone, and Markdown beside its figures."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def compose(material: Material, limits: Limits) -> Page:
         _together(material.notes),
         limits,
         tuple((str(folder), _provenance(told)) for folder, told in material.provenance.items()),
-        dict(sorted(material.definitions.items())),
+        _definitions(material.definitions),
     )
 
 
@@ -107,6 +107,16 @@ def _provenance(told: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         elif value is not None:
             rows.append((key, str(value)))
     return tuple(rows)
+
+
+def _definitions(by_kind: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Each term once; one that kinds of folders define differently, once for each of them."""
+    found: dict[str, str] = {}
+    for term in sorted({term for told in by_kind.values() for term in told}):
+        texts = {kind: told[term] for kind, told in by_kind.items() if term in told}
+        is_one = len(set(texts.values())) == 1
+        found |= {term: next(iter(texts.values()))} if is_one else {f"{term} ({k})": text for k, text in texts.items()}
+    return found
 
 
 def _markdown_cell(text: str) -> str:

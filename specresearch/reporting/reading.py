@@ -1,8 +1,10 @@
 """What both kinds of folders have in common: tolerant access to files that an older version, or a crash, may have left."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 
 from specresearch.bench.folder import CONFIG
 from specresearch.bench.stats import Histogram, bootstrap_interval
-from specresearch.reporting.comparisons import Acceptance, Workload
+from specresearch.reporting.comparisons import CONCURRENCY, Acceptance, Load, Workload
 from specresearch.reporting.estimates import Estimate, percentiles
 
 Row = Mapping[str, Any]
@@ -65,6 +67,31 @@ def workload_of(config: Row, provenance: Row) -> Workload:
         str(target.get("model") or "unknown target") + (f" ({', '.join(details)})" if details else ""),
         str(machine.get("device") or "unknown machine") + threads.replace(" 1 threads", " 1 thread"),
     )
+
+
+def load_workload_of(config: Row, provenance: Row) -> Workload:
+    """Of a load run, whose requests may be of several classes."""
+    plain = workload_of(config, provenance)
+    names = list(inner(config, "classes"))
+    if len(names) < 2:
+        return plain
+    return replace(plain, data=f"mix of {' and '.join(names)}", sampling="temperature by class")
+
+
+def load_of(summary: Row) -> Load:
+    """ValueError where it says nothing of one."""
+    if number(summary.get("concurrency")):
+        return Load(CONCURRENCY, float(summary["concurrency"]))
+    if number(summary.get("qps")):
+        spread = f", cv {summary['cv']:g}" if number(summary.get("cv")) else ""
+        return Load(f"{summary.get('arrivals', 'open')}{spread}", float(summary["qps"]))
+    raise ValueError("its summary names neither concurrency nor qps: written by another version")
+
+
+def fixed_length_of(side: str) -> int | None:
+    """Drafts of a side `fixed-k` of a load run."""
+    found = re.fullmatch(r"fixed-(\d+)", side)
+    return int(found[1]) if found else None
 
 
 def controller_of(config: Row, provenance: Row) -> str:

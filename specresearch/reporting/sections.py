@@ -16,7 +16,7 @@ MOST_PICTURES = 8  # of a kind; tables have all
 SPEEDUP = (
     "How many times as fast as plain decoding of the same requests, measured in turns with it. Where requests are always in "
     "flight or come in batches, that is tokens per second; where they arrive by themselves both sides do the same work, and "
-    "it is how much sooner a request is done."
+    "it is how much sooner a request is done; once more arrive than a side can answer, it is tokens per second again."
 )
 LENGTH = "How many tokens to draft at a step. More are worth it only while they are accepted and the target's pass stays cheap."
 LATENCY = (
@@ -29,10 +29,14 @@ ACCEPTANCE = (
 )
 POSITIONS = "Later drafts count only if all before them were accepted. Bands are 95% intervals over prompts."
 STEPS = "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens grow by more than time."
-PREDICTED = "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost."
+PREDICTED = (
+    "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost. And what "
+    "simulations foresaw, where their setting was measured, too."
+)
 TRACES = (
-    "Draft lengths over time, and the throughput beside plain decoding and the fixed length that turned out best: of every "
-    "recommended setting, at its lowest and its highest load."
+    "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where any was measured, the fixed "
+    "length that turned out best; then what the controller reckoned with, and what came of it. Of every recommended setting, at "
+    "its lowest and its highest load."
 )
 CLASSES = (
     "A mean over a mixed workload can hide a class that pays for the others: better at the median, worse among its slowest "
@@ -66,8 +70,11 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
     positions = [figures.by_position(c, f"positions-{n}") for n, c in enumerate(shown, start=1)]
     chosen = {(d.workload, d.policy.method, d.policy.controller) for d in decisions}
     own = [t for t in material.traces if (t.workload, t.policy.method, t.policy.controller) in chosen]
-    traces = [figures.trace(t, f"controller-{n}") for n, t in enumerate(_ends(own or material.traces), start=1)]
-    classes = [figures.by_class(c, f"classes-{n}") for n, c in enumerate(_ends(material.classes), start=1)]
+    shown_traces = list(enumerate(_ends(own or material.traces), start=1))
+    traces: list[Picture | None] = [figures.trace(t, f"controller-{n}") for n, t in shown_traces]
+    traces += [figures.thoughts(t, f"thoughts-{n}") for n, t in shown_traces]
+    mixed = [point.comparison for decision in decisions for point in decision.points if point.comparison.classes]
+    classes = [figures.by_class(c, f"classes-{n}") for n, c in enumerate(_ends(mixed), start=1)]
     sections = [
         Section("speedup", "Speedup by load and batch", SPEEDUP, _kept(speed)),
         Section("draft-length", "Draft length", LENGTH, _kept(length)),
@@ -79,7 +86,12 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
             "predicted",
             "Predicted and measured",
             PREDICTED,
-            _kept([figures.predicted(material.comparisons, "predicted")]),
+            _kept(
+                [
+                    figures.predicted(material.comparisons, "predicted-1"),
+                    figures.foreseen(material.foreseen, "predicted-2"),
+                ]
+            ),
         ),
         Section("controllers", "What the controllers did", TRACES, _kept(traces)),
         Section("classes", "Classes of a mixed workload", CLASSES, _kept(classes)),

@@ -121,6 +121,8 @@ def _why_slower(points: Sequence[Point]) -> str:
 def _spread(points: Sequence[Point]) -> str:
     """`1.52 times as fast (95% interval 1.40 to 1.63)`, or the range over several loads."""
     gains = [point.comparison.gain for point in points if point.comparison.gain is not None]
+    if not gains:
+        return "without a speedup (nothing of what was measured can be compared)"
     if len(gains) == 1:
         return times(gains[0])
     low, high = min(gain.value for gain in gains), max(gain.value for gain in gains)
@@ -149,14 +151,16 @@ def _table(decision: Decision, limits: Limits) -> Table:
         best = max(decision.at(point.load), key=lambda p: p.comparison.gain.value if p.comparison.gain else 0.0)
         gain = best.comparison.gain
         is_own = best.comparison.policy == own
-        plain_best = gain is None or gain.value < 1
         other = f"{_short(best.comparison.policy, own)}: {inline(gain)}"
-        cells.append("plain decoding" if plain_best else "this setting" if is_own else other)
+        if gain is None:
+            cells.append(NOTHING)
+        else:
+            cells.append("plain decoding" if gain.value < 1 else "this setting" if is_own else other)
         for name in shown:
             plain, fast = point.comparison.plain[name], point.comparison.own[name]
             cells.append(
                 f"{seconds(plain.value if plain else None)} → {seconds(fast.value if fast else None)}"
-                if fast
+                if fast and not point.comparison.neither_keeps_up
                 else NOTHING
             )
         rows.append(tuple(cells))

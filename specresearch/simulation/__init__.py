@@ -4,6 +4,7 @@ from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.events import Simulation
 from specresearch.simulation.fitted import Fitted
 from specresearch.simulation.method import Method
+from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.simulator import SimulationSettings, Simulator
 from specresearch.simulation.timing import Linear, Roofline, Timing, Work
@@ -20,4 +21,5 @@ __all__ = [
     "Simulator",
     "Timing",
     "Work",
+    "open_recording",
 ]

@@ -15,6 +15,8 @@ from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 from specresearch.simulation.acceptance import Blocks, Coins, Positions, Replay, StandIns, Table, Trees, run_ends
 
+EXACT_IF_GREEDY = ("typical",)  # rules that are lossy at other temperatures only
+
 
 @dataclass(frozen=True)
 class Drafting:
@@ -36,7 +38,9 @@ class Drafting:
         if self.rule not in RULES:
             raise ValueError(f"acceptance={self.rule} is not known; use one of {', '.join(RULES)}")
         same, rule = self.rule == header.acceptance, RULES[self.rule]
-        if not (same or rule.lossless):
+        warm = next((request.sampling for request in self.requests if not request.sampling.is_greedy), None)
+        is_exact = rule.lossless or (self.rule in EXACT_IF_GREEDY and warm is None)
+        if not (same or is_exact):
             raise ValueError(
                 f"acceptance={self.rule} moves the output to another text than the recorded one, and only the model knows how "
                 "that would go on; measure it with specresearch.run"
@@ -49,7 +53,6 @@ class Drafting:
         refusal = rule().refuses(self.kind)
         if refusal:
             raise ValueError(f"acceptance={self.rule} cannot judge the recorded drafts: {refusal}")
-        warm = next((request.sampling for request in self.requests if not request.sampling.is_greedy), None)
         if self.rule == "greedy" and warm is not None:
             raise ValueError(
                 f"acceptance=greedy is exact for temperature 0 only, and the recording has temperature={warm.temperature}"

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from specresearch.bench.recording import Recording
 from specresearch.simulation import parts
 from specresearch.simulation.parts import Part
+from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.timing import Seconds, Timing, Work
 
 _LEAST_STEPS = 20
@@ -29,7 +30,7 @@ class Fitted(Timing):
         self.noise, self.folders = noise, tuple(recordings)
 
     def bind(self, recording: Recording) -> None:
-        others = [Recording(Path(folder)) for folder in self.folders]
+        others = [open_recording(Path(folder)) for folder in self.folders]
         for other in others:
             _check_same(recording, other)
         every = [_works(one) for one in (recording, *others)]

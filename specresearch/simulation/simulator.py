@@ -18,6 +18,7 @@ from specresearch.engine import SchedulerSettings
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.events import SimulatedPass, Simulation
 from specresearch.simulation.method import Method
+from specresearch.simulation.recordings import version_caution
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.timing import Timing
 
@@ -30,7 +31,7 @@ class SimulationSettings(PassSettings):
     """
 
     max_running: int = 8
-    max_waiting: int = 1_000_000
+    max_waiting: int = 1_000
     max_seconds: float = 1e9
     max_len: int | None = None
 
@@ -42,7 +43,7 @@ class SimulationSettings(PassSettings):
 
 @dataclass
 class Simulator:
-    """Decodes the requests of `drafting` again, plainly and with its method, under one load."""
+    """Decodes the requests of `drafting` again, plainly and with its method, under one load. controller_name: for reports."""
 
     drafting: Drafting
     timing: Timing
@@ -50,6 +51,7 @@ class Simulator:
     settings: SimulationSettings
     controller: Controller = field(default_factory=Fixed)
     scheduling: SchedulerSettings = field(default_factory=SchedulerSettings)
+    controller_name: str = "fixed"
     num_simulated: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     cautions: set[str] = field(default_factory=set, init=False)
@@ -57,6 +59,7 @@ class Simulator:
     def __post_init__(self) -> None:
         header, most, kind = self.drafting.recording.header, self.drafting.num_draft_tokens, self.drafting.kind
         self.max_len = self.settings.max_len or header.target["max_len"]
+        self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
         self.methods = {PLAIN: Method(Fixed(0))}
         if most:
             self.methods[CONTROLLED] = Method(self.controller, kind, most)
@@ -88,7 +91,7 @@ class Simulator:
         sides = {name: self._side(name, made) for name, made in passes.items()}
         figures = summarize_load(sides, settings.limits, settings.max_running, seed=settings.seed)
         header = self.drafting.recording.header
-        setting = {"method": header.method, "controller": type(self.controller).__name__.lower()}
+        setting = {"method": header.method, "controller": self.controller_name}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         return LoadResults.of(
             figures, setting, settings.limits, complete=True, kind="simulation", provenance=self._provenance()
@@ -126,6 +129,7 @@ class Simulator:
             "side": drafting.side,
             "acceptance": drafting.rule,
             "num_draft_tokens": drafting.num_draft_tokens,
+            "controller": self.controller_name,
             "assumption": drafting.assumption,
             "timing": self.timing.describe(),
             "cautions": sorted(self.cautions),

@@ -69,14 +69,22 @@ def write_load(
     plain: bool = True,
     classes: Mapping[str, Any] | None = None,
     class_signature: Sequence[str] = (),
+    class_unclear: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
     complete: bool = True,
     stopped: str | None = None,
+    overloaded: Sequence[str] = (),
+    answered: bool = True,
+    thoughts: Sequence[Mapping[str, float]] = (),
+    reset: bool = True,
+    bound: int | None = None,
 ) -> Path:
-    """fixed: length -> speedup. tpot_p99: of plain decoding and of the method, within 1%; the other latencies follow."""
+    """fixed: length -> speedup. tpot_p99: of plain decoding and of the method, within 1%; the other latencies follow.
+    overloaded: sides; answered False: they answered nothing that counts. thoughts: of the controller. bound: drafts that the
+    proposer makes without its settings saying so."""
     fixed = fixed or {}
     speeds = ({"plain": 1.0} if plain else {}) | {"method": speedup[0]} | {f"fixed-{k}": v for k, v in fixed.items()}
-    sides: dict[str, dict[str, float]] = {}
+    sides: dict[str, dict[str, Any]] = {}
     intervals: dict[str, dict[str, list[float]]] = {}
     for name, speed in speeds.items():
         p99 = tpot_p99[name != "plain"]
@@ -85,11 +93,20 @@ def write_load(
         intervals[name] = {key: [0.99 * value, 1.01 * value] for key, value in figures.items()}
         drafted = {"draft_acceptance_rate": 0.8, "acceptance_p10": 0.4, "mean_draft_length": 3.0}
         sides[name] = figures | {"num_requests": 200} | (drafted if name != "plain" else {})
+        if name in overloaded:
+            lost = {} if answered else dict.fromkeys([key for key in figures if key != "throughput"])
+            sides[name] |= lost | {"overloaded": True}
     best = max(fixed, key=lambda length: fixed[length], default=None)
     load = (
         {"arrivals": "closed_loop", "concurrency": concurrency} if qps is None else {"arrivals": "poisson", "qps": qps}
     )
-    summary: dict[str, Any] = {"method": method, "controller": controller, **load, "speedup": speedup[0]}
+    summary: dict[str, Any] = {
+        "method": method,
+        "controller": controller,
+        **load,
+        "speedup": speedup[0],
+        "max_running": 32,
+    }
     summary |= {"best_fixed": best and f"fixed-{best}", "speedup_over_best": 1.01}
     timeline = {
         name: [
@@ -109,17 +126,53 @@ def write_load(
         "side_intervals": intervals,
         "classes": classes or {},
         "class_signature": list(class_signature),
+        "class_unclear": list(class_unclear),
         "timeline": timeline,
+        "controller": {"method": list(thoughts)} if thoughts else {},
         "limits": limits or {},
         "definitions": {"goodput": "requests per second within the limits"},
-        "provenance": provenance(data) | {"method": {"name": method, "lossless": True}, "controller": controller},
+        "provenance": provenance(data)
+        | {"method": {"name": method, "lossless": True}, "controller": controller, "num_draft_tokens": bound},
         "outputs": {
             name: {"output_statement": "output unchanged", "num_outputs_compared": 9, "num_outputs_equal": 9}
             for name in speeds
         },
     }
-    config = {"sampling": sampling(temperature), "proposer": {"num_draft_tokens": 10}}
+    config = {
+        "sampling": sampling(temperature),
+        "reset": reset,
+        "proposer": {"num_draft_tokens": None if bound else 10},
+    }
     return write(folder, results, config)
+
+
+def write_simulation(
+    folder: Path, *, concurrency: int = 4, fixed: Sequence[int] = (), timing: str = "Fitted", error: float = 1.1
+) -> Path:
+    """Of what `write_load` wrote. error: of every figure, as a factor."""
+    figures = {f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
+    sides = {
+        name: figures | {"throughput": 150 * error} for name in ("plain", "method", *(f"fixed-{k}" for k in fixed))
+    }
+    told = provenance("cnndm")
+    recorded = {"target": told["target"], "machine": "CPU", "method": "ngram"}
+    recorded |= {
+        "config": {"sampling": sampling(0.0), "dataset": {"name": "cnndm"}, "proposer": {"num_draft_tokens": 10}}
+    }
+    results = {
+        "kind": "simulation",
+        "complete": True,
+        "summary": {"arrivals": "closed_loop", "concurrency": concurrency, "max_running": 8},
+        "sides": sides,
+        "definitions": {},
+        "provenance": {
+            "recorded": recorded,
+            "controller": "goodput",
+            "num_draft_tokens": 10,
+            "timing": "as it was told",
+        },
+    }
+    return write(folder, results, {"timing": {"_target_": f"specresearch.simulation.{timing}"}})
 
 
 def sampling(temperature: float) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Limits, gather
-from specresearch.reporting.comparisons import Load
+from specresearch.reporting.comparisons import ClassChange, Load
 from specresearch.reporting.decision import Answer, Decision, Outcome, decide
+from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.facts import _of_class
 from specresearch.reporting.verdicts import headline, word
 from tests.reporting.folders import Interval, write_load, write_run
 
@@ -191,3 +193,122 @@ def test_limits_of_load_runs_hold_where_the_user_names_none() -> None:
     assert Limits.of(None, None, 99, 1.0, runs).given() == {"ttft_p99": 0.5, "tpot_p99": 0.05}
     assert Limits.of(None, 0.1, 50, 1.0, runs).given() == {"tpot_p50": 0.1}
     assert Limits.of(None, None, 99, 1.0, [*runs, {"ttft": 1.0, "tpot": 0.1}]).given() == {}
+
+
+def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp_path: Path, decide_on: Decide) -> None:
+    """Plain decoding answered nothing that counts at the highest load, so that there are no latencies to divide."""
+    write_load(tmp_path / "low", (1.0, 0.99, 1.01), qps=0.5)
+    write_load(tmp_path / "mid", (1.0, 0.99, 1.01), qps=4.0)
+    high = {"qps": 16.0, "overloaded": ("plain",), "answered": False, "stopped": "plain, repeat 0: the queue grows"}
+    for gain, outcome, words in (
+        ((1.4, 1.3, 1.5), Outcome.FASTER, "faster (overloaded)"),
+        ((0.8, 0.7, 0.9), Outcome.SLOWER, "slower (overloaded)"),
+        ((1.0, 0.8, 1.2), Outcome.UNCLEAR, "cannot tell (overloaded)"),
+    ):
+        write_load(tmp_path / "high", gain, **high)
+        (decision,) = decide_on()
+        point = decision.points[-1]
+        assert (point.load.amount, point.outcome, point.verdict) == (16.0, outcome, words)
+        assert [p.comparison.basis for p in decision.points] == ["latency", "latency", "throughput"]
+        told = {fact.term: fact.lines for fact in word(decision, Limits()).facts}
+        assert "plain decoding could not answer 16" in told["Keeping up"][0]
+        assert told["Crosses over"][0].startswith(
+            {
+                Outcome.FASTER: "not up to 16 requests per second, the highest load measured",
+                Outcome.SLOWER: "between 4 and 16 requests per second",
+                Outcome.UNCLEAR: "not up to 4 requests per second; above that it cannot be told (16: 1.00, 0.80 to 1.20)",
+            }[outcome]
+        )
+
+
+def test_where_neither_side_keeps_up_survivors_are_not_compared(tmp_path: Path, decide_on: Decide) -> None:
+    """Their latencies would say that the method breaks a limit that plain decoding keeps."""
+    told: dict[str, Any] = {"qps": 16.0, "tpot_p99": (0.01, 0.02)}
+    limits = Limits(tpot=0.015)
+    write_load(tmp_path / "a", FASTER, overloaded=("plain", "method"), **told)
+    (decision,) = decide_on(limits)
+    assert decision.answer is Answer.ON
+    assert decision.points[0].broken == ()
+    verdict = word(decision, limits)
+    facts = {fact.term: fact.lines for fact in verdict.facts}
+    assert "not compared at 16 requests per second, where neither side keeps up" in facts["Your limits"][0]
+    assert "Slowest requests" not in facts
+    assert verdict.table.rows[0][-1] == "-"
+    write_load(tmp_path / "a", FASTER, overloaded=("plain",), **told)
+    assert decide_on(limits)[0].points[0].broken == ("tpot_p99",)
+
+
+def test_a_limit_is_not_kept_by_a_side_that_falls_behind(tmp_path: Path, decide_on: Decide) -> None:
+    write_load(tmp_path / "a", UNCLEAR, qps=16.0, tpot_p99=(0.02, 0.01), overloaded=("method",))
+    assert decide_on(Limits(tpot=0.015))[0].points[0].outcome is Outcome.UNCLEAR
+
+
+def test_an_overloaded_point_without_any_figure_stays_and_is_unclear(tmp_path: Path, decide_on: Decide) -> None:
+    write_load(tmp_path / "low", (1.0, 0.99, 1.01), qps=0.5, fixed={2: 1.1})
+    folder = write_load(tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("plain",), answered=False)
+    text = (folder / "results.json").read_text().replace('"throughput"', '"x"').replace('"speedup": 1.0', '"x": 1')
+    (folder / "results.json").write_text(text)
+    (decision,) = decide_on()
+    assert [point.outcome for point in decision.points] == [Outcome.FASTER, Outcome.UNCLEAR]
+    assert word(decision, Limits()).table.rows[1][1:4] == ("-", "cannot tell (overloaded)", "-")
+
+
+@pytest.mark.parametrize("is_load", [True, False])
+def test_other_lengths_are_asked_for_as_the_program_takes_them(
+    tmp_path: Path, decide_on: Decide, is_load: bool
+) -> None:
+    if is_load:
+        write_load(tmp_path / "a", FASTER, controller="fixed", bound=5)
+    else:
+        write_run(tmp_path / "a", FASTER, batch_size=8)
+    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Draft length")
+    assert fact.lines == ("5, the only one measured. To compare others, add",)
+    assert fact.command == ('"compare=[2,4,8]"' if is_load else "-m proposer.num_draft_tokens=2,4,8")
+
+
+def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: Decide) -> None:
+    figures = {"tpot_p50": 0.010, "tpot_p99": 0.010}
+    classes = {
+        name: {"plain": figures, "method": {"tpot_p50": 0.01 * p50, "tpot_p99": 0.01 * p99}}
+        for name, (p50, p99) in {"hidden": (0.8, 1.3), "other": (0.8, 0.9)}.items()
+    }
+    write_load(tmp_path / "a", FASTER, concurrency=8, classes=classes, class_signature=["hidden"])
+    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Who pays")
+    assert fact.lines[1] == (
+        "At 8 requests at a time: hidden faster at the median and slower among its slowest requests (0.80, no interval; 1.30, no "
+        "interval); other no clear change (0.80, no interval; 0.90, no interval)."
+    )
+    write_load(tmp_path / "a", FASTER, concurrency=8)
+    assert not any(fact.term == "Who pays" for fact in word(decide_on()[0], Limits()).facts)
+
+
+@pytest.mark.parametrize(
+    ("median", "slowest", "signature", "says"),
+    [
+        ((0.8, 0.7, 0.9), (0.9, 0.8, 0.95), False, "faster"),
+        ((1.1, 1.05, 1.2), (1.3, 0.9, 1.5), False, "slower"),
+        ((0.8, 0.7, 0.9), (1.3, 1.1, 1.5), True, "faster at the median and slower among its slowest requests"),
+        ((1.2, 1.1, 1.3), (0.8, 0.7, 0.9), False, "slower at the median and faster among its slowest requests"),
+        ((0.9, 0.7, 1.1), (1.1, None, None), None, "no clear change"),
+    ],
+)
+def test_a_class_is_judged_by_its_intervals(
+    median: Interval, slowest: Interval, signature: bool | None, says: str
+) -> None:
+    change = ClassChange("a", {}, {}, Estimate(*median), Estimate(*slowest), signature)
+    assert _of_class(change).startswith(f"a {says} ({median[0]:.2f}, ")
+
+
+def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Decide) -> None:
+    names = ("plain", "method", "fixed-2")
+    classes = {
+        name: {
+            side: {"tpot_p50": value, "tpot_p99": value} for side, value in zip(names, (0.01, 0.02, 0.008), strict=True)
+        }
+        for name in ("a", "b")
+    }
+    write_load(tmp_path / "a", SLOWER, concurrency=8, fixed={2: 2.0}, classes=classes)
+    (decision,) = decide_on()
+    assert decision.policy.length == 2
+    (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Who pays")
+    assert "a no clear change (0.80, no interval; 0.80, no interval)" in fact.lines[1]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specresearch.reporting import gather
+from specresearch.reporting import Limits, compose, gather
 from specresearch.reporting.folders import Material
-from tests.reporting.folders import write_load, write_run
+from tests.reporting.folders import write_load, write_run, write_simulation
 
 ROWS_MISSING = "requests.jsonl is missing: latencies and acceptance come without intervals"
 
@@ -31,7 +31,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
     write_run(tmp_path / "unpaired", None)
     write_load(tmp_path / "no-plain", plain=False)
     write_run(tmp_path / "torn").joinpath("results.json").write_text('{"complete": tr')
-    for name, content in {"list": [1], "foreign": {"accuracy": 0.9}, "other": {"kind": "simulation"}}.items():
+    for name, content in {"list": [1], "foreign": {"accuracy": 0.9}, "other": {"kind": "certificate"}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(content))
     (tmp_path / "empty").mkdir()
@@ -49,7 +49,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
         "torn": "Expecting value",
         "list": "not the results of a run",
         "foreign": "no run of this project",
-        "other": "results of another kind (simulation)",
+        "other": "results of another kind (certificate)",
         "empty": "is empty",
         "half": "has rows but no results.json",
     }
@@ -122,3 +122,60 @@ def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
     (folder / "results.json").write_text(told)
     (text,) = (note.text for note in gather([tmp_path]).notes if "different sets of prompts" in note.text)
     assert "2 different sets of prompts" in text
+
+
+def test_the_length_of_a_fixed_controller_is_what_the_proposer_was_bound_to(tmp_path: Path) -> None:
+    write_load(tmp_path / "a", controller="fixed", bound=7)
+    assert [c.policy.label for c in gather([tmp_path]).comparisons] == ["ngram, 7 drafts"]
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_controller_that_remembers_is_told_pass_by_pass(tmp_path: Path, reset: bool) -> None:
+    """What it wrote in earlier passes stands in the later ones again."""
+    passes = [[100.0, 150.0], [100.0, 150.0] if reset else [100.0, 200.0, 260.0]]
+    rows = [{"repeat": float(n), "step": step} for n, steps in enumerate(passes) for step in steps]
+    write_load(tmp_path / "a", thoughts=rows, reset=reset)
+    (trace,) = gather([tmp_path]).traces
+    told = [(row["repeat"], row["step"]) for row in trace.thoughts]
+    assert told == [
+        (0.0, 100.0),
+        (0.0, 150.0),
+        *((1.0, step) for step in ([100.0, 150.0] if reset else [200.0, 260.0])),
+    ]
+
+
+def test_definitions_that_differ_between_kinds_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    folder = write_load(tmp_path / "load")
+    results = json.loads((folder / "results.json").read_text())
+    results["definitions"] |= {"speedup": "throughput over throughput"}
+    (folder / "results.json").write_text(json.dumps(results))
+    assert compose(gather([tmp_path]), Limits()).definitions == {
+        "goodput": "requests per second within the limits",
+        "speedup (load runs)": "throughput over throughput",
+        "speedup (runs)": "baseline wall time / method wall time",
+    }
+
+
+def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_path: Path) -> None:
+    write_load(tmp_path / "load", fixed={2: 1.4})
+    write_simulation(tmp_path / "same", fixed=(2, 5))
+    write_simulation(tmp_path / "elsewhere", concurrency=7)
+    write_simulation(tmp_path / "machine", timing="Roofline")
+    material = gather([tmp_path])
+    found = {(one.prediction.folder.name, one.measured.policy.label) for one in material.foreseen}
+    assert found == {("same", "ngram, goodput controller"), ("same", "ngram, 2 drafts")}
+    told = notes(material, is_used=False)
+    assert told.keys() == {"elsewhere", "machine"}
+    assert "none of its settings was measured at its load" in told["elsewhere"]
+    assert told["machine"].startswith("a simulation of another machine (as it was told)")
+    (section,) = (section for section in compose(material, Limits()).sections if section.name == "predicted")
+    (picture,) = section.pictures
+    assert "TPOT P99 10%" in picture.alt
+    assert picture.table.rows[0][5] == "11.0 ms; 10.0 ms (9.9 to 10.1)"
+
+
+def test_an_open_load_with_another_number_of_running_requests_is_another_setting(tmp_path: Path) -> None:
+    write_load(tmp_path / "load", concurrency=16)
+    write_simulation(tmp_path / "narrow", concurrency=16)  # eight may run, so that eight wait
+    assert gather([tmp_path]).foreseen == []

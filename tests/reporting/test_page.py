@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: {"plain": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
         for name, worst in (("structured", 0.009), ("creative", 0.013))
     }
+    thought = {"repeat": 0.0, "step": 100.0, "measured_seconds": 0.02, "estimated_seconds": 0.021, "acceptance": 0.7}
     for concurrency, gain in ((1, 1.8), (8, 1.2), (32, 0.9)):
         between = (gain, gain - 0.05, gain + 0.05)
-        told = {"classes": classes, "class_signature": ["creative"]} if concurrency == 8 else {}
-        write_load(folder / f"load{concurrency}", between, concurrency=concurrency, fixed={2: gain, 5: 0.8}, **told)
+        write_load(
+            folder / f"load{concurrency}",
+            between,
+            concurrency=concurrency,
+            fixed={2: gain, 5: 0.8},
+            thoughts=[thought],
+            classes=classes,
+            class_signature=["creative"],
+        )
     write_run(folder / "run")
     write_run(folder / "half", length=2, complete=False)
     write_run(folder / "plain", None, method=None)
@@ -103,9 +112,31 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
         assert "Median better but slowest worse for creative." in text
         assert "plain decoding only" in text
         assert "unfinished" in text
+        assert "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are milliseconds." in text
         assert "Rule of thumb from the field, not from these runs" in text
     assert markdown.startswith("# Turn it on up to 8 requests at a time")
     assert not list(out.glob("*.part"))
+
+
+def test_headings_do_not_skip_a_level(written: Written) -> None:
+    levels = [int(tag[1]) for tag, _ in Page(written.html).found if re.fullmatch("h[1-6]", tag)]
+    assert levels[:3] == [1, 2, 3]
+    assert all(later <= level + 1 for level, later in pairwise(levels))
+
+
+def test_every_note_has_its_line(written: Written) -> None:
+    notes = written.markdown.split("## What is missing, and what was not used")[1].split("\n## ")[0]
+    lines = [line for line in notes.splitlines() if line]
+    assert len(lines) >= 2
+    assert all(line.startswith("- ") and line.count("`") % 2 == 0 for line in lines)
+
+
+def test_without_fixed_lengths_there_is_no_hindsight(tmp_path: Path) -> None:
+    write_load(tmp_path / "runs" / "a")
+    markdown = Written.of(tmp_path / "runs", tmp_path / "out").markdown
+    assert "ngram, goodput controller over plain decoding: 1.01 (0.99 to 1.03)." in markdown
+    assert '"compare=[2,4,8]" shows what the best one would have given' in markdown
+    assert "which is known only afterwards" not in markdown
 
 
 def test_the_page_needs_nothing_from_outside(written: Written) -> None:

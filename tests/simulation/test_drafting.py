@@ -185,6 +185,16 @@ def replayed_trees(drafting: Drafting) -> dict[str, Counts]:
     return found
 
 
+def test_typical_acceptance_is_exact_at_temperature_0(greedy_draft_model: Recording) -> None:
+    engine = decoded(draft_model(24), requests_of(6), acceptance=Typical(), controller=Fixed(3))
+    counts = replayed(drafting_of(greedy_draft_model, 24, "typical"), 3)
+    assert {name: count.num_accepted_tokens for name, count in counts.items()} == {
+        name: count.num_accepted_tokens for name, count in engine.items()
+    }
+    with pytest.raises(ValueError, match="acceptance=threshold moves the output to another text"):
+        drafting_of(greedy_draft_model, 24, "threshold")
+
+
 def test_what_only_the_model_knows_is_refused(warm: Recording, greedy_ngram: Recording, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="acceptance=typical moves the output to another text"):
         drafting_of(warm, 6, "typical")

@@ -7,7 +7,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from specresearch.reporting.comparisons import Side
 from specresearch.reporting.decision import Decision, Limits
 from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Picture, Table, legend_below, picture
-from specresearch.reporting.wording import seconds, seconds_with_interval
+from specresearch.reporting.wording import loads_listed, seconds, seconds_with_interval
 
 PERCENTS = {50: "o", 90: "_", 99: "^"}
 TITLES = {
@@ -26,10 +26,13 @@ LOGARITHMIC_FROM = 30.0  # largest over smallest
 
 
 def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Picture | None:
-    """None where either side lacks the figures."""
+    """None where either side lacks the figures. Loads at which neither keeps up are left out."""
     names = {percent: f"{metric}_p{percent}" for percent in PERCENTS}
+    lost = [p.load for p in decision.points if p.comparison.neither_keeps_up]
     points = [
-        p for p in decision.points if all(s[n] for s in (p.comparison.plain, p.comparison.own) for n in names.values())
+        p
+        for p in decision.points
+        if p.load not in lost and all(s[n] for s in (p.comparison.plain, p.comparison.own) for n in names.values())
     ]
     if not points:
         return None
@@ -97,10 +100,11 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
         f"{seconds(_value(p.comparison.own, names[99]))}"
         for p in points
     ]
+    left_out = f" Neither side keeps up with {loads_listed(lost)}, which is left out." if lost else ""
     return picture(
         name,
         f"{metric.upper()}: {decision.workload.label}",
-        f"{TITLES[metric]}: {MEANINGS[metric]}. The table has the intervals.",
+        f"{TITLES[metric]}: {MEANINGS[metric]}. The table has the intervals.{left_out}",
         f"{TITLES[metric]} by {points[0].load.unit} on {decision.workload.label}. {'; '.join(told)}.",
         Table(header, rows),
         draw,

@@ -23,7 +23,8 @@ def by_load(decision: Decision, name: str) -> Picture:
     """Every policy's speedup at every load, with intervals; where there is only one load, a row for each policy."""
     series = _series(decision)
     loads = decision.loads
-    basis = BASES[decision.points[0].comparison.basis]
+    bases = dict.fromkeys(point.comparison.basis for point in decision.points)
+    basis = "; overloaded: ".join(BASES[basis] for basis in sorted(bases))
     header = ("Load", *(policy.label for policy in series))
     rows = tuple(
         (
@@ -159,13 +160,14 @@ def _draw_lines(
 ) -> None:
     coloured = list(series)[:MOST_SERIES]
     for number, (policy, points) in enumerate(series.items()):
-        at = [place for place, load in enumerate(loads) if load in points]
-        gains = [points[load].comparison.gain for load in loads if load in points]
+        known = {load: points[load].comparison.gain for load in loads if load in points}
+        at = [loads.index(load) for load, gain in known.items() if gain is not None]
+        gains = [gain for gain in known.values() if gain is not None]
         if policy in coloured:
             _draw_curve(axes, at, gains, number, policy.label, strong=policy == own)
         else:
             label = "others, see the table" if policy == list(series)[MOST_SERIES] else None
-            axes.plot(at, [gain.value for gain in gains if gain], color=PLAIN, linewidth=0.8, alpha=0.7, label=label)
+            axes.plot(at, [gain.value for gain in gains], color=PLAIN, linewidth=0.8, alpha=0.7, label=label)
     _line_at_one(axes)
     axes.set_xticks(range(len(loads)), [load.amount_label for load in loads])
     axes.set_xlim(-0.3, len(loads) - 0.7)
@@ -174,13 +176,12 @@ def _draw_lines(
 
 
 def _draw_curve(
-    axes: Axes, at: Sequence[int], gains: Sequence[Estimate | None], number: int, label: str, *, strong: bool = False
+    axes: Axes, at: Sequence[int], gains: Sequence[Estimate], number: int, label: str, *, strong: bool = False
 ) -> None:
-    kept = [gain for gain in gains if gain is not None]
     axes.errorbar(
         at,
-        [gain.value for gain in kept],
-        yerr=_ends(kept),
+        [gain.value for gain in gains],
+        yerr=_ends(gains),
         label=label,
         linewidth=2.2 if strong else 1.3,
         color=COLOURS[number % len(COLOURS)],
@@ -191,8 +192,9 @@ def _draw_curve(
 def _draw_rows(axes: Axes, points: dict[Policy, Point]) -> None:
     for place, point in enumerate(reversed(points.values())):
         gain = point.comparison.gain
-        assert gain is not None
         number = len(points) - 1 - place
+        if gain is None:
+            continue
         axes.errorbar(
             [gain.value],
             [place],

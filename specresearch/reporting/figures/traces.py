@@ -10,13 +10,19 @@ from specresearch.reporting.comparisons import Trace
 from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Picture, Table, legend_below, picture
 from specresearch.reporting.wording import figure, interval
 
-PANELS = {"tokens_per_second": "tokens/s", "draft_length": "drafts a step", "running": "requests"}
+PANELS = {
+    "tokens_per_second": "tokens/s",
+    "draft_length": "drafts a step",
+    "acceptance": "accepted",
+    "running": "requests",
+}
 MOST_ROWS = 40  # of the table
 MOST_POINTS = 60  # of a curve: seconds are averaged into so many
 
 
 def trace(own: Trace, name: str) -> Picture:
-    """Tokens per second of every side, the controller's mean draft length, and requests running and waiting."""
+    """Tokens per second of every side, the controller's mean draft length, the share of drafts that was accepted, and requests
+    running and waiting."""
     mine = next(iter(own.sides))
     panels = {
         key: label for key, label in PANELS.items() if any(number is not None for number in _of(own.sides[mine], key))
@@ -38,6 +44,10 @@ def trace(own: Trace, name: str) -> Picture:
         every[-1].set_xlabel("seconds")
         legend_below(canvas)
 
+    than, advice = "the better of plain decoding and the best fixed length, which is known only afterwards", ""
+    if not own.best:
+        than = "plain decoding"
+        advice = ' No fixed length was measured beside it; "compare=[2,4,8]" shows what the best one would have given.'
     told = "; ".join(f"{side} {interval(figure, 0)} tokens/s" for side, figure in own.throughputs.items())
     rows = tuple(
         tuple(figure(value, digits) for value, digits in zip(row, (0, 0, 1, 2, 1, 1), strict=True))
@@ -46,9 +56,8 @@ def trace(own: Trace, name: str) -> Picture:
     return picture(
         name,
         f"{own.workload.label}, {own.load.label}",
-        f"In all: {told}. {own.policy.label} over the better of plain decoding and the best fixed length, which is known only "
-        f"afterwards: {ratio}.",
-        f"The controller over time on {own.workload.label} at {own.load.label}; {told}; over the best in hindsight {ratio}.",
+        f"In all: {told}. {own.policy.label} over {than}: {ratio}.{advice}",
+        f"The controller over time on {own.workload.label} at {own.load.label}; {told}; over {than} {ratio}.",
         Table(("Second", "Tokens/s", "Drafts a step", "Acceptance", "Running", "Waiting"), rows),
         draw,
         height=0.5 + 1.1 * len(panels),
@@ -57,8 +66,9 @@ def trace(own: Trace, name: str) -> Picture:
 
 def _lines(own: Trace, key: str) -> list[tuple[str, str, str]]:
     """Side, colour, line style."""
+    mine = next(iter(own.sides))
     looks = [(COLOURS[0], "-"), (PLAIN, "-"), (COLOURS[2], "--")]
-    sides = {"tokens_per_second": list(own.sides), "draft_length": list(own.sides)[:1]}.get(key, [])
+    sides = {"tokens_per_second": list(own.sides), "draft_length": [mine], "acceptance": [mine]}.get(key, [])
     return [(side, *look) for side, look in zip(sides, looks, strict=False)]
 
 

@@ -1,0 +1,94 @@
+"""Ratios of two sides that decoded the same requests, from their rows."""
+
+import numpy as np
+import pytest
+
+from specresearch.bench.load_records import LoadRow
+from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.load_rows import has_signature, latency_ratio, tpot_ratios
+from tests.bench.load_rows import request, side
+
+NUM_RUNS, NUM_STRETCHES, AT_ONCE = 60, 10, 12
+
+
+def rows_of(name: str, seconds: np.ndarray) -> list[LoadRow]:
+    """Evenly spaced arrivals; `seconds` to the first token, and 1 s to the last."""
+    return [request(n, float(n), ttft=float(value), side=name) for n, value in enumerate(seconds)]
+
+
+def test_requests_that_share_a_queue_are_no_independent_units() -> None:
+    """Two sides that are equally fast, each slowed down in stretches of its own: a 95% interval misses 1 now and then."""
+    rng, missed, by_request = np.random.default_rng(0), 0, 0
+    for _ in range(NUM_RUNS):
+        queued = [
+            np.repeat(rng.gamma(2.0, 2.0, NUM_STRETCHES + 1), AT_ONCE)[: NUM_STRETCHES * AT_ONCE] for _ in range(2)
+        ]
+        own, plain = (
+            side(name, rows_of(name, seconds)) for name, seconds in zip(("method", "plain"), queued, strict=True)
+        )
+        ratio = latency_ratio(own, plain)
+        assert ratio is not None
+        missed += ratio.is_above(1.0) or ratio.is_below(1.0)
+        drawn = rng.integers(len(queued[0]), size=(400, len(queued[0])))
+        low, high = np.quantile((queued[1] + 1)[drawn].mean(1) / (queued[0] + 1)[drawn].mean(1), [0.025, 0.975])
+        by_request += not low <= 1.0 <= high
+    assert missed < 0.25 * NUM_RUNS  # ten units are few, and a percentile bootstrap of so few is a little narrow
+    assert by_request > 0.5 * NUM_RUNS  # what requests as units say
+
+
+def test_only_what_both_answered_is_compared() -> None:
+    own = side("method", rows_of("method", np.full(40, 1.0)))
+    plain = side("plain", [row for row in rows_of("plain", np.full(40, 3.0)) if row.id != "20"])
+    ratio = latency_ratio(own, plain)
+    assert ratio is not None
+    assert (ratio.value, ratio.low) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert latency_ratio(own, side("plain", rows_of("plain", np.full(1, 3.0)))) is None
+
+
+def test_one_burst_has_no_interval() -> None:
+    arrivals = np.r_[np.linspace(9.0, 9.05, 20), 10.0]
+    sides = [
+        side(name, [request(n, float(at), ttft=ttft, side=name) for n, at in enumerate(arrivals[:-1])])
+        for name, ttft in (("method", 1.0), ("plain", 2.0))
+    ]
+    ratio = latency_ratio(*sides)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.5)
+    assert not ratio.has_interval
+
+
+def test_a_queue_that_never_empties_is_one_stretch() -> None:
+    """Requests take as long as the whole pass: whoever came later waits for all before."""
+    rng = np.random.default_rng(0)
+    waits = np.arange(40) * 0.9
+    sides = [
+        side(name, rows_of(name, waits * factor + rng.random(40)))
+        for name, factor in (("method", 1.04), ("plain", 1.0))
+    ]
+    ratio = latency_ratio(*sides)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.96, abs=0.01)
+    assert not ratio.has_interval
+
+
+@pytest.mark.parametrize("num", [60, 200])
+def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
+    """One in ten of `b` is slow with the method, the rest fast; `a` is as it was."""
+    sides = [
+        side(name, [request(n, float(n), gap=gap(n), side=name, category="ab"[n % 2]) for n in range(2 * num)])
+        for name, gap in (
+            ("method", lambda n: 0.3 if n % 20 == 1 else 0.08 if n % 2 else 0.1),
+            ("plain", lambda n: 0.1),
+        )
+    ]
+    same = tpot_ratios(sides[0], sides[1], "a")
+    assert [ratio and ratio.value for ratio in same] == [pytest.approx(1.0)] * 2
+    median, slowest = tpot_ratios(sides[0], sides[1], "b")
+    assert median is not None
+    assert slowest is not None
+    assert median.is_below(1.0)
+    assert slowest.value == pytest.approx(3.0)
+    assert slowest.is_above(1.0) == (num > 100)
+    assert has_signature(median, slowest) is (True if num > 100 else None)
+    assert has_signature(Estimate(1.1, 1.0, 1.2), Estimate(1.1, 0.9, 1.2)) is False
+    assert tpot_ratios(sides[0], sides[1], "c") == (None, None)
