@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Speed of the drafters that `study.py drafters` trained from seed 0, at batch sizes 1 and 8, greedy. WORK is the study's folder, SHAREGPT
-# and CNNDM name published files. Arguments are added to every run.
+# and CNNDM name published files. 64 prompts at batch size 8, since fewer than eight groups have no interval. Arguments are added to
+# every run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/training_speed}
+more=("$@")
 
 measure() { # name, then what drafts
     for data in "sharegpt $SHAREGPT" "cnndm $CNNDM"; do
         read -r dataset path <<< "$data"
-        python -m specresearch.run -m dataset="$dataset" dataset.path="$path" num_prompts=12 batch_size=1,8 "hydra.sweep.dir=$out/$1" \
-            'hydra.sweep.subdir=${dataset.name}-batch${batch_size}' "${@:2}"
+        for size in "1 12 128" "8 64 64"; do
+            read -r batch prompts tokens <<< "$size"
+            python -m specresearch.run dataset="$dataset" dataset.path="$path" batch_size="$batch" num_prompts="$prompts" \
+                sampling.max_new_tokens="$tokens" "hydra.run.dir=$out/$1/$dataset-batch$batch" "${@:2}" "${more[@]}"
+        done
     done
 }
 

@@ -1,11 +1,13 @@
 """The table and the picture of a study, from its rows.
 
     python experiments/training/table.py objectives
+    python experiments/training/table.py speed --runs outputs/training_speed
 
 Intervals (95%) resample prompts, the same for all arms, and seeds; three seeds make the second part of it coarse.
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +22,8 @@ from specresearch.bench.jsonl import read_jsonl
 HERE = Path(__file__).parent
 REFERENCES = {"objectives": "cross_entropy", "data": "published text, cross-entropy", "drafters": "draft model"}
 NUM_RESAMPLES = 4000
+SPEED = "speed"
+SPEED_COLUMNS = ("speedup", "mean_acceptance_length", "cost_ratio", "tokens_per_second", "baseline_tokens_per_second")
 
 
 def read(study: str) -> pd.DataFrame:
@@ -112,10 +116,41 @@ def plot(summary: pd.DataFrame, reference: str, file: Path) -> None:
     figure.savefig(file, dpi=130)
 
 
+def speeds(runs: Path) -> pd.DataFrame:
+    """Of every run of `speed.sh`: the speedup over plain decoding with its interval, and what a step drafts and costs."""
+    rows = []
+    for file in sorted(runs.glob("*/*/results.json")):
+        summary = json.loads(file.read_text(encoding="utf-8"))["summary"]
+        dataset, batch = file.parent.name.rsplit("-batch", 1)
+        rows.append({"arm": file.parents[1].name, "dataset": dataset, "batch_size": int(batch)})
+        rows[-1] |= {name: summary[name] for name in SPEED_COLUMNS}
+        rows[-1]["low"], rows[-1]["high"] = summary["speedup_ci95"]
+    return pd.DataFrame(rows)
+
+
+def speed_markdown(rows: pd.DataFrame) -> str:
+    by_setting = {f"{dataset}, batch {batch}": own for (dataset, batch), own in rows.groupby(["dataset", "batch_size"])}
+    lines = ["| | " + " | ".join(by_setting) + " |", "|---" * (1 + len(by_setting)) + "|"]
+    for arm in dict.fromkeys(rows["arm"]):
+        cells = [own.loc[own["arm"] == arm].iloc[0] for own in by_setting.values()]
+        told = [
+            f"{c['speedup']:.2f} ({c['low']:.2f} to {c['high']:.2f}); {c['mean_acceptance_length']:.2f}" for c in cells
+        ]
+        lines.append(f"| {arm} | " + " | ".join(told) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=REFERENCES)
-    study = parser.parse_args().study
+    parser.add_argument("study", choices=[*REFERENCES, SPEED])
+    parser.add_argument("--runs", type=Path, default=Path("outputs/training_speed"), help="of speed.sh")
+    args = parser.parse_args()
+    study = args.study
+    if study == SPEED:
+        rows = speeds(args.runs)
+        rows.round(4).to_csv(HERE / "results" / f"{SPEED}.csv", index=False)
+        print(speed_markdown(rows))
+        return
     summary = summarise(read(study), REFERENCES[study])
     summary.round(4).to_csv(HERE / "results" / f"{study}.csv", index=False)
     plot(summary, REFERENCES[study], HERE / "results" / f"{study}.png")

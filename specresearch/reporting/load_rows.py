@@ -14,14 +14,13 @@ from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.load_folder import PASSES, read_steps
 from specresearch.bench.load_records import LoadRow, PassRow
 from specresearch.bench.load_side import PERCENTS, LoadSide, latency, owners_of, resampled
+from specresearch.bench.load_summary import LEAST_RANKED
 from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
-from specresearch.bench.stats import quantile_interval
+from specresearch.bench.stats import LEAST_UNITS, quantile_interval
 from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
 
 NO_STEPS = f"{STEPS} cannot be read: no step times"
-LEAST_STRETCHES = 8  # of which an interval can be told
-LEAST_RANKED = 100  # requests of which a 99th percentile has an interval
 _UNREADABLE = (pa.ArrowException, OSError, KeyError)
 
 
@@ -67,7 +66,7 @@ def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
     """Plain decoding's mean time from arrival to last token over this side's, of the requests that both answered.
 
     Requests that arrive together wait for one another, so that they are no independent units: stretches of arrival time are
-    drawn, with the other side's requests of the same stretch. There is no interval of fewer than `LEAST_STRETCHES`.
+    drawn, with the other side's requests of the same stretch. There is no interval of fewer than `LEAST_UNITS`.
     """
     shared = sorted(own.windows.keys() & plain.windows.keys())
     stretches = [_by_arrival(own.windows[repeat], plain.windows[repeat]) for repeat in shared]
@@ -76,7 +75,7 @@ def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
     if not len(totals):
         return None
     ratio = paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]])
-    return ratio if ratio is None or len(totals) >= LEAST_STRETCHES else Estimate(ratio.value)
+    return ratio if ratio is None or len(totals) >= LEAST_UNITS else Estimate(ratio.value)
 
 
 def tpot_ratios(own: LoadSide, plain: LoadSide, category: str) -> tuple[Estimate | None, Estimate | None]:
