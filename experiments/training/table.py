@@ -120,7 +120,10 @@ def speeds(runs: Path) -> pd.DataFrame:
     """Of every run of `speed.sh`: the speedup over plain decoding with its interval, and what a step drafts and costs."""
     rows = []
     for file in sorted(runs.glob("*/*/results.json")):
-        summary = json.loads(file.read_text(encoding="utf-8"))["summary"]
+        results = json.loads(file.read_text(encoding="utf-8"))
+        if not results["complete"]:
+            raise SystemExit(f"{file} is not complete: run speed.sh again with resume=true")
+        summary = results["summary"]
         dataset, batch = file.parent.name.rsplit("-batch", 1)
         rows.append({"arm": file.parents[1].name, "dataset": dataset, "batch_size": int(batch)})
         rows[-1] |= {name: summary[name] for name in SPEED_COLUMNS}
@@ -129,15 +132,19 @@ def speeds(runs: Path) -> pd.DataFrame:
 
 
 def speed_markdown(rows: pd.DataFrame) -> str:
-    by_setting = {f"{dataset}, batch {batch}": own for (dataset, batch), own in rows.groupby(["dataset", "batch_size"])}
+    """Speedup with its interval, then what a step's drafts cost in target passes."""
+    order = rows.sort_values(["dataset", "batch_size"], ascending=[False, True])
+    settings = order.groupby(["dataset", "batch_size"], sort=False)
+    by_setting = {f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings}
     lines = ["| | " + " | ".join(by_setting) + " |", "|---" * (1 + len(by_setting)) + "|"]
     for arm in dict.fromkeys(rows["arm"]):
-        cells = [own.loc[own["arm"] == arm].iloc[0] for own in by_setting.values()]
-        told = [
-            f"{c['speedup']:.2f} ({c['low']:.2f} to {c['high']:.2f}); {c['mean_acceptance_length']:.2f}" for c in cells
-        ]
-        lines.append(f"| {arm} | " + " | ".join(told) + " |")
+        cells = ["-" if arm not in own.index else _told(own.loc[arm]) for own in by_setting.values()]
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _told(row: pd.Series) -> str:
+    return f"{row['speedup']:.2f} ({row['low']:.2f} to {row['high']:.2f}); {row['cost_ratio']:.2f}"
 
 
 def main() -> None:
