@@ -27,8 +27,8 @@ UNSEEN = (2, 16)  # how many tokens drafting may read first: more where the draf
 class CompiledForward:
     """The adapter's forward pass over chains, one graph for each of `chain_lengths`.
 
-    chain_lengths: sorted; each is compiled on first use (tens of seconds on a slow CPU). spare_columns: that the cache must
-    have behind the last token, for padding.
+    chain_lengths: sorted. spare_columns: that the cache must have behind the last token, for padding. The first pass of a kind
+    compiles every graph that later ones may need (tens of seconds each on a slow CPU): none in the middle of what is measured.
     """
 
     spare_columns = UNSEEN[-1]
@@ -44,6 +44,7 @@ class CompiledForward:
         compiled = partial(torch.compile, fullgraph=True, options={"cpp_wrapper": adapter.model.device.type == "cpu"})
         self._graph: Callable[..., Tensor] = compiled(self._run)
         self._greedy_graph: Callable[..., tuple[Tensor, Tensor]] = compiled(self._run_greedily)
+        self._made: set[tuple[object, ...]] = set()
 
     def _run(
         self,
@@ -88,11 +89,30 @@ class CompiledForward:
         """Logits after each token of a chain. lengths: committed tokens of every slot, running or not."""
         store, wanted = view.store, token_ids.shape[1]
         num_nodes = self.chain_lengths[bisect.bisect_left(self.chain_lengths, wanted)]
-        starts = self._starts(store, slots, lengths, num_nodes)
-        token_ids = self._spread(store, slots, F.pad(token_ids, (0, num_nodes - wanted)))
-        columns = _columns(store, max(starts) + num_nodes)
-        logits = self._graph(view, token_ids, upload(starts, store.device), columns, max_position)
+
+        def run(slots: Sequence[int], token_ids: Tensor) -> Tensor:
+            num_nodes = token_ids.shape[1]
+            starts = self._starts(store, slots, lengths, num_nodes)
+            columns = _columns(store, max(starts) + num_nodes)
+            return self._graph(
+                view, self._spread(store, slots, token_ids), upload(starts, store.device), columns, max_position
+            )
+
+        self._make(("chain", *self.chain_lengths), store, self.chain_lengths, run)
+        logits = run(slots, F.pad(token_ids, (0, num_nodes - wanted)))
         return self._gather(slots, logits[:, :wanted])
+
+    def _make(
+        self, kind: tuple[object, ...], store: SlotCache, sizes: Sequence[int], run: Callable[..., object]
+    ) -> None:
+        """Once for each kind of pass and number of slots: run it in all sizes, on the first slot and on all of them. What that
+        writes lies behind the committed tokens, where the next pass writes."""
+        if (store.num_slots, *kind) in self._made:
+            return
+        self._made.add((store.num_slots, *kind))
+        for slots in {(0,), tuple(range(store.num_slots))}:
+            for size in sizes:
+                run(slots, torch.zeros((len(slots), size), dtype=torch.long, device=store.device))
 
     def draft_greedily(
         self,
@@ -110,22 +130,28 @@ class CompiledForward:
         """
         store = view.store
         num_nodes = UNSEEN[bisect.bisect_left(UNSEEN, max(map(len, tokens)))]
-        ids = upload([[*row, *[0] * (num_nodes - len(row))] for row in tokens], store.device)
         last, known = [0] * store.num_slots, list(lengths)
         for slot, row in zip(slots, tokens, strict=True):
             last[slot] = len(row) - 1
             known[slot] += len(row)
-        starts = self._starts(store, slots, lengths, num_nodes)
-        drafted = self._starts(store, slots, known, num_steps - 1)
-        chosen, logits = self._greedy_graph(
-            view,
-            self._spread(store, slots, ids),
-            upload([starts, last[: len(starts)], drafted], store.device),
-            _columns(store, max(*starts, *drafted) + max(num_nodes, num_steps)),
-            num_steps,
-            num_choices,
-            max_position,
-        )
+
+        def run(slots: Sequence[int], token_ids: Tensor) -> tuple[Tensor, Tensor]:
+            num_nodes = token_ids.shape[1]
+            starts = self._starts(store, slots, lengths, num_nodes)
+            drafted = self._starts(store, slots, known, num_steps - 1)
+            return self._greedy_graph(
+                view,
+                self._spread(store, slots, token_ids),
+                upload([starts, [min(place, num_nodes - 1) for place in last[: len(starts)]], drafted], store.device),
+                _columns(store, max(*starts, *drafted) + max(num_nodes, num_steps)),
+                num_steps,
+                num_choices,
+                max_position,
+            )
+
+        self._make(("greedy", num_steps, num_choices), store, UNSEEN, run)
+        ids = upload([[*row, *[0] * (num_nodes - len(row))] for row in tokens], store.device)
+        chosen, logits = run(slots, ids)
         return self._gather(slots, chosen), self._gather(slots, logits)
 
     def _run_greedily(
