@@ -132,7 +132,7 @@ def test_estimate_by_hand() -> None:
 def test_features_off_by_one_are_named(name: str, temperature: float) -> None:
     student, trials = hot(name)
     if temperature == 0:
-        trials = run(student, 0.0, 40)
+        trials = run(student, 0.0, 12)
     with pytest.raises(ParityError, match="features one token later"):
         check(Shifted(student, 1), TARGET, trials, NUM_DRAFTS, temperature)
 
@@ -144,7 +144,7 @@ def test_another_rotary_base_is_named(name: str, temperature: float) -> None:
     for module_name, module in student.module.named_modules():
         if module_name.endswith("layers"):
             randomize(module, 3.0)
-    trials = run(student, temperature, 40)
+    trials = run(student, temperature, 16)
     for buffer_name, table in student.module.named_buffers():
         if buffer_name.endswith("inv_freq"):
             table.mul_(torch.tensor([3.0, 5.0]))

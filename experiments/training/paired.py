@@ -1,0 +1,50 @@
+"""How much faster one method is than another on the same prompts, each over plain decoding in its own run.
+
+    python experiments/training/paired.py outputs/cascade-1 outputs/cascade-2 --than outputs/ngram-1 outputs/ngram-2
+
+Runs of one setting at batch size 1. The interval (95%) draws prompts, the same for all runs.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from specresearch.bench.jsonl import read_jsonl
+
+NUM_RESAMPLES = 10_000
+
+
+def seconds(runs: list[Path]) -> pd.DataFrame:
+    """Of every prompt: seconds with the method and without, over all runs."""
+    parts = []
+    for run in runs:
+        if not json.loads((run / "results.json").read_text(encoding="utf-8"))["complete"]:
+            raise SystemExit(f"{run} is not complete: run it again with resume=true")
+        parts.append(pd.DataFrame(read_jsonl(run / "groups.jsonl")))
+    rows = pd.concat(parts)
+    if not (rows["num_requests"] == 1).all():
+        raise SystemExit("prompts can only be paired at batch size 1")
+    return rows.pivot_table(index="group", columns="side", values="wall", aggfunc="sum")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--than", nargs="+", type=Path, required=True)
+    args = parser.parse_args()
+    sides = [seconds(args.runs), seconds(args.than)]
+    if not sides[0].index.equals(sides[1].index):
+        raise SystemExit("the runs are of different prompts; use the same dataset, num_prompts and seed")
+    drawn = np.random.default_rng(0).integers(len(sides[0]), size=(NUM_RESAMPLES, len(sides[0])))
+    drawn[0] = np.arange(len(sides[0]))
+    speedups = [side["baseline"].to_numpy()[drawn].sum(1) / side["method"].to_numpy()[drawn].sum(1) for side in sides]
+    ratios = speedups[0] / speedups[1]
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    print(f"speedups {speedups[0][0]:.3f} and {speedups[1][0]:.3f}; ratio {ratios[0]:.3f} ({low:.3f} to {high:.3f})")
+
+
+if __name__ == "__main__":
+    main()
