@@ -132,7 +132,7 @@ def speeds(runs: Path) -> pd.DataFrame:
 
 
 def speed_markdown(rows: pd.DataFrame) -> str:
-    """Speedup with its interval, then what a step's drafts cost in target passes."""
+    """Speedup with its interval, then what a pass of the drafter costs in target passes."""
     order = rows.sort_values(["dataset", "batch_size"], ascending=[False, True])
     settings = order.groupby(["dataset", "batch_size"], sort=False)
     by_setting = {f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings}
