@@ -131,8 +131,10 @@ def _explain(model: str, path: str, error: Exception) -> str:
     if "safetensors" in reason and "pickle" not in reason:
         return f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, set target.allow_pickle=true"
     if Path(path).exists():
-        config = Path(path, "config.json")
-        hint = saved_as(json.loads(config.read_text(encoding="utf-8"))) if config.is_file() else ""
+        try:
+            hint = saved_as(json.loads(Path(path, "config.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            hint = ""
         return f"the folder {path} does not hold a usable causal LM: {reason}{hint}"
     return (
         f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the spelling and the network, "

@@ -75,8 +75,14 @@ def test_a_quantization_that_is_not_known() -> None:
         load_model("zoo:tiny", device="cpu", quantization={"quant_method": "int1"})
 
 
-def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotLoadedError, match="does not hold a usable causal LM"):
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [(None, ""), ("{", ""), ('{"specresearch": {"method": "medusa"}}', "so draft with it by .proposer=medusa")],
+)
+def test_a_folder_that_holds_no_model(tmp_path: Path, config: str | None, hint: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelNotLoadedError, match=f"does not hold a usable causal LM.*{hint}"):
         load_model(str(tmp_path), device="cpu")
 
 
