@@ -34,6 +34,7 @@ SETTINGS = (
     "warmup",
     "seed",
     "reset",
+    "turn_seconds",
 )
 
 

@@ -85,7 +85,7 @@ class LoadFolder(RunFolder):
         parts = self.path / STEPS_PARTS
         parts.mkdir(exist_ok=True)
         with (
-            (self.path / REQUESTS).open("a", encoding="utf-8") as stream,
+            (self.path / REQUESTS).open("a", encoding="utf-8", buffering=1) as stream,  # whole lines: passes take turns
             pq.ParquetWriter(self._part(place), SCHEMA) as steps,
         ):
             yield PassWriter(stream, steps)

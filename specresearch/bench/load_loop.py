@@ -1,5 +1,9 @@
-"""One pass: submit what is due, step while there is work, sleep until the next arrival. Time is the wall clock."""
+"""One pass: submit what is due, step while there is work, sleep until the next arrival.
 
+Time is the wall clock, which stands still for a pass while it is another's turn.
+"""
+
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,7 +60,8 @@ class LoadLoop:
     """request: makes the request of a number. on_output: called with each finished one. on_tick: about once a second.
     pause: seconds since it was last asked that were spent on something else than serving, and are no part of the pass.
 
-    After `run`: wall seconds, the last arrival, the length of the queue at the end, and why the pass was `stopped`, if it was.
+    num_tokens: generated so far. After `run`: wall seconds, the last arrival, the length of the queue, and why the pass was
+    `stopped`, if it was.
     """
 
     engine: Engine
@@ -68,29 +73,49 @@ class LoadLoop:
     on_tick: Callable[["LoadLoop"], None] = lambda loop: None
     pause: Callable[[], float] = lambda: 0.0
     num_finished: int = 0
+    num_tokens: int = 0
     last_arrival: float = 0.0
     wall: float = 0.0
     num_waiting: int = 0
     stopped: str | None = None
     _next_tick: float = field(default=TICK, init=False)
+    _left: float = field(init=False)  # when the last turn ended
+
+    def __post_init__(self) -> None:
+        self._left = self.log.begin
 
     @property
     def num_in_flight(self) -> int:
         return self.feed.num_submitted - self.num_finished
 
-    def run(self) -> None:
-        """Raises whatever the engine raises, with its requests aborted."""
+    @property
+    def is_over(self) -> bool:
+        """Every request has been answered, or the pass given up."""
+        return self.stopped is not None or (self.feed.is_empty and self.num_in_flight == 0)
+
+    def run(self, seconds: float = math.inf) -> None:
+        """To the end of the pass, or of a turn of so many seconds of it and one step at least.
+
+        Raises whatever the engine raises, with its requests aborted.
+        """
+        self.log.begin += self.engine.stand_still(self._left)
+        end = self._now + seconds
+        goes_on = False
         try:
-            while self.stopped is None and not (self.feed.is_empty and self.num_in_flight == 0):
+            while not self.is_over:
                 self._submit()
                 if self.engine.has_work:
                     self._step()
                 else:
-                    time.sleep(min(max(self.feed.next_time - self._now, 0.0), TICK))
+                    time.sleep(max(min(self.feed.next_time - self._now, end - self._now, TICK), 0.0))
                 self._look()
-            self.wall = self._now
+                if self._now >= end:
+                    break
+            self.wall, self._left = self._now, time.perf_counter()
+            goes_on = not self.is_over
         finally:
-            self.engine.abort()
+            if not goes_on:
+                self.engine.abort()
 
     @property
     def _now(self) -> float:
@@ -105,6 +130,7 @@ class LoadLoop:
         record = self.engine.step()
         if record is not None:
             self.log.add(record)
+            self.num_tokens += sum(record.num_new_tokens)
         self.log.begin += self.pause()
         for output in self.engine.finished():
             self.num_finished += 1

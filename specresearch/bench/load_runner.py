@@ -1,18 +1,20 @@
 """A load run: the same requests at the same times, decoded by plain decoding, by the method, and with fixed draft lengths."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.arrivals import Arrivals
 from specresearch.bench.load_folder import LoadFolder, LoadResults
-from specresearch.bench.load_loop import Feed, LoadLoop, Stops
-from specresearch.bench.load_memory import memory_figures, resident_bytes
+from specresearch.bench.load_loop import Feed, Stops
+from specresearch.bench.load_memory import memory_figures
 from specresearch.bench.load_outputs import compare_outputs, joined
+from specresearch.bench.load_pass import LoadPass
 from specresearch.bench.load_progress import LoadProgress
-from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow, PassPlace, PassRow, StepLog
+from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
 from specresearch.bench.load_settings import LoadSettings
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_summary import summarize_load
@@ -20,13 +22,12 @@ from specresearch.bench.provenance import describe, describe_method
 from specresearch.bench.recorder import Recorder, describe_recording
 from specresearch.bench.workload import RequestClass, Workload
 from specresearch.controllers import Adaptive, Controller, Fixed
-from specresearch.engine import Engine, RequestOutput, SchedulerSettings
+from specresearch.engine import Engine, SchedulerSettings
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.trackers import NoTracker, Tracker
 
 PROGRAM = "specresearch.load"
-STEPS_AT_ONCE = 4096  # kept in memory before they are written
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,12 @@ logger = logging.getLogger(__name__)
 class LoadRunner:
     """One target under one load, without and with a method (`proposer`; None measures plain decoding only).
 
-    method, controller_name: for reports. record: keep what a simulation needs. Sides take turns: in every repeat each decodes
-    the whole workload once, and which goes first moves on from repeat to repeat. Times and seeds differ between repeats, and are
-    those of all sides.
+    method, controller_name: for reports. record: keep what a simulation needs. In every repeat each side decodes the whole
+    workload once, and which goes first moves on from repeat to repeat. Times and seeds differ between repeats, and are those of
+    all sides.
+
+    The sides of a repeat take turns, each with slots of its own in the target's cache. whole_passes: why they do not, and one
+    pass follows the other; None: they do.
     """
 
     def __init__(
@@ -62,28 +66,57 @@ class LoadRunner:
         self.acceptance = acceptance or Rejection()
         self.scheduling, self.tracker = scheduling, tracker or NoTracker()
         self.num_requests = settings.count(arrivals)
-        self.engines = {PLAIN: self._engine(None, None, Fixed(0))}
+        self.whole_passes = self._why_whole_passes(record=record)
+        if self.whole_passes is not None and settings.turn_seconds is not None:
+            logger.info(
+                "sides do not take turns, since %s; noise of this machine falls on one of them", self.whole_passes
+            )
+        self.engines = {}
+        self._add(PLAIN, None, None, Fixed(0))
         if proposer is not None:
-            self.engines[CONTROLLED] = self._engine(proposer, self.acceptance, controller)
+            self._add(CONTROLLED, proposer, self.acceptance, controller)
             for length in settings.compare:
                 if length > proposer.num_draft_tokens:
                     raise ValueError(
                         f"compare={list(settings.compare)} holds {length} and the proposer makes at most "
                         f"{proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or leave that length out"
                     )
-                self.engines[f"fixed-{length}"] = self._engine(proposer, self.acceptance, Fixed(length))
+                self._add(f"fixed-{length}", proposer, self.acceptance, Fixed(length))
         self.recorder = self._recorder() if record else None
 
-    def _engine(
-        self, proposer: Proposer | None, acceptance: AcceptanceSampler | None, controller: Controller | None
-    ) -> Engine:
-        return Engine(
+    @property
+    def _max_running(self) -> int:
+        return min(self.settings.max_running, self.arrivals.concurrency or self.settings.max_running)
+
+    def _why_whole_passes(self, *, record: bool) -> str | None:
+        if self.settings.turn_seconds is None:
+            return "turn_seconds=null"
+        if record:
+            return "they are recorded"
+        if self.target.compiled:
+            return "a compiled target computes every slot of its cache"
+        if self.proposer is not None and self.proposer.memory == "warm":
+            return f"{self.method} learns from request to request"
+        num_sides = 1 if self.proposer is None else 2 + len(self.settings.compare)
+        try:
+            self.target.allocate(num_sides * self._max_running)
+        except MemoryError:
+            return f"the cache has no room for {num_sides} x {self._max_running} requests"
+        return None
+
+    def _add(
+        self, side: str, proposer: Proposer | None, acceptance: AcceptanceSampler | None, controller: Controller | None
+    ) -> None:
+        size = self._max_running
+        begin = 0 if self.whole_passes else size * len(self.engines)
+        self.engines[side] = Engine(
             self.target,
             proposer,
             acceptance,
             controller,
-            max_batch_size=self.settings.max_running,
+            max_batch_size=size,
             scheduling=self.scheduling,
+            slots=range(begin, begin + size),
         )
 
     def _recorder(self) -> Recorder:
@@ -97,17 +130,18 @@ class LoadRunner:
             engine.watch = recorder
         return recorder
 
-    def places(self) -> list[PassPlace]:
-        """The order of passes."""
+    def places(self) -> list[list[PassPlace]]:
+        """The order of passes: those that take turns stand together."""
         sides = list(self.engines)
         turns = [(repeat, repeat % len(sides)) for repeat in range(self.settings.repeats)]
-        return [PassPlace(repeat, side) for repeat, turn in turns for side in [*sides[turn:], *sides[:turn]]]
+        repeats = [[PassPlace(repeat, side) for side in [*sides[turn:], *sides[:turn]]] for repeat, turn in turns]
+        return [[place] for places in repeats for place in places] if self.whole_passes else repeats
 
     def run(self, *, progress: bool = True) -> LoadResults:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the passes that are done."""
         self.tracker.start(self.folder.config, self.folder.path)
-        places = self.places()
-        with LoadProgress(len(places), self.num_requests, enabled=progress) as watch:
+        groups = self.places()
+        with LoadProgress(sum(map(len, groups)), self.num_requests, enabled=progress) as watch:
             watch.say("preparing prompts")
             workload = Workload(
                 self.target,
@@ -121,13 +155,14 @@ class LoadRunner:
             provenance = self.folder.begin(self._provenance(workload))
             complete = False
             try:
-                if any(place not in self.folder.done for place in places):
+                for place in self.folder.done:
+                    watch.pass_done(place)
+                missing = [[place for place in group if place not in self.folder.done] for group in groups]
+                if any(missing):
                     watch.say("warming up")
                     self._warm_up(workload)
-                for number, place in enumerate(places):
-                    watch.begin_pass(number, place)
-                    if place not in self.folder.done:
-                        self._measure(place, workload, watch.tick)
+                for group in missing:
+                    self._measure(group, workload, watch)
                 complete = True
             except KeyboardInterrupt:
                 pass
@@ -145,69 +180,26 @@ class LoadRunner:
             for _ in engine.generate([workload.request(number, 0) for number in range(num)]):
                 pass
 
-    def _measure(self, place: PassPlace, workload: Workload, on_tick: Callable[[LoadLoop], None]) -> None:
-        engine = self.engines[place.side]
+    def _measure(self, places: Sequence[PassPlace], workload: Workload, watch: LoadProgress) -> None:
+        """Whoever has come least far goes on."""
         if self.proposer is not None:
             self.proposer.reset()
-        if self.settings.reset and isinstance(engine.controller, Adaptive):
+        with ExitStack() as stack:
+            passes = [stack.enter_context(self._begin(place, workload, watch)) for place in places]
+            while passes:
+                current = min(passes, key=lambda one: one.loop.num_tokens)
+                current.take_turn(self.settings.turn_seconds or math.inf)
+                if current.is_over:
+                    passes.remove(current)
+
+    def _begin(self, place: PassPlace, workload: Workload, watch: LoadProgress) -> LoadPass:
+        engine, settings = self.engines[place.side], self.settings
+        if settings.reset and isinstance(engine.controller, Adaptive):
             engine.controller.reset()
-        times = self.arrivals.times(len(workload), (self.settings.seed << 16) + place.repeat)
-        if self.recorder is not None:
-            self.recorder.begin(place.side, place.repeat)
-            self.recorder.take_seconds()
-        with self.folder.write_pass(place) as rows:
-            log = StepLog(place, time.perf_counter())
-            memory: list[tuple[float, int]] = []
-
-            def look() -> None:
-                memory.append((round(time.perf_counter() - log.begin, 3), resident_bytes()))
-
-            def keep(output: RequestOutput) -> None:
-                planned = workload.requests[int(output.id)]
-                row = LoadRow.of(place, planned, log.begin, output)
-                rows.add_request(row)
-
-            def tick(loop: LoadLoop) -> None:
-                on_tick(loop)
-                look()
-                if len(log) >= STEPS_AT_ONCE:
-                    rows.add_steps(log.take())
-
-            loop = LoadLoop(
-                engine,
-                Feed(times, self.arrivals.concurrency),
-                lambda number: workload.request(number, place.repeat),
-                log,
-                Stops(self.settings.max_waiting, self.settings.max_seconds),
-                keep,
-                tick,
-                self.recorder.take_seconds if self.recorder is not None else lambda: 0.0,
-            )
-            look()
-            loop.run()
-            look()
-            rows.add_steps(log.take())
-        if self.recorder is not None:
-            self.recorder.end()
-        if loop.stopped is not None:
-            logger.warning("%s: %s; going on with what it has", place.side, loop.stopped)
-        self.folder.end_pass(self._pass_row(place, loop, engine, memory))
-
-    def _pass_row(
-        self, place: PassPlace, loop: LoadLoop, engine: Engine, memory: Sequence[tuple[float, int]]
-    ) -> PassRow:
-        return PassRow(
-            place,
-            loop.wall,
-            self.num_requests,
-            loop.feed.num_submitted,
-            loop.num_finished,
-            loop.last_arrival,
-            loop.num_waiting,
-            loop.stopped,
-            tuple(engine.controller.trace()) if isinstance(engine.controller, Adaptive) else (),
-            tuple(memory),
-        )
+        times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
+        feed = Feed(times, self.arrivals.concurrency)
+        stops = Stops(settings.max_waiting, settings.max_seconds)
+        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.recorder)
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
         datasets = list({id(part.dataset): part.dataset for part in self.classes}.values())
@@ -240,6 +232,7 @@ class LoadRunner:
         outputs = compare_outputs(requests, list(self.engines), workload, self.target, self.acceptance)
         setting = {"method": self.method, "controller": self.controller_name if self.method else None}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
+        setting |= {"turn_seconds": None if self.whole_passes else settings.turn_seconds}
         setting |= {"temperature": workload.temperature, "num_repeats": len({row.place.repeat for row in requests})}
         setting |= joined(outputs) | memory_figures(self.folder.passes)
         return LoadResults.of(

@@ -54,16 +54,20 @@ class LoadSettings(PassSettings):
     """num_requests: None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
 
     warmup: requests decoded first and not counted. length_spread: of answers without a trace, see `Workload`.
-    reset: controllers forget before every pass what they learnt in those before.
+    reset: controllers forget before every pass what they learnt in those before. turn_seconds: of the passes of a repeat, which
+    take turns so that all meet the same machine; None: pass after pass.
     """
 
     length_spread: float = 0.0
     warmup: int = 2
     reset: bool = True
+    turn_seconds: float | None = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("warmup", least=0)
+        if self.turn_seconds is not None and not self.turn_seconds > 0:
+            raise ValueError(f"turn_seconds={self.turn_seconds} must be above 0; null runs pass after pass")
         if not 0 <= self.length_spread < 1:
             raise ValueError(f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1")
 

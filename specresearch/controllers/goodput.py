@@ -4,6 +4,7 @@ SmartSpec (Liu et al., arXiv 2406.14066), with lengths per request: k = argmax o
 t_draft(k) + t_verify(tokens, context) + overhead.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,6 +24,7 @@ from specresearch.proposal import DraftKind
 _START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
 _OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
 _LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
+_DECIDE_EVERY = 4  # steps for which a decision stands that confirms the one before
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -108,6 +110,9 @@ class Goodput(Adaptive):
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
+        self._lengths: list[int] = []
+        self._decided_for: tuple[int, ...] = ()
+        self._decide_next = 0
         self._requests.clear()
         self._trace.clear()
 
@@ -116,12 +121,28 @@ class Goodput(Adaptive):
         length = self._length_to_measure()
         if length is not None:
             return self._few(length, len(batch))
+        if not self._is_decided():
+            was_drafting, self._lengths = self._is_drafting, self._decide(batch)
+            self._decided_for = tuple(map(id, self._requests.met))
+            self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting == self._is_drafting else 1)
+        return [*self._lengths] if self._is_drafting else [0] * len(batch)
+
+    def _is_decided(self) -> bool:
+        """The last decision still stands: not to draft, or drafts for these very requests, none of whom fell behind."""
+        if self._num_steps >= self._decide_next:
+            return False
+        if not self._is_drafting:
+            return True
+        is_behind = any(request.ahead < 0 for request in self._requests.met)
+        return not is_behind and self._decided_for == tuple(map(id, self._requests.met))
+
+    def _decide(self, batch: Batch) -> list[int]:
         asked = [row.request.num_draft_tokens for row in batch.rows]
         room = np.minimum(batch.room, self._most)
         given = np.minimum(room, [0 if number is None else number for number in asked])
         limits = np.where([number is None for number in asked], room, 0)
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance = self._acceptance()
+        acceptance = np.array(self._acceptance())
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
         lengths = allocate(acceptance, limits, given, seconds, affordable).tolist()
@@ -158,11 +179,11 @@ class Goodput(Adaptive):
         turn, rest = divmod(self._probes.number, _LONG_EVERY)
         return long[turn % len(long)] if long and rest == 0 else short
 
-    def _acceptance(self) -> Float[np.ndarray, " R"]:
+    def _acceptance(self) -> list[float]:
         """Of every row met, shrunk towards the run's, which starts at a half."""
-        mean = self._run.rate(0.5, 1.0)
-        rates = [request.acceptance.rate(mean, self.prior_weight) for request in self._requests.met]
-        return np.array(rates).clip(_LEAST, _MOST)
+        mean, weight = self._run.rate(0.5, 1.0), self.prior_weight
+        rates = (request.acceptance.rate(mean, weight) for request in self._requests.met)
+        return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
     def observe(self, record: StepRecord) -> None:
         was_ready, was_measured = self._time.is_ready, self._probes.is_first(self._num_steps)
@@ -171,25 +192,27 @@ class Goodput(Adaptive):
             self._trace.add(
                 num_requests=len(record.request_ids),
                 mean_length=sum(record.num_draft_tokens) / len(record.request_ids),
-                acceptance=float(self._acceptance().mean()),
+                acceptance=sum(self._acceptance()) / len(record.request_ids),
                 **{f"{name}_seconds": seconds for name, seconds in estimates.items()},
                 estimated_seconds=sum(estimates.values()),
                 measured_seconds=record.times.total,
             )
             self._settle(record, sum(estimates.values()))
-        accepted, judged = np.array([_judged(record, b) for b in range(len(record.request_ids))]).T
-        self._probes.tell(self._time.num_surprises > 1 or (was_measured and self._is_news(accepted, judged)))
+        accepted, judged = _judged_drafts(record)
+        is_news = self._time.was_gain or self._is_news(accepted, judged)
+        self._probes.tell(self._time.num_surprises > 1 or (was_measured and is_news))
         self._probes.observe(self._num_steps, self._time.num_surprises)
         self._num_steps += 1
         for b, request in enumerate(self._requests.met):
-            request.acceptance.add(float(accepted[b]), int(judged[b]), _OWN_MEMORY)
-        self._run.add(float(accepted.sum()), int(judged.sum()), _RUN_MEMORY)
+            request.acceptance.add(accepted[b], judged[b], _OWN_MEMORY)
+        self._run.add(sum(accepted), sum(judged), _RUN_MEMORY)
 
-    def _is_news(self, accepted: Float[np.ndarray, " R"], judged: Float[np.ndarray, " R"]) -> bool:
+    def _is_news(self, accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""
         rates = self._acceptance()
-        usual = float(judged @ (rates * (1 - rates))) ** 0.5
-        return abs(float((accepted - judged * rates).sum())) > _NEWS * usual + 0.5
+        usual = sum(n * rate * (1 - rate) for n, rate in zip(judged, rates, strict=True)) ** 0.5
+        expected = sum(n * rate for n, rate in zip(judged, rates, strict=True))
+        return abs(sum(accepted) - expected) > _NEWS * usual + 0.5
 
     def _settle(self, record: StepRecord, seconds: float) -> None:
         """Who got ahead, who fell behind; by estimates, since a hiccup would have befallen a plain step, too."""
@@ -199,6 +222,15 @@ class Goodput(Adaptive):
 
     def trace(self) -> list[dict[str, float]]:
         return self._trace.rows()
+
+
+def _judged_drafts(record: StepRecord) -> tuple[Sequence[float], Sequence[int]]:
+    """Of every row."""
+    if not any(record.num_draft_tokens):
+        num_rows = len(record.request_ids)
+        return [0.0] * num_rows, [0] * num_rows
+    accepted, judged = zip(*(_judged(record, b) for b in range(len(record.request_ids))), strict=True)
+    return accepted, judged
 
 
 def _judged(record: StepRecord, b: int) -> tuple[float, int]:

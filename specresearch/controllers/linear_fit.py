@@ -1,5 +1,8 @@
 """Least squares with a memory that fades, for figures that are never negative and sometimes absurd."""
 
+from collections.abc import Sequence
+from operator import mul
+
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import nnls
@@ -9,72 +12,93 @@ _START_RIDGE = 1e-4  # of what all observations say: decides between features th
 _RIDGE = 0.01  # what holds a weight where it was while nothing is known of it any more
 _CLIP = 4.0  # an observation may exceed its prediction by so many usual errors, and by so many times more the next time
 _DOUBT = 0.5  # what older observations still count after a second surprise in a row, and after each further one
+_STRANGE, _SOLVE_EVERY = 2.0, 8  # usual errors after which the weights are found anew at once; observations, otherwise
 _LEARNING = 0.1  # weight of the newest error in the usual one
+_LEAST_USUAL = 1e-9  # seconds
 _NOISE = 0.02  # the usual error is never taken for less than this share of the figure itself
 
 
 class LinearFit:
-    """y = x . weights with weights >= 0, learnt online: recursive least squares with forgetting, kept feasible at every step.
+    """y = x . weights with weights >= 0, learnt online: recursive least squares with forgetting, kept feasible.
 
     The first `num_start` observations are fitted at once by least absolute deviations, so that slow first calls do not count.
     Later ones move the weights by what they differ, clipped upwards: nothing is faster than it is, but anything may be slow
     once. A single outlier moves them little; with every surprise in a row more is believed, and what was seen before counts less,
     so that a lasting change is followed. Directions without new information keep their weights instead of winding up.
 
-    num_surprises: how many observations in a row exceeded what was credible.
+    Weights move at once when an observation was strange, and every few observations otherwise, which takes less time.
+
+    num_surprises: how many observations in a row exceeded what was credible. was_gain: the last one was as far below.
     x should have columns of a size near 1: where features did not vary apart, the larger one gets the larger weight.
     memory: observations after which an old one counts 1/e.
     """
 
     def __init__(self, num_features: int, num_start: int, memory: float = 50.0) -> None:
         self.num_start = num_start
-        self.weights: Float[np.ndarray, " F"] = np.zeros(num_features)
+        self.weights = [0.0] * num_features
         self._decay = 1 - 1 / memory
         self._ridge = _RIDGE * np.eye(num_features)
         self._information = np.zeros((num_features, num_features))  # sum of x x'
         self._evidence = np.zeros(num_features)  # sum of x y
         self._usual = 0.0
-        self.num_surprises = 0
-        self._first: list[tuple[Float[np.ndarray, " F"], float]] = []
+        self.num_surprises, self.was_gain = 0, False
+        self._unused: list[tuple[Sequence[float], float]] = []  # at the start, all
 
     @property
     def is_ready(self) -> bool:
-        return len(self._first) >= self.num_start
+        return self._usual > 0
 
-    def predict(self, x: Float[np.ndarray, " F"]) -> float:
-        return float(x @ self.weights)
+    def predict(self, x: Sequence[float]) -> float:
+        return sum(map(mul, x, self.weights))
 
-    def observe(self, x: Float[np.ndarray, " F"], y: float) -> None:
+    def observe(self, x: Sequence[float], y: float) -> None:
         if self.is_ready:
             self._follow(x, y)
             return
-        self._first.append((x, y))
-        if self.is_ready:
+        self._unused.append((x, y))
+        if len(self._unused) >= self.num_start:
             self._start()
 
+    def _take(self) -> tuple[Float[np.ndarray, "n F"], Float[np.ndarray, " n"]]:
+        x, y = zip(*self._unused, strict=True)
+        self._unused = []
+        return np.array(x), np.array(y)
+
     def _start(self) -> None:
-        x, y = np.array([row for row, _ in self._first]), np.array([value for _, value in self._first])
+        x, y = self._take()
         small = np.eye(x.shape[1])
         floor = 1e-3 * float(np.median(np.abs(y))) + 1e-12
-        error = np.ones_like(y)
+        error, weights = np.ones_like(y), np.zeros(x.shape[1])
         for _ in range(_START_ROUNDS):
             root = np.maximum(error, floor) ** -0.5
             shrink = small * (_START_RIDGE * (root**2).sum()) ** 0.5
             rows = np.concatenate([x * root[:, None], shrink])
-            self.weights, _ = nnls(rows, np.concatenate([y * root, np.zeros(len(small))]))
-            error = np.abs(y - x @ self.weights)
-        self._usual = float(np.median(error))
-        self._information, self._evidence = x.T @ x, x.T @ x @ self.weights
+            weights, _ = nnls(rows, np.concatenate([y * root, np.zeros(len(small))]))
+            error = np.abs(y - x @ weights)
+        self._usual = max(float(np.median(error)), _LEAST_USUAL)
+        self._information, self._evidence = x.T @ x, x.T @ x @ weights
+        self.weights = weights.tolist()
 
-    def _follow(self, x: Float[np.ndarray, " F"], y: float) -> None:
+    def _follow(self, x: Sequence[float], y: float) -> None:
         predicted = self.predict(x)
-        usual = max(self._usual, _NOISE * abs(predicted), 1e-9)
+        usual = max(self._usual, _NOISE * abs(predicted))
         credible = usual * _CLIP ** (1 + self.num_surprises)
         error = min(y - predicted, credible)
         self.num_surprises = self.num_surprises + 1 if y - predicted > credible else 0
-        decay = self._decay if self.num_surprises < 2 else _DOUBT
-        self._information = decay * self._information + x[:, None] * x
-        self._evidence = decay * self._evidence + x * (predicted + error)
+        self.was_gain = predicted - y > credible
+        self._usual = max(usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual), _LEAST_USUAL)
+        self._unused.append((x, predicted + error))
+        if abs(error) > _STRANGE * usual or len(self._unused) >= _SOLVE_EVERY:
+            self._solve()
+
+    def _solve(self) -> None:
+        x, y = self._take()
+        newest = self._decay if self.num_surprises < 2 else _DOUBT  # what the newest observation leaves of those before
+        worth = np.append(newest * self._decay ** np.arange(len(y) - 2, -1, -1), 1.0)
+        left = newest * self._decay ** (len(y) - 1)
+        self._information = left * self._information + x.T * worth @ x
+        self._evidence = left * self._evidence + x.T @ (worth * y)
         root = np.linalg.cholesky(self._information + self._ridge)
-        self.weights, _ = nnls(root.T, np.linalg.solve(root, self._evidence + _RIDGE * self.weights))
-        self._usual = usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual)
+        known = self._evidence + _RIDGE * np.array(self.weights)
+        weights, _ = nnls(root.T, np.linalg.solve(root, known))
+        self.weights = weights.tolist()

@@ -1,5 +1,7 @@
 """How long a step takes, given how much is drafted: learnt from the steps of this very run."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -33,35 +35,47 @@ class StepTime:
         """Steps in a row that took longer than was credible, and whose times are believed in part only."""
         return max(fit.num_surprises for fit in (self.draft, self.verify, self.overhead))
 
+    @property
+    def was_gain(self) -> bool:
+        """The last step took far less than was expected."""
+        return any(fit.was_gain for fit in (self.draft, self.verify, self.overhead))
+
     def seconds(
         self, num_rows: int, context: int, longest: Int[np.ndarray, " W"], num_drafts: Float[np.ndarray, "W M"]
     ) -> Float[np.ndarray, "W M"]:
         """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
-        c, begun, each, each_row = self.draft.weights
-        d, ragged, token, padded, known = self.verify.weights
-        e, handled = self.overhead.weights
-        padding = num_rows / _TOKENS * (longest + 1)
-        alone = c + d + e + known * context / _CONTEXT + token * num_rows / _TOKENS + (padded + handled) * padding
-        alone += (begun + ragged) * (longest > 0) + (each + each_row * num_rows / _TOKENS) * longest
-        return alone[:, None] + token / _TOKENS * num_drafts
+        each_draft = self.verify.weights[2] / _TOKENS
+        return self._but_for_drafts(num_rows, context, longest)[:, None] + each_draft * num_drafts
 
     def plain(self, num_rows: int, context: int) -> float:
         """Seconds of a step without drafts."""
-        return float(self.seconds(num_rows, context, np.zeros(1, dtype=int), np.zeros((1, 1)))[0, 0])
+        return float(self._but_for_drafts(num_rows, context, 0))
+
+    def _but_for_drafts(self, num_rows: int, context: int, longest: Any) -> Any:
+        """Seconds without what every single draft adds; longest: an array, or one number."""
+        c, begun, each, each_row = self.draft.weights
+        d, ragged, token, padded, known = self.verify.weights
+        e, handled = self.overhead.weights
+        rows = num_rows / _TOKENS
+        alone = c + d + e + known * context / _CONTEXT + token * rows + (padded + handled) * rows
+        return alone + (begun + ragged) * (longest > 0) + (each + (each_row + padded + handled) * rows) * longest
 
     def observe(self, record: StepRecord) -> dict[str, float]:
         """Learns from a step; returns what it would have said of the step's three parts, by name."""
         num_rows, longest, num_drafts = len(record.request_ids), record.num_nodes - 1, sum(record.num_draft_tokens)
-        padding, tokens = num_rows * (longest + 1) / _TOKENS, (num_rows + num_drafts) / _TOKENS
+        begun, padding, tokens = (
+            float(longest > 0),
+            num_rows * (longest + 1) / _TOKENS,
+            (num_rows + num_drafts) / _TOKENS,
+        )
         times = record.times
         observed = {
-            "draft": (self.draft, [1.0, longest > 0, longest, num_rows * longest / _TOKENS], times.propose),
-            "verify": (self.verify, [1.0, longest > 0, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
+            "draft": (self.draft, [1.0, begun, float(longest), num_rows * longest / _TOKENS], times.propose),
+            "verify": (self.verify, [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
             "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
         }
         estimates = {}
         for name, (fit, features, seconds) in observed.items():
-            x = np.array(features)
-            estimates[name] = fit.predict(x)
-            fit.observe(x, seconds)
+            estimates[name] = fit.predict(features)
+            fit.observe(features, seconds)
         return estimates

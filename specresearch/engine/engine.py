@@ -44,6 +44,7 @@ class Engine:
     max_batch_size: requests decoded together. seed: for requests that bring none of their own.
     on_step: called with the record of every step. measure_shift: records say how far a lossy rule moved the output.
     scheduling: order of admission and limits. watch: sees what went through every step, in time that counts for no request.
+    slots: of the target's cache, for `max_batch_size` requests, where engines take turns on one target; None: any that are free.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         measure_shift: bool = False,
         scheduling: SchedulerSettings | None = None,
         watch: Watcher | None = None,
+        slots: range | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size={max_batch_size} must be at least 1")
@@ -75,10 +77,11 @@ class Engine:
         max_nodes = self.proposer.max_nodes
         num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
         self.scheduler = Scheduler(
-            target, scheduling or SchedulerSettings(), max_batch_size, seed, max_nodes, num_probes
+            target, scheduling or SchedulerSettings(), max_batch_size, seed, max_nodes, num_probes, slots
         )
         self.prefill = Prefill(target, self.proposer)
-        target.allocate(max_batch_size, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers)))
+        num_slots = slots.stop if slots is not None else max_batch_size
+        target.allocate(num_slots, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers)))
         self.proposer.bind(target, target.cache.num_slots)
 
     def generate(
@@ -158,6 +161,13 @@ class Engine:
         self._forget(self.scheduler.abort())
         self.prefill.take()
 
+    def stand_still(self, since: float) -> float:
+        """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
+        seconds = time.perf_counter() - since
+        for row in self.scheduler.unfinished:
+            row.stand_still(seconds)
+        return seconds
+
     def _check_rule(self) -> None:
         kind, rule = self.proposer.kind, self.acceptance
         reason = rule.refuses(kind)
@@ -202,7 +212,7 @@ class Engine:
             return None
         begin = time.perf_counter()
         rows = shift_of_tokens(self._lossy, proposal, logits, verdict, batch.sampling, num_new)
-        return StepShift(rows, self._stand_still(begin))
+        return StepShift(rows, self.stand_still(begin))
 
     def _show(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
@@ -210,14 +220,7 @@ class Engine:
         if self.watch is not None:
             begin = time.perf_counter()
             self.watch(batch, proposal, output, delivery, record)
-            self._stand_still(begin)
-
-    def _stand_still(self, since: float) -> float:
-        """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
-        seconds = time.perf_counter() - since
-        for row in self.scheduler.unfinished:
-            row.stand_still(seconds)
-        return seconds
+            self.stand_still(begin)
 
     def _account(self, batch: Batch, record: StepRecord) -> None:
         for b, row in enumerate(batch.rows):

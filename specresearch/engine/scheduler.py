@@ -30,6 +30,7 @@ class Scheduler:
 
     waiting: a heap; who was preempted comes first, then whom the policy ranks lowest. running: in order of admission.
     max_nodes: the most nodes that the proposer makes for a row. num_probes: how many of these are no drafts.
+    slots: of the target's cache, which are kept for this scheduler; None: any.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Scheduler:
         seed: int,
         max_nodes: int = 1,
         num_probes: int = 0,
+        slots: range | None = None,
     ) -> None:
         self.step_limit = settings.max_step_tokens or sys.maxsize
         self.cache_limit = settings.max_cache_tokens or sys.maxsize
@@ -49,7 +51,7 @@ class Scheduler:
                 f"running requests; raise it above {max_batch_size}"
             )
         self.target, self.settings, self.max_batch_size, self.seed = target, settings, max_batch_size, seed
-        self.num_probes = num_probes
+        self.num_probes, self.slots = num_probes, slots
         self.waiting: list[tuple[bool, float, int, RequestState]] = []
         self.running: list[RequestState] = []
         self.finished: list[tuple[RequestState, Counts]] = []
@@ -150,7 +152,7 @@ class Scheduler:
         num_held = self._num_held + self._held(row)
         if self.running and num_held > self.cache_limit:
             return None
-        slot = self.target.acquire()
+        slot = self.target.acquire(self.slots)
         if slot is None:
             return None
         heapq.heappop(self.waiting)

@@ -1,7 +1,5 @@
 """Slots of a cache, one for each running request."""
 
-import heapq
-
 
 class Slots:
     """Which slots are free, and how many tokens each of the others holds.
@@ -14,19 +12,19 @@ class Slots:
 
     def _clear(self, num_slots: int) -> None:
         self.lengths = [0] * num_slots
-        self._free = list(range(num_slots))  # a heap
+        self._free = set(range(num_slots))
 
     @property
     def in_use(self) -> bool:
         return len(self._free) < len(self.lengths)
 
-    def acquire(self) -> int | None:
-        """The lowest free slot, emptied; None when all are taken."""
-        if not self._free:
-            return None
-        slot = heapq.heappop(self._free)
-        self.lengths[slot] = 0
+    def acquire(self, among: range | None = None) -> int | None:
+        """The lowest free slot (of those `among` which it must be), emptied; None when all are taken."""
+        slot = min(self._free if among is None else self._free.intersection(among), default=None)
+        if slot is not None:
+            self._free.remove(slot)
+            self.lengths[slot] = 0
         return slot
 
     def release(self, slot: int) -> None:
-        heapq.heappush(self._free, slot)
+        self._free.add(slot)

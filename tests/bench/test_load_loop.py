@@ -92,6 +92,41 @@ def test_a_pass_that_takes_too_long_is_stopped(play: Play) -> None:
     assert loop.wall < 60
 
 
+def test_time_stands_still_between_turns(target: CausalLM) -> None:
+    """Two passes on one target, a step each, and a rest that neither may count."""
+    rest, sampling = 0.2, SamplingParams(max_new_tokens=4)
+    outputs: dict[str, list[RequestOutput]] = {"one": [], "other": []}
+    loops = []
+    for name, slots in (("one", range(2)), ("other", range(2, 4))):
+        engine = Engine(target, max_batch_size=2, slots=slots)
+        log = StepLog(PassPlace(0, name), time.perf_counter())
+        loops.append(
+            LoadLoop(
+                engine,
+                Feed(np.zeros(4), concurrency=3),
+                lambda n: Request([n % 9], sampling, str(n)),
+                log,
+                NEVER,
+                outputs[name].append,
+            )
+        )
+    begin, num_rests = time.perf_counter(), 0
+    while not all(loop.is_over for loop in loops):
+        for loop in loops:
+            loop.run(1e-9)
+            assert {row.slot in loop.engine.scheduler.slots for row in loop.engine.scheduler.running} <= {True}
+        time.sleep(rest)
+        num_rests += 1
+    assert sum(loop.wall for loop in loops) < time.perf_counter() - begin - 0.99 * rest * num_rests
+    assert not target.in_use
+    for loop, answers in zip(loops, outputs.values(), strict=True):
+        assert sorted(output.id for output in answers) == ["0", "1", "2", "3"]
+        assert max(output.record.arrival_time - loop.log.begin + output.record.e2el for output in answers) <= loop.wall
+        assert max(loop.log.take()["start"].to_pylist()) <= loop.wall
+    texts = [{output.id: output.token_ids for output in answers} for answers in outputs.values()]
+    assert texts[0] == texts[1]
+
+
 def test_an_error_leaves_no_request_behind(target: CausalLM) -> None:
     engine = Engine(target, max_batch_size=2)
 

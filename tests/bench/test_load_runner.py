@@ -1,6 +1,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tiny_models import build, letters_tokenizer
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
-from specresearch.bench import load_runner
+from specresearch.bench import load_pass
 from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.bench.load_folder import LoadFolder
 from specresearch.bench.load_memory import resident_bytes
@@ -29,11 +30,11 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel, NGram, Suffix
 
 Make = Callable[..., LoadRunner]
-SMALL = LoadSettings(max_running=3, num_requests=6, warmup=1)
+SMALL = LoadSettings(max_running=3, num_requests=6, warmup=1, turn_seconds=1e-3)
 
 
 class InterruptedLater(NGram):
-    """Ctrl-C in its third pass, warm-ups counted."""
+    """Ctrl-C in its second repeat."""
 
     num_resets = 0
 
@@ -41,7 +42,7 @@ class InterruptedLater(NGram):
         self.num_resets += 1
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        if self.num_resets == 3:
+        if self.num_resets == 2:
             raise KeyboardInterrupt
         return super().propose(batch, budget)
 
@@ -107,9 +108,55 @@ def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Ma
 def test_sides_go_first_in_turns(make: Make) -> None:
     settings = LoadSettings(max_running=3, num_requests=6, repeats=3, compare=(2,))
     runner = make(settings=settings, proposer=NGram(), method="ngram")
-    order = [place.side for place in runner.places()]
-    assert order[::3] == ["plain", "method", "fixed-2"]
-    assert all(sorted(order[i : i + 3]) == ["fixed-2", "method", "plain"] for i in (0, 3, 6))
+    order = [[place.side for place in group] for group in runner.places()]
+    assert [sides[0] for sides in order] == ["plain", "method", "fixed-2"]
+    assert all(sorted(sides) == ["fixed-2", "method", "plain"] for sides in order)
+
+
+def test_sides_take_turns_where_nothing_forbids_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever generated the fewest tokens goes on, so that all come to the end at about the same time."""
+    turns: list[str] = []
+    take_turn = load_pass.LoadPass.take_turn
+
+    def noted(self: load_pass.LoadPass, seconds: float) -> None:
+        turns.append(self.place.side)
+        take_turn(self, seconds)
+
+    monkeypatch.setattr(load_pass.LoadPass, "take_turn", noted)
+    runner = make(proposer=NGram(4, 3, 1), method="ngram")
+    assert runner.whole_passes is None
+    assert runner.run().summary["turn_seconds"] == 1e-3
+    assert len(turns) > 4
+    assert set(turns[:2]) == {"plain", "method"}
+    assert len(set(turns[-4:])) == 2
+
+
+def test_passes_that_cannot_share_the_target_follow_one_another(make: Make, tmp_path: Path) -> None:
+    def why(**parts: Any) -> str:
+        runner = make(proposer=parts.pop("proposer", NGram()), method="ngram", folder=tmp_path / "one", **parts)
+        assert all(len(group) == 1 for group in runner.places())
+        assert all(engine.scheduler.slots == range(2) for engine in runner.engines.values())
+        return runner.whole_passes or ""
+
+    assert why(settings=replace(SMALL, turn_seconds=None)) == "turn_seconds=null"
+    assert "recorded" in why(record=True)
+    assert "ngram learns from request to request" in why(proposer=Suffix(use_global=True))
+    with pytest.raises(ValueError, match=r"turn_seconds=0.0 must be above 0; null"):
+        LoadSettings(turn_seconds=0.0)
+
+
+def test_a_cache_for_one_side_only_is_enough(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = CausalLM.allocate
+
+    def little(self: CausalLM, num_slots: int, *num_nodes: int) -> None:
+        if num_slots > 2:
+            raise MemoryError("too large")
+        allocate(self, num_slots, *num_nodes)
+
+    monkeypatch.setattr(CausalLM, "allocate", little)
+    runner = make(proposer=NGram(4, 3, 1), method="ngram")
+    assert runner.whole_passes == "the cache has no room for 2 x 2 requests"
+    assert runner.run().summary["turn_seconds"] is None
 
 
 def test_a_rule_that_accepts_anything_is_found_out(make: Make) -> None:
@@ -213,7 +260,7 @@ def test_a_recording_holds_every_side_and_its_time_is_no_time_of_the_run(
 
 def test_memory_is_watched_through_every_pass(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     held = iter(range(10**9, 10**10))
-    monkeypatch.setattr(load_runner, "resident_bytes", lambda: next(held))
+    monkeypatch.setattr(load_pass, "resident_bytes", lambda: next(held))
     settings = LoadSettings(max_running=3, num_requests=6, repeats=2, warmup=1)
     runner = make(settings=settings, arrivals=Constant(4.0))
     summary = runner.run().summary
@@ -240,7 +287,9 @@ def test_the_drafts_that_the_proposer_makes_at_most_are_on_record(make: Make) ->
     draft = CausalLM(build("llama", seed=4), letters_tokenizer(), max_len=60)
     with pytest.warns(UserWarning, match="times the draft"):
         runner = make(proposer=DraftModel(draft), method="draft_model", controller=Fixed())
-    assert runner.run().provenance["method"]["num_draft_tokens"] == 5
+    results = runner.run()
+    assert results.provenance["method"]["num_draft_tokens"] == 5
+    assert results.summary["outputs_equal"] is True  # slots of the draft's cache belong to one side each
 
 
 def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:

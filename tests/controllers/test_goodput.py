@@ -91,7 +91,7 @@ def test_requests_get_lengths_of_their_own() -> None:
     acceptance = [0.95, 0.9, 0.3, 0.1]
     simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(draft=0.2e-3, verify_token=1e-3))
     simulation.run(100)
-    chosen = simulation.run(100)
+    chosen = simulation.run(400)
     assert share_of_best(simulation, chosen) > 1.05
     means = np.mean(chosen, axis=0)
     assert means[0] > means[1] > means[2] >= means[3]
