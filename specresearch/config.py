@@ -106,6 +106,9 @@ def one_line(error: BaseException) -> str:
         return f"{unset[1]} is not set; add +{unset[1]}=..."
     unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
     if unknown:
+        group = unknown[1].partition(".")[0]
+        if any(re.match(rf"\+?{group}=.*,", argument) for argument in sys.argv[1:]):
+            return f"{unknown[1]!r} belongs to a {group} of which a sweep has several; write ++{unknown[1]}=..."
         return f"there is no key {unknown[1]!r} here; --help lists those there are"
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("full_key:", "object_type=", "See https://"))]

@@ -19,6 +19,7 @@ from specresearch.bench.load_window import Limits
 from specresearch.bench.report import resume_command
 from specresearch.bench.workload import RequestClass
 from specresearch.config import check_keys, entry_point
+from specresearch.controllers import Controller
 from specresearch.data import PromptDataset
 from specresearch.run import INTERRUPTED, OPTIONAL, open_folder
 
@@ -86,10 +87,17 @@ def build(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) -> LoadRu
         acceptance=acceptance,
         controller=instantiate(cfg.controller, _convert_="all"),
         controller_name=choices.get("controller"),
+        variants=variants_of(cfg),
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
         tracker=tracker,
         record=cfg.record,
     )
+
+
+def variants_of(cfg: DictConfig) -> dict[str, Controller]:
+    """The run's controller with changed settings."""
+    merged = {str(name): OmegaConf.merge(cfg.controller, changes) for name, changes in cfg.variants.items()}
+    return {name: instantiate(controller, _convert_="all") for name, controller in merged.items()}
 
 
 def classes_of(cfg: DictConfig, num_rows: int | None, *, uses_threshold: bool) -> list[RequestClass]:

@@ -151,7 +151,10 @@ def test_the_grid_of_the_load_study_is_accepted(
             for word in words[3:]
             if not word.startswith(("hydra.", "dataset.path=", "+proposer=", "sampling.temp"))
         ]
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            hydra.compose("load", kept)  # as Hydra does before it starts a sweep over proposers
         runner = build_load([*kept, f"+proposer={proposer}"])
+        assert "unbounded" in runner.engines
         assert runner.num_requests - 2 * (runner.arrivals.concurrency or 0) >= 32
 
 
@@ -194,6 +197,16 @@ def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
         _ = compose("target=local").target.model
     assert one_line(missing.value) == "target.model is not set; add target.model=..."
     assert one_line(ValueError()) == "ValueError"
+
+
+def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
+    compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match="n_min") as unknown:
+        compose("proposer.n_min=2")
+    assert one_line(unknown.value) == "there is no key 'proposer.n_min' here; --help lists those there are"
+    monkeypatch.setattr("sys.argv", ["run", "-m", "+proposer=ngram,suffix", "proposer.n_min=2"])
+    assert "belongs to a proposer of which a sweep has several; write ++proposer.n_min=" in one_line(unknown.value)
 
 
 def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:

@@ -12,7 +12,7 @@ from specresearch.bench.workload import PlannedRequest
 from specresearch.engine import RequestOutput
 from specresearch.metrics import Counts, StepRecord
 
-PLAIN, CONTROLLED = "plain", "method"
+PLAIN, CONTROLLED, FIXED = "plain", "method", "fixed-"  # sides; the last one is followed by a draft length
 
 
 @dataclass(frozen=True, order=True)

@@ -14,7 +14,7 @@ from specresearch.bench.load_memory import memory_figures
 from specresearch.bench.load_outputs import compare_outputs, joined
 from specresearch.bench.load_pass import LoadPass
 from specresearch.bench.load_progress import LoadProgress
-from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
+from specresearch.bench.load_records import CONTROLLED, FIXED, PLAIN, PassPlace
 from specresearch.bench.load_settings import LoadSettings
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_summary import summarize_load
@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 class LoadRunner:
     """One target under one load, without and with a method (`proposer`; None measures plain decoding only).
 
-    method, controller_name: for reports. record: keep what a simulation needs. In every repeat each side decodes the whole
-    workload once, and which goes first moves on from repeat to repeat. Times and seeds differ between repeats, and are those of
-    all sides.
+    method, controller_name: for reports. variants: controllers measured beside the one, a side each, by name. record: keep what a
+    simulation needs. In every repeat each side decodes the whole workload once, and which goes first moves on from repeat to
+    repeat. Times and seeds differ between repeats, and are those of all sides.
 
     The sides of a repeat take turns, each with slots of its own in the target's cache. whole_passes: why they do not, and one
     pass follows the other; None: they do.
@@ -56,6 +56,7 @@ class LoadRunner:
         acceptance: AcceptanceSampler | None = None,
         controller: Controller | None = None,
         controller_name: str | None = None,
+        variants: Mapping[str, Controller] | None = None,
         scheduling: SchedulerSettings | None = None,
         tracker: Tracker | None = None,
         record: bool = False,
@@ -66,6 +67,12 @@ class LoadRunner:
         self.acceptance = acceptance or Rejection()
         self.scheduling, self.tracker = scheduling, tracker or NoTracker()
         self.num_requests = settings.count(arrivals)
+        self.variants = dict(variants or {})
+        for name in self.variants:
+            if not name.isidentifier() or name in (PLAIN, CONTROLLED):
+                raise ValueError(
+                    f"variants.{name}: a side cannot be called so; choose one word, but not {PLAIN} or {CONTROLLED}"
+                )
         self.whole_passes = self._why_whole_passes(record=record)
         if self.whole_passes is not None and settings.turn_seconds is not None:
             logger.info(
@@ -81,7 +88,9 @@ class LoadRunner:
                         f"compare={list(settings.compare)} holds {length} and the proposer makes at most "
                         f"{proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or leave that length out"
                     )
-                self._add(f"fixed-{length}", proposer, self.acceptance, Fixed(length))
+                self._add(f"{FIXED}{length}", proposer, self.acceptance, Fixed(length))
+            for name, variant in self.variants.items():
+                self._add(name, proposer, self.acceptance, variant)
         self.recorder = self._recorder() if record else None
 
     @property
@@ -97,7 +106,7 @@ class LoadRunner:
             return "a compiled target computes every slot of its cache"
         if self.proposer is not None and self.proposer.memory == "warm":
             return f"{self.method} learns from request to request"
-        num_sides = 1 if self.proposer is None else 2 + len(self.settings.compare)
+        num_sides = 1 if self.proposer is None else 2 + len(self.settings.compare) + len(self.variants)
         try:
             self.target.allocate(num_sides * self._max_running)
         except MemoryError:

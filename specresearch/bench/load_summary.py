@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from specresearch.bench.load_records import CONTROLLED, PLAIN, LoadRow
+from specresearch.bench.load_records import CONTROLLED, FIXED, PLAIN, LoadRow
 from specresearch.bench.load_side import (
     ANSWERED,
     LATENCIES,
@@ -44,6 +44,7 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "speedup": "throughput of the method / throughput of plain decoding, in passes side by side. Open arrivals that both can "
     "serve make it 1, whatever the method does: look at the latencies then",
     "speedup_over_best": "throughput of the method / throughput of the better of plain decoding and best_fixed",
+    "speedup_*, speedup_over_best_*": "the same of a side of `variants`, by its name",
     "best_fixed": "the fixed draft length of `compare` with the highest throughput, known in hindsight only",
     "tpot_p99_ratio": "99th percentile of tpot, method / plain decoding; the other *_ratio likewise",
     "acceptance_p10": "10th percentile of a request's draft acceptance rate",
@@ -127,7 +128,7 @@ def _compare(
         for suffix, side in (("", main), ("_plain", PLAIN)):
             summary[f"{name}{suffix}"] = figures.get(side, {}).get(name)
     fixed = sorted(
-        (side for name, side in sides.items() if name not in (PLAIN, CONTROLLED)),
+        (side for name, side in sides.items() if name.startswith(FIXED)),
         key=lambda side: side.throughput,
     )
     best, worst = (fixed[-1], fixed[0]) if fixed else (None, None)
@@ -140,6 +141,9 @@ def _compare(
         "speedup_worst_fixed": (worst, plain),
         "speedup_over_best": (method, better),
     }
+    for name, side in sides.items():
+        if name not in (PLAIN, CONTROLLED) and not name.startswith(FIXED):
+            pairs |= {f"speedup_{name}": (side, plain), f"speedup_over_best_{name}": (side, better)}
     for name, (own, other) in pairs.items():
         summary[name], intervals[name] = _throughput_ratio(own, other, seed)
     for name in RANKED:

@@ -124,6 +124,11 @@ class _Reader:
         controller = controller_of(self.config, self.provenance)
         return Policy(method, controller, self._length if controller == FIXED else None)
 
+    def _config_of(self, side: str) -> dict[str, Any]:
+        """The run's, with the settings of a side's own variant of the controller."""
+        changes = inner(self.config, "variants", side)
+        return {**self.config, "controller": {**inner(self.config, "controller"), **changes}}
+
     @property
     def _length(self) -> int | None:
         """Drafts that a fixed controller asks for: its own number, the proposer's, or the deepest drafts seen."""
@@ -157,7 +162,7 @@ class _Reader:
             num_requests=int(self.sides[name].get("num_requests") or 0),
             fingerprint=str(inner(self.provenance, "dataset").get("fingerprint") or ""),
             started=str(self.provenance.get("started") or ""),
-            settings=settings_of(self.config, policy.controller),
+            settings=settings_of(self._config_of(name), policy.controller),
             missing=() if self.rows.sides else (NO_ROWS,),
             is_behind=is_behind,
             is_plain_behind=is_plain_behind,
