@@ -1,0 +1,114 @@
+"""One pass of a load run: the whole workload through one engine, a turn at a time, and what is written down of it."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+
+from specresearch.bench.load_folder import LoadFolder
+from specresearch.bench.load_loop import Feed, LoadLoop, Stops
+from specresearch.bench.load_memory import resident_bytes
+from specresearch.bench.load_records import LoadRow, PassPlace, PassRow, StepLog
+from specresearch.bench.recorder import Recorder
+from specresearch.bench.workload import Workload
+from specresearch.controllers import Adaptive
+from specresearch.engine import Engine, RequestOutput
+
+STEPS_AT_ONCE = 4096  # kept in memory before they are written
+
+logger = logging.getLogger(__name__)
+
+
+class LoadPass:
+    """A context that leaves no request behind. The pass counts once `is_over`; after an error nothing of it does.
+
+    on_tick: called about once a second. recorder: of every side.
+    """
+
+    def __init__(
+        self,
+        place: PassPlace,
+        engine: Engine,
+        workload: Workload,
+        feed: Feed,
+        stops: Stops,
+        folder: LoadFolder,
+        on_tick: Callable[[PassPlace, LoadLoop], None],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.place, self.engine, self.workload = place, engine, workload
+        self.folder, self.on_tick, self.recorder = folder, on_tick, recorder
+        self._memory: list[tuple[float, int]] = []
+        self._log = StepLog(place, time.perf_counter())
+        self.loop = LoadLoop(
+            engine,
+            feed,
+            lambda number: workload.request(number, place.repeat),
+            self._log,
+            stops,
+            self._keep,
+            self._tick,
+            recorder.take_seconds if recorder is not None else lambda: 0.0,
+        )
+
+    def __enter__(self) -> "LoadPass":
+        if self.recorder is not None:
+            self.recorder.begin(self.place.side, self.place.repeat)
+            self.recorder.take_seconds()
+        self._files = ExitStack()
+        self._rows = self._files.enter_context(self.folder.write_pass(self.place))
+        self._look()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engine.abort()
+        self._files.close()
+
+    @property
+    def is_over(self) -> bool:
+        return self.loop.is_over
+
+    def take_turn(self, seconds: float) -> None:
+        """Go on for so long, on the clock of the pass, or to its end. Raises whatever the engine raises."""
+        self.loop.run(seconds)
+        if self.is_over:
+            self._end()
+
+    def _look(self) -> None:
+        self._memory.append((round(time.perf_counter() - self._log.begin, 3), resident_bytes()))
+
+    def _keep(self, output: RequestOutput) -> None:
+        planned = self.workload.requests[int(output.id)]
+        self._rows.add_request(LoadRow.of(self.place, planned, self._log.begin, output))
+
+    def _tick(self, loop: LoadLoop) -> None:
+        self.on_tick(self.place, loop)
+        self._look()
+        if len(self._log) >= STEPS_AT_ONCE:
+            self._rows.add_steps(self._log.take())
+
+    def _end(self) -> None:
+        self._look()
+        self._rows.add_steps(self._log.take())
+        self._files.close()
+        if self.recorder is not None:
+            self.recorder.end()
+        loop, controller = self.loop, self.engine.controller
+        if loop.stopped is not None:
+            logger.warning("%s: %s; going on with what it has", self.place.side, loop.stopped)
+        row = PassRow(
+            self.place,
+            loop.wall,
+            len(self.workload),
+            loop.feed.num_submitted,
+            loop.num_finished,
+            loop.last_arrival,
+            loop.num_waiting,
+            loop.stopped,
+            tuple(controller.trace()) if isinstance(controller, Adaptive) else (),
+            tuple(self._memory),
+        )
+        self.folder.end_pass(row)
