@@ -19,7 +19,7 @@ from specresearch.bench.results import RESULTS
 
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]
-FIXED = "fixed-"
+FIXED, UNBOUNDED = "fixed-", "unbounded"
 
 
 def read_cell(path: Path) -> dict[str, Any]:
@@ -33,8 +33,11 @@ def read_cell(path: Path) -> dict[str, Any]:
     row |= {name: side["throughput"] / sides["plain"]["throughput"] for name, side in sides.items() if name != "plain"}
     row["best"] = summary["best_fixed"]
     for name in ("speedup", "speedup_over_best", "tpot_p50_ratio", "tpot_p99_ratio"):
-        row[name] = summary[name]
-        row[f"{name}_low"], row[f"{name}_high"] = intervals.get(name) or (math.nan, math.nan)
+        for kind in (name, f"{name}_{UNBOUNDED}"):
+            if kind in summary:
+                row[kind] = summary[kind]
+                row[f"{kind}_low"], row[f"{kind}_high"] = intervals.get(kind) or (math.nan, math.nan)
+    row[f"tpot_p99_ratio_{UNBOUNDED}"] = sides[UNBOUNDED]["tpot_p99"] / sides["plain"]["tpot_p99"]
     row["worst_tpot_p99_ratio_fixed"] = max(
         side["tpot_p99"] / sides["plain"]["tpot_p99"] for name, side in sides.items() if name.startswith(FIXED)
     )
@@ -44,25 +47,39 @@ def read_cell(path: Path) -> dict[str, Any]:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """One line per method, dataset and temperature; a column per load."""
+    """A column per load; two lines per method, dataset and temperature: with the bound on what a request may lose, and without.
+
+    Each cell: throughput over plain decoding's; over the better of plain decoding and the best fixed length, with its interval;
+    99th percentile of the time per output token over plain decoding's. First of all the fixed lengths' throughputs.
+    """
     loads = sorted(rows["concurrency"].unique())
     lines = ["| in flight | " + " | ".join(map(str, loads)) + " |", "|---" * (1 + len(loads)) + "|"]
     for setting, group in rows.groupby(CELL[:3]):
         by_load = group.set_index("concurrency")
-        cells = []
-        for load in loads:
-            if load not in by_load.index:
-                cells.append("-")
-                continue
-            row = by_load.loc[load]
-            fixed = [row[name] for name in row.index if name.startswith(FIXED) and pd.notna(row[name])]
-            cells.append(
-                f"{row['speedup']:.2f}; {row['speedup_over_best']:.2f} ({row['speedup_over_best_low']:.2f} to "
-                f"{row['speedup_over_best_high']:.2f}); {row['tpot_p99_ratio']:.2f}; {min(fixed):.2f} to {max(fixed):.2f}"
-            )
         proposer, dataset, temperature = setting  # type: ignore[misc]
-        lines.append(f"| {proposer}, {dataset}, temperature {temperature:g} | " + " | ".join(cells) + " |")
+        for title, cell in (("fixed", _fixed), ("bounded", _bounded), (UNBOUNDED, _unbounded)):
+            cells = [cell(by_load.loc[load]) if load in by_load.index else "-" for load in loads]
+            lines.append(f"| {proposer}, {dataset}, {temperature:g}: {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _fixed(row: pd.Series) -> str:
+    speedups = [row[name] for name in row.index if name.startswith(FIXED) and pd.notna(row[name])]
+    return f"{min(speedups):.2f} to {max(speedups):.2f}"
+
+
+def _bounded(row: pd.Series) -> str:
+    return _cell(row, "")
+
+
+def _unbounded(row: pd.Series) -> str:
+    return _cell(row, f"_{UNBOUNDED}")
+
+
+def _cell(row: pd.Series, which: str) -> str:
+    over = f"speedup_over_best{which}"
+    interval = f"{row[f'{over}_low']:.2f} to {row[f'{over}_high']:.2f}"
+    return f"{row[f'speedup{which}']:.2f}; {row[over]:.2f} ({interval}); {row[f'tpot_p99_ratio{which}']:.2f}"
 
 
 def plot(rows: pd.DataFrame, path: Path) -> None:
@@ -74,15 +91,19 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
         for name in sorted((n for n in rows.columns if n.startswith(FIXED)), key=lambda n: int(n.removeprefix(FIXED))):
             axis.plot(group["concurrency"], group[name], color="0.6", linewidth=1)
             axis.annotate(name.removeprefix(FIXED), (group["concurrency"].iloc[-1], group[name].iloc[-1]), color="0.4")
-        errors = [group["speedup"] - group["speedup_low"], group["speedup_high"] - group["speedup"]]
-        axis.errorbar(group["concurrency"], group["speedup"], yerr=errors, color="C0", marker="o", capsize=3)
+        for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{UNBOUNDED}", "C1", "s")):
+            errors = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
+            axis.errorbar(group["concurrency"], group[name], yerr=errors, color=color, marker=marker, capsize=3)
         axis.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         axis.set_title(f"{setting[0]}, {setting[1]}, temperature {setting[2]:g}", fontsize=10)
         axis.set_xscale("log", base=2)
         axis.set_xticks(group["concurrency"], [str(load) for load in group["concurrency"]])
     figure.supxlabel("requests in flight")
     figure.supylabel("throughput / plain decoding's")
-    figure.suptitle("goodput (blue, 95% intervals) beside fixed draft lengths (grey, by length)")
+    figure.suptitle(
+        "goodput with its bound on what a request may lose (blue, circles; 95% intervals) and without (orange, squares), "
+        "beside fixed draft lengths (grey, by length)"
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -18,8 +18,10 @@ IDENTITY = (("dataset", "fingerprint"), ("target", "num_parameters"), ("target",
 class RunFolder:
     """Raises ValueError when the folder holds another run, or one with different settings.
 
-    A kind of run says in `_load` what it finds there when it is resumed.
+    A kind of run says in `_load` what it finds there when it is resumed, and in `may_change` which settings may be others then.
     """
+
+    may_change: tuple[str, ...] = INDIFFERENT
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.path = path
@@ -40,7 +42,7 @@ class RunFolder:
             self._load()
 
     def _check_config(self) -> None:
-        differing = differing_settings(read_config(self.path), self.config, INDIFFERENT)
+        differing = differing_settings(read_config(self.path), self.config, self.may_change)
         if differing:
             told = "; ".join(f"{key} was {before!r} and is now {now!r}" for key, before, now in differing)
             raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS, STEPS, RunFolder
+from specresearch.bench.folder import CONFIG, INDIFFERENT, REQUESTS, RESULTS, STEPS, RunFolder
 from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
 from specresearch.bench.load_records import SCHEMA, LoadRow, PassPlace, PassRow
 from specresearch.bench.load_steps import COLUMNS, SUMMED, PassSteps
@@ -45,7 +45,12 @@ class LoadResults(LoadFigures):
 
 
 class LoadFolder(RunFolder):
-    """A pass counts once its row stands in passes.jsonl; when a run is resumed, rows of unfinished ones are dropped."""
+    """A pass counts once its row stands in passes.jsonl; when a run is resumed, rows of unfinished ones are dropped.
+
+    A complete run is continued when more `repeats` are asked for.
+    """
+
+    may_change = (*INDIFFERENT, "repeats")
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.passes: list[PassRow] = []
@@ -66,9 +71,11 @@ class LoadFolder(RunFolder):
 
     @property
     def is_complete(self) -> bool:
-        """An earlier session came to the end of the run."""
-        file = self.path / RESULTS
-        return self.is_resumed and file.exists() and json.loads(file.read_text(encoding="utf-8"))["complete"]
+        """An earlier session came to the end of all repeats that are asked for."""
+        file, num_repeats = self.path / RESULTS, len({place.repeat for place in self.done})
+        if not (self.is_resumed and file.exists()) or num_repeats < self.config.get("repeats", num_repeats):
+            return False
+        return json.loads(file.read_text(encoding="utf-8"))["complete"]
 
     def read_results(self) -> LoadResults:
         return LoadResults(**json.loads((self.path / RESULTS).read_text(encoding="utf-8")))
@@ -119,14 +126,12 @@ class LoadFolder(RunFolder):
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
-        parts = [self._part(place) for place in sorted(self.done) if self._part(place).exists()]
-        if parts:
+        if any(self._part(place).exists() for place in self.done):
             temporary = self.path / f"{STEPS}.part"
             with pq.ParquetWriter(temporary, SCHEMA) as writer:
-                for part in parts:
-                    with pq.ParquetFile(part) as file:
-                        for group in range(file.num_row_groups):
-                            writer.write_table(file.read_row_group(group))
+                for place in sorted(self.done):
+                    for table in _tables(self.path, place):
+                        writer.write_table(table)
             os.replace(temporary, self.path / STEPS)
         if complete:
             shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
@@ -162,6 +167,16 @@ def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int
             own = [("repeat", "=", place.repeat), ("side", "=", side)]
             found[place.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
     return found
+
+
+def _tables(folder: Path, place: PassPlace) -> Iterator[pa.Table]:
+    """The steps of a pass, from its own file, or from the one of all passes that an earlier session left."""
+    part, whole = _part(folder, place), folder / STEPS
+    if part.exists():
+        with pq.ParquetFile(part) as file:
+            yield from (file.read_row_group(group) for group in range(file.num_row_groups))
+    elif whole.exists():
+        yield pq.read_table(whole, filters=[("repeat", "=", place.repeat), ("side", "=", place.side)])
 
 
 def _part(folder: Path, place: PassPlace) -> Path:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from specresearch.data import PromptDataset
 from specresearch.models import CausalLM
-from specresearch.proposers import Proposer
 from specresearch.training.examples import Example
 from specresearch.training.generated import DraftGenerated, Generation, TargetGenerated
 from specresearch.training.sources import Draw, FixedText, Listed, Part, PlainText, Source, stable_hash
@@ -149,12 +148,11 @@ class Corpus:
         *,
         draft: CausalLM | None = None,
         examples_per_step: int = 1,
-        proposer: Proposer | None = None,
     ) -> Mix:
         """The training part. Decoding of the target's text, which may take long, begins at once.
 
         folder: of the run. draft: the student, where it is a model that decodes by itself. examples_per_step: of an optimiser
-        step, over all devices. proposer: drafts for the target while it writes.
+        step, over all devices.
         """
         if target.tokenizer is None:
             raise ValueError(f"{target.name} has no tokenizer, and a corpus is text; load one with it")
@@ -178,29 +176,19 @@ class Corpus:
             sources["draft"] = DraftGenerated(draft, dataset, folder / "draft", own, max_len, part)
         if self.target:
             place = self._folder(folder) / "target"
-            sources["target"] = TargetGenerated(
-                target, dataset, place, self.generation, max_len, part, proposer=proposer
-            )
+            sources["target"] = TargetGenerated(target, dataset, place, self.generation, max_len, part)
         shares = {name: (self._fractions[name], source) for name, source in sources.items()}
         round_size = self.refresh_every * examples_per_step
         return Mix(shares, self.seed, round_size, predict_prompts=self.predict_prompts)
 
     def heldout(
-        self,
-        target: CausalLM,
-        dataset: PromptDataset,
-        folder: Path,
-        *,
-        num_rows: int | None = None,
-        proposer: Proposer | None = None,
+        self, target: CausalLM, dataset: PromptDataset, folder: Path, *, num_rows: int | None = None
     ) -> TargetGenerated:
         """What the target says to held-out prompts (to `num_rows` of them), on which a student's acceptance can be predicted."""
         place = self._folder(folder) / ("heldout" if num_rows is None else f"heldout-{num_rows}")
         part = Part("heldout", self.heldout_fraction)
         max_len = min(self.max_len, target.max_len)
-        return TargetGenerated(
-            target, dataset, place, self.generation, max_len, part, num_rows=num_rows, proposer=proposer
-        )
+        return TargetGenerated(target, dataset, place, self.generation, max_len, part, num_rows=num_rows)
 
     def _folder(self, of_run: Path) -> Path:
         return of_run if self.folder is None else Path(self.folder).expanduser()

@@ -1,8 +1,7 @@
 """The transformers library's Trainer around a distillation: its loop, optimiser, checkpoints and processes; ours the rest."""
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer
 
 from specresearch.training.corpus import Mix
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.examples import Example, collate
 from specresearch.training.feature_cache import FeatureCache
+from specresearch.training.flow import OWN_RATE, Flow, Log, show_nothing
 from specresearch.training.generated import DraftGenerated
 from specresearch.training.memory import peak_bytes
 from specresearch.training.progress import progress
@@ -27,9 +27,7 @@ from specresearch.training.train_settings import TrainSettings
 
 WEIGHTS, STATE = "student.safetensors", "trainer_state.json"
 IGNORED = -100
-OWN_RATE = "own_rate"  # marks groups of the optimiser
 MOST_ROWS = 16  # that a message names
-Log = Callable[[int, Mapping[str, Any]], None]
 
 
 class TrainingStoppedError(RuntimeError):
@@ -95,7 +93,7 @@ class DistillTrainer(Trainer):
         per_step = settings.batch_size * settings.accumulate * arguments.world_size
         schedule = _Schedule(mix, settings.steps * per_step, distillation)
         check_writers(schedule.is_written_on_the_way, arguments.world_size)
-        self.flow = _Flow(distillation, evaluation, settings, log, self._check_weights)
+        self.flow = Flow(distillation, evaluation, settings, log, self._check_weights)
         super().__init__(
             model=distillation,
             args=arguments,
@@ -117,7 +115,7 @@ class DistillTrainer(Trainer):
         """
         steps = self.settings.steps
         done = 0 if checkpoint is None else json.loads((checkpoint / STATE).read_text())["global_step"]
-        bar = progress("training", steps, "steps", done) if self.shows_progress else nullcontext(_show_nothing)
+        bar = progress("training", steps, "steps", done) if self.shows_progress else nullcontext(show_nothing)
         try:
             with bar as self.flow.advance:
                 self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -234,78 +232,6 @@ class DistillTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         file = Path(resume_from_checkpoint) / WEIGHTS
         self.distillation.load_state(load_file(file), str(file))
-
-
-def _show_nothing(units: int, tokens: int) -> None:
-    pass
-
-
-class _Flow(TrainerCallback):
-    """What happens between optimiser steps, and how long they took.
-
-    Every checkpoint closes a line of the log, so that a resumed run logs the same lines.
-    """
-
-    def __init__(
-        self,
-        distillation: Distillation,
-        evaluation: Evaluation | None,
-        settings: TrainSettings,
-        log: Log,
-        check_weights: Callable[[], None],
-    ) -> None:
-        self.distillation, self.evaluation, self.settings, self.log = distillation, evaluation, settings, log
-        self.check_weights = check_weights
-        self.advance: Callable[[int, int], None] = _show_nothing
-        self.num_tokens = 0  # of this step so far
-        self._begin = 0.0
-        self._speed = 0, 0.0
-
-    def take_speed(self) -> tuple[int, float]:
-        """Tokens of this process and seconds, in the steps since the last call; without drawing text and without evaluations."""
-        taken, self._speed = self._speed, (0, 0.0)
-        return taken
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            self._evaluate(state)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
-        student = self.distillation.student
-        student.begin(state.global_step / self.settings.steps)
-        for group in optimizer.param_groups:
-            if OWN_RATE in group:
-                group["lr"] *= student.own_share  # the schedule sets it anew at every step
-        self._begin = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        num_tokens, seconds = self._speed
-        self._speed = num_tokens + self.num_tokens, seconds + time.perf_counter() - self._begin
-        self.advance(1, self.num_tokens)
-        self.num_tokens = 0
-        step, settings = state.global_step, self.settings
-        is_last = step == settings.steps
-        evaluates = step % settings.evaluate_every == 0 or is_last
-        control.should_save = step % settings.save_every == 0 or is_last
-        if evaluates or control.should_save:
-            self.check_weights()
-        if evaluates:
-            self._evaluate(state)
-        control.should_log = step % settings.log_every == 0 or control.should_save
-
-    def _evaluate(self, state: Any) -> None:
-        if self.evaluation is not None and state.is_world_process_zero:
-            with self.distillation.as_decoded() as student:
-                self.log(state.global_step, self.evaluation(student) | self._on_heldout(self.evaluation.examples))
-
-    def _on_heldout(self, texts: Sequence[Example]) -> dict[str, float]:
-        size, device = self.settings.batch_size, self.distillation.target.device
-        with self.distillation.apart():
-            for begin in range(0, len(texts), size):
-                batch = collate(texts[begin : begin + size])
-                self.distillation(batch["token_ids"].to(device), batch["loss_mask"].to(device))
-            figures = self.distillation.figures(self.distillation.take_sums())
-        return {f"heldout/{name}": value for name, value in figures.items()}
 
 
 def check_writers(is_written_on_the_way: bool, num_processes: int) -> None:

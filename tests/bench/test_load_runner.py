@@ -58,11 +58,12 @@ def make(target: CausalLM, prompt_file: Path, tmp_path: Path) -> Make:
         sampling: SamplingParams | None = None,
         folder: Path = tmp_path / "run",
         resume: bool = False,
+        config: dict[str, Any] | None = None,
         **parts: Any,
     ) -> LoadRunner:
         dataset = PromptDataset("letters", "mtbench", "raw", path=str(prompt_file))
         part = RequestClass(dataset, sampling or SamplingParams(max_new_tokens=6))
-        results = LoadFolder(folder, {"seed": settings.seed}, resume=resume)
+        results = LoadFolder(folder, {"seed": settings.seed, **(config or {})}, resume=resume)
         return LoadRunner(target, [part], arrivals or ClosedLoop(2), settings, results, **parts)
 
     return build
@@ -235,6 +236,23 @@ def test_an_interrupted_run_keeps_its_passes_and_goes_on(make: Make) -> None:
     rows = requests_of(runner)
     assert len({(row["repeat"], row["side"], row["id"]) for row in rows}) == len(rows) == 24
     assert make(proposer=NGram(), resume=True, **parts).folder.is_complete
+
+
+def test_a_complete_run_is_continued_for_more_repeats(make: Make) -> None:
+    runner = make(settings=replace(SMALL, repeats=1), config={"repeats": 1})
+    first = runner.run()
+    assert first.complete
+    assert make(resume=True, config={"repeats": 1}).folder.is_complete
+    more = make(settings=replace(SMALL, repeats=3), resume=True, config={"repeats": 3})
+    assert not more.folder.is_complete
+    results = more.run()
+    assert results.complete
+    assert results.summary["num_repeats"] == 3
+    assert len(requests_of(more)) == 18
+    steps = pq.read_table(more.folder.path / "steps.parquet").to_pandas()
+    assert set(steps["repeat"]) == {0, 1, 2}
+    assert steps["num_new_tokens"].map(sum).sum() == sum(row["num_generated_tokens"] for row in requests_of(more))
+    assert make(resume=True, config={"repeats": 1}).folder.is_complete
 
 
 def test_a_torn_row_does_not_stop_a_resumed_run(make: Make) -> None:
