@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class LoadPass:
     """A context that leaves no request behind. The pass counts once `is_over`; after an error nothing of it does.
 
-    on_tick: called about once a second. recorder: of every side.
+    on_tick: called about once a second. recorder: of the engine's steps.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LoadPass:
             stops,
             self._keep,
             self._tick,
-            recorder.take_seconds if recorder is not None else lambda: 0.0,
+            recorder,
         )
 
     def __enter__(self) -> "LoadPass":

@@ -73,7 +73,7 @@ class LoadRunner:
                 raise ValueError(
                     f"variants.{name}: a side cannot be called so; choose one word, but not {PLAIN} or {CONTROLLED}"
                 )
-        self.whole_passes = self._why_whole_passes(record=record)
+        self.whole_passes = self._why_whole_passes()
         if self.whole_passes is not None and settings.turn_seconds is not None:
             logger.info(
                 "sides do not take turns, since %s; noise of this machine falls on one of them", self.whole_passes
@@ -91,17 +91,15 @@ class LoadRunner:
                 self._add(f"{FIXED}{length}", proposer, self.acceptance, Fixed(length))
             for name, variant in self.variants.items():
                 self._add(name, proposer, self.acceptance, variant)
-        self.recorder = self._recorder() if record else None
+        self.recorders = self._recorders() if record else {}
 
     @property
     def _max_running(self) -> int:
         return min(self.settings.max_running, self.arrivals.concurrency or self.settings.max_running)
 
-    def _why_whole_passes(self, *, record: bool) -> str | None:
+    def _why_whole_passes(self) -> str | None:
         if self.settings.turn_seconds is None:
             return "turn_seconds=null"
-        if record:
-            return "they are recorded"
         if self.target.compiled:
             return "a compiled target computes every slot of its cache"
         if self.proposer is not None and self.proposer.memory == "warm":
@@ -128,16 +126,16 @@ class LoadRunner:
             slots=range(begin, begin + size),
         )
 
-    def _recorder(self) -> Recorder:
-        """Of every side, once proposer and controllers are bound."""
+    def _recorders(self) -> dict[str, Recorder]:
+        """One for every side, once proposer and controllers are bound; what they write is one recording."""
         controllers = {side: None if side == PLAIN else engine.controller for side, engine in self.engines.items()}
         header = describe_recording(
             self.target, self.proposer, self.acceptance, self.method, controllers, self.folder.config
         )
-        recorder = Recorder(self.folder.path, header)
-        for engine in self.engines.values():
-            engine.watch = recorder
-        return recorder
+        recorders = {side: Recorder(self.folder.path, header) for side in self.engines}
+        for side, engine in self.engines.items():
+            engine.watch = recorders[side]
+        return recorders
 
     def places(self) -> list[list[PassPlace]]:
         """The order of passes: those that take turns stand together."""
@@ -178,8 +176,8 @@ class LoadRunner:
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
         self.folder.write_steps(complete=complete)
-        if self.recorder is not None:
-            self.recorder.write(complete=complete)
+        if self.recorders:
+            self.recorders[PLAIN].write(complete=complete)
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
@@ -208,7 +206,7 @@ class LoadRunner:
         times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
         feed = Feed(times, self.arrivals.concurrency)
         stops = Stops(settings.max_waiting, settings.max_seconds)
-        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.recorder)
+        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.recorders.get(place.side))
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
         datasets = list({id(part.dataset): part.dataset for part in self.classes}.values())

@@ -69,7 +69,7 @@ def _fixed_length(controller: Controller, most: int) -> int | None:
 
 
 class Recorder:
-    """A `Watcher` of every side of a run. Rows go to parts, which `write` joins into the recording.
+    """A `Watcher` of one side of a run, or of one after the other. Rows go to parts, which `write` joins into the recording.
 
     A pass is what a run does at a stretch, and does again when it was interrupted: `begin` forgets what an earlier attempt
     left, and only passes that came to their `end` are joined. Steps outside of one, such as a warm-up's, are not recorded.
@@ -93,6 +93,7 @@ class Recorder:
         self._num_steps = self._num_parts = 0
         self._known: set[str] = set()
         self._last: tuple[float, frozenset[str]] = (0.0, frozenset())
+        self._lost = 0.0  # seconds of this pass that were no part of it, those of recording included
 
     def __call__(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
@@ -107,7 +108,13 @@ class Recorder:
             self._flush()
         now = time.perf_counter()
         self._seconds += now - begin
+        self._lost += now - begin
         self._last = (now, frozenset(record.request_ids))
+
+    def stand_still(self, seconds: float) -> None:
+        """The pass was not under way since the last step."""
+        ended, ids = self._last
+        self._lost, self._last = self._lost + seconds, (ended + seconds, ids)
 
     def take_seconds(self) -> float:
         """Seconds spent on recording since the last call."""
@@ -150,7 +157,7 @@ class Recorder:
             "repeat": self._repeat,
             "group": self._group,
             "step": self._num_steps,
-            "start": record.start,
+            "start": record.start - self._lost,
             "num_nodes": record.num_nodes,
             "num_prefill_tokens": record.num_prefill_tokens,
             "num_waiting": record.num_waiting,
@@ -178,7 +185,7 @@ class Recorder:
                     "position": state.num_generated - num_new,
                     "context": record.context[b],
                     "depth": record.draft_depth[b],
-                    "arrival": state.arrival_time,
+                    "arrival": state.arrival_time - self._lost,
                     "finish_reason": state.finish_reason,
                     "draft_ids": draft_ids[b][drafted],
                     "parents": None if parents is None else parents[b][: num_drafts + 1],

@@ -7,6 +7,7 @@ t_draft(k) + t_verify(tokens, context) + overhead.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import is_
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,7 +25,9 @@ from specresearch.proposal import DraftKind
 _START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
 _OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
 _LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
-_DECIDE_EVERY = 4  # steps for which a decision stands that confirms the one before
+_DECIDE_EVERY = (
+    4  # steps for which a decision stands that confirms the one before, and after which its steps are learnt from
+)
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -53,9 +56,10 @@ class _Request:
 
 
 class Goodput(Adaptive):
-    """Maximises expected tokens per second over the lengths of every request's draft at every step, as far as no request
-    becomes slower than it would be without any drafts.
+    """Maximises expected tokens per second over the lengths of every request's draft, as far as no request becomes slower than
+    it would be without any drafts.
 
+    A decision that confirms the one before stands for a few steps: to draft, for the same requests; not to, for whoever comes.
     Starts by measuring a few lengths, plain steps among them; after `probe_every` steps it measures one of them again, so
     that it notices when speculation pays again, and after up to four times as many while nothing new is found. A measurement
     has about a draft for each request in all, whatever its length; while nothing is drafted it is mostly of length 1.
@@ -94,24 +98,25 @@ class Goodput(Adaptive):
             raise ValueError(f"controller.memory={memory} must be above 1 step")
         self.max_draft_tokens, self.probe_every, self.prior_weight = max_draft_tokens, probe_every, prior_weight
         self.max_slowdown, self.memory = max_slowdown, memory
-        self._most = max_draft_tokens
+        self._most = self._proposed = max_draft_tokens
         self._requests = PerRequest(_Request)
         self._trace = Trace(trace_every)
         self.reset()
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         check_chains(self, kind)
-        self._most = min(self.max_draft_tokens, num_draft_tokens)
+        self._most, self._proposed = min(self.max_draft_tokens, num_draft_tokens), num_draft_tokens
         self.reset()
 
     def reset(self) -> None:
-        self._num_steps, self._is_drafting = 0, False
+        self._num_steps, self._is_drafting, self._is_measuring = 0, False, False
+        self._unlearnt: list[tuple[int, StepRecord, list[_Request]]] = []
         self._probes = Probes(self.probe_every)
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
         self._lengths: list[int] = []
-        self._decided_for: tuple[int, ...] = ()
+        self._decided_for: list[_Request] = []
         self._decide_next = 0
         self._requests.clear()
         self._trace.clear()
@@ -119,36 +124,37 @@ class Goodput(Adaptive):
     def budget(self, batch: Batch) -> list[int | None]:
         self._requests.meet(batch.rows)
         length = self._length_to_measure()
+        self._is_measuring = length is not None
         if length is not None:
             return self._few(length, len(batch))
         if not self._is_decided():
+            self._learn()
             was_drafting, self._lengths = self._is_drafting, self._decide(batch)
-            self._decided_for = tuple(map(id, self._requests.met))
+            self._decided_for = self._requests.met
             self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting == self._is_drafting else 1)
         return [*self._lengths] if self._is_drafting else [0] * len(batch)
 
     def _is_decided(self) -> bool:
-        """The last decision still stands: not to draft, or drafts for these very requests, none of whom fell behind."""
         if self._num_steps >= self._decide_next:
             return False
-        if not self._is_drafting:
-            return True
-        is_behind = any(request.ahead < 0 for request in self._requests.met)
-        return not is_behind and self._decided_for == tuple(map(id, self._requests.met))
+        before, now = self._decided_for, self._requests.met
+        return not self._is_drafting or (len(before) == len(now) and all(map(is_, before, now)))
 
     def _decide(self, batch: Batch) -> list[int]:
         asked = [row.request.num_draft_tokens for row in batch.rows]
         room = np.minimum(batch.room, self._most)
-        given = np.minimum(room, [0 if number is None else number for number in asked])
+        most = np.minimum(batch.room, self._proposed)
+        given = np.minimum(most, [0 if number is None else number for number in asked])
         limits = np.where([number is None for number in asked], room, 0)
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance = np.array(self._acceptance())
+        acceptance = np.array(self._acceptance(self._requests.met))
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
-        lengths = allocate(acceptance, limits, given, seconds, affordable).tolist()
-        self._probes.tell(self._is_drafting != any(lengths))
-        self._is_drafting = any(lengths)
-        return lengths
+        lengths = allocate(acceptance, limits, given, seconds, affordable)
+        is_drafting = bool((lengths > given).any())
+        self._probes.tell(self._is_drafting != is_drafting)
+        self._is_drafting = is_drafting
+        return lengths.tolist()
 
     def _few(self, length: int, num_rows: int) -> list[int | None]:
         """Drafts of one length for some rows, others every time: for as many as make about a draft for each row in all."""
@@ -158,12 +164,13 @@ class Goodput(Adaptive):
     def _affordable(
         self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, lengths: Int[np.ndarray, " R"]
     ) -> float:
-        """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step."""
+        """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, as
+        often as the decision may stand."""
         if self.max_slowdown is None:
             return float("inf")
         tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)
         ahead = np.array([request.ahead for request in self._requests.met])
-        spare = ahead.clip(min=(1 - self.max_slowdown) * plain_seconds)
+        spare = (ahead / _DECIDE_EVERY).clip(min=(1 - self.max_slowdown) * plain_seconds)
         return float((self.max_slowdown * plain_seconds * tokens + spare).min())
 
     def _length_to_measure(self) -> int | None:
@@ -179,48 +186,62 @@ class Goodput(Adaptive):
         turn, rest = divmod(self._probes.number, _LONG_EVERY)
         return long[turn % len(long)] if long and rest == 0 else short
 
-    def _acceptance(self) -> list[float]:
-        """Of every row met, shrunk towards the run's, which starts at a half."""
+    def _acceptance(self, rows: Sequence[_Request]) -> list[float]:
+        """Of every row, shrunk towards the run's, which starts at a half."""
         mean, weight = self._run.rate(0.5, 1.0), self.prior_weight
-        rates = (request.acceptance.rate(mean, weight) for request in self._requests.met)
+        rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
     def observe(self, record: StepRecord) -> None:
-        was_ready, was_measured = self._time.is_ready, self._probes.is_first(self._num_steps)
+        """Learnt from when a decision depends on it, which costs less for several steps together."""
+        self._unlearnt.append((self._num_steps, record, self._requests.met))
+        self._num_steps += 1
+        if self._is_measuring:
+            self._learn()
+
+    def _learn(self) -> None:
+        unlearnt, self._unlearnt = self._unlearnt, []
+        for step, record, rows in unlearnt:
+            self._learn_from(step, record, rows)
+
+    def _learn_from(self, step: int, record: StepRecord, rows: Sequence[_Request]) -> None:
+        was_ready, was_measured = self._time.is_ready, self._probes.is_first(step)
         estimates = self._time.observe(record)
         if was_ready:
             self._trace.add(
-                num_requests=len(record.request_ids),
-                mean_length=sum(record.num_draft_tokens) / len(record.request_ids),
-                acceptance=sum(self._acceptance()) / len(record.request_ids),
+                num_requests=len(rows),
+                mean_length=sum(record.num_draft_tokens) / len(rows),
+                acceptance=sum(self._acceptance(rows)) / len(rows),
                 **{f"{name}_seconds": seconds for name, seconds in estimates.items()},
                 estimated_seconds=sum(estimates.values()),
                 measured_seconds=record.times.total,
             )
-            self._settle(record, sum(estimates.values()))
+            self._settle(record, rows, sum(estimates.values()))
         accepted, judged = _judged_drafts(record)
-        is_news = self._time.was_gain or self._is_news(accepted, judged)
-        self._probes.tell(self._time.num_surprises > 1 or (was_measured and is_news))
-        self._probes.observe(self._num_steps, self._time.num_surprises)
-        self._num_steps += 1
-        for b, request in enumerate(self._requests.met):
+        is_news = was_measured and (self._time.was_gain or self._is_news(rows, accepted, judged))
+        self._probes.tell(self._time.num_surprises > 1 or is_news)
+        self._probes.observe(step, self._time.num_surprises)
+        for b, request in enumerate(rows):
             request.acceptance.add(accepted[b], judged[b], _OWN_MEMORY)
         self._run.add(sum(accepted), sum(judged), _RUN_MEMORY)
 
-    def _is_news(self, accepted: Sequence[float], judged: Sequence[int]) -> bool:
+    def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""
-        rates = self._acceptance()
+        rates = self._acceptance(rows)
         usual = sum(n * rate * (1 - rate) for n, rate in zip(judged, rates, strict=True)) ** 0.5
         expected = sum(n * rate for n, rate in zip(judged, rates, strict=True))
         return abs(sum(accepted) - expected) > _NEWS * usual + 0.5
 
-    def _settle(self, record: StepRecord, seconds: float) -> None:
+    def _settle(self, record: StepRecord, rows: Sequence[_Request], seconds: float) -> None:
         """Who got ahead, who fell behind; by estimates, since a hiccup would have befallen a plain step, too."""
-        allowed = (self.max_slowdown or 1.0) * self._time.plain(len(record.request_ids), sum(record.context))
-        for request, num_new in zip(self._requests.met, record.num_new_tokens, strict=True):
+        if self.max_slowdown is None:
+            return
+        allowed = self.max_slowdown * self._time.plain(len(rows), sum(record.context))
+        for request, num_new in zip(rows, record.num_new_tokens, strict=True):
             request.ahead += num_new * allowed - seconds
 
     def trace(self) -> list[dict[str, float]]:
+        self._learn()
         return self._trace.rows()
 
 

@@ -71,5 +71,5 @@ def test_weights_are_never_negative() -> None:
     rng = np.random.default_rng(3)
     fit = LinearFit(3, START)
     for x in features(rng, 100):
-        fit.observe(x.tolist(), float(rng.exponential()) - 0.5 * x[1] + 5)
+        fit.observe(x.tolist(), float(rng.exponential() - 0.5 * x[1] + 5))
         assert min(fit.weights) >= 0
