@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,10 @@ class LoadFolder(RunFolder):
 
     def _load(self) -> None:
         self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES)]
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Without the rows of passes that are not done."""
         replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
         if (self.path / REQUESTS).exists():
             temporary = self.path / f"{REQUESTS}.part"
@@ -81,10 +85,15 @@ class LoadFolder(RunFolder):
         return LoadResults(**json.loads((self.path / RESULTS).read_text(encoding="utf-8")))
 
     def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
+        before = self.read_results() if self.passes and (self.path / RESULTS).exists() else LoadResults(complete=False)
         merged = super().begin(provenance)
-        if not self.passes:
-            self.write_results(LoadResults(complete=False, provenance=merged))
+        self.write_results(replace(before, complete=False, provenance=merged))
         return merged
+
+    def forget(self, places: Collection[PassPlace]) -> None:
+        """Passes that are to be decoded again."""
+        self.passes = [row for row in self.passes if row.place not in places]
+        self._rewrite()
 
     @contextmanager
     def write_pass(self, place: PassPlace) -> "Iterator[PassWriter]":

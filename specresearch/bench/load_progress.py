@@ -15,6 +15,7 @@ class LoadProgress(Bar):
         self.num_passes, self.num_requests = num_passes, num_requests
         self._num_prepared = 0
         self._finished: dict[PassPlace, int] = {}
+        self._num_done = 0
 
     def prepared(self) -> None:
         self._num_prepared += 1
@@ -23,12 +24,14 @@ class LoadProgress(Bar):
 
     def pass_done(self, place: PassPlace) -> None:
         self._finished[place] = self.num_requests
+        self._num_done += 1
+        self._bar.update(self._task, completed=sum(self._finished.values()), refresh=True)
 
     def tick(self, place: PassPlace, loop: LoadLoop) -> None:
         self._finished[place] = loop.num_finished
         if self._bar.disable:
             return
-        name = f"{place.side} ({len(self._finished)} of {self.num_passes} passes)"
+        name = f"{place.side} ({self._num_done} of {self.num_passes} passes done)"
         load = f"{loop.num_in_flight - loop.num_waiting} running, {loop.num_waiting} waiting"
         done = sum(self._finished.values())
         self._bar.update(self._task, description=name, completed=done, note=load, refresh=True)

@@ -86,7 +86,7 @@ def _statement(results: LoadResults) -> Text:
 def _warnings(results: LoadResults) -> list[str]:
     told = [results.stopped] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    late = [name for name in late if f"{name}, repeat" not in (results.stopped or "")]
+    late = [name for name in late if f"; {name}, repeat" not in f"; {results.stopped or ''}"]
     if late:
         told.append(f"{', '.join(late)}: requests came faster than they were answered; throughput is what it can do")
     if results.class_signature:

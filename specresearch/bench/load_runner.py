@@ -28,6 +28,7 @@ from specresearch.proposers import Proposer
 from specresearch.trackers import NoTracker, Tracker
 
 PROGRAM = "specresearch.load"
+TAKEN = (PLAIN, CONTROLLED, "over_best", "best_fixed", "worst_fixed")  # words of figures
 
 logger = logging.getLogger(__name__)
 
@@ -69,28 +70,28 @@ class LoadRunner:
         self.num_requests = settings.count(arrivals)
         self.variants = dict(variants or {})
         for name in self.variants:
-            if not name.isidentifier() or name in (PLAIN, CONTROLLED):
+            if not name.isidentifier() or name in TAKEN:
                 raise ValueError(
-                    f"variants.{name}: a side cannot be called so; choose one word, but not {PLAIN} or {CONTROLLED}"
+                    f"variants.{name}: a side cannot be called so; choose one word, none of {', '.join(TAKEN)}"
                 )
+        if proposer is None and (settings.compare or self.variants):
+            told = f"compare={list(settings.compare)}" if settings.compare else f"variants.{next(iter(self.variants))}"
+            raise ValueError(f"{told} is a way of drafting, and nothing drafts; add +proposer=..., or leave it out")
         self.whole_passes = self._why_whole_passes()
+        self.engines: dict[str, Engine] = {}
+        try:
+            self._add_sides(controller)
+        except MemoryError as error:
+            if self.whole_passes is not None:
+                raise
+            self.whole_passes = f"memory is short ({error})"
+            self.engines.clear()
+            self.target.free_cache()
+            self._add_sides(controller)
         if self.whole_passes is not None and settings.turn_seconds is not None:
             logger.info(
                 "sides do not take turns, since %s; noise of this machine falls on one of them", self.whole_passes
             )
-        self.engines = {}
-        self._add(PLAIN, None, None, Fixed(0))
-        if proposer is not None:
-            self._add(CONTROLLED, proposer, self.acceptance, controller)
-            for length in settings.compare:
-                if length > proposer.num_draft_tokens:
-                    raise ValueError(
-                        f"compare={list(settings.compare)} holds {length} and the proposer makes at most "
-                        f"{proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or leave that length out"
-                    )
-                self._add(f"{FIXED}{length}", proposer, self.acceptance, Fixed(length))
-            for name, variant in self.variants.items():
-                self._add(name, proposer, self.acceptance, variant)
         self.recorders = self._recorders() if record else {}
 
     @property
@@ -100,16 +101,30 @@ class LoadRunner:
     def _why_whole_passes(self) -> str | None:
         if self.settings.turn_seconds is None:
             return "turn_seconds=null"
-        if self.target.compiled:
-            return "a compiled target computes every slot of its cache"
+        if self.target.compiled or (self.proposer is not None and self.proposer.compiled):
+            return "a compiled model computes every slot of its cache"
         if self.proposer is not None and self.proposer.memory == "warm":
             return f"{self.method} learns from request to request"
-        num_sides = 1 if self.proposer is None else 2 + len(self.settings.compare) + len(self.variants)
-        try:
-            self.target.allocate(num_sides * self._max_running)
-        except MemoryError:
-            return f"the cache has no room for {num_sides} x {self._max_running} requests"
         return None
+
+    def _add_sides(self, controller: Controller | None) -> None:
+        """Raises MemoryError where their caches do not fit."""
+        settings, proposer = self.settings, self.proposer
+        num_sides = 1 if proposer is None else 2 + len(settings.compare) + len(self.variants)
+        self.target.allocate(self._max_running * (1 if self.whole_passes else num_sides))
+        self._add(PLAIN, None, None, Fixed(0))
+        if proposer is None:
+            return
+        self._add(CONTROLLED, proposer, self.acceptance, controller)
+        for length in settings.compare:
+            if length > proposer.num_draft_tokens:
+                raise ValueError(
+                    f"compare={list(settings.compare)} holds {length} and the proposer makes at most "
+                    f"{proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or leave that length out"
+                )
+            self._add(f"{FIXED}{length}", proposer, self.acceptance, Fixed(length))
+        for name, variant in self.variants.items():
+            self._add(name, proposer, self.acceptance, variant)
 
     def _add(
         self, side: str, proposer: Proposer | None, acceptance: AcceptanceSampler | None, controller: Controller | None
@@ -162,10 +177,11 @@ class LoadRunner:
             provenance = self.folder.begin(self._provenance(workload))
             complete = False
             try:
+                missing = [group for group in groups if not self.folder.done.issuperset(group)]
+                self.folder.forget({place for group in missing for place in group})  # sides are measured together
                 for place in self.folder.done:
                     watch.pass_done(place)
-                missing = [[place for place in group if place not in self.folder.done] for group in groups]
-                if any(missing):
+                if missing:
                     watch.say("warming up")
                     self._warm_up(workload)
                 for group in missing:
@@ -198,6 +214,7 @@ class LoadRunner:
                 current.take_turn(self.settings.turn_seconds or math.inf)
                 if current.is_over:
                     passes.remove(current)
+                    watch.pass_done(current.place)
 
     def _begin(self, place: PassPlace, workload: Workload, watch: LoadProgress) -> LoadPass:
         engine, settings = self.engines[place.side], self.settings
@@ -221,12 +238,14 @@ class LoadRunner:
         }
 
     def _results(self, workload: Workload, complete: bool, provenance: Mapping[str, Any]) -> LoadResults:
-        requests = self.folder.requests()
+        num_repeats = self.settings.repeats  # a folder may hold more
+        requests = [row for row in self.folder.requests() if row.place.repeat < num_repeats]
+        passes = [row for row in self.folder.passes if row.place.repeat < num_repeats]
         settings, concurrency = self.settings, self.arrivals.concurrency
         sides = {
             name: LoadSide.of(
                 name,
-                self.folder.passes,
+                passes,
                 requests,
                 self.folder.steps(name),
                 concurrency,
@@ -241,7 +260,7 @@ class LoadRunner:
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         setting |= {"turn_seconds": None if self.whole_passes else settings.turn_seconds}
         setting |= {"temperature": workload.temperature, "num_repeats": len({row.place.repeat for row in requests})}
-        setting |= joined(outputs) | memory_figures(self.folder.passes)
+        setting |= joined(outputs) | memory_figures(passes)
         return LoadResults.of(
             figures,
             setting,

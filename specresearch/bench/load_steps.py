@@ -1,7 +1,7 @@
 """The steps of a pass, as its summary reads them: what waited, what ran, and what came of it, over time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ COLUMNS = (
     "num_waiting",
     "num_running",
 )
+PER_STEP = ("start", "seconds", "waiting", "running", "drafted", "accepted", "new")
 SUMMED = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens")
 
 
@@ -48,8 +49,13 @@ class PassSteps:
 
     def sum_over(self, name: str, begin: float, end: float) -> float:
         """Request seconds that were spent waiting or running between two moments, going by the steps that began there."""
-        chosen = (begin <= self.start) & (self.start <= end)
+        chosen = (begin <= self.start) & (self.start < end)
         return float((getattr(self, name) * self.seconds)[chosen].sum())
+
+    def since(self, moment: float) -> "PassSteps":
+        """Those that began then or later."""
+        later = self.start >= moment
+        return replace(self, **{name: getattr(self, name)[later] for name in PER_STEP})
 
     @staticmethod
     def timeline(passes: "Sequence[PassSteps]") -> list[dict[str, float | None]]:

@@ -44,7 +44,8 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "speedup": "throughput of the method / throughput of plain decoding, in passes side by side. Open arrivals that both can "
     "serve make it 1, whatever the method does: look at the latencies then",
     "speedup_over_best": "throughput of the method / throughput of the better of plain decoding and best_fixed",
-    "speedup_*, speedup_over_best_*": "the same of a side of `variants`, by its name",
+    "speedup_best_fixed, speedup_worst_fixed": "the highest and the lowest throughput of a fixed length / plain decoding's",
+    "speedup_NAME, speedup_over_best_NAME": "speedup and speedup_over_best of a side of `variants`, by its name",
     "best_fixed": "the fixed draft length of `compare` with the highest throughput, known in hindsight only",
     "tpot_p99_ratio": "99th percentile of tpot, method / plain decoding; the other *_ratio likewise",
     "acceptance_p10": "10th percentile of a request's draft acceptance rate",
@@ -213,8 +214,11 @@ def _has_signature(sides: Mapping[str, LoadSide], category: str, seed: int) -> b
     """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
     if CONTROLLED not in sides or PLAIN not in sides:
         return False
-    own, plain = ([row for row in sides[name].counted if row.category == category] for name in (CONTROLLED, PLAIN))
-    median, tail = (_latency_ratios(own, plain, "tpot", seed)[PERCENTS.index(p)][1] for p in (50, 99))
+    own, plain = (
+        [row for row in sides[name].counted if row.category == category and row.itl] for name in (CONTROLLED, PLAIN)
+    )
+    ratios = _latency_ratios(own, plain, "tpot", seed)
+    median, tail = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
     if min(len(own), len(plain)) < LEAST_RANKED or median is None or tail is None:
         return None
     if median[1] < 1 < tail[0]:

@@ -60,6 +60,9 @@ class Window:
         if end <= begin:
             return None
         edges = np.linspace(begin, end, _num_blocks(row.num_requests, concurrency) + 1)
+        if concurrency is not None:  # the step that ended the warm-up is no part of the window
+            edges[0] = np.nextafter(begin, end)
+            steps = steps and steps.since(begin)
         finished = [request.finish for request in requests]
         met = [request.finish for request in requests if limits.met(request)]
         columns = [_delivered(requests, steps, edges), *(np.histogram(values, edges)[0] for values in (finished, met))]

@@ -164,8 +164,7 @@ class Engine:
     def stand_still(self, since: float) -> float:
         """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
         seconds = time.perf_counter() - since
-        for row in self.scheduler.unfinished:
-            row.stand_still(seconds)
+        self.scheduler.stand_still(seconds)
         return seconds
 
     def _check_rule(self) -> None:

@@ -11,7 +11,7 @@ class Policy(Protocol):
     """An order of waiting requests that is known when they arrive."""
 
     def rank(self, row: RequestState) -> float:
-        """The lowest is admitted first. Asked once, on arrival."""
+        """The lowest is admitted first. Asked on arrival, and again when all clocks are moved."""
         ...
 
 

@@ -78,6 +78,14 @@ class Scheduler:
         yield from self.running
         yield from (entry[-1] for entry in self.waiting)
 
+    def stand_still(self, seconds: float) -> None:
+        """Time that was no service does not count for anyone here, nor for the order of those who come."""
+        for row in self.unfinished:
+            row.stand_still(seconds)
+        rank = self.settings.policy.rank
+        self.waiting = [(new, rank(row) if new else row.arrival_time, tie, row) for new, _, tie, row in self.waiting]
+        heapq.heapify(self.waiting)
+
     @contextmanager
     def _timed(self) -> Iterator[None]:
         begin = time.perf_counter()

@@ -36,6 +36,11 @@ class Proposer(ABC):
         found = {part.memory for part in self.proposers}
         return "warm" if "warm" in found else "cold" if "cold" in found else None
 
+    @property
+    def compiled(self) -> bool:
+        """A model of its has compiled passes, which compute every slot of a cache."""
+        return any(part.compiled for part in self.proposers)
+
     def describe(self) -> str | None:
         """One line on what it has loaded and how it reads the target, once it is bound; None: its settings say it all."""
         told = [part.describe() for part in self.proposers]

@@ -43,6 +43,10 @@ class DraftModel(Proposer):
         name = self.shape.name
         self.kind = DraftKind(trees=name != "chain", sampled=sample and name != "dynamic", scored=True)
 
+    @property
+    def compiled(self) -> bool:
+        return self.draft.compiled
+
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.draft is target:
             raise ValueError(

@@ -24,6 +24,19 @@ def test_a_closed_loop_counts_what_ended_between_its_first_wave_and_its_last_req
     assert window is not None
     assert (window.begin, window.end) == (1.5, 4.5)
     assert [row.id for row in window.rows] == ["2", "3", "4", "5"]
+    assert window.blocks[:, 1].sum() == 4
+    assert window.blocks[:, 0].sum() == sum(len(row.itl) + 1 for row in window.rows)
+
+
+def test_a_closed_loop_in_lockstep_counts_each_wave_once() -> None:
+    """Two requests at a time, three tokens each, a step of half a second for every token; its end is noted a little late."""
+    rows = [request(n, 1.5 * (n // 2), ttft=0.5, gap=0.5, num_tokens=3) for n in range(8)]
+    start, ones = 0.5 * np.arange(12), np.ones(12)
+    steps = PassSteps(start, 0.500001 * ones, 0 * ones, 2 * ones, 0 * ones, 0 * ones, 2 * ones, 0.0)
+    window = Window.of(finished(rows), rows, 2, LIMITS, steps)
+    assert window is not None
+    assert window.blocks[:, 0].sum() / window.seconds == pytest.approx(4.0, rel=0.2)
+    assert steps.sum_over("running", window.begin, window.end) / window.seconds == pytest.approx(2.0, rel=1e-3)
 
 
 def test_tokens_of_requests_that_a_stopped_pass_left_unfinished_count() -> None:
