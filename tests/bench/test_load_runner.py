@@ -170,9 +170,16 @@ def test_the_controller_is_measured_beside_variants_of_itself(make: Make, tmp_pa
     assert summary["best_fixed"] == summary["worst_fixed"] == "fixed-2"
     better = max(sides["plain"]["throughput"], sides["fixed-2"]["throughput"])
     assert summary["speedup_over_best_unbounded"] == pytest.approx(sides["unbounded"]["throughput"] / better)
-    for name in ("plain", "fixed-3", "two words"):
+    for name in ("plain", "fixed-3", "two words", "over_best"):
         with pytest.raises(ValueError, match=rf"variants.{name}: a side cannot be called so"):
             make(proposer=NGram(), method="ngram", variants={name: Goodput()}, folder=tmp_path / name)
+
+
+def test_sides_that_draft_need_a_method(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"compare=\[2\] is a way of drafting, and nothing drafts; add \+proposer"):
+        make(settings=replace(SMALL, compare=(2,)), folder=tmp_path / "fixed")
+    with pytest.raises(ValueError, match=r"variants\.free is a way of drafting"):
+        make(variants={"free": Goodput()}, folder=tmp_path / "variant")
 
 
 def test_a_rule_that_accepts_anything_is_found_out(make: Make) -> None:
@@ -252,6 +259,25 @@ def test_a_complete_run_is_continued_for_more_repeats(make: Make) -> None:
     assert set(steps["repeat"]) == {0, 1, 2}
     assert steps["num_new_tokens"].map(sum).sum() == sum(row["num_generated_tokens"] for row in requests_of(more))
     assert make(resume=True, config={"repeats": 1}).folder.is_complete
+
+
+def test_a_continued_run_that_is_killed_is_not_complete(make: Make) -> None:
+    """Neither while it goes on, nor when one side of its last repeat had come to its end."""
+    parts: dict[str, Any] = {"proposer": NGram(4, 3, 1), "method": "ngram"}
+    make(settings=replace(SMALL, repeats=1), config={"repeats": 1}, **parts).run()
+    runner = make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}, **parts)
+    runner.folder.begin(runner.folder.read_results().provenance)
+    last = replace(runner.folder.passes[0], place=PassPlace(1, "plain"))
+    runner.folder.end_pass(last)
+    again = make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}, **parts)
+    assert not again.folder.is_complete
+    results = again.run()
+    assert results.complete
+    rows = [(row["repeat"], row["side"], row["id"]) for row in requests_of(again)]
+    assert len(set(rows)) == len(rows) == 24
+    fewer = make(settings=replace(SMALL, repeats=1), resume=True, config={"repeats": 1}, **parts)
+    (fewer.folder.path / "results.json").unlink()
+    assert fewer.run().summary["num_repeats"] == 1
 
 
 def test_a_torn_row_does_not_stop_a_resumed_run(make: Make) -> None:

@@ -246,6 +246,21 @@ class TestInterface:
         assert records[0].arrival_time == arrival
         assert 5 < records[0].queue_time < records[0].ttft < 6
 
+    def test_a_queue_keeps_its_order_while_its_clock_stands_still(self, target: CausalLM) -> None:
+        """A prompt of 8 tokens that came 1 s earlier than one of 4 is passed by it at 2 tokens a second of ageing, whatever
+        lies between them on other clocks."""
+        settings = SchedulerSettings(policy=ShortestPrompt(2.0))
+        engine = Engine(target, max_batch_size=1, scheduling=settings)
+        begin = time.perf_counter()
+        engine.submit(Request([1] * 8, SamplingParams(max_new_tokens=1), "long"), begin)
+        rest = engine.stand_still(begin - 100.0)
+        engine.submit(Request([1] * 4, SamplingParams(max_new_tokens=1), "short"), begin + rest + 1.0)
+        order = []
+        while engine.has_work:
+            engine.step()
+            order += [output.id for output in engine.finished()]
+        assert order == ["short", "long"]
+
     def test_what_watches_costs_the_requests_no_time(self, target: CausalLM) -> None:
         seen: list[StepRecord] = []
 
@@ -256,7 +271,7 @@ class TestInterface:
             assert delivery.num_new == record.num_new_tokens
             assert record.request_ids == tuple(row.id for row in batch.rows)
             seen.append(record)
-            time.sleep(0.05)
+            time.sleep(0.3)
 
         engine = Engine(target, NGram(3), max_batch_size=1, watch=watch)
         for number in range(2):
@@ -267,7 +282,7 @@ class TestInterface:
             records += [output.record for output in engine.finished()]
         first = sum("0" in step.request_ids for step in seen)
         assert first >= 2
-        assert all(record.e2el < 0.05 * first for record in records)
+        assert all(record.e2el < 0.3 * first for record in records)
 
     def test_records_tell_who_waits_and_what_was_read(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
