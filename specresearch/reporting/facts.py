@@ -263,5 +263,6 @@ def _evidence(decision: Decision) -> str:
     folders = {point.comparison.folder for point in decision.points}
     requests = sum(point.comparison.num_requests for point in decision.points)
     unfinished = sum(not point.comparison.is_complete for point in decision.points)
-    text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding interleaved in each"
+    how = "interleaved" if all(point.comparison.is_interleaved for point in decision.points) else "measured"
+    text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"
     return text + (f"; {unfinished} unfinished" if unfinished else "")

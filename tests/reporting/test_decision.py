@@ -209,7 +209,7 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp
         (decision,) = decide_on()
         point = decision.points[-1]
         assert (point.load.amount, point.outcome, point.verdict) == (16.0, outcome, words)
-        assert [p.comparison.basis for p in decision.points] == ["latency", "latency", "throughput"]
+        assert [p.comparison.basis for p in decision.points] == ["median latency", "median latency", "throughput"]
         told = {fact.term: fact.lines for fact in word(decision, Limits()).facts}
         assert "plain decoding could not answer 16" in told["Keeping up"][0]
         assert told["Crosses over"][0].startswith(
