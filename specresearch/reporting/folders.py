@@ -84,9 +84,6 @@ def gather(folders: Sequence[Path]) -> Material:
     material.comparisons = told
     _name_workloads(material)
     _overlay(material)
-    if len(material.limits) > 1:
-        text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
-        material.notes.append(Note(min(material.provenance), text))
     material.notes += _notes(material.comparisons)
     return material
 

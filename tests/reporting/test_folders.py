@@ -173,6 +173,7 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
     assert told["machine"].startswith("a simulation of another machine (as it was told)")
     (section,) = (section for section in compose(material, Limits()).sections if section.name == "predicted")
     (picture,) = section.pictures
+    assert "what simulations foresaw" in section.introduction
     assert "TPOT P99 10%" in picture.alt
     assert picture.table.rows[0][5] == "11.0 ms; 10.0 ms (9.9 to 10.1)"
 
