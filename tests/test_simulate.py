@@ -62,6 +62,7 @@ def test_a_recorded_run_answers_what_if(command: Command, recorded: Path) -> Non
     assert (results["kind"], results["complete"]) == ("simulation", True)
     assert list(results["sides"]) == ["plain", "method", "fixed-2"]
     assert results["summary"]["concurrency"] == 2
+    assert results["summary"]["schedule_share"] is results["sides"]["method"]["schedule_share"] is None
     assert results["sides"]["plain"]["tokens_per_target_forward"] == 1
     assert results["sides"]["method"]["tokens_per_target_forward"] > 1
     assert results["sides"]["fixed-2"]["mean_draft_length"] < results["sides"]["method"]["mean_draft_length"]
@@ -106,6 +107,7 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
         (["max_running=0"], "max_running=0 must be a whole number from 1"),
+        (["arrivals.concurrency=8", "num_requests=23"], "num_requests=23 is too few for a closed loop of 8"),
         (["+what=1"], "unknown key 'what'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Predictions against measurements at settings that nothing was fitted to; writes the table of README.md.
+"""Predictions against measurements at settings that nothing was fitted to; writes results.csv and results.md.
 
     python experiments/simulate/validate.py outputs/simulate --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
 

@@ -1,7 +1,7 @@
 """What a report compares: one way of drafting beside plain decoding, on the same requests at the same load."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class Load:
 
     @property
     def amount_label(self) -> str:
-        return f"{self.amount:.3g}"
+        return f"{self.amount:g}" if self.is_closed or self.amount >= 1000 else f"{self.amount:.3g}"
 
     @property
     def label(self) -> str:
@@ -165,11 +165,12 @@ class ClassChange:
 @dataclass(frozen=True)
 class Comparison:
     """gain: how many times as fast as plain decoding; None only where nothing could be compared of a load that was too much.
-    basis: what that compares, `throughput` or `latency`.
+    basis: what that compares, `throughput`, `latency` or `median latency`.
 
     ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
     about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
     classes: of a mixed workload; empty where all requests are alike. max_running: requests decoded together, at most.
+    is_interleaved: both sides met the same stretches of the machine's time.
     """
 
     folder: Path
@@ -194,6 +195,7 @@ class Comparison:
     is_plain_behind: bool = False
     classes: tuple[ClassChange, ...] = ()
     max_running: int | None = None
+    is_interleaved: bool = True
 
     @property
     def is_overloaded(self) -> bool:
@@ -223,3 +225,12 @@ class Trace:
     best: str
     own_best: Estimate | None
     thoughts: tuple[Mapping[str, float], ...] = ()
+
+    def named(self, policy: Policy) -> "Trace":
+        """The same of a policy that is called otherwise."""
+        old = self.policy.label
+        sides, throughputs = (
+            {policy.label if label == old else label: value for label, value in told.items()}
+            for told in (self.sides, self.throughputs)
+        )
+        return replace(self, policy=policy, sides=sides, throughputs=throughputs)

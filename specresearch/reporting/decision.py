@@ -11,9 +11,10 @@ from specresearch.reporting.estimates import Estimate
 
 RULES = {
     "faster": "the whole 95% interval of the speedup lies above the least speedup that is worth it (1 unless told otherwise), or "
-    "it is not below and a limit is kept that plain decoding breaks",
+    "includes it and a limit is kept that plain decoding breaks",
     "slower": "the whole interval lies below it, or a limit is broken that plain decoding keeps, or the output is wrong",
-    "cannot tell": "anything else: the interval includes it, too little was measured for an interval, or a limit may be broken",
+    "cannot tell": "anything else: the interval includes it, too little was measured for an interval, or a limit that plain "
+    "decoding keeps may be broken",
     "overloaded": "requests came faster than a side answered them. What each side can do, its throughput, is compared there, and "
     "not the latencies of the requests that got through; limits count only where one of the sides keeps up",
     "turn it on": "faster at one load at least, slower at none, and measured with more than one request at a time",
@@ -23,7 +24,8 @@ RULES = {
     "measure under load": "faster for one request at a time and measured at nothing else, or no load at which one can tell",
     "turn it off": "slower somewhere and faster nowhere, or its output is wrong",
     "the setting recommended": "of all measured at most loads, the one whose largest loss against the best choice at any of "
-    "them, plain decoding included, is smallest",
+    "them, plain decoding included, is smallest; one that breaks a limit, changes the output, or falls behind where plain "
+    "decoding does not, is worth nothing there",
 }
 
 
@@ -72,8 +74,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Point:
-    """One comparison, judged. Of the limits, named as figures: broken, which plain decoding keeps; doubtful, broken within the
-    interval only; kept, which plain decoding breaks; hopeless, which both break."""
+    """One comparison, judged. Of the limits, named as figures: broken, which plain decoding keeps; doubtful, which may be broken
+    and plain decoding keeps; kept, which plain decoding breaks; hopeless, which both break."""
 
     comparison: Comparison
     outcome: Outcome
@@ -127,7 +129,7 @@ class Decision:
             for p in self.at(load)
             if p.comparison.policy.is_fixed and p.comparison.policy.method == self.policy.method
         ]
-        return max(own, key=_gain, default=None)
+        return max(own, key=useful_gain, default=None)
 
     @property
     def fixed_lengths(self) -> list[int]:
@@ -139,8 +141,7 @@ def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
     """One decision per workload and kind of load, in the order in which they were given."""
     scenes: dict[Workload, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for comparison in comparisons:
-        if comparison.gain is not None or comparison.is_overloaded:
-            scenes[comparison.workload][comparison.load.axis].append(judge(comparison, limits))
+        scenes[comparison.workload][comparison.load.axis].append(judge(comparison, limits))
     decisions = []
     for workload, by_axis in scenes.items():
         for axis, points in by_axis.items():
@@ -161,7 +162,7 @@ def judge(comparison: Comparison, limits: Limits) -> Point:
     gain = comparison.gain or Estimate(1.0)
     if comparison.output_is is Output.WRONG or found["broken"] or gain.is_below(limits.worth):
         outcome = Outcome.SLOWER
-    elif (gain.is_above(limits.worth) or found["kept"]) and not found["doubtful"]:
+    elif (gain.is_above(limits.worth) or (found["kept"] and gain.has_interval)) and not found["doubtful"]:
         outcome = Outcome.FASTER
     else:
         outcome = Outcome.UNCLEAR
@@ -170,11 +171,13 @@ def judge(comparison: Comparison, limits: Limits) -> Point:
 
 def _standing(own: Estimate, plain: Estimate, limit: float) -> str:
     """Which of a `Point`'s lists the limit belongs to; "" where both sides keep it, or nearly."""
-    if own.value > limit:
-        if plain.value > limit:
-            return "hopeless"
-        return "broken" if own.is_above(limit) or not own.has_interval else "doubtful"
-    return "kept" if own.is_below(limit) and plain.is_above(limit) else ""
+    if plain.value > limit:
+        is_kept = own.is_below(limit) and plain.is_above(limit)
+        return "kept" if is_kept else "hopeless" if own.value > limit else ""
+    if own.is_above(limit):
+        return "broken"
+    highest = own.value if own.high is None else own.high
+    return "doubtful" if highest > limit else ""
 
 
 def _decide(workload: Workload, axis: str, points: Sequence[Point], *, is_main: bool) -> Decision:
@@ -187,7 +190,9 @@ def _decide(workload: Workload, axis: str, points: Sequence[Point], *, is_main: 
     faster = [p.load for p in own if p.outcome is Outcome.FASTER]
     slower = [p.load for p in own if p.outcome is Outcome.SLOWER]
     last, first = None, None
-    if faster and slower and max(faster) < min(slower):
+    if any(p.comparison.output_is is Output.WRONG for p in own):
+        answer = Answer.OFF
+    elif faster and slower and max(faster) < min(slower):
         answer, last, first = Answer.BELOW, max(faster), min(slower)
     elif faster and slower:
         answer = Answer.SOME
@@ -203,17 +208,20 @@ def _recommend(by_policy: dict[Policy, dict[Load, Point]]) -> Policy:
     best: dict[Load, float] = defaultdict(lambda: 1.0)
     for points in by_policy.values():
         for load, point in points.items():
-            best[load] = max(best[load], _gain(point))
+            best[load] = max(best[load], useful_gain(point))
 
     def rank(policy: Policy) -> tuple[int, float, float]:
         points = by_policy[policy]
-        regrets = [best[load] / max(_gain(point), 1e-9) for load, point in points.items()]
+        regrets = [best[load] / max(useful_gain(point), 1e-9) for load, point in points.items()]
         return -len(points), round(max(regrets), 3), sum(regrets) / len(regrets)
 
     return min(by_policy, key=rank)
 
 
-def _gain(point: Point) -> float:
-    """A broken limit or a wrong output is worth nothing."""
-    gain = point.comparison.gain or Estimate(1.0)
-    return gain.value if not point.broken and point.comparison.output_is is not Output.WRONG else 0.0
+def useful_gain(point: Point) -> float:
+    """The speedup; 0 where a limit is broken, the output is wrong, or only plain decoding can answer what comes."""
+    found = point.comparison
+    is_left_behind = found.is_behind and not found.is_plain_behind
+    if point.broken or is_left_behind or found.output_is is Output.WRONG:
+        return 0.0
+    return found.gain.value if found.gain is not None else 1.0

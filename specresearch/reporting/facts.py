@@ -1,9 +1,10 @@
 """The facts that a decision rests on, in plain words and each with its interval."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specresearch.reporting.comparisons import BATCH, ClassChange
-from specresearch.reporting.decision import Answer, Decision, Limits, Outcome
+from specresearch.reporting.comparisons import BATCH, ClassChange, Load, Output
+from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import (
     count,
@@ -51,6 +52,8 @@ def facts(decision: Decision, limits: Limits) -> list[Fact]:
 
 def _crossover(decision: Decision) -> str:
     points, unit = decision.points, decision.points[0].load.unit
+    if any(point.comparison.output_is is Output.WRONG for point in points):
+        return ""
     if decision.last_faster is not None and decision.first_slower is not None:
         between = f"between {decision.last_faster.amount_label} and {decision.first_slower.amount_label} {unit}"
         unclear = [
@@ -67,8 +70,18 @@ def _crossover(decision: Decision) -> str:
             return f"not up to {told.label}; above that it cannot be told ({'; '.join(above)})"
         return f"not up to {told.label}, the highest load measured"
     if decision.answer is Answer.OFF:
-        return f"below {points[0].load.label}, the lowest load measured, if anywhere"
+        return _below(min(p.load for p in points if p.outcome is Outcome.SLOWER), points)
     return "no single load: see the table"
+
+
+def _below(first: Load, points: Sequence[Point]) -> str:
+    """Of a setting that is slower from `first` on, and faster nowhere."""
+    if first.is_single:
+        return f"nowhere: it does not pay at {first.label} already"
+    unclear = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load < first]
+    if unclear:
+        return f"below {first.label}, if anywhere; there it cannot be told ({'; '.join(unclear)})"
+    return f"below {first.label}, the lowest load measured, if anywhere"
 
 
 def _length(decision: Decision) -> Fact:
@@ -127,7 +140,7 @@ def _kept(decision: Decision, name: str) -> str:
     """At which loads the limit is kept, and how it is broken at the others."""
     words = {
         "broken": "broken, though plain decoding keeps it,",
-        "doubtful": "perhaps broken",
+        "doubtful": "perhaps broken, though plain decoding keeps it,",
         "hopeless": "broken, by plain decoding too,",
         "kept": "kept, though plain decoding breaks it,",
     }
@@ -242,9 +255,12 @@ def _output(decision: Decision) -> str:
 def _next(decision: Decision) -> Fact:
     """What acts on the answer, or the next measurement."""
     data, method, last = decision.workload.data, decision.policy.method, decision.last_faster
-    if decision.answer is Answer.BELOW and last is not None and last.is_closed:
+    if decision.answer is Answer.BELOW and last is not None and last.is_closed and decision.policy.is_fixed:
         text = "Turn it off above that load by the number of running requests, or let controller=goodput decide:"
-        return Fact("How to", (text,), f"controller=batch_size_cutoff controller.max_requests={last.amount:.0f}")
+        length = decision.policy.length
+        drafts = "" if length is None else f" controller.num_draft_tokens={length}"
+        command = f"controller=batch_size_cutoff controller.max_requests={last.amount:.0f}{drafts}"
+        return Fact("How to", (text,), command)
     if decision.answer in (Answer.BELOW, Answer.SOME) and decision.policy.is_fixed:
         text = "Let a controller decide at every step how much to draft, and measure it at the same loads:"
         return Fact("How to", (text,), "controller=goodput")
@@ -263,5 +279,6 @@ def _evidence(decision: Decision) -> str:
     folders = {point.comparison.folder for point in decision.points}
     requests = sum(point.comparison.num_requests for point in decision.points)
     unfinished = sum(not point.comparison.is_complete for point in decision.points)
-    text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding interleaved in each"
+    how = "interleaved" if all(point.comparison.is_interleaved for point in decision.points) else "measured"
+    text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"
     return text + (f"; {unfinished} unfinished" if unfinished else "")

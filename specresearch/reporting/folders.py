@@ -76,12 +76,14 @@ def gather(folders: Sequence[Path]) -> Material:
             f"nothing here compares a method with plain decoding ({reasons}); "
             "measure one: python -m specresearch.run +proposer=ngram dataset=cnndm"
         )
-    material.comparisons = _tell_apart(material.comparisons)
+    told = _tell_apart(material.comparisons)
+    policies = {(one.folder, one.policy): new.policy for one, new in zip(material.comparisons, told, strict=True)}
+    material.traces = [
+        trace.named(policies.get((trace.folder, trace.policy), trace.policy)) for trace in material.traces
+    ]
+    material.comparisons = told
     _name_workloads(material)
     _overlay(material)
-    if len(material.limits) > 1:
-        text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
-        material.notes.append(Note(min(material.provenance), text))
     material.notes += _notes(material.comparisons)
     return material
 

@@ -27,17 +27,21 @@ from specresearch.reporting.reading import (
     FIXED,
     acceptance_of,
     controller_of,
+    drafts_asked,
     estimate,
     fixed_length_of,
     inner,
     load_of,
     load_workload_of,
+    most_drafts,
     number,
     read_config,
     settings_of,
 )
 
 TPOTS = ("tpot_p50", "tpot_p99")
+TOO_SHORT = "too short to have a middle between warm-up and tail"
+NO_TURNS = "sides did not take turns: the machine's drift falls on one of them"
 NO_ROWS = "its rows are missing or of another version: acceptance comes without histograms, ratios with wider intervals"
 
 
@@ -74,13 +78,25 @@ class _Reader:
             raise ValueError(f"no plain decoding beside {', '.join(others)}: without a paired baseline, not used")
         if not others:
             raise ValueError("plain decoding only, without a method beside it: not used for the decision")
-        found = LoadFolder([self._comparison(name) for name in others], limits=inner(self.results, "limits"))
-        if self.results.get("stopped"):
-            found.notes.append(f"stopped early: {self.results['stopped']}; these are the figures until then")
+        every = [self._comparison(name) for name in others]
+        found = LoadFolder(
+            [c for c in every if c.gain is not None or c.is_overloaded], limits=inner(self.results, "limits")
+        )
+        if not found.comparisons:
+            stopped = f"; {self._stopped}" if self._stopped else ""
+            raise ValueError(f"every pass was {TOO_SHORT}: nothing to compare; send more requests{stopped}")
+        short = [c.policy.label for c in every if c not in found.comparisons]
+        if short:
+            found.notes.append(f"{'; '.join(short)}: left out, since its passes were {TOO_SHORT}; send more requests")
+        if self._stopped:
+            found.notes.append(f"{self._stopped}; these are the figures until then")
         found.notes += self.rows.notes
-        if CONTROLLED in self.sides:
-            found.traces += self._trace()
+        found.traces += [self._trace(name) for name in others if fixed_length_of(name) is None and self._timeline(name)]
         return found
+
+    @property
+    def _stopped(self) -> str:
+        return f"stopped early: {self.results['stopped']}" if self.results.get("stopped") else ""
 
     def _rebuild(self) -> None:
         """The figures of a run that was killed before it wrote any, from its finished passes."""
@@ -121,29 +137,28 @@ class _Reader:
         length = fixed_length_of(side)
         if length is not None:
             return Policy(method, FIXED, length)
-        controller = controller_of(self.config, self.provenance)
-        return Policy(method, controller, self._length if controller == FIXED else None)
+        is_other = "_target_" in inner(self.config, "variants", side)
+        controller = controller_of(self._config_of(side), {} if is_other else self.provenance)
+        variant = "" if side == CONTROLLED else side
+        return Policy(method, controller, self._length(side) if controller == FIXED else None, variant)
 
     def _config_of(self, side: str) -> dict[str, Any]:
         """The run's, with the settings of a side's own variant of the controller."""
         changes = inner(self.config, "variants", side)
         return {**self.config, "controller": {**inner(self.config, "controller"), **changes}}
 
-    @property
-    def _length(self) -> int | None:
-        """Drafts that a fixed controller asks for: its own number, the proposer's, or the deepest drafts seen."""
-        told = [inner(self.config, "controller"), self.provenance, inner(self.provenance, "method")]
-        for part in (*told, inner(self.config, "proposer")):
-            if isinstance(part.get("num_draft_tokens"), int):
-                return part["num_draft_tokens"]
-        side = self.rows.sides.get(CONTROLLED)
-        return max((len(row.counts.reached) for row in side.counted), default=0) or None if side else None
+    def _length(self, side: str) -> int | None:
+        """Drafts that a fixed controller asks for; where nothing says it, the deepest drafts seen."""
+        asked = drafts_asked(self._config_of(side), self.provenance)
+        rows = self.rows.sides[side].counted if asked is None and side in self.rows.sides else []
+        return asked or max((len(row.counts.reached) for row in rows), default=0) or None
 
     def _comparison(self, name: str) -> Comparison:
         plain, own, policy = self._side(PLAIN), self._side(name), self.policy(name)
         is_behind, is_plain_behind = (bool(self.sides[side].get("overloaded")) for side in (name, PLAIN))
         by_throughput = self.load.is_closed or is_behind or is_plain_behind
         gain = self._throughput_ratio(name, own, plain) if by_throughput else self._latency_ratio(name, own, plain)
+        has_rows = name in self.rows.sides and PLAIN in self.rows.sides
         output, output_is = self._output(name)
         return Comparison(
             self.folder,
@@ -151,7 +166,7 @@ class _Reader:
             self.load,
             policy,
             gain,
-            "throughput" if by_throughput else "latency",
+            "throughput" if by_throughput else "latency" if has_rows else "median latency",
             plain,
             own,
             self._ideal(name),
@@ -162,17 +177,28 @@ class _Reader:
             num_requests=int(self.sides[name].get("num_requests") or 0),
             fingerprint=str(inner(self.provenance, "dataset").get("fingerprint") or ""),
             started=str(self.provenance.get("started") or ""),
-            settings=settings_of(self._config_of(name), policy.controller),
-            missing=() if self.rows.sides else (NO_ROWS,),
+            settings=settings_of(self._config_of(name), policy.controller, most_drafts(self.config, self.provenance)),
+            missing=self._missing(),
             is_behind=is_behind,
             is_plain_behind=is_plain_behind,
             classes=self._classes(name),
             max_running=self.summary.get("max_running"),
+            is_interleaved=self.summary.get("turn_seconds") is not None,
         )
 
+    def _missing(self) -> tuple[str, ...]:
+        takes_no_turns = "turn_seconds" in self.summary and self.summary["turn_seconds"] is None
+        return (() if self.rows.sides else (NO_ROWS,)) + ((NO_TURNS,) if takes_no_turns else ())
+
+    def _told(self, name: str, side: str) -> Estimate | None:
+        """A figure of the summary of the controller or of one of its variants."""
+        key = name if side == CONTROLLED else f"{name}_{side}"
+        return estimate(self.summary.get(key), self.intervals.get(key))
+
     def _throughput_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
-        if name == CONTROLLED and number(self.summary.get("speedup")):
-            return estimate(self.summary["speedup"], self.intervals.get("speedup"))
+        told = self._told("speedup", name)
+        if told is not None:
+            return told
         sides = self.rows.sides
         if name in sides and PLAIN in sides:
             return throughput_ratio(sides[name], sides[PLAIN])
@@ -183,8 +209,9 @@ class _Reader:
     def _latency_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
         """Where requests come by themselves, both sides do the same work; the faster one has each done sooner."""
         sides = self.rows.sides
-        ratio = latency_ratio(sides[name], sides[PLAIN]) if name in sides and PLAIN in sides else None
-        return ratio or ratio_of(plain["e2el_p50"], own["e2el_p50"])
+        if name in sides and PLAIN in sides:
+            return latency_ratio(sides[name], sides[PLAIN])
+        return ratio_of(plain["e2el_p50"], own["e2el_p50"])
 
     def _side(self, name: str) -> Side:
         intervals = inner(self.results, "side_intervals", name)
@@ -230,11 +257,11 @@ class _Reader:
             return statement, Output.SAME if num_same >= told["num_outputs_compared"] else Output.WRONG
         return statement, Output.SAME if lossless and told is not self.summary else Output.UNKNOWN
 
-    def _trace(self) -> list[Trace]:
-        timeline = inner(self.results, "timeline")
-        if not timeline.get(CONTROLLED):
-            return []
-        names = {CONTROLLED: self.policy(CONTROLLED).label, PLAIN: "plain decoding"}
+    def _timeline(self, name: str) -> list[dict[str, Any]]:
+        return inner(self.results, "timeline").get(name) or []
+
+    def _trace(self, own: str) -> Trace:
+        names = {own: self.policy(own).label, PLAIN: "plain decoding"}
         if self.best_fixed in self.sides:
             names |= {self.best_fixed: f"{self.policy(self.best_fixed).label}, best in hindsight"}
         figures = {
@@ -243,23 +270,21 @@ class _Reader:
             )
             for name, label in names.items()
         }
-        return [
-            Trace(
-                self.folder,
-                self.workload,
-                self.load,
-                self.policy(CONTROLLED),
-                {label: timeline[name] for name, label in names.items() if timeline.get(name)},
-                {label: figure for label, figure in figures.items() if figure is not None},
-                names.get(self.best_fixed, ""),
-                estimate(self.summary.get("speedup_over_best"), self.intervals.get("speedup_over_best")),
-                self._thoughts(),
-            )
-        ]
+        return Trace(
+            self.folder,
+            self.workload,
+            self.load,
+            self.policy(own),
+            {label: self._timeline(name) for name, label in names.items() if self._timeline(name)},
+            {label: figure for label, figure in figures.items() if figure is not None},
+            names.get(self.best_fixed, ""),
+            self._told("speedup_over_best", own),
+            self._thoughts(own),
+        )
 
-    def _thoughts(self) -> tuple[dict[str, float], ...]:
+    def _thoughts(self, name: str) -> tuple[dict[str, float], ...]:
         """The controller's own figures of every pass. One that remembers repeats what it wrote in the passes before."""
-        told = inner(self.results, "controller").get(CONTROLLED) or []
+        told = inner(self.results, "controller").get(name) or []
         passes: dict[float, list[dict[str, float]]] = defaultdict(list)
         for row in told:
             passes[row.get("repeat", 0.0)].append(dict(row))

@@ -35,7 +35,6 @@ class Page:
     verdicts: tuple[Verdict, ...]
     sections: tuple[Section, ...]
     notes: tuple[Remark, ...]
-    limits: Limits
     provenance: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     definitions: dict[str, str]
 
@@ -49,8 +48,7 @@ def compose(material: Material, limits: Limits) -> Page:
         headline(verdicts),
         verdicts,
         sections,
-        _together(material.notes),
-        limits,
+        _together([*material.notes, *_unused_limits(material, limits)]),
         tuple((str(folder), _provenance(told)) for folder, told in material.provenance.items()),
         _definitions(material.definitions),
     )
@@ -87,6 +85,14 @@ def write(page: Page, folder: Path) -> Path:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, folder / name)
     return folder / HTML
+
+
+def _unused_limits(material: Material, limits: Limits) -> list[Note]:
+    """Of load runs that were started with different ones, where the user names none."""
+    if len(material.limits) < 2 or limits.given():
+        return []
+    text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
+    return [Note(min(material.provenance), text)]
 
 
 def _together(notes: Sequence[Note]) -> tuple[Remark, ...]:

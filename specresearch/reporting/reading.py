@@ -21,7 +21,7 @@ PERCENTS = (50, 90, 99)
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SAMPLING = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 FIXED = "fixed"
-OWN = ("_target_", "draft", "num_draft_tokens")  # keys of a proposer that say nothing of its variant
+OWN = ("_target_", "draft", "num_draft_tokens")  # keys of a proposer that are told in another way, or say nothing
 
 
 def number(value: Any) -> float | None:
@@ -102,15 +102,30 @@ def controller_of(config: Row, provenance: Row) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
-def settings_of(config: Row, controller: str) -> dict[str, Any]:
-    """Of the proposer, the rule and an adaptive controller, for telling variants of a method apart."""
+def most_drafts(config: Row, provenance: Row) -> int | None:
+    """Of a step, nodes of a tree included: what the proposer was bound to, or else what its settings say."""
+    told = [inner(provenance, "method"), inner(config, "proposer")]
+    return next((n for n in (part.get("num_draft_tokens") for part in told) if isinstance(n, int)), None)
+
+
+def drafts_asked(config: Row, provenance: Row) -> int | None:
+    """By a fixed controller: its own number, or all that the proposer makes."""
+    own = inner(config, "controller").get("num_draft_tokens")
+    return own if isinstance(own, int) else most_drafts(config, provenance)
+
+
+def settings_of(config: Row, controller: str, most: int | None) -> dict[str, Any]:
+    """Of the proposer, the rule and an adaptive controller, for telling settings of a method apart. most: drafts of a step, which
+    a fixed controller's label says already."""
     settings = {key: value for key, value in inner(config, "proposer").items() if key not in OWN}
+    draft = inner(config, "proposer", "draft").get("model")
+    settings |= {"draft": draft} if draft else {}
     rule = str(inner(config, "acceptance").get("_target_", "")).rpartition(".")[2]
     settings |= {"rule": rule.lower()} if rule else {}
     if controller == FIXED:
         return settings
-    own = {key: value for key, value in inner(config, "controller").items() if key not in (*OWN, "trace_every")}
-    return settings | {f"controller.{key}": value for key, value in own.items()}
+    own = {key: value for key, value in inner(config, "controller").items() if key not in ("_target_", "trace_every")}
+    return settings | {"num_draft_tokens": most} | {f"controller.{key}": value for key, value in own.items()}
 
 
 def latencies(rows: Sequence[Row], unit: str) -> dict[str, Estimate]:

@@ -14,13 +14,16 @@ from specresearch.bench.summary import summarize
 from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.reading import (
+    FIXED,
     LATENCIES,
     PERCENTS,
     acceptance_of,
     controller_of,
+    drafts_asked,
     estimate,
     inner,
     latencies,
+    most_drafts,
     number,
     read_config,
     settings_of,
@@ -62,7 +65,7 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
         num_requests=int(summary.get("num_requests") or 0),
         fingerprint=str(inner(provenance, "dataset").get("fingerprint") or ""),
         started=str(provenance.get("started") or ""),
-        settings=settings_of(config, policy.controller),
+        settings=settings_of(config, policy.controller, most_drafts(config, provenance)),
         missing=missing,
     )
 
@@ -86,15 +89,13 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _policy(method: str, config: Mapping[str, Any], results: Mapping[str, Any]) -> Policy:
-    proposer, controller = inner(config, "proposer"), controller_of(config, inner(results, "provenance"))
-    length = inner(config, "controller").get("num_draft_tokens") or proposer.get("num_draft_tokens")
-    if not isinstance(length, int):
-        length = len(results.get("per_position") or ()) or None
-    tree = proposer.get("tree")
+    provenance = inner(results, "provenance")
+    controller, tree = controller_of(config, provenance), inner(config, "proposer").get("tree")
+    length = drafts_asked(config, provenance) or len(results.get("per_position") or ()) or None
     return Policy(
         method,
         controller,
-        length if controller == "fixed" else None,
+        length if controller == FIXED else None,
         f"{tree} tree" if tree in ("static", "dynamic") else "",
     )
 

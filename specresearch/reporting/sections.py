@@ -14,7 +14,7 @@ from specresearch.reporting.wording import NOTHING, interval, seconds_with_inter
 
 MOST_PICTURES = 8  # of a kind; tables have all
 SPEEDUP = (
-    "How many times as fast as plain decoding of the same requests, measured in turns with it. Where requests are always in "
+    "How many times as fast as plain decoding of the same requests, measured beside it. Where requests are always in "
     "flight or come in batches, that is tokens per second; where they arrive by themselves both sides do the same work, and "
     "it is how much sooner a request is done; once more arrive than a side can answer, it is tokens per second again."
 )
@@ -29,15 +29,16 @@ ACCEPTANCE = (
 )
 POSITIONS = "Later drafts count only if all before them were accepted. Bands are 95% intervals over prompts."
 STEPS = "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens grow by more than time."
-PREDICTED = (
-    "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost. And what "
-    "simulations foresaw, where their setting was measured, too."
-)
+PREDICTED = "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost."
+FORESEEN = " And what simulations foresaw, where their setting was measured, too."
 TRACES = (
     "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where any was measured, the fixed "
-    "length that turned out best; then what the controller reckoned with, and what came of it. Of every recommended setting, at "
-    "its lowest and its highest load."
+    "length that turned out best; then what the controller reckoned with, and what came of it. "
 )
+OF_RECOMMENDED = (
+    "Of the recommended settings that a load run had as its controller, at the lowest and the highest load of each."
+)
+OF_MEASURED = "Of the controllers measured, none of which is recommended, at the lowest and the highest load of each."
 CLASSES = (
     "A mean over a mixed workload can hide a class that pays for the others: better at the median, worse among its slowest "
     "requests."
@@ -68,8 +69,8 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
     shown = [_with_histogram(decision) for decision in decisions[:MOST_PICTURES]]
     histograms = [figures.histogram(c, f"acceptance-{n}") for n, c in enumerate(shown, start=1)]
     positions = [figures.by_position(c, f"positions-{n}") for n, c in enumerate(shown, start=1)]
-    chosen = {(d.workload, d.policy.method, d.policy.controller) for d in decisions}
-    own = [t for t in material.traces if (t.workload, t.policy.method, t.policy.controller) in chosen]
+    chosen = {(decision.workload, decision.policy) for decision in decisions}
+    own = [trace for trace in material.traces if (trace.workload, trace.policy) in chosen]
     shown_traces = list(enumerate(_ends(own or material.traces), start=1))
     traces: list[Picture | None] = [figures.trace(t, f"controller-{n}") for n, t in shown_traces]
     traces += [figures.thoughts(t, f"thoughts-{n}") for n, t in shown_traces]
@@ -85,7 +86,7 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
         Section(
             "predicted",
             "Predicted and measured",
-            PREDICTED,
+            PREDICTED + (FORESEEN if material.foreseen else ""),
             _kept(
                 [
                     figures.predicted(material.comparisons, "predicted-1"),
@@ -93,7 +94,9 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
                 ]
             ),
         ),
-        Section("controllers", "What the controllers did", TRACES, _kept(traces)),
+        Section(
+            "controllers", "What the controllers did", TRACES + (OF_RECOMMENDED if own else OF_MEASURED), _kept(traces)
+        ),
         Section("classes", "Classes of a mixed workload", CLASSES, _kept(classes)),
         Section("all", "Every comparison", ALL, table=_everything(material.comparisons)),
     ]

@@ -24,7 +24,7 @@ FITTED = "Fitted"  # the timing that is of the recorded machine
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a simulation says of one side that drafts. workload: the recorded one. plain, own: figures by name."""
+    """What a simulation says of one side that drafts. workload: the recorded one. own: figures by name."""
 
     folder: Path
     workload: Workload
@@ -32,7 +32,6 @@ class Prediction:
     policy: Policy
     settings: Mapping[str, Any]
     max_running: int | None
-    plain: Mapping[str, float]
     own: Mapping[str, float]
 
     def is_of(self, measured: Comparison) -> bool:
@@ -81,8 +80,9 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
         asked = inner(config, "controller").get("num_draft_tokens") or provenance["num_draft_tokens"]
         length = length if length is not None else asked if controller == FIXED else None
         policy = Policy(str(recorded["method"]), controller, length)
-        settings, room = settings_of(own, controller), summary.get("max_running")
-        predictions.append(Prediction(folder, workload, load, policy, settings, room, sides[PLAIN], side))
+        settings = settings_of(own, controller, provenance["num_draft_tokens"])
+        room = summary.get("max_running")
+        predictions.append(Prediction(folder, workload, load, policy, settings, room, side))
     return predictions
 
 

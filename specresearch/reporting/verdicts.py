@@ -1,10 +1,10 @@
 """A decision in plain words: the sentence that answers, the speedups behind it, and a table by load."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specresearch.reporting.comparisons import Output, Policy
-from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point
+from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point, useful_gain
 from specresearch.reporting.drawing import Table
 from specresearch.reporting.facts import Fact, facts
 from specresearch.reporting.wording import NOTHING, inline, interval, limit_name, listed, loads_listed, seconds, times
@@ -39,7 +39,7 @@ class Verdict:
 def word(decision: Decision, limits: Limits) -> Verdict:
     return Verdict(
         decision,
-        _headline(decision),
+        _headline(decision, limits),
         _reason(decision, limits),
         tuple(fact for fact in facts(decision, limits) if fact.lines),
         _table(decision, limits),
@@ -57,15 +57,21 @@ def headline(verdicts: Sequence[Verdict]) -> str:
         own = [verdict for verdict in verdicts if verdict.decision.answer is answer]
         if own:
             by_answer[answer] = own
+    num_workloads = len({verdict.decision.workload for verdict in verdicts})
+    are_workloads = num_workloads == len(verdicts)
     if len(by_answer) == 1:
         (answer,) = by_answer
-        return f"{answer.value}: all {len(verdicts)} workloads measured"
-    return "It depends on the workload: " + listed(
-        [f"{answer.value[0].lower()}{answer.value[1:]} for {len(own)}" for answer, own in by_answer.items()]
+        return f"{answer.value}: " + (
+            "at every kind of load measured" if num_workloads == 1 else f"all {num_workloads} workloads measured"
+        )
+    on = "workload" if are_workloads else "kind of load" if num_workloads == 1 else "workload and the kind of load"
+    what = "for {}" if are_workloads else f"in {{}} of {len(verdicts)} cases"
+    return f"It depends on the {on}: " + listed(
+        [f"{a.value[0].lower()}{a.value[1:]} {what.format(len(own))}" for a, own in by_answer.items()]
     )
 
 
-def _headline(decision: Decision) -> str:
+def _headline(decision: Decision, limits: Limits) -> str:
     unit, answer = decision.points[0].load.unit, decision.answer
     if answer is Answer.BELOW:
         assert decision.last_faster is not None
@@ -75,6 +81,10 @@ def _headline(decision: Decision) -> str:
         faster = [p.load.amount_label for p in decision.points if p.outcome is Outcome.FASTER]
         return f"Turn it on at {listed(faster)} {unit} only"
     if answer is Answer.MEASURE and _is_unclear(decision):
+        if any(point.doubtful for point in decision.points):
+            return "Measure more: a limit may be broken"
+        if limits.worth != 1:
+            return f"Measure more: it cannot be told yet whether it is {limits.worth:g} times as fast"
         return "Measure more: no difference from plain decoding can be told yet"
     if answer is Answer.MEASURE:
         return "Measure under load before turning it on"
@@ -92,30 +102,37 @@ def _reason(decision: Decision, limits: Limits) -> str:
     if any(p.comparison.output_is is Output.WRONG for p in decision.points):
         return f"{own} changes greedy output, which an exact method must not; find out why before anything else."
     if decision.answer is Answer.MEASURE and unclear == list(decision.points):
-        return (
-            f"{own} is {_spread(unclear)} {_where(unclear, decision)}: too close, or too little measured, to say on which side "
-            f"of {limits.worth:g} it lies. More prompts or repeats narrow the interval."
-        )
+        return f"{_sentences([], [], unclear, decision, limits)} More prompts or repeats narrow the interval."
     if decision.answer is Answer.MEASURE:
         return (
             f"{own} is {_spread(faster)} for one request at a time. With several at once the target has less time to spare, and "
             "speculation that pays for one request often costs time then; nothing was measured there."
         )
-    sentences = []
-    if faster:
-        sentences.append(f"{own} is {_spread(faster)} {_where(faster, decision)}.")
-    if slower:
-        sentences.append(f"{'It' if faster else own} {_why_slower(slower)} {_where(slower, decision)}.")
-    if unclear:
-        where = _where(unclear, decision)
-        sentences.append(f"{where[0].upper()}{where[1:]} it cannot be told from plain decoding: {_spread(unclear)}.")
-    return " ".join(sentences)
+    return _sentences(faster, slower, unclear, decision, limits)
 
 
-def _why_slower(points: Sequence[Point]) -> str:
-    if all(point.broken for point in points):
-        return f"breaks a limit that plain decoding keeps ({listed(sorted({limit_name(n) for p in points for n in p.broken}))})"
-    return f"is only {_spread(points)}, slower than plain decoding,"
+def _sentences(
+    faster: Sequence[Point], slower: Sequence[Point], unclear: Sequence[Point], decision: Decision, limits: Limits
+) -> str:
+    """One for the points of each outcome and reason, where there are any."""
+    broken, losing = [p for p in slower if p.broken], [p for p in slower if not p.broken]
+    doubtful, close = [p for p in unclear if p.doubtful], [p for p in unclear if not p.doubtful]
+    is_slower = all(p.comparison.gain is not None and p.comparison.gain.is_below(1.0) for p in losing)
+    below = "slower than plain decoding" if is_slower else f"below {limits.worth:g}, the least worth having"
+    side = f"too close, or too little measured, to say on which side of {limits.worth:g} it lies"
+    told = [
+        (faster, f"is {_spread(faster)}", ""),
+        (broken, f"breaks a limit that plain decoding keeps ({_names(p.broken for p in broken)})", ""),
+        (losing, f"is only {_spread(losing)}, {below},", ""),
+        (close, f"is {_spread(close)}", f": {side}"),
+        (doubtful, f"may break a limit that plain decoding keeps ({_names(p.doubtful for p in doubtful)})", ""),
+    ]
+    words = [f"{before} {_where(points, decision)}{after}" for points, before, after in told if points]
+    return " ".join(f"{'It' if number else decision.policy.phrase} {text}." for number, text in enumerate(words))
+
+
+def _names(limits: Iterable[Sequence[str]]) -> str:
+    return listed(sorted({limit_name(name) for names in limits for name in names}))
 
 
 def _spread(points: Sequence[Point]) -> str:
@@ -148,14 +165,14 @@ def _table(decision: Decision, limits: Limits) -> Table:
     rows = []
     for point in decision.points:
         cells = [point.load.label, interval(point.comparison.gain), point.verdict]
-        best = max(decision.at(point.load), key=lambda p: p.comparison.gain.value if p.comparison.gain else 0.0)
+        best = max(decision.at(point.load), key=useful_gain)
         gain = best.comparison.gain
         is_own = best.comparison.policy == own
         other = f"{_short(best.comparison.policy, own)}: {inline(gain)}"
         if gain is None:
             cells.append(NOTHING)
         else:
-            cells.append("plain decoding" if gain.value < 1 else "this setting" if is_own else other)
+            cells.append("plain decoding" if useful_gain(best) < 1 else "this setting" if is_own else other)
         for name in shown:
             plain, fast = point.comparison.plain[name], point.comparison.own[name]
             cells.append(

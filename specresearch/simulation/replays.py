@@ -60,10 +60,6 @@ class Replays:
         self.drafting, self.max_len, self.trace = drafting, max_len, trace
         self._text = lru_cache(maxsize=4096)(self._make_text)
 
-    def __len__(self) -> int:
-        """Requests of one round."""
-        return len(self.drafting.requests) if self.trace is None else len(self.trace)
-
     def request(self, number: int, repeat: int = 0) -> ReplayedRequest:
         copy, recorded = divmod(number, len(self.drafting.requests))
         found = self.drafting.requests[recorded]

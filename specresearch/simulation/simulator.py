@@ -9,7 +9,7 @@ from specresearch.bench.arrivals import Arrivals
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_loop import Feed, Stops
 from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
-from specresearch.bench.load_settings import WAVES, PassSettings
+from specresearch.bench.load_settings import WAVES, LoadSettings, PassSettings
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_summary import summarize_load
@@ -58,6 +58,8 @@ class Simulator:
 
     def __post_init__(self) -> None:
         header, most, kind = self.drafting.recording.header, self.drafting.num_draft_tokens, self.drafting.kind
+        if self.settings.num_requests is not None:
+            LoadSettings(self.settings.num_requests).count(self.arrivals)  # refuses a closed loop without a middle
         self.max_len = self.settings.max_len or header.target["max_len"]
         self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
         self.methods = {PLAIN: Method(Fixed(0))}
@@ -90,6 +92,8 @@ class Simulator:
         settings = self.settings
         sides = {name: self._side(name, made) for name, made in passes.items()}
         figures = summarize_load(sides, settings.limits, settings.max_running, seed=settings.seed)
+        for told in (figures.summary, *figures.sides.values()):
+            told["schedule_share"] = None  # the scheduler's own time is not simulated
         header = self.drafting.recording.header
         setting = {"method": header.method, "controller": self.controller_name}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}

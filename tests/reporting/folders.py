@@ -78,12 +78,19 @@ def write_load(
     thoughts: Sequence[Mapping[str, float]] = (),
     reset: bool = True,
     bound: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    variants: Mapping[str, tuple[Mapping[str, Any], Interval]] | None = None,
+    proposer: Mapping[str, Any] | None = None,
+    short: Sequence[str] = (),
+    turn_seconds: float | None = 0.5,
 ) -> Path:
     """fixed: length -> speedup. tpot_p99: of plain decoding and of the method, within 1%; the other latencies follow.
     overloaded: sides; answered False: they answered nothing that counts. thoughts: of the controller. bound: drafts that the
-    proposer makes without its settings saying so."""
-    fixed = fixed or {}
+    proposer makes without its settings saying so. settings: of the controller. variants: name -> its changes and speedup.
+    proposer: its settings. short: sides whose passes had no middle."""
+    fixed, variants = fixed or {}, variants or {}
     speeds = ({"plain": 1.0} if plain else {}) | {"method": speedup[0]} | {f"fixed-{k}": v for k, v in fixed.items()}
+    speeds |= {name: gain[0] for name, (_, gain) in variants.items()}
     sides: dict[str, dict[str, Any]] = {}
     intervals: dict[str, dict[str, list[float]]] = {}
     for name, speed in speeds.items():
@@ -96,6 +103,8 @@ def write_load(
         if name in overloaded:
             lost = {} if answered else dict.fromkeys([key for key in figures if key != "throughput"])
             sides[name] |= lost | {"overloaded": True}
+        if name in short:
+            sides[name] |= dict.fromkeys(figures)
     best = max(fixed, key=lambda length: fixed[length], default=None)
     load = (
         {"arrivals": "closed_loop", "concurrency": concurrency} if qps is None else {"arrivals": "poisson", "qps": qps}
@@ -104,10 +113,15 @@ def write_load(
         "method": method,
         "controller": controller,
         **load,
-        "speedup": speedup[0],
+        "speedup": None if "method" in short else speedup[0],
         "max_running": 32,
+        "turn_seconds": turn_seconds,
     }
     summary |= {"best_fixed": best and f"fixed-{best}", "speedup_over_best": 1.01}
+    intervals_of = {"speedup": speedup[1:], "speedup_over_best": [0.99, 1.03]}
+    for name, (_, gain) in variants.items():
+        summary |= {f"speedup_{name}": gain[0], f"speedup_over_best_{name}": 1.05}
+        intervals_of |= {f"speedup_{name}": gain[1:], f"speedup_over_best_{name}": [1.02, 1.08]}
     timeline = {
         name: [
             {"second": float(at), "waiting": 0.0, "running": 4.0, "acceptance": 0.8, "draft_length": 3.0}
@@ -121,18 +135,18 @@ def write_load(
         "complete": complete,
         "stopped": stopped,
         "summary": summary,
-        "intervals": {"speedup": speedup[1:], "speedup_over_best": [0.99, 1.03]},
+        "intervals": intervals_of,
         "sides": sides,
         "side_intervals": intervals,
         "classes": classes or {},
         "class_signature": list(class_signature),
         "class_unclear": list(class_unclear),
         "timeline": timeline,
-        "controller": {"method": list(thoughts)} if thoughts else {},
+        "controller": {name: list(thoughts) for name in ("method", *variants)} if thoughts else {},
         "limits": limits or {},
         "definitions": {"goodput": "requests per second within the limits"},
         "provenance": provenance(data)
-        | {"method": {"name": method, "lossless": True}, "controller": controller, "num_draft_tokens": bound},
+        | {"method": {"name": method, "lossless": True, "num_draft_tokens": bound}, "controller": controller},
         "outputs": {
             name: {"output_statement": "output unchanged", "num_outputs_compared": 9, "num_outputs_equal": 9}
             for name in speeds
@@ -141,7 +155,9 @@ def write_load(
     config = {
         "sampling": sampling(temperature),
         "reset": reset,
-        "proposer": {"num_draft_tokens": None if bound else 10},
+        "proposer": proposer or {"num_draft_tokens": None if bound else 10},
+        "controller": dict(settings or {}),
+        "variants": {name: dict(changes) for name, (changes, _) in variants.items()},
     }
     return write(folder, results, config)
 

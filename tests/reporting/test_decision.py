@@ -209,7 +209,7 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp
         (decision,) = decide_on()
         point = decision.points[-1]
         assert (point.load.amount, point.outcome, point.verdict) == (16.0, outcome, words)
-        assert [p.comparison.basis for p in decision.points] == ["latency", "latency", "throughput"]
+        assert [p.comparison.basis for p in decision.points] == ["median latency", "median latency", "throughput"]
         told = {fact.term: fact.lines for fact in word(decision, Limits()).facts}
         assert "plain decoding could not answer 16" in told["Keeping up"][0]
         assert told["Crosses over"][0].startswith(
@@ -312,3 +312,112 @@ def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Dec
     assert decision.policy.length == 2
     (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Who pays")
     assert "a no clear change (0.80, no interval; 0.80, no interval)" in fact.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("gains", "told", "limits", "words"),
+    [
+        (
+            [FASTER],
+            {"tpot_p99": (0.045, 0.0502)},
+            Limits(tpot=0.05),
+            "may break a limit that plain decoding keeps (TPOT P99)",
+        ),
+        (
+            [FASTER],
+            {"tpot_p99": (0.045, 0.0498)},
+            Limits(tpot=0.05),
+            "may break a limit that plain decoding keeps (TPOT P99)",
+        ),
+        ([(1.1, 1.05, 1.15)], {}, Limits(worth=1.2), "below 1.2, the least worth having, at"),
+        ([(0.8, 0.7, 0.9)], {}, Limits(worth=1.2), "slower than plain decoding, at"),
+        ([(1.2, 1.1, 1.3)], {}, Limits(worth=1.2), "on which side of 1.2 it lies. More prompts"),
+    ],
+)
+def test_the_reason_is_the_one_that_decided(
+    tmp_path: Path, decide_on: Decide, gains: list[Interval], told: dict[str, Any], limits: Limits, words: str
+) -> None:
+    write_load(tmp_path / "a", gains[0], **told)
+    verdict = word(decide_on(limits)[0], limits)
+    assert words in verdict.reason
+    assert ("a limit may be broken" in verdict.headline) == ("may break" in words)
+
+
+def test_a_broken_limit_is_told_apart_from_a_loss(tmp_path: Path, decide_on: Decide) -> None:
+    write_load(tmp_path / "1", (1.3, 1.2, 1.4), concurrency=1, tpot_p99=(0.01, 0.02))
+    write_load(tmp_path / "4", SLOWER, concurrency=4)
+    limits = Limits(tpot=0.015)
+    reason = word(decide_on(limits)[0], limits).reason
+    assert "breaks a limit that plain decoding keeps (TPOT P99) at 1 request at a time." in reason
+    assert "It is only 0.80 times as fast (95% interval 0.70 to 0.90), slower than plain decoding, at 4" in reason
+
+
+def test_without_an_interval_no_limit_decides(tmp_path: Path, decide_on: Decide) -> None:
+    for tpot_p99 in ((0.049, 0.051), (0.06, 0.04)):
+        write_run(tmp_path / "a", (0.6, None, None), batch_size=8, tpot_p99=tpot_p99)  # type: ignore[arg-type]
+        assert decide_on(Limits(tpot=0.05))[0].points[0].outcome is Outcome.UNCLEAR
+
+
+def test_a_side_that_falls_behind_is_not_recommended(tmp_path: Path, decide_on: Decide) -> None:
+    """Its gain is a ratio of throughputs, the other's of latencies."""
+    for name, gain, overloaded in (("a", SLOWER, ()), ("b", (0.97, 0.95, 0.99), ("method",))):
+        write_load(tmp_path / name, gain, qps=16.0, tpot_p99=(0.01, 0.0125), overloaded=overloaded, method=name)
+    (decision,) = decide_on()
+    assert decision.policy.method == "a"
+
+
+def test_the_best_measured_keeps_the_limits(tmp_path: Path, decide_on: Decide) -> None:
+    write_run(tmp_path / "a", (1.2, 1.1, 1.3), batch_size=8)
+    write_run(tmp_path / "b", (9.0, 8.0, 9.9), batch_size=8, length=8, num_outputs_equal=199)
+    verdict = word(decide_on()[0], Limits())
+    assert verdict.table.rows[0][3] == "this setting"
+
+
+def test_wrong_output_somewhere_is_no_crossover(tmp_path: Path, decide_on: Decide) -> None:
+    write_run(tmp_path / "a", FASTER)
+    write_run(tmp_path / "b", FASTER, batch_size=8, num_outputs_equal=199)
+    (decision,) = decide_on()
+    assert decision.answer is Answer.OFF
+    assert not any(fact.term == "Crosses over" for fact in word(decision, Limits()).facts)
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        ([UNCLEAR, SLOWER], "below 4 requests at a time, if anywhere; there it cannot be told (1: 1.02, 0.90 to 1.15)"),
+        ([SLOWER, UNCLEAR], "nowhere: it does not pay at 1 request at a time already"),
+    ],
+)
+def test_a_setting_that_is_off_crosses_over_below_its_first_loss(
+    tmp_path: Path, decide_on: Decide, gains: list[Interval], words: str
+) -> None:
+    write_loads(tmp_path, gains)
+    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Crosses over")
+    assert fact.lines == (words,)
+
+
+def test_how_to_turns_on_what_is_recommended(tmp_path: Path, decide_on: Decide) -> None:
+    for concurrency, gain in ((4, 1.5), (16, 0.8)):
+        write_load(
+            tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency, controller="fixed"
+        )
+    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "How to")
+    assert fact.command == "controller=batch_size_cutoff controller.max_requests=4 controller.num_draft_tokens=10"
+    for concurrency, gain in ((4, 1.5), (16, 0.8)):
+        write_load(tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency)
+    assert not any(fact.term == "How to" for fact in word(decide_on()[0], Limits()).facts)
+
+
+def test_a_workload_under_two_kinds_of_load_is_one_workload(tmp_path: Path, decide_on: Decide) -> None:
+    write_load(tmp_path / "closed", FASTER)
+    write_load(tmp_path / "open", qps=4.0)
+    words = [word(decision, Limits()) for decision in decide_on()]
+    assert headline(words) == "Turn it on: at every kind of load measured"
+    write_load(tmp_path / "open", qps=4.0, tpot_p99=(0.01, 0.02))
+    words = [word(decision, Limits()) for decision in decide_on()]
+    assert (
+        headline(words) == "It depends on the kind of load: turn it on in 1 of 2 cases and turn it off in 1 of 2 cases"
+    )
+    write_load(tmp_path / "other", FASTER, data="sharegpt")
+    words = [word(decision, Limits()) for decision in decide_on()]
+    assert headline(words).startswith("It depends on the workload and the kind of load: turn it on in 2 of 3 cases")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Limits, compose, gather
+from specresearch.reporting.comparisons import Load
+from specresearch.reporting.decision import decide
 from specresearch.reporting.folders import Material
 from tests.reporting.folders import write_load, write_run, write_simulation
 
@@ -171,6 +173,7 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
     assert told["machine"].startswith("a simulation of another machine (as it was told)")
     (section,) = (section for section in compose(material, Limits()).sections if section.name == "predicted")
     (picture,) = section.pictures
+    assert "what simulations foresaw" in section.introduction
     assert "TPOT P99 10%" in picture.alt
     assert picture.table.rows[0][5] == "11.0 ms; 10.0 ms (9.9 to 10.1)"
 
@@ -179,3 +182,91 @@ def test_an_open_load_with_another_number_of_running_requests_is_another_setting
     write_load(tmp_path / "load", concurrency=16)
     write_simulation(tmp_path / "narrow", concurrency=16)  # eight may run, so that eight wait
     assert gather([tmp_path]).foreseen == []
+
+
+UNBOUNDED = {"unbounded": ({"max_slowdown": None}, (1.7, 1.6, 1.8))}
+
+
+def labels(folder: Path) -> list[str]:
+    return [comparison.policy.label for comparison in gather([folder]).comparisons]
+
+
+@pytest.mark.parametrize(("controller", "how"), [("fixed", "2 drafts"), ("batch_size_cutoff", "cutoff controller")])
+def test_a_variant_is_a_setting_of_its_own(tmp_path: Path, controller: str, how: str) -> None:
+    variants = {"short": ({"num_draft_tokens": 2}, (1.2, 1.1, 1.3))}
+    write_load(tmp_path / "a", controller=controller, variants=variants, limits={})
+    run, short = gather([tmp_path]).comparisons
+    assert run.policy.label == ("ngram, 10 drafts" if controller == "fixed" else "ngram, batch_size_cutoff controller")
+    assert short.policy.label.endswith(f"{how} (short)".replace("cutoff", "batch_size_cutoff"))
+    assert short.gain is not None
+    assert (short.gain.low, short.gain.high) == (1.1, 1.3)
+    (decision,) = decide([run, short], Limits())
+    assert len(decision.others) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([{"settings": {"num_draft_tokens": n}} for n in (2, 4)], "controller.num_draft_tokens {}"),
+        ([{"proposer": {"num_draft_tokens": n}} for n in (2, 4)], "num_draft_tokens {}"),
+        ([{"proposer": {"draft": {"model": f"zoo:{n}"}}} for n in (2, 4)], "draft zoo:{}"),
+    ],
+)
+def test_settings_that_differ_between_folders_are_told_apart(
+    tmp_path: Path, changes: list[dict[str, Any]], words: str
+) -> None:
+    for number, own in enumerate(changes):
+        write_load(tmp_path / str(number), **own)
+    assert labels(tmp_path) == [f"ngram, goodput controller ({words.format(n)})" for n in (2, 4)]
+    traces = gather([tmp_path]).traces
+    assert [trace.policy.label for trace in traces] == labels(tmp_path)
+    assert [next(iter(trace.sides)) for trace in traces] == labels(tmp_path)
+
+
+def test_drafts_of_a_tree_are_its_nodes(tmp_path: Path) -> None:
+    """The positions that were seen are its depth."""
+    folder = write_run(tmp_path / "a", length=None)
+    results = json.loads((folder / "results.json").read_text())
+    assert labels(folder) == ["ngram, 2 drafts"]
+    results["provenance"]["method"] |= {"num_draft_tokens": 60}
+    (folder / "results.json").write_text(json.dumps(results))
+    assert labels(folder) == ["ngram, 60 drafts"]
+
+
+def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
+    write_load(tmp_path / "a", fixed={2: 1.4}, short=["method"])
+    material = gather([tmp_path])
+    assert [c.policy.label for c in material.comparisons] == ["ngram, 2 drafts"]
+    assert any(note.text.startswith("ngram, goodput controller: left out") for note in material.notes)
+    write_load(tmp_path / "a", short=["method"], stopped="out of time")
+    with pytest.raises(ValueError, match=r"every pass was too short .+; stopped early: out of time"):
+        gather([tmp_path])
+
+
+def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
+    thought = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
+    write_load(tmp_path / "a", variants=UNBOUNDED, fixed={2: 1.1}, thoughts=[thought], concurrency=8)
+    material = gather([tmp_path])
+    bounded, unbounded = material.traces
+    assert next(iter(unbounded.sides)) == unbounded.policy.label == "ngram, goodput controller (unbounded)"
+    assert unbounded.thoughts == (thought,)
+    assert [trace.own_best and trace.own_best.value for trace in (bounded, unbounded)] == [1.01, 1.05]
+    (section,) = (s for s in compose(material, Limits()).sections if s.name == "controllers")
+    assert all("unbounded" in picture.caption for picture in section.pictures)
+    assert "Of the recommended settings" in section.introduction
+    write_load(tmp_path / "a", fixed={2: 3.0}, concurrency=8)
+    (section,) = (s for s in compose(gather([tmp_path]), Limits()).sections if s.name == "controllers")
+    assert "none of which is recommended" in section.introduction
+
+
+def test_sides_that_took_no_turns_are_noted(tmp_path: Path) -> None:
+    for turn_seconds in (None, 0.5):
+        write_load(tmp_path / "a", turn_seconds=turn_seconds)
+        material = gather([tmp_path])
+        assert any("did not take turns" in note.text for note in material.notes) == (turn_seconds is None)
+        assert ("plain decoding interleaved" in str(compose(material, Limits()).verdicts)) == (turn_seconds is not None)
+
+
+def test_many_requests_in_flight_are_counted_in_full() -> None:
+    assert Load("concurrency", 1024.0).label == "1024 requests at a time"
+    assert Load("poisson", 2.5).label == "2.5 requests per second"

@@ -118,6 +118,27 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
     assert not list(out.glob("*.part"))
 
 
+def test_what_is_drawn_over_time_stands_in_the_table(written: Written) -> None:
+    sides = "Tokens/s, plain decoding | Tokens/s, ngram, 2 drafts, best in hindsight |"
+    assert f"| Second | Tokens/s | Drafts a step | Acceptance | Running | Waiting | {sides}" in written.markdown
+    assert "| 0 | 180 | 3.0 | 0.80 | 4.0 | 0.0 | 100 | 180 |" in written.markdown
+
+
+def test_nothing_is_announced_that_is_not_there(written: Written, tmp_path: Path) -> None:
+    assert "simulations foresaw" not in written.markdown
+    assert "The table has the intervals" in written.markdown
+    write_run(tmp_path / "runs")  # without rows, latencies have none
+    assert "The table has the intervals" not in Written.of(tmp_path / "runs", tmp_path / "out").markdown
+
+
+def test_limits_of_runs_that_differ_are_named_where_the_user_gives_none(tmp_path: Path) -> None:
+    for tpot in (0.1, 0.2):
+        write_load(tmp_path / str(tpot), limits={"ttft": 1.0, "tpot": tpot})
+    for limits in (Limits(), Limits(tpot=0.05)):
+        notes = compose(gather([tmp_path]), limits).notes
+        assert any("2 different limits" in note.text for note in notes) == (limits == Limits())
+
+
 def test_headings_do_not_skip_a_level(written: Written) -> None:
     levels = [int(tag[1]) for tag, _ in Page(written.html).found if re.fullmatch("h[1-6]", tag)]
     assert levels[:3] == [1, 2, 3]

@@ -100,11 +100,13 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
         f"{seconds(_value(p.comparison.own, names[99]))}"
         for p in points
     ]
+    figures = [side[name] for p in points for side in (p.comparison.plain, p.comparison.own) for name in names.values()]
+    intervals = " The table has the intervals." if any(one is not None and one.has_interval for one in figures) else ""
     left_out = f" Neither side keeps up with {loads_listed(lost)}, which is left out." if lost else ""
     return picture(
         name,
         f"{metric.upper()}: {decision.workload.label}",
-        f"{TITLES[metric]}: {MEANINGS[metric]}. The table has the intervals.{left_out}",
+        f"{TITLES[metric]}: {MEANINGS[metric]}.{intervals}{left_out}",
         f"{TITLES[metric]} by {points[0].load.unit} on {decision.workload.label}. {'; '.join(told)}.",
         Table(header, rows),
         draw,

@@ -1,6 +1,6 @@
 """Speedups: by load, by draft length, and against what the step times predict."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ MOST_SERIES = 5  # in colour
 BASES = {
     "throughput": "tokens per second over plain decoding's",
     "latency": "plain decoding's mean time from arrival to last token over the method's",
+    "median latency": "plain decoding's median time from arrival to last token over the method's",
 }
 
 
@@ -23,8 +24,7 @@ def by_load(decision: Decision, name: str) -> Picture:
     """Every policy's speedup at every load, with intervals; where there is only one load, a row for each policy."""
     series = _series(decision)
     loads = decision.loads
-    bases = dict.fromkeys(point.comparison.basis for point in decision.points)
-    basis = "; overloaded: ".join(BASES[basis] for basis in sorted(bases))
+    basis = _bases({point.comparison.basis for point in decision.points})
     header = ("Load", *(policy.label for policy in series))
     rows = tuple(
         (
@@ -53,7 +53,7 @@ def by_load(decision: Decision, name: str) -> Picture:
         alt,
         Table(header, rows),
         draw,
-        height=HEIGHT if len(loads) > 1 else 0.9 + 0.38 * len(series),
+        height=HEIGHT if len(loads) > 1 else 0.9 + 0.5 * len(series),
     )
 
 
@@ -142,6 +142,13 @@ def predicted(comparisons: Sequence[Comparison], name: str) -> Picture | None:
     )
 
 
+def _bases(found: Collection[str]) -> str:
+    """Where latency is compared, throughput is of loads that are too much."""
+    latencies = [words for basis, words in BASES.items() if basis in found and basis != "throughput"]
+    throughput = [BASES["throughput"]] if "throughput" in found else []
+    return "; overloaded: ".join([*(["; without rows: ".join(latencies)] if latencies else []), *throughput])
+
+
 def _series(decision: Decision) -> dict[Policy, dict[Load, Point]]:
     """The recommended policy first, controllers before fixed lengths, those of its method before others."""
     found: dict[Policy, dict[Load, Point]] = {decision.policy: {p.load: p for p in decision.points}}
@@ -210,7 +217,7 @@ def _draw_rows(axes: Axes, points: dict[Policy, Point]) -> None:
 
 
 def _wrapped(label: str) -> str:
-    return label.replace(", ", ",\n", 1)
+    return label.replace(", ", ",\n", 1).replace(" (", "\n(", 1)
 
 
 def _line_at_one(axes: Axes) -> None:

@@ -16,6 +16,13 @@ PANELS = {
     "acceptance": "accepted",
     "running": "requests",
 }
+COLUMNS = {
+    "tokens_per_second": ("Tokens/s", 0),
+    "draft_length": ("Drafts a step", 1),
+    "acceptance": ("Acceptance", 2),
+    "running": ("Running", 1),
+    "waiting": ("Waiting", 1),
+}  # figure of the controller's side -> its words and digits
 MOST_ROWS = 40  # of the table
 MOST_POINTS = 60  # of a curve: seconds are averaged into so many
 
@@ -49,16 +56,12 @@ def trace(own: Trace, name: str) -> Picture:
         than = "plain decoding"
         advice = ' No fixed length was measured beside it; "compare=[2,4,8]" shows what the best one would have given.'
     told = "; ".join(f"{side} {interval(figure, 0)} tokens/s" for side, figure in own.throughputs.items())
-    rows = tuple(
-        tuple(figure(value, digits) for value, digits in zip(row, (0, 0, 1, 2, 1, 1), strict=True))
-        for row in _table(own.sides[mine])
-    )
     return picture(
         name,
         f"{own.workload.label}, {own.load.label}",
         f"In all: {told}. {own.policy.label} over {than}: {ratio}.{advice}",
         f"The controller over time on {own.workload.label} at {own.load.label}; {told}; over {than} {ratio}.",
-        Table(("Second", "Tokens/s", "Drafts a step", "Acceptance", "Running", "Waiting"), rows),
+        _table(own),
         draw,
         height=0.5 + 1.1 * len(panels),
     )
@@ -84,7 +87,18 @@ def _thinned(rows: Sequence[dict[str, Any]], key: str) -> tuple[list[float], lis
     return [float(mean[0]) for mean in means], [float(mean[1]) for mean in means]
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> list[list[float | None]]:
-    keys = ("second", "tokens_per_second", "draft_length", "acceptance", "running", "waiting")
-    every = -(-len(rows) // MOST_ROWS) or 1
-    return [[row.get(key) for key in keys] for row in rows[::every]]
+def _table(own: Trace) -> Table:
+    """The controller's figures and the throughput of the other sides, by second."""
+    mine, *others = ({row.get("second"): row for row in rows} for rows in own.sides.values())
+    seconds = sorted({second for side in (mine, *others) for second in side if second is not None})
+    every = -(-len(seconds) // MOST_ROWS) or 1
+    rows = tuple(
+        (
+            figure(second, 0),
+            *(figure(mine.get(second, {}).get(key), digits) for key, (_, digits) in COLUMNS.items()),
+            *(figure(side.get(second, {}).get("tokens_per_second"), 0) for side in others),
+        )
+        for second in seconds[::every]
+    )
+    sides = (f"Tokens/s, {label}" for label in list(own.sides)[1:])
+    return Table(("Second", *(words for words, _ in COLUMNS.values()), *sides), rows)
