@@ -126,15 +126,15 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
 
     with monkeypatch.context() as patch:
         patch.setattr(LoadRunner, "_measure", interrupt)
-        broken = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}")
+        broken = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")
     assert broken.code == 130
     assert "the passes that are done are kept" in broken.out
     advice = broken.out.strip().splitlines()[-1].split()
     assert advice[:3] == ["python", "-m", "specresearch.load"]
-    refused = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}")
+    refused = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")
     assert refused.code == 2
     assert "add resume=true" in refused.err
-    assert command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}", "resume=true").code == 0
+    assert command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}", "resume=true").code == 0
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ class Goodput(Adaptive):
         self._measured = sorted({0, 1, self._most // 2, self._most})
         self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
-        self._lengths: list[int] = []
+        self._decided: list[int] = []
         self._decided_for: list[_Request] = []
         self._decide_next = 0
         self._requests.clear()
@@ -129,10 +129,10 @@ class Goodput(Adaptive):
             return self._few(length, len(batch))
         if not self._is_decided():
             self._learn()
-            was_drafting, self._lengths = self._is_drafting, self._decide(batch)
+            was_drafting, self._decided = self._is_drafting, self._decide(batch)
             self._decided_for = self._requests.met
             self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting == self._is_drafting else 1)
-        return [*self._lengths] if self._is_drafting else [0] * len(batch)
+        return [*self._decided] if self._is_drafting else [0] * len(batch)
 
     def _is_decided(self) -> bool:
         if self._num_steps >= self._decide_next:
