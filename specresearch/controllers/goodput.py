@@ -25,11 +25,9 @@ from specresearch.proposal import DraftKind
 _START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
 _OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
 _LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
-_DECIDE_EVERY, _IDLE_EVERY = (
-    4,
-    16,
-)  # steps for which a decision that confirms the one before stands: to draft, and not to
-_HOPE = 0.5  # standard errors by which acceptance is taken for higher when lengths are chosen: drafting would show what it is
+_DECIDE_EVERY = (
+    4  # steps for which a decision stands that confirms the one before, and after which its steps are learnt from
+)
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -47,11 +45,6 @@ class _Acceptance:
 
     def rate(self, prior: float, weight: float) -> float:
         return (self.accepted + weight * prior) / (self.judged + weight)
-
-    def doubt(self, prior: float, weight: float) -> float:
-        """The standard error of the rate."""
-        rate = self.rate(prior, weight)
-        return (rate * (1 - rate) / (self.judged + weight)) ** 0.5
 
 
 @dataclass
@@ -120,10 +113,7 @@ class Goodput(Adaptive):
         self._unlearnt: list[tuple[int, StepRecord, list[_Request]]] = []
         self._probes = Probes(self.probe_every)
         self._measured = sorted({0, 1, self._most // 2, self._most})
-        self._measured_first = self._measured[
-            :3
-        ]  # times are linear in lengths: the longest, which costs most, can wait
-        self._time = StepTime(_START_ROUNDS * len(self._measured_first), self.memory)
+        self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
         self._run = _Acceptance()
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
@@ -141,8 +131,7 @@ class Goodput(Adaptive):
             self._learn()
             was_drafting, self._decided = self._is_drafting, self._decide(batch)
             self._decided_for = self._requests.met
-            stands = _DECIDE_EVERY if self._is_drafting else _IDLE_EVERY
-            self._decide_next = self._num_steps + (stands if was_drafting == self._is_drafting else 1)
+            self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting == self._is_drafting else 1)
         return [*self._decided] if self._is_drafting else [0] * len(batch)
 
     def _is_decided(self) -> bool:
@@ -158,7 +147,7 @@ class Goodput(Adaptive):
         given = np.minimum(most, [0 if number is None else number for number in asked])
         limits = np.where([number is None for number in asked], room, 0)
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance = np.array(self._acceptance(self._requests.met, _HOPE))
+        acceptance = np.array(self._acceptance(self._requests.met))
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
         lengths = allocate(acceptance, limits, given, seconds, affordable)
@@ -187,7 +176,7 @@ class Goodput(Adaptive):
     def _length_to_measure(self) -> int | None:
         """One length, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
         if not self._time.is_ready:
-            return self._measured_first[self._num_steps % len(self._measured_first)]
+            return self._measured[self._num_steps % len(self._measured)]
         if not self._probes.is_due(self._num_steps, self._time.num_surprises):
             return None
         turn, is_second = divmod(self._probes.number, 2)
@@ -197,9 +186,9 @@ class Goodput(Adaptive):
         turn, rest = divmod(self._probes.number, _LONG_EVERY)
         return long[turn % len(long)] if long and rest == 0 else short
 
-    def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0) -> list[float]:
-        """Of every row, shrunk towards the run's, which starts at a half; higher by `hope` standard errors of that."""
-        mean, weight = self._run.rate(0.5, 1.0) + hope * self._run.doubt(0.5, 1.0), self.prior_weight
+    def _acceptance(self, rows: Sequence[_Request]) -> list[float]:
+        """Of every row, shrunk towards the run's, which starts at a half."""
+        mean, weight = self._run.rate(0.5, 1.0), self.prior_weight
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
