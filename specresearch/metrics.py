@@ -52,7 +52,8 @@ class StepRecord:
     accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
     there were to choose from below the root and below every accepted draft. Both None for chains.
     shift: where a lossy rule's is measured. start: when the step began, seconds of `time.perf_counter`.
-    num_waiting: requests without a slot. num_prefill_tokens: tokens of prompts cached since the last record.
+    num_waiting: requests without a slot. num_prefill_tokens: tokens of prompts cached since the last record. num_caught_up:
+    tokens that the proposer had put off reading, and read before it drafted.
     """
 
     request_ids: tuple[str, ...]
@@ -70,6 +71,7 @@ class StepRecord:
     start: float = 0.0
     num_waiting: int = 0
     num_prefill_tokens: int = 0
+    num_caught_up: int = 0
 
     @staticmethod
     def of(
@@ -81,6 +83,7 @@ class StepRecord:
         start: float = 0.0,
         num_waiting: int = 0,
         num_prefill_tokens: int = 0,
+        num_caught_up: int = 0,
     ) -> "StepRecord":
         drafted = tuple(length - 1 for length in delivery.lengths)
         depth, ranks, num_children = drafted, None, None
@@ -105,6 +108,7 @@ class StepRecord:
             start,
             num_waiting,
             num_prefill_tokens,
+            num_caught_up,
         )
 
 

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
+_SKIPPED = "skipped"
+
 
 @dataclass(frozen=True)
 class StepTimes:
     """Seconds of one step. propose includes what the proposer learns afterwards.
 
     prefill and schedule are not in `total`: what was spent since the last record on reading prompts, and on deciding who runs
-    and how much of a prompt is read.
+    and how much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off.
     """
 
     propose: float
@@ -21,6 +23,7 @@ class StepTimes:
     total: float
     prefill: float = 0.0
     schedule: float = 0.0
+    catch_up: float = 0.0
 
     @property
     def host(self) -> float:
@@ -51,17 +54,24 @@ class StepClock:
 
     def lap(self, name: str) -> None:
         """Everything since the last lap was spent on `name`."""
+        now = time.perf_counter()
         if self.is_cuda:
             self._mark(name)
-            return
-        now = time.perf_counter()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        else:
+            self.laps[name] = self.laps.get(name, 0.0) + now - self._last
         self._last = now
 
-    def stop(self, prefill: float = 0.0, schedule: float = 0.0) -> StepTimes:
+    def skip(self) -> None:
+        """What was done since the last lap, and is finished on the device, was no part of the step."""
+        begin = self._last
+        self.lap(_SKIPPED)
+        self.start += self._last - begin
+
+    def stop(self, prefill: float = 0.0, schedule: float = 0.0, catch_up: float = 0.0) -> StepTimes:
         if self.is_cuda:
             self._marks[-1][1].synchronize()
             for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
                 self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
+        self.laps.pop(_SKIPPED, None)
         total = time.perf_counter() - self.start
-        return StepTimes(**self.laps, total=total, prefill=prefill, schedule=schedule)
+        return StepTimes(**self.laps, total=total, prefill=prefill, schedule=schedule, catch_up=catch_up)

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -15,3 +17,16 @@ def test_clock_laps_add_up() -> None:
 
 def test_the_host_is_what_no_part_accounts_for() -> None:
     assert StepTimes(0.1, 0.2, 0.05, 0.05, 0.5, prefill=9.0, schedule=9.0).host == pytest.approx(0.1)
+
+
+def test_what_is_skipped_is_no_part_of_the_step() -> None:
+    clock = StepClock(torch.device("cpu"))
+    clock.lap("propose")
+    time.sleep(0.02)
+    clock.skip()
+    for name in ("propose", "verify", "accept", "commit"):
+        clock.lap(name)
+    times = clock.stop(catch_up=0.02)
+    assert times.total < 0.02
+    assert times.propose < 0.02
+    assert times.catch_up == 0.02

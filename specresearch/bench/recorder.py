@@ -160,6 +160,7 @@ class Recorder:
             "start": record.start - self._lost,
             "num_nodes": record.num_nodes,
             "num_prefill_tokens": record.num_prefill_tokens,
+            "num_caught_up": record.num_caught_up,
             "num_waiting": record.num_waiting,
             "between": record.start - ended if goes_on else None,
             **times,

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from specresearch.sampling import SamplingParams
 
 RECORDING, PARTS = "recording.parquet", "recording"
-FORMAT = 1
+FORMAT = 2
 NUM_TOP = 5  # of the target's likeliest tokens that are kept at every output token
 TIMES = (
     "propose",
@@ -28,6 +28,7 @@ TIMES = (
     "schedule",
     "total",
     "prefill",
+    "catch_up",
     "between",
 )  # seconds, of the whole step
 _METADATA = b"specresearch"
@@ -38,7 +39,7 @@ SCHEMA = pa.schema(
         *((name, pa.string()) for name in ("side", "request", "category", "sampling", "finish_reason")),
         *((name, pa.int32()) for name in ("repeat", "group", "step", "num_prompt_tokens", "position", "context")),
         *((name, pa.int32()) for name in ("num_nodes", "num_prefill_tokens", "num_waiting", "depth", "num_accepted")),
-        ("num_draft_tokens", pa.int32()),
+        *((name, pa.int32()) for name in ("num_draft_tokens", "num_caught_up")),
         *((name, pa.float64()) for name in (*TIMES, "start", "arrival")),
         *((name, _INTS) for name in ("prompt_ids", "draft_ids", "parents", "path", "new_ids", "top_ids")),
         *((name, _FLOATS) for name in ("p", "q", "scores", "expected", "new_p", "new_q", "new_logprobs")),
@@ -154,7 +155,7 @@ class Recording:
 
     steps: a row per step of every side, with what its time depends on: num_rows, num_drafts, longest (draft), num_nodes (with
     padding, in a row), context and max_context (committed tokens: in all, in the longest row), attended (nodes times the tokens
-    each looks at, padding left out), num_prefill_tokens, and `TIMES`.
+    each looks at, padding left out), num_prefill_tokens, num_caught_up, and `TIMES`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,7 +174,7 @@ class Recording:
             self.header.check(self.path, told, str(results))
 
     def _read_steps(self) -> pd.DataFrame:
-        names = ["side", "repeat", "group", "step", "num_nodes", "num_prefill_tokens", "start", *TIMES]
+        names = ["side", "repeat", "group", "step", "num_nodes", "num_prefill_tokens", "num_caught_up", "start", *TIMES]
         rows = self._table.select([*names, "context", "depth"]).to_pandas()
         rows["num_drafts"] = np.concatenate([np.diff(chunk.offsets) for chunk in self._table["draft_ids"].chunks])
         fed = rows["num_drafts"] + 1

@@ -134,7 +134,11 @@ class Engine:
         if not batch.rows:
             return None
         clock = StepClock(self.target.device)
-        proposal = self._trim(self.proposer.propose(batch, self._budget(batch)))
+        budget = self._budget(batch)
+        clock.lap("propose")
+        if self.prefill.catch_up(batch, budget):
+            clock.skip()
+        proposal = self._trim(self.proposer.propose(batch, budget))
         clock.lap("propose")
         output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)
         clock.lap("verify")
@@ -146,11 +150,12 @@ class Engine:
         clock.lap("commit")
         self.proposer.observe(batch, proposal, output, delivery.verdict)
         clock.lap("propose")
-        prefill_time, num_prefill_tokens = self.prefill.take()
-        times = clock.stop(prefill_time, self.scheduler.take_seconds())
+        reading = self.prefill.take()
+        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), reading.catch_up_seconds)
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
         num_waiting = len(self.scheduler.waiting)
-        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_prefill_tokens)
+        read = reading.num_tokens, reading.num_caught_up
+        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, *read)
         self._account(batch, record)
         self._show(batch, proposal, output, delivery, record)
         self._forget(self.scheduler.retire())

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specresearch.batch import RequestState
+from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposers import Proposer
 
@@ -28,15 +29,26 @@ class Chunk:
         return self.num_tokens - self.is_last
 
 
-class Prefill:
-    """Caches all of a request's tokens but the last, and tells the proposer once they all are.
+@dataclass(frozen=True)
+class Reading:
+    """seconds: of all reading. num_tokens: of prompts that the target cached. catch_up_seconds, num_caught_up: the proposer's
+    part of it, in which it read tokens that it had put off."""
 
-    seconds, num_tokens: what it took since `take`.
-    """
+    seconds: float = 0.0
+    num_tokens: int = 0
+    catch_up_seconds: float = 0.0
+    num_caught_up: int = 0
+
+    def __add__(self, other: "Reading") -> "Reading":
+        return Reading(*map(add, astuple(self), astuple(other)))
+
+
+class Prefill:
+    """Caches all of a request's tokens but the last, and tells the proposer once they all are."""
 
     def __init__(self, target: CausalLM, proposer: Proposer) -> None:
         self.target, self.proposer = target, proposer
-        self.seconds, self.num_tokens = 0.0, 0
+        self._spent = Reading()
         self._hidden: dict[int, list[tuple[Tensor, ...]]] = {}  # by slot, for each chunk: [n, H] of every layer
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
@@ -48,14 +60,27 @@ class Prefill:
         ending = [chunk.row for chunk in chunks if chunk.is_last]
         if ending:
             self.proposer.start(ending, self._output(ending))
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        seconds = time.perf_counter() - begin
+        seconds = self._since(begin)
         for chunk in chunks:
             chunk.row.prefill_time += seconds
             chunk.row.is_prefilled = chunk.is_last
-        self.seconds += seconds
-        self.num_tokens += sum(chunk.num_cached for chunk in chunks)
+        self._spent += Reading(seconds, sum(chunk.num_cached for chunk in chunks))
+
+    def catch_up(self, batch: Batch, budget: Sequence[int]) -> bool:
+        """The proposer reads what it has put off of the rows that are to draft. Whether there was anything."""
+        begin = time.perf_counter()
+        rows = [row for row, allowed in zip(batch.rows, budget, strict=True) if allowed > 0]
+        num_tokens = self.proposer.catch_up(rows) if rows else 0
+        if num_tokens:
+            seconds = self._since(begin)
+            self._spent += Reading(seconds, 0, seconds, num_tokens)
+        return num_tokens > 0
+
+    def _since(self, begin: float) -> float:
+        """Seconds until the device is done."""
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        return time.perf_counter() - begin
 
     def _read(self, chunks: Sequence[Chunk]) -> None:
         slots = [chunk.row.slot for chunk in chunks]
@@ -82,8 +107,7 @@ class Prefill:
         logits = torch.empty((len(rows), 0, self.target.vocab_size), dtype=self.target.dtype, device=self.target.device)
         return ModelOutput(logits, hidden)
 
-    def take(self) -> tuple[float, int]:
-        """Seconds and tokens since the last call."""
-        taken = self.seconds, self.num_tokens
-        self.seconds, self.num_tokens = 0.0, 0
+    def take(self) -> Reading:
+        """What was read since the last call."""
+        taken, self._spent = self._spent, Reading()
         return taken

@@ -53,6 +53,11 @@ class Proposer(ABC):
         """Requests were admitted, for the first time or after a preemption. output: hidden states of `row.tokens[:-1]`,
         right-padded; None when every row has one token."""
 
+    def catch_up(self, rows: Sequence[RequestState]) -> int:
+        """These rows are about to draft, for the first time or after steps in which they did not: read what was put off. Counts
+        as prefill. Returns how many tokens were read."""
+        return 0
+
     @abstractmethod
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         """Drafts for every row, at most `budget[b]` of them; 0 means none."""

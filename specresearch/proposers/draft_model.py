@@ -11,15 +11,18 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
+from specresearch.models.ragged import FEW_TOKENS
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.shapes import TreeShape
+from specresearch.proposers.shares import Share, merge, some
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
 
 class DraftModel(Proposer):
-    """Drafts with a draft LM over its own slot cache.
+    """Drafts with a draft LM over its own slot cache. A prompt is read when its request first drafts: one that never does costs
+    nothing.
 
     tree, num_draft_tokens, paths, depth, top_k: see `TreeShape`. sample: draw drafts from the draft's distribution (as the
     request's temperature, top-k and top-p shape it) and report it; False drafts its likeliest tokens as point masses.
@@ -58,10 +61,17 @@ class DraftModel(Proposer):
         self.shape.bind(target.vocab_size, self.draft.device)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        slots, prompts = [row.slot for row in rows], [self._readable(row.tokens[:-1]) for row in rows]
-        self.draft.truncate(slots, [0] * len(rows))
-        if any(prompts):
-            self.draft.extend(slots, prompts, want_logits=False)
+        self.finish([row.slot for row in rows])
+
+    def catch_up(self, rows: Sequence[RequestState]) -> int:
+        behind = [row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > FEW_TOKENS]
+        unseen = [self._unseen(row)[:-1] for row in behind]
+        if behind:
+            self.draft.extend([row.slot for row in behind], unseen, want_logits=False)
+        return sum(map(len, unseen))
+
+    def _unseen(self, row: RequestState) -> list[int]:
+        return self._readable(row.tokens[self.draft.lengths[row.slot] :])
 
     def _readable(self, tokens: list[int]) -> list[int]:
         """Padding ids that only the target's larger embedding has, replaced by some id: it changes q, never the output."""
@@ -69,10 +79,16 @@ class DraftModel(Proposer):
         return [min(token, last) for token in tokens]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        num_drafts = max(budget)
-        if num_drafts == 0:
+        drafting = [row for row, allowed in enumerate(budget) if allowed > 0]
+        if not drafting:
             return Proposal.empty(batch.roots)
-        unseen = [self._readable(row.tokens[self.draft.lengths[row.slot] :]) for row in batch.rows]
+        if len(drafting) == len(batch):
+            return self._propose(batch, budget)
+        proposal = self._propose(some(batch, drafting), [budget[row] for row in drafting])
+        return merge(batch, [Share(proposal, drafting, [True] * len(drafting))])
+
+    def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        unseen = [self._unseen(row) for row in batch.rows]
         sampled = self.sample and not batch.sampling.all_greedy
         is_chain = self.shape.name == "chain"
         fused = is_chain and self.draft.compiled and self.num_draft_tokens > 1

@@ -92,6 +92,11 @@ class Drafting:
         reads_only_tokens = kind.bind is Proposer.bind and kind.observe is Proposer.observe and not kind.hidden_layers
         return reads_only_tokens and not {"draft", "proposers"} & told.keys() and self._proposer.memory != "warm"
 
+    @property
+    def reads_late(self) -> bool:
+        """The drafter reads a prompt when it first drafts for it."""
+        return bool(self.recording.steps["num_caught_up"].any())
+
     @cached_property
     def _proposer(self) -> Proposer:
         return instantiate(self.recording.header.config["proposer"], _convert_="all")

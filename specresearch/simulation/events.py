@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -12,6 +13,7 @@ from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import RequestRecord, StepRecord
+from specresearch.models.ragged import FEW_TOKENS
 from specresearch.models.slots import Slots
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.method import Method
@@ -79,6 +81,7 @@ class Simulation:
         self.timing.restart(seed)
         self.now = self._prefill_seconds = 0.0
         self._num_prefilled = 0
+        self._known: WeakKeyDictionary[RequestState, tuple[int, int]] = WeakKeyDictionary()
         self._slots = SimulatedTarget(self.max_running, self.max_len)
         num_nodes = self.method.num_draft_tokens + 1
         self.scheduler = Scheduler(self._slots, self.scheduling, self.max_running, seed, num_nodes)
@@ -105,11 +108,12 @@ class Simulation:
         batch = Batch(rows, _CPU, self._slots.vocab_size)
         granted = self.scheduler.grant(*self.method.wanted(batch))
         drafted = self.method.trim(rows, [_draft(row, num) for row, num in zip(rows, granted, strict=True)])
-        seconds = self.timing.step(self._work(rows, num_prefill_tokens, drafted))
+        num_caught_up = self._catch_up(rows, granted) if self.method.reads_late else 0
+        seconds = self.timing.step(self._work(rows, num_prefill_tokens, drafted, num_caught_up))
         context = tuple(len(row.tokens) - 1 for row in rows)
         self._spend(seconds, plan.chunks)
         num_new = [_deliver(row, draft.accepted, self.now) for row, draft in zip(rows, drafted, strict=True)]
-        record = self._record(rows, drafted, num_new, context, seconds, begin)
+        record = self._record(rows, drafted, num_new, context, seconds, begin, num_caught_up)
         for b, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
             expected = None if record.expected_acceptance is None else record.expected_acceptance[b]
             accepted, new = record.num_accepted_tokens[b], num_new[b]
@@ -129,7 +133,24 @@ class Simulation:
             row.is_prefilled = chunk.is_last
         return sum(chunk.num_cached for chunk in chunks)
 
-    def _work(self, rows: Sequence[RequestState], num_prefill_tokens: int, drafted: Sequence[Drafted] = ()) -> Work:
+    def _catch_up(self, rows: Sequence[RequestState], granted: Sequence[int]) -> int:
+        """Tokens that the drafter reads of those that draft, after as many steps without as leave it far behind."""
+        num_caught_up = 0
+        for row, num in zip(rows, granted, strict=True):
+            known, num_preemptions = self._known.get(row, (0, 0))
+            behind = len(row.tokens) - (known if num_preemptions == row.num_preemptions else 0)
+            if num:
+                num_caught_up += behind - 1 if behind > FEW_TOKENS else 0
+                self._known[row] = (len(row.tokens), row.num_preemptions)
+        return num_caught_up
+
+    def _work(
+        self,
+        rows: Sequence[RequestState],
+        num_prefill_tokens: int,
+        drafted: Sequence[Drafted] = (),
+        num_caught_up: int = 0,
+    ) -> Work:
         context = [len(row.tokens) - 1 for row in rows]
         fed = [draft.num + 1 for draft in drafted] or [1] * len(rows)
         return Work(
@@ -141,6 +162,7 @@ class Simulation:
             max(context, default=0),
             num_prefill_tokens,
             sum(num * (start + num) for num, start in zip(fed, context, strict=True)),
+            num_caught_up,
             can_draft=self.method.num_draft_tokens > 0,
         )
 
@@ -149,7 +171,7 @@ class Simulation:
             chunk.row.prefill_time += seconds.prefill
         self._prefill_seconds += seconds.prefill
         self._num_prefilled += sum(chunk.num_cached for chunk in chunks)
-        self.now += seconds.prefill + seconds.total
+        self.now += seconds.prefill + seconds.catch_up + seconds.total
 
     def _record(
         self,
@@ -159,6 +181,7 @@ class Simulation:
         context: tuple[int, ...],
         seconds: Seconds,
         begin: float,
+        num_caught_up: int,
     ) -> StepRecord:
         accepted = tuple(min(draft.accepted, new) for draft, new in zip(drafted, num_new, strict=True))
         expected = None
@@ -181,6 +204,7 @@ class Simulation:
             start=begin,
             num_waiting=len(self.scheduler.waiting),
             num_prefill_tokens=num_prefilled,
+            num_caught_up=num_caught_up,
         )
 
     def _outputs(self, place: PassPlace) -> Iterator[LoadRow]:

@@ -48,6 +48,7 @@ class Fitted(Timing):
             "verify": Part.fit(parts.of_verify, works, seconds["verify"]),
             "overhead": Part.fit(parts.of_overhead, works, seconds["overhead"]),
             "prefill": Part.fit(parts.of_prefill, works, seconds["prefill"]),
+            "catch_up": Part.fit(parts.of_catch_up, works, seconds["catch_up"]),
             "between": Part.fit(parts.of_between, going_on, seconds["between"][goes_on], keep_sum=False),
         }
         ratio = self._ratios(works, seconds, ("propose", "verify", "overhead"))
@@ -82,6 +83,7 @@ class Fitted(Timing):
             told["verify"] * decode,
             told["overhead"] * decode,
             told["prefill"] * prefill,
+            told["catch_up"] * decode,
             told["between"],
         )
 
@@ -114,7 +116,8 @@ def _works(recording: Recording) -> tuple[list[Work], dict[str, Float[np.ndarray
     names = [f.name for f in fields(Work) if f.name != "can_draft"]
     columns = zip(*(steps[name].tolist() for name in names), steps["side"], strict=True)
     works = [Work(**dict(zip(names, told, strict=True)), can_draft=fixed.get(side) != 0) for *told, side in columns]
-    seconds = {name: steps[name].to_numpy(dtype=float) for name in ("propose", "verify", "prefill", "between")}
+    seconds = {name: steps[name].to_numpy(dtype=float) for name in ("propose", "verify", "catch_up", "between")}
+    seconds["prefill"] = (steps["prefill"] - steps["catch_up"]).to_numpy(dtype=float)
     overhead = steps["total"] - steps["propose"] - steps["verify"] + steps["schedule"]
     return works, seconds | {"overhead": overhead.to_numpy(dtype=float)}
 

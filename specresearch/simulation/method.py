@@ -14,11 +14,13 @@ from specresearch.simulation.replays import text_of
 
 @dataclass(frozen=True)
 class Method:
-    """num_draft_tokens: the most in a step, 0 for plain decoding."""
+    """num_draft_tokens: the most in a step, 0 for plain decoding. reads_late: the drafter reads a prompt when first asked for
+    drafts."""
 
     controller: Controller
     kind: DraftKind = field(default_factory=DraftKind)
     num_draft_tokens: int = 0
+    reads_late: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.controller, Adaptive) and self.num_draft_tokens:

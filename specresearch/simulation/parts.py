@@ -89,11 +89,15 @@ def of_overhead(work: Work) -> list[int | float]:
 
 
 def of_prefill(work: Work) -> list[int | float]:
-    """The drafter may read prompts too."""
+    """Some drafters read prompts along with the target."""
     tokens = work.num_prefill_tokens
     if not tokens:
         return [0.0] * (len(_PREFILL_EDGES) + 3)
     return [1.0, *_rises(tokens, _PREFILL_EDGES), work.can_draft, tokens * work.can_draft]
+
+
+def of_catch_up(work: Work) -> list[int | float]:
+    return [1.0, work.num_caught_up] if work.num_caught_up else [0.0, 0.0]
 
 
 def of_between(work: Work) -> list[int | float]:

@@ -61,17 +61,18 @@ class Simulator:
         if self.settings.num_requests is not None:
             LoadSettings(self.settings.num_requests).count(self.arrivals)  # refuses a closed loop without a middle
         self.max_len = self.settings.max_len or header.target["max_len"]
+        reads_late = self.drafting.reads_late
         self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
         self.methods = {PLAIN: Method(Fixed(0))}
         if most:
-            self.methods[CONTROLLED] = Method(self.controller, kind, most)
+            self.methods[CONTROLLED] = Method(self.controller, kind, most, reads_late)
             for length in self.settings.compare:
                 if not 1 <= length <= most:
                     raise ValueError(
                         f"compare={list(self.settings.compare)} holds {length}, and drafts have 1 to {most} tokens; leave it out "
                         "or raise num_draft_tokens"
                     )
-                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most)
+                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most, reads_late)
 
     @property
     def num_requests(self) -> int:

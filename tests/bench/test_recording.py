@@ -139,7 +139,7 @@ def test_what_does_not_belong_is_refused_with_the_difference(target: CausalLM, t
     assert header.fixed == {"method": None}
     old = replace(header, format=0, package="0.0.1").written_into(SCHEMA)
     pq.write_table(old.empty_table(), tmp_path / RECORDING)
-    with pytest.raises(ValueError, match=r"format 0 \(specresearch 0.0.1\), and this version reads format 1"):
+    with pytest.raises(ValueError, match=r"format 0 \(specresearch 0.0.1\), and this version reads format 2"):
         Recording(tmp_path)
     pq.write_table(header.written_into(SCHEMA).empty_table(), tmp_path / RECORDING)
     told = {"provenance": {"target": {"model": "tiny", "num_parameters": 7, "dtype": "float64"}}}

@@ -206,6 +206,8 @@ class Compare:
         for row in rows:
             known = self.draft.lengths[row.slot]
             self.num_behind += known < len(row.tokens) - 2
+            if not known:
+                continue
             self.fresh.truncate([0], [0])
             self.fresh.extend([0], [row.tokens[:known]], want_logits=False)
             for ours, theirs in zip(self.draft.cache.buffers, self.fresh.cache.buffers, strict=True):

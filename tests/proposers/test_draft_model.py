@@ -163,3 +163,49 @@ def test_a_draft_of_another_vocabulary_is_refused(target: CausalLM) -> None:
 def test_bad_number_of_drafts(draft: CausalLM) -> None:
     with pytest.raises(ValueError, match="num_draft_tokens=0 must be at least 1"):
         DraftModel(draft, 0)
+
+
+class Some:
+    """Drafts for the requests of these ids, from the step of that number on."""
+
+    def __init__(self, ids: set[str], begin: int = 0) -> None:
+        self.ids, self.begin, self.num_steps = ids, begin, 0
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [3 if row.id in self.ids and self.num_steps >= self.begin else 0 for row in batch.rows]
+
+    def observe(self, record: StepRecord) -> None:
+        self.num_steps += 1
+
+
+@pytest.mark.parametrize("tree", ["chain", "static", "dynamic"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_prompt_is_read_when_its_request_first_drafts(target: CausalLM, tree: str, temperature: float) -> None:
+    """Late, once, in time that counts as prefill; those that never draft cost nothing, and nobody's tokens change."""
+    prompts = {"never": tuple(range(1, 31)), "late": tuple(range(2, 28)), "short": (5, 1)}
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=10)
+    asked = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
+    plain = {output.id: output.token_ids for output in Engine(target, max_batch_size=3).generate(asked)}
+    draft = CausalLM(copy.deepcopy(TARGET), max_len=40)
+    proposer = DraftModel(draft, 3, tree=tree, depth=2, paths=[(0,), (1,), (0, 0)] if tree == "static" else None)
+    steps: list[StepRecord] = []
+    known: list[dict[str, int]] = []
+
+    def note(record: StepRecord) -> None:
+        steps.append(record)
+        known.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
+
+    engine = Engine(target, proposer, controller=Some({"late", "short"}, begin=2), max_batch_size=3, on_step=note)
+    outputs = {output.id: output.token_ids for output in engine.generate(asked)}
+    if temperature == 0:
+        assert outputs == plain
+    assert all(lengths.get("never", 0) == 0 for lengths in known)
+    assert [known[i]["late"] for i in (0, 1)] == [0, 0] != known[2]["late"]
+    assert [step.num_caught_up for step in steps[:3]] == [0, 0, 27]  # the prompt and two tokens, but for the last
+    assert not any(step.num_caught_up for step in steps[3:])
+    assert [step.times.catch_up > 0 for step in steps[:3]] == [False, False, True]
+    assert steps[2].times.prefill == steps[2].times.catch_up
+    drafted = {
+        name: num for step in steps[2:4] for name, num in zip(step.request_ids, step.num_draft_tokens, strict=True)
+    }
+    assert drafted["never"] == 0 < min(drafted["late"], drafted["short"])
