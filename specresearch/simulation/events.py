@@ -109,7 +109,8 @@ class Simulation:
         granted = self.scheduler.grant(*self.method.wanted(batch))
         drafted = self.method.trim(rows, [_draft(row, num) for row, num in zip(rows, granted, strict=True)])
         num_caught_up = self._catch_up(rows, granted) if self.method.reads_late else 0
-        seconds = self.timing.step(self._work(rows, num_prefill_tokens, drafted, num_caught_up))
+        work = self._work(rows, num_prefill_tokens, drafted, num_caught_up, is_asked=any(granted))
+        seconds = self.timing.step(work)
         context = tuple(len(row.tokens) - 1 for row in rows)
         self._spend(seconds, plan.chunks)
         num_new = [_deliver(row, draft.accepted, self.now) for row, draft in zip(rows, drafted, strict=True)]
@@ -150,6 +151,8 @@ class Simulation:
         num_prefill_tokens: int,
         drafted: Sequence[Drafted] = (),
         num_caught_up: int = 0,
+        *,
+        is_asked: bool = False,
     ) -> Work:
         context = [len(row.tokens) - 1 for row in rows]
         fed = [draft.num + 1 for draft in drafted] or [1] * len(rows)
@@ -164,6 +167,7 @@ class Simulation:
             sum(num * (start + num) for num, start in zip(fed, context, strict=True)),
             num_caught_up,
             can_draft=self.method.num_draft_tokens > 0,
+            is_asked=is_asked,
         )
 
     def _spend(self, seconds: Seconds, chunks: Sequence[Chunk]) -> None:

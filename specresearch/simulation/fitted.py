@@ -113,9 +113,13 @@ class Fitted(Timing):
 def _works(recording: Recording) -> tuple[list[Work], dict[str, Float[np.ndarray, " n"]]]:
     """What the recorded steps had to do, and the seconds they took for it."""
     steps, fixed = recording.steps, recording.header.fixed
-    names = [f.name for f in fields(Work) if f.name != "can_draft"]
-    columns = zip(*(steps[name].tolist() for name in names), steps["side"], strict=True)
-    works = [Work(**dict(zip(names, told, strict=True)), can_draft=fixed.get(side) != 0) for *told, side in columns]
+    names = [f.name for f in fields(Work) if f.name not in ("can_draft", "is_asked")]
+    columns = zip(*(steps[name].tolist() for name in names), strict=True)
+    drafts = [fixed.get(side) != 0 for side in steps["side"]]
+    works = [
+        Work(**dict(zip(names, told, strict=True)), can_draft=has_method, is_asked=has_method)
+        for told, has_method in zip(columns, drafts, strict=True)
+    ]
     seconds = {name: steps[name].to_numpy(dtype=float) for name in ("propose", "verify", "catch_up", "between")}
     seconds["prefill"] = (steps["prefill"] - steps["catch_up"]).to_numpy(dtype=float)
     overhead = steps["total"] - steps["propose"] - steps["verify"] + steps["schedule"]

@@ -77,8 +77,9 @@ def of_verify(work: Work) -> list[int | float]:
 
 
 def of_propose(work: Work) -> list[int | float]:
-    """A pass for each draft of the longest, as a draft LM makes them; and what is done for every row, as a search is."""
-    if not (work.can_draft and work.num_rows):
+    """A pass for each draft of the longest, as a draft LM makes them; and what is done for every row, as a search is. Nothing is
+    done where no drafts are asked for."""
+    if not (work.is_asked and work.num_rows):
         return [0.0] * 6
     rows, longest = work.num_rows, work.longest
     return [1.0, rows, longest > 0, longest, rows * longest, work.context * longest]

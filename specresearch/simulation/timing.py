@@ -16,7 +16,7 @@ class Work:
     num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the widest row, root included.
     context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. attended: nodes times the
     tokens each looks at, where no row is padded to another's. num_caught_up: tokens that the drafter reads because it had put
-    that off. can_draft: a method is there, whatever it drafts.
+    that off. can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it has any or not.
     """
 
     num_rows: int = 0
@@ -29,6 +29,7 @@ class Work:
     attended: int = 0
     num_caught_up: int = 0
     can_draft: bool = False
+    is_asked: bool = False
 
     @property
     def num_tokens(self) -> int:

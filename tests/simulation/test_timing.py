@@ -33,6 +33,9 @@ def on_that_machine(recording: Recording, **noise: float) -> Recording:
     told = known_seconds(recording, **noise)
     for name in ("propose", "verify", "prefill"):
         recording.steps[name] = told[name]
+    late = recording.steps["num_prefill_tokens"].where(recording.steps["side"] != "plain", 0)
+    recording.steps["num_caught_up"], recording.steps["catch_up"] = late, (late > 0) * (2e-3 + 1e-4 * late)
+    recording.steps["prefill"] += recording.steps["catch_up"]
     recording.steps["total"] = told["propose"] + told["verify"] + told["overhead"]
     recording.steps["schedule"], recording.steps["between"] = 0.0, 1e-3
     return recording
@@ -46,7 +49,7 @@ def recording(tmp_path: Path) -> Recording:
 def test_a_fit_finds_the_machine(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording))
-    told = fitted.step(Work(3, 6, 3, 4, 60, 22, 0, 207, can_draft=True))
+    told = fitted.step(Work(3, 6, 3, 4, 60, 22, 0, 207, can_draft=True, is_asked=True))
     assert told.propose == pytest.approx(1e-3 + 6e-3, rel=0.05)
     assert told.verify == pytest.approx(0.02 + 8e-3 + 3e-3 + 6e-4, rel=0.03)
     assert told.overhead == pytest.approx(2.3e-3, rel=0.05)
@@ -61,7 +64,7 @@ def test_a_fit_finds_the_machine(recording: Recording) -> None:
 def test_noise_keeps_the_mean_and_hiccups_do_not_bend_the_fit(recording: Recording) -> None:
     fitted = Fitted()
     fitted.bind(on_that_machine(recording, noise=0.05, outliers=0.02))
-    work = Work(4, 8, 4, 5, 80, 22, 0, 276, can_draft=True)
+    work = Work(4, 8, 4, 5, 80, 22, 0, 276, can_draft=True, is_asked=True)
     many = np.array([fitted.step(work).total for _ in range(6000)])
     exact = 1e-3 + 8e-3 + 0.02 + 8e-3 + 4 * 3e-3 + 8e-4 + 2.4e-3
     slow = 1 + 0.02 * 4
@@ -85,14 +88,17 @@ def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(record
     steps["verify"] = 0.01 + 2e-5 * attended
     fitted = Fitted(noise=False)
     fitted.bind(recording)
-    uneven = fitted.step(Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True))
+    uneven = fitted.step(Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True, is_asked=True))
     assert uneven.verify == pytest.approx(0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05)
 
 
 def test_more_work_is_never_faster(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording, noise=0.3))
-    seconds = [fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True)).verify for n in range(1, 60)]
+    seconds = [
+        fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True, is_asked=True)).verify
+        for n in range(1, 60)
+    ]
     assert seconds == sorted(seconds)
     caution = fitted.caution()
     assert caution is not None
@@ -114,7 +120,7 @@ def test_a_fit_needs_steps_and_one_machine(recording: Recording, tmp_path: Path)
 
 def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
     machine = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5, overhead=1e-4, step_overhead=1e-3)
-    few = machine.step(Work(2, 8, 4, 5, 1000, 600, can_draft=True))
+    few = machine.step(Work(2, 8, 4, 5, 1000, 600, can_draft=True, is_asked=True))
     assert few.verify == pytest.approx((10e9 + 1e9) / 0.5e12 + 1e-4)
     assert few.propose == pytest.approx(4 * ((1e9 + 1e8) / 0.5e12 + 1e-4))
     assert few.overhead == 1e-3
@@ -129,3 +135,14 @@ def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
         Roofline(1.0, 1.0, 1.0, 1.0, 1.0, efficiency=2.0)
     with pytest.raises(ValueError, match=r"timing.draft=-1.0 must be 0 or more"):
         Linear(1.0, draft=-1.0)
+
+
+def test_drafting_takes_time_where_drafts_are_asked_for_and_reading_late_when_it_happens(recording: Recording) -> None:
+    fitted = Fitted(noise=False)
+    fitted.bind(on_that_machine(recording))
+    asked, idle = (fitted.step(Work(4, 0, 0, 1, 80, 22, 0, 84, can_draft=True, is_asked=a)) for a in (True, False))
+    assert asked.propose > 0 == idle.propose
+    assert (asked.catch_up, fitted.step(Work(num_caught_up=9)).catch_up) == (0.0, pytest.approx(2e-3 + 9e-4, rel=0.1))
+    told = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5).step(Work(num_caught_up=10_000))
+    assert told.catch_up == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
+    assert Linear(1e-3, catch_up_token=1e-5).step(Work(num_caught_up=200)).catch_up == pytest.approx(2e-3)
