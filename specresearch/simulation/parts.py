@@ -81,8 +81,8 @@ def of_propose(work: Work) -> list[int | float]:
     done where no drafts are asked for."""
     if not (work.is_asked and work.num_rows):
         return [0.0] * 6
-    rows, longest = work.num_rows, work.longest
-    return [1.0, rows, longest > 0, longest, rows * longest, work.context * longest]
+    rows, longest, num_drafts = work.num_rows, work.longest, work.num_drafts
+    return [1.0, rows, longest > 0, longest, num_drafts, work.context / rows * num_drafts]
 
 
 def of_overhead(work: Work) -> list[int | float]:
