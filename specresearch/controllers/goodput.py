@@ -7,6 +7,7 @@ t_draft(k) + t_verify(tokens, context) + overhead.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from operator import is_
 
 import numpy as np
@@ -22,12 +23,15 @@ from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind
 
-_START_ROUNDS = 3  # visits of every length at the start: one may be slow for reasons of its own
-_OWN_MEMORY, _RUN_MEMORY = 40.0, 200.0  # steps after which what a request, and the run, saw counts 1/e
-_LONG_EVERY = 4  # measurements where nothing is drafted, one of which is of a long draft: the others cost less
-_DECIDE_EVERY = (
-    4  # steps for which a decision stands that confirms the one before, and after which its steps are learnt from
-)
+_START_ROUNDS = 3  # plain steps, and as many with a draft, at the start: one may be slow for reasons of its own
+_FEW = 3  # one request in so many drafts in a measurement, and one in k times as many where its length is k
+_OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
+_RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
+_HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
+_DECIDE_EVERY, _IDLE_EVERY = (
+    4,
+    8,
+)  # steps for which a decision stands that confirms the one before: to draft, and not to
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -46,12 +50,18 @@ class _Acceptance:
     def rate(self, prior: float, weight: float) -> float:
         return (self.accepted + weight * prior) / (self.judged + weight)
 
+    def error(self, mean: float) -> float:
+        """Standard error of the rate, if it is `mean`."""
+        return (mean * (1 - mean) / (self.judged + 1)) ** 0.5
+
 
 @dataclass
 class _Request:
-    """ahead: seconds that it may still lose before it is slower than plain decoding by more than is allowed."""
+    """ahead: seconds that it may still lose before it is slower than plain decoding by more than is allowed. known: tokens it had
+    when it last drafted, which a drafter that reads late has read."""
 
     acceptance: _Acceptance = field(default_factory=_Acceptance)
+    known: int = 0
     ahead: float = 0.0
 
 
@@ -60,9 +70,10 @@ class Goodput(Adaptive):
     it would be without any drafts.
 
     A decision that confirms the one before stands for a few steps: to draft, for the same requests; not to, for whoever comes.
-    Starts by measuring a few lengths, plain steps among them; after `probe_every` steps it measures one of them again, so
-    that it notices when speculation pays again, and after up to four times as many while nothing new is found. A measurement
-    has about a draft for each request in all, whatever its length; while nothing is drafted it is mostly of length 1.
+    Starts with plain steps and single drafts in turn; drafts then grow as long as that pays, to at most twice the longest so far.
+    After `probe_every` steps something else than usual is measured, so that it notices when speculation pays again, and after
+    up to four times as many while nothing new is found. Only a few requests draft in a measurement, those first for which the
+    drafter has least to read. Acceptance is taken for somewhat higher than was seen, by less the more was seen.
     It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so that a seed does
     not fix sampled tokens: only their distribution.
 
@@ -77,7 +88,7 @@ class Goodput(Adaptive):
         max_draft_tokens: int = 10,
         max_slowdown: float | None = 1.05,
         probe_every: int = 25,
-        prior_weight: float = 5.0,
+        prior_weight: float = 15.0,
         memory: float = 50.0,
         trace_every: int = 100,
     ) -> None:
@@ -109,11 +120,11 @@ class Goodput(Adaptive):
         self.reset()
 
     def reset(self) -> None:
-        self._num_steps, self._is_drafting, self._is_measuring = 0, False, False
+        self._num_steps, self._is_drafting, self._is_measuring, self._reads_late = 0, False, False, False
         self._unlearnt: list[tuple[int, StepRecord, list[_Request]]] = []
         self._probes = Probes(self.probe_every)
-        self._measured = sorted({0, 1, self._most // 2, self._most})
-        self._time = StepTime(_START_ROUNDS * len(self._measured), self.memory)
+        self._longest, self._tried = 0, 1  # drafts: of the last decision to draft, and of all
+        self._time = StepTime(2 * _START_ROUNDS, self.memory)
         self._run = _Acceptance()
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
@@ -126,12 +137,10 @@ class Goodput(Adaptive):
         length = self._length_to_measure()
         self._is_measuring = length is not None
         if length is not None:
-            return self._few(length, len(batch))
+            return self._few(length, batch)
         if not self._is_decided():
             self._learn()
-            was_drafting, self._decided = self._is_drafting, self._decide(batch)
-            self._decided_for = self._requests.met
-            self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting == self._is_drafting else 1)
+            self._decided, self._decided_for = self._decide(batch), self._requests.met
         return [*self._decided] if self._is_drafting else [0] * len(batch)
 
     def _is_decided(self) -> bool:
@@ -141,25 +150,38 @@ class Goodput(Adaptive):
         return not self._is_drafting or (len(before) == len(now) and all(map(is_, before, now)))
 
     def _decide(self, batch: Batch) -> list[int]:
+        """Lengths, which stand for a while unless they are news, or nobody had a choice."""
+        self._decide_next = self._num_steps + 1
         asked = [row.request.num_draft_tokens for row in batch.rows]
-        room = np.minimum(batch.room, self._most)
+        room = np.minimum(batch.room, min(self._most, 2 * self._tried))
         most = np.minimum(batch.room, self._proposed)
         given = np.minimum(most, [0 if number is None else number for number in asked])
         limits = np.where([number is None for number in asked], room, 0)
+        if not limits.any():
+            return given.tolist()
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance = np.array(self._acceptance(self._requests.met))
+        acceptance = np.array(self._acceptance(self._requests.met, _HOPE))
         seconds = partial(self._time.seconds, len(batch), context)
         affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
         lengths = allocate(acceptance, limits, given, seconds, affordable)
-        is_drafting = bool((lengths > given).any())
-        self._probes.tell(self._is_drafting != is_drafting)
-        self._is_drafting = is_drafting
+        was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
+        self._probes.tell(self._is_drafting != was_drafting)
+        if self._is_drafting:
+            self._longest = int(lengths.max())
+        if self._is_drafting == was_drafting and self._longest <= self._tried:
+            self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting else _IDLE_EVERY)
+        self._tried = max(self._tried, self._longest)
         return lengths.tolist()
 
-    def _few(self, length: int, num_rows: int) -> list[int | None]:
-        """Drafts of one length for some rows, others every time: for as many as make about a draft for each row in all."""
-        num_drafting = num_rows if length == 0 else max(num_rows // length, 1)
-        return [length if (b + self._num_steps) % num_rows < num_drafting else 0 for b in range(num_rows)]
+    def _few(self, length: int, batch: Batch) -> list[int | None]:
+        """Drafts of one length for some rows: others every time, unless the drafter would have to read more of them."""
+        num_rows = len(batch)
+        unread = [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
+        order = sorted(
+            range(num_rows), key=lambda b: (unread[b] if self._reads_late else 0, (b + self._num_steps) % num_rows)
+        )
+        drafting = order[: ceil(num_rows / (_FEW * length))] if length else []
+        return [length if b in drafting else 0 for b in range(num_rows)]
 
     def _affordable(
         self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, lengths: Int[np.ndarray, " R"]
@@ -176,19 +198,20 @@ class Goodput(Adaptive):
     def _length_to_measure(self) -> int | None:
         """One length, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
         if not self._time.is_ready:
-            return self._measured[self._num_steps % len(self._measured)]
+            return self._num_steps % 2
         if not self._probes.is_due(self._num_steps, self._time.num_surprises):
             return None
+        if not self._is_drafting:
+            return 1
         turn, is_second = divmod(self._probes.number, 2)
-        if self._is_drafting:
-            return self._measured[1 + turn % (len(self._measured) - 1)] if is_second else 0
-        short, *long = self._measured[1:]
-        turn, rest = divmod(self._probes.number, _LONG_EVERY)
-        return long[turn % len(long)] if long and rest == 0 else short
+        longer = 2 * self._longest
+        other = longer if longer <= self._most else max(self._longest // 2, 1)
+        return (1, other)[turn % 2] if is_second else 0
 
-    def _acceptance(self, rows: Sequence[_Request]) -> list[float]:
-        """Of every row, shrunk towards the run's, which starts at a half."""
+    def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0) -> list[float]:
+        """Of every row, shrunk towards the run's, which starts at a half and is taken for `hope` standard errors higher."""
         mean, weight = self._run.rate(0.5, 1.0), self.prior_weight
+        mean += hope * self._run.error(mean)
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
@@ -223,7 +246,10 @@ class Goodput(Adaptive):
         self._probes.observe(step, self._time.num_surprises)
         for b, request in enumerate(rows):
             request.acceptance.add(accepted[b], judged[b], _OWN_MEMORY)
-        self._run.add(sum(accepted), sum(judged), _RUN_MEMORY)
+            if record.num_draft_tokens[b]:
+                request.known = record.context[b]
+        self._run.add(sum(accepted), sum(judged), _RUN_MEMORY if any(judged) else _IDLE_MEMORY)
+        self._reads_late |= record.num_caught_up > 0
 
     def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""

@@ -9,12 +9,13 @@ from specresearch.controllers.linear_fit import LinearFit
 from specresearch.metrics import StepRecord
 
 _TOKENS, _CONTEXT = 16.0, 1000.0  # units that bring features to the size of the constant
+_COLD = 1.25  # the first step of a length that takes so many times as long as it should says nothing of later ones
 
 
 class StepTime:
     """Three fits, in seconds, that add up to a step.
 
-    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), and rows x that.
+    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), and all drafts.
     verify: a constant, one more if anything was drafted, tokens, tokens with padding (rows x (longest + 1)), and context.
     overhead (acceptance, commit, host): a constant, and tokens with padding.
 
@@ -25,6 +26,7 @@ class StepTime:
         self.draft = LinearFit(4, num_start, memory)
         self.verify = LinearFit(5, num_start, memory)
         self.overhead = LinearFit(2, num_start, memory)
+        self._met: set[int] = set()  # longest drafts
 
     @property
     def is_ready(self) -> bool:
@@ -44,7 +46,7 @@ class StepTime:
         self, num_rows: int, context: int, longest: Int[np.ndarray, " W"], num_drafts: Float[np.ndarray, "W M"]
     ) -> Float[np.ndarray, "W M"]:
         """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
-        each_draft = self.verify.weights[2] / _TOKENS
+        each_draft = (self.draft.weights[3] + self.verify.weights[2]) / _TOKENS
         return self._but_for_drafts(num_rows, context, longest)[:, None] + each_draft * num_drafts
 
     def plain(self, num_rows: int, context: int) -> float:
@@ -53,12 +55,12 @@ class StepTime:
 
     def _but_for_drafts(self, num_rows: int, context: int, longest: Any) -> Any:
         """Seconds without what every single draft adds; longest: an array, or one number."""
-        c, begun, each, each_row = self.draft.weights
+        c, begun, each, _ = self.draft.weights
         d, ragged, token, padded, known = self.verify.weights
         e, handled = self.overhead.weights
         rows = num_rows / _TOKENS
         alone = c + d + e + known * context / _CONTEXT + token * rows + (padded + handled) * rows
-        return alone + (begun + ragged) * (longest > 0) + (each + (each_row + padded + handled) * rows) * longest
+        return alone + (begun + ragged) * (longest > 0) + (each + (padded + handled) * rows) * longest
 
     def observe(self, record: StepRecord) -> dict[str, float]:
         """Learns from a step; returns what it would have said of the step's three parts, by name."""
@@ -70,12 +72,15 @@ class StepTime:
         )
         times = record.times
         observed = {
-            "draft": (self.draft, [1.0, begun, float(longest), num_rows * longest / _TOKENS], times.propose),
+            "draft": (self.draft, [1.0, begun, float(longest), num_drafts / _TOKENS], times.propose),
             "verify": (self.verify, [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
             "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
         }
-        estimates = {}
-        for name, (fit, features, seconds) in observed.items():
-            estimates[name] = fit.predict(features)
+        estimates = {name: fit.predict(features) for name, (fit, features, _) in observed.items()}
+        is_first = longest not in self._met
+        self._met.add(longest)
+        if self.is_ready and is_first and times.total > _COLD * sum(estimates.values()):
+            return estimates
+        for fit, features, seconds in observed.values():
             fit.observe(features, seconds)
         return estimates

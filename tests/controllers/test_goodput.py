@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from simulation import Machine, Simulation, batch_of, record_of, rows_of
 
-from specresearch.controllers import Controller, Goodput
+from specresearch.controllers import Controller, Goodput, goodput
 from specresearch.proposal import DraftKind
 
 MACHINES = {
@@ -32,6 +32,18 @@ def share_of_best(simulation: Simulation, lengths: list[list[int]]) -> float:
     return float(np.mean([machine.rate(step, acceptance) for step in lengths])) / best
 
 
+class Cold:
+    """The first step of every length takes long, and one later."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def __call__(self, step: int, longest: int) -> float:
+        is_first = longest not in self.seen
+        self.seen.add(longest)
+        return 2.0 if is_first or step == 30 else 0.0
+
+
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_converges_to_the_best_length(name: str, noise: float) -> None:
@@ -42,7 +54,7 @@ def test_converges_to_the_best_length(name: str, noise: float) -> None:
         acceptance,
         machine,
         noise=noise,
-        outlier=lambda step, _: 2.0 if step < 4 or step == 30 else 0.0,
+        outlier=Cold(),
     )
     simulation.run(60)
     chosen = simulation.run(200)
@@ -61,7 +73,7 @@ def test_measuring_costs_little_where_drafts_never_pay(acceptance: list[float]) 
     steps = Simulation(Goodput(), acceptance, machine, noise=0.03).run(800)
     seconds = sum(machine.times(len(step), max(step), sum(step)).total for step in steps)
     plain = machine.times(len(acceptance), 0, 0).total * len(steps)
-    assert seconds < 1.025 * plain
+    assert seconds < 1.012 * plain
     assert sum(any(step) for step in steps[400:]) <= 6
 
 
@@ -125,16 +137,46 @@ def test_whoever_is_ahead_may_wait() -> None:
 
 
 def test_starts_by_measuring_plain_steps_too() -> None:
-    """Of longer drafts only so many that about one is made for each request."""
-    simulation = Simulation(Goodput(max_draft_tokens=8), [0.5] * 9)
-    steps = simulation.run(12)
-    assert [sorted(step) for step in steps] == 3 * [
-        [0] * 9,
-        [1] * 9,
-        [0] * 7 + [4] * 2,
-        [0] * 8 + [8],
-    ]
-    assert len({step.index(8) for step in steps if 8 in step}) == 3
+    """Drafts of a few requests, others each time."""
+    steps = Simulation(Goodput(max_draft_tokens=8), [0.5] * 9).run(6)
+    assert [sorted(step) for step in steps] == 3 * [[0] * 9, [0] * 6 + [1] * 3]
+    assert len({tuple(step) for step in steps[1::2]}) == 3
+
+
+def test_drafts_grow_as_long_as_that_pays() -> None:
+    """To at most twice the longest so far; where long ones do not pay none is made."""
+    machine, steep = Machine(draft=0.05e-3), Machine(draft=0.5e-3, verify=3e-3, verify_token=1.5e-3)
+    longest = [max(step) for step in Simulation(Goodput(max_slowdown=None), [0.9] * 4, machine).run(20)]
+    assert longest[6:11] == [2, 4, 8, 10, 10]
+    assert best_length(steep, [0.5] * 4) == 0
+    assert max(max(step) for step in Simulation(Goodput(max_slowdown=None), [0.5] * 4, steep).run(300)) <= 2
+
+
+def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculation pays, and the first few drafts may be refused for all that. The worst of twenty runs; without hope it loses."""
+
+    def worst() -> float:
+        machine, shares = Machine(draft=3e-3), []
+        for seed in range(20):
+            simulation = Simulation(Goodput(), [0.55], machine)
+            simulation.rng = np.random.default_rng(seed)
+            shares.append(share_of_best(simulation, simulation.run(600)))
+        return min(shares)
+
+    assert worst() > 0.96
+    monkeypatch.setattr(goodput, "_HOPE", 0.0)
+    assert worst() < 0.9
+
+
+def test_measures_where_the_drafter_has_least_to_read() -> None:
+    """Once it has been seen that it reads late; of requests that drafted before, only what came since is unread."""
+    for num_caught_up, expected in ((0, [0, 0, 1]), (50, [1, 0, 0])):
+        controller, rows = Goodput(), rows_of(3)
+        controller.budget(batch_of(rows))
+        controller.observe(replace(record_of([1, 0, 0], [0, 0, 0], context=90), num_caught_up=num_caught_up))
+        for row in rows:
+            row.tokens += [1] * 100
+        assert controller.budget(batch_of(rows)) == expected
 
 
 def test_measures_again_now_and_then() -> None:
@@ -190,7 +232,7 @@ def test_reset_forgets_everything() -> None:
 
 def test_trace_compares_estimates_with_measurements() -> None:
     controller = Goodput(trace_every=50)
-    Simulation(controller, [0.8] * 4, noise=0.02).run(212)
+    Simulation(controller, [0.8] * 4, noise=0.02).run(206)
     rows = controller.trace()
     assert [row["step"] for row in rows] == [50, 100, 150, 200]
     assert isinstance(controller, Controller)
