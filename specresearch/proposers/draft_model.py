@@ -166,9 +166,15 @@ def _scored_chain(
 ) -> Proposal:
     """A chain whose scores are the draft's own probability of every node, given the one before."""
     own = logits.gather(2, token_ids[:, 1:, None])[:, :, 0] - logits.logsumexp(-1)
-    lengths = upload(budget, token_ids.device) + 1
-    topology = Topology.chain(token_ids.shape[1], token_ids.device)
-    return Proposal(token_ids, topology, lengths, draft_probs, scores=F.pad(own.exp(), (1, 0), value=1.0))
+    lengths = tuple(allowed + 1 for allowed in budget)
+    return Proposal(
+        token_ids,
+        Topology.chain(token_ids.shape[1], token_ids.device),
+        upload(lengths, token_ids.device),
+        draft_probs,
+        scores=F.pad(own.exp(), (1, 0), value=1.0),
+        host_lengths=lengths,
+    )
 
 
 @dataclass(frozen=True)
