@@ -28,10 +28,7 @@ _FEW = 3  # one request in so many drafts in a measurement, and one in k times a
 _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
 _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
-_DECIDE_EVERY, _IDLE_EVERY = (
-    4,
-    8,
-)  # steps for which a decision stands that confirms the one before: to draft, and not to
+_DECIDE_EVERY, _IDLE_EVERY = 4, 8  # steps for which a decision stands that confirms the one before: to draft, not to
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
