@@ -144,7 +144,7 @@ class Proposal:
     with_replacement: siblings were drawn independently from q; otherwise each was drawn from what was left of q.
     scores: the drafter's own probability of each node given its parent, for controllers, lossy rules and plots.
     probe: nodes verified for information only, never accepted; they may stand behind `lengths`.
-    host_lengths: `lengths` as known on the host by a proposer that drafts there; lets the target leave padding out.
+    host_lengths: `lengths` as known on the host without asking the device; lets the target leave padding out.
     """
 
     token_ids: Int[Tensor, "B N"]

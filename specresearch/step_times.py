@@ -12,8 +12,8 @@ _SKIPPED = "skipped"
 class StepTimes:
     """Seconds of one step. propose includes what the proposer learns afterwards.
 
-    prefill and schedule are not in `total`: what was spent since the last record on reading prompts, and on deciding who runs
-    and how much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off.
+    prefill and schedule are not in `total`: what was spent since the last record on reading, and on deciding who runs and how
+    much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off.
     """
 
     propose: float

@@ -218,9 +218,14 @@ def _has_signature(sides: Mapping[str, LoadSide], category: str, seed: int) -> b
         [row for row in sides[name].counted if row.category == category and row.itl] for name in (CONTROLLED, PLAIN)
     )
     ratios = _latency_ratios(own, plain, "tpot", seed)
-    median, tail = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
-    if min(len(own), len(plain)) < LEAST_RANKED or median is None or tail is None:
+    median, slowest = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
+    return signature_of(median, slowest) if min(len(own), len(plain)) >= LEAST_RANKED else None
+
+
+def signature_of(median: tuple[float, float] | None, slowest: tuple[float, float] | None) -> bool | None:
+    """Of the intervals of two ratios: is the first below 1 while the second is above it? None where that cannot be said."""
+    if median is None or slowest is None:
         return None
-    if median[1] < 1 < tail[0]:
+    if median[1] < 1 < slowest[0]:
         return True
-    return False if median[0] >= 1 or tail[1] <= 1 else None
+    return False if median[0] >= 1 or slowest[1] <= 1 else None

@@ -164,7 +164,7 @@ class Goodput(Adaptive):
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
         self._probes.tell(self._is_drafting != was_drafting)
         if self._is_drafting:
-            self._longest = int(lengths.max())
+            self._longest = int(lengths[limits > 0].max())
         if self._is_drafting == was_drafting and self._longest <= self._tried:
             self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting else _IDLE_EVERY)
         self._tried = max(self._tried, self._longest)
@@ -172,12 +172,13 @@ class Goodput(Adaptive):
 
     def _few(self, length: int, batch: Batch) -> list[int | None]:
         """Drafts of one length for some rows: others every time, unless the drafter would have to read more of them."""
-        num_rows = len(batch)
-        unread = [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
-        order = sorted(
-            range(num_rows), key=lambda b: (unread[b] if self._reads_late else 0, (b + self._num_steps) % num_rows)
-        )
-        drafting = order[: ceil(num_rows / (_FEW * length))] if length else []
+        rows, met, num_rows = batch.rows, self._requests.met, len(batch)
+        unread = [
+            len(row.tokens) - state.known if self._reads_late else 0 for row, state in zip(rows, met, strict=True)
+        ]
+        steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
+        steered.sort(key=lambda b: (unread[b], (b + self._num_steps) % num_rows))
+        drafting = steered[: ceil(len(steered) / (_FEW * length))] if length else []
         return [length if b in drafting else 0 for b in range(num_rows)]
 
     def _affordable(

@@ -15,7 +15,8 @@ _COLD = 1.25  # the first step of a length that takes so many times as long as i
 class StepTime:
     """Three fits, in seconds, that add up to a step.
 
-    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), and all drafts.
+    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), that times rows, and
+    all drafts: some drafters compute every row, others those that draft.
     verify: a constant, one more if anything was drafted, tokens, tokens with padding (rows x (longest + 1)), and context.
     overhead (acceptance, commit, host): a constant, and tokens with padding.
 
@@ -23,7 +24,7 @@ class StepTime:
     """
 
     def __init__(self, num_start: int, memory: float = 50.0) -> None:
-        self.draft = LinearFit(4, num_start, memory)
+        self.draft = LinearFit(5, num_start, memory)
         self.verify = LinearFit(5, num_start, memory)
         self.overhead = LinearFit(2, num_start, memory)
         self._met: set[int] = set()  # longest drafts
@@ -46,7 +47,7 @@ class StepTime:
         self, num_rows: int, context: int, longest: Int[np.ndarray, " W"], num_drafts: Float[np.ndarray, "W M"]
     ) -> Float[np.ndarray, "W M"]:
         """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
-        each_draft = (self.draft.weights[3] + self.verify.weights[2]) / _TOKENS
+        each_draft = (self.draft.weights[4] + self.verify.weights[2]) / _TOKENS
         return self._but_for_drafts(num_rows, context, longest)[:, None] + each_draft * num_drafts
 
     def plain(self, num_rows: int, context: int) -> float:
@@ -55,12 +56,12 @@ class StepTime:
 
     def _but_for_drafts(self, num_rows: int, context: int, longest: Any) -> Any:
         """Seconds without what every single draft adds; longest: an array, or one number."""
-        c, begun, each, _ = self.draft.weights
+        c, begun, each, each_row, _ = self.draft.weights
         d, ragged, token, padded, known = self.verify.weights
         e, handled = self.overhead.weights
         rows = num_rows / _TOKENS
         alone = c + d + e + known * context / _CONTEXT + token * rows + (padded + handled) * rows
-        return alone + (begun + ragged) * (longest > 0) + (each + (padded + handled) * rows) * longest
+        return alone + (begun + ragged) * (longest > 0) + (each + (each_row + padded + handled) * rows) * longest
 
     def observe(self, record: StepRecord) -> dict[str, float]:
         """Learns from a step; returns what it would have said of the step's three parts, by name."""
@@ -72,7 +73,11 @@ class StepTime:
         )
         times = record.times
         observed = {
-            "draft": (self.draft, [1.0, begun, float(longest), num_drafts / _TOKENS], times.propose),
+            "draft": (
+                self.draft,
+                [1.0, begun, float(longest), num_rows * longest / _TOKENS, num_drafts / _TOKENS],
+                times.propose,
+            ),
             "verify": (self.verify, [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
             "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
         }

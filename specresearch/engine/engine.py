@@ -154,8 +154,8 @@ class Engine:
         times = clock.stop(reading.seconds, self.scheduler.take_seconds(), reading.catch_up_seconds)
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
         num_waiting = len(self.scheduler.waiting)
-        read = reading.num_tokens, reading.num_caught_up
-        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, *read)
+        num_read, num_late = reading.num_tokens, reading.num_caught_up
+        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late)
         self._account(batch, record)
         self._show(batch, proposal, output, delivery, record)
         self._forget(self.scheduler.retire())

@@ -11,13 +11,14 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
-from specresearch.models.ragged import FEW_TOKENS
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.shares import Share, merge, some
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
+
+MOST_BEHIND = 16  # tokens, the root included, that `propose` reads itself
 
 
 class DraftModel(Proposer):
@@ -64,7 +65,7 @@ class DraftModel(Proposer):
         self.finish([row.slot for row in rows])
 
     def catch_up(self, rows: Sequence[RequestState]) -> int:
-        behind = [row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > FEW_TOKENS]
+        behind = [row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND]
         unseen = [self._unseen(row)[:-1] for row in behind]
         if behind:
             self.draft.extend([row.slot for row in behind], unseen, want_logits=False)

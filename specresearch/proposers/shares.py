@@ -100,6 +100,8 @@ def _merge_host_lengths(shares: Sequence[Share], num_rows: int) -> tuple[int, ..
 
 def _merge_topologies(shares: Sequence[Share], num_rows: int, width: int, device: torch.device) -> Topology:
     topologies = [share.proposal.topology for share in shares]
+    if len(topologies) == 1 and len(topologies[0].parents) == 1:
+        return topologies[0]
     if all(topology.is_chain for topology in topologies):
         return Topology.chain(width, device)
     parents = upload([[-1, *padding_parents(1, width)]], device).repeat(num_rows, 1)

@@ -28,8 +28,12 @@ class Estimate:
         return Estimate(value, low, high)
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def has_interval(self) -> bool:
-        return self.low is not None and self.high is not None
+        return self.interval is not None
 
     def is_above(self, limit: float) -> bool:
         """With its whole interval."""

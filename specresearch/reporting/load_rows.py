@@ -14,7 +14,7 @@ from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.load_folder import PASSES, read_steps
 from specresearch.bench.load_records import LoadRow, PassRow
 from specresearch.bench.load_side import PERCENTS, LoadSide, latency, owners_of, resampled
-from specresearch.bench.load_summary import LEAST_RANKED
+from specresearch.bench.load_summary import LEAST_RANKED, signature_of
 from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
 from specresearch.bench.stats import LEAST_UNITS, quantile_interval
 from specresearch.reporting.comparisons import PARTS
@@ -99,11 +99,7 @@ def tpot_ratios(own: LoadSide, plain: LoadSide, category: str) -> tuple[Estimate
 
 def has_signature(median: Estimate | None, slowest: Estimate | None) -> bool | None:
     """Of `tpot_ratios`: do the slowest requests pay for a faster median? None where that cannot be said."""
-    if median is None or median.low is None or slowest is None or slowest.high is None:
-        return None
-    if median.is_below(1.0) and slowest.is_above(1.0):
-        return True
-    return False if median.low >= 1 or slowest.high <= 1 else None
+    return signature_of(*(ratio and ratio.interval for ratio in (median, slowest)))
 
 
 def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:

@@ -89,7 +89,8 @@ class Drafting:
         if not told or self.kind.trees:
             return False
         kind = get_class(told["_target_"])
-        reads_only_tokens = kind.bind is Proposer.bind and kind.observe is Proposer.observe and not kind.hidden_layers
+        inherited = all(getattr(kind, name) is getattr(Proposer, name) for name in ("bind", "catch_up", "observe"))
+        reads_only_tokens = inherited and not kind.hidden_layers
         return reads_only_tokens and not {"draft", "proposers"} & told.keys() and self._proposer.memory != "warm"
 
     @property

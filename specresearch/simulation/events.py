@@ -13,8 +13,8 @@ from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import RequestRecord, StepRecord
-from specresearch.models.ragged import FEW_TOKENS
 from specresearch.models.slots import Slots
+from specresearch.proposers.draft_model import MOST_BEHIND
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.method import Method
 from specresearch.simulation.replays import ReplayedRequest, text_of
@@ -114,6 +114,9 @@ class Simulation:
         context = tuple(len(row.tokens) - 1 for row in rows)
         self._spend(seconds, plan.chunks)
         num_new = [_deliver(row, draft.accepted, self.now) for row, draft in zip(rows, drafted, strict=True)]
+        self._known |= {
+            row: (len(row.tokens) - 1, row.num_preemptions) for row, n in zip(rows, granted, strict=True) if n
+        }
         record = self._record(rows, drafted, num_new, context, seconds, begin, num_caught_up)
         for b, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
             expected = None if record.expected_acceptance is None else record.expected_acceptance[b]
@@ -140,9 +143,7 @@ class Simulation:
         for row, num in zip(rows, granted, strict=True):
             known, num_preemptions = self._known.get(row, (0, 0))
             behind = len(row.tokens) - (known if num_preemptions == row.num_preemptions else 0)
-            if num:
-                num_caught_up += behind - 1 if behind > FEW_TOKENS else 0
-                self._known[row] = (len(row.tokens), row.num_preemptions)
+            num_caught_up += behind - 1 if num and behind > MOST_BEHIND else 0
         return num_caught_up
 
     def _work(

@@ -20,7 +20,7 @@ _MARGIN = 1.25  # of what was recorded; beyond it a step is called an extrapolat
 
 
 class Fitted(Timing):
-    """Fits the recorded steps of every side: drafting, verification, overhead, prefill, and the time between steps.
+    """Fits the recorded steps of every side: drafting, verification, overhead, prefill, reading late, and the time between steps.
 
     noise: steps vary as the recorded ones did, stretches of them at a time; False takes their mean. recordings: more folders
     to fit to, of the same target and machine, such as other batch sizes.

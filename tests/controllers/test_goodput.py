@@ -197,6 +197,21 @@ def test_the_proposer_and_the_request_set_limits() -> None:
     assert controller.budget(batch) == [2, 4, 3]
 
 
+def test_only_those_are_measured_that_it_steers() -> None:
+    """Not requests with a number of their own, which the drafter knows best, nor those without room."""
+    controller, rows = Goodput(max_draft_tokens=2), [*rows_of(1, num_draft_tokens=8), *rows_of(3)]
+    for step in range(6):
+        batch = batch_of(rows)
+        rows[1].max_new_tokens = 1
+        chosen = [n or 0 for n in controller.budget(batch)]
+        assert chosen[:2] == [0, 0]
+        assert any(chosen) == bool(step % 2)
+        controller.observe(replace(record_of([8, *chosen[1:]], [8, 0, 0, 0]), num_caught_up=50))
+    for _ in range(100):
+        assert max(n or 0 for n in controller.budget(batch_of(rows))[1:]) <= 2
+        controller.observe(record_of([8, 0, 0, 0], [8, 0, 0, 0]))
+
+
 def test_a_cut_output_does_not_count_as_a_refusal() -> None:
     controller = Goodput()
     controller.budget(batch_of(rows_of(1)))

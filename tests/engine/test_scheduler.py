@@ -126,7 +126,8 @@ class TestCacheLimit:
         def only_new(rows, output):
             start([row for row in rows if not row.num_preemptions], output)
             for row in rows:
-                proposer.draft.lengths[row.slot] = len(row.tokens) - 1
+                if row.num_preemptions:
+                    proposer.draft.lengths[row.slot] = len(row.tokens) - 1
 
         monkeypatch.setattr(proposer, "start", only_new)
         settings = SchedulerSettings(max_cache_tokens=60)

@@ -205,9 +205,9 @@ class Compare:
     def __call__(self, rows: Sequence[RequestState]) -> None:
         for row in rows:
             known = self.draft.lengths[row.slot]
-            self.num_behind += known < len(row.tokens) - 2
             if not known:
                 continue
+            self.num_behind += known < len(row.tokens) - 2
             self.fresh.truncate([0], [0])
             self.fresh.extend([0], [row.tokens[:known]], want_logits=False)
             for ours, theirs in zip(self.draft.cache.buffers, self.fresh.cache.buffers, strict=True):
@@ -269,6 +269,15 @@ class TestForwarding:
                 assert tuple(int(states[0, 0]) for states in got.hidden) == layers
         cascade.start(batch.rows, None)
         assert all(part.seen[-1] is None for part in parts)
+
+    def test_only_the_first_reads_before_it_is_known_who_drafts(self) -> None:
+        draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
+        first, later = Cascade([DraftModel(draft, 4), NGram()]), Cascade([NGram(), DraftModel(draft, 4)])
+        first.bind(CausalLM(copy.deepcopy(TARGET), max_len=48, self_test=False), 1)
+        batch = batch_of(1)
+        batch.rows[0].tokens = [1] * 30
+        assert later.catch_up(batch.rows) == 0
+        assert first.catch_up(batch.rows) == 29
 
     def test_binding_and_finishing(self) -> None:
         parts, target = [Stub(), Stub()], CausalLM(copy.deepcopy(TARGET), self_test=False)

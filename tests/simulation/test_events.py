@@ -9,6 +9,7 @@ import pytest
 from recorded import NGRAM, SIDE, draft_model, ngram, record, requests_of, target, unchecked
 
 from specresearch import Engine, Request, SamplingParams
+from specresearch.batch import Batch
 from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant, Poisson
 from specresearch.bench.load_loop import Feed, Stops
 from specresearch.bench.load_records import PassPlace
@@ -137,6 +138,41 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
     assert table["num_prefill_tokens"].to_pylist() == [step.num_prefill_tokens for step in steps]
     assert table["num_nodes"].to_pylist() == [step.num_nodes for step in steps]
     assert made.row.wall == pytest.approx(len(steps))
+
+
+class OnAndOff:
+    """Drafts three in steps 3 to 5 and from 24 on, nothing in the others."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [3 if self.num_steps in (3, 4, 5) or self.num_steps >= 24 else 0] * len(batch)
+
+    def observe(self, record: StepRecord) -> None:
+        self.num_steps += 1
+
+
+def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
+    """Prompts when it first drafts, and what it missed; here under a controller that was not recorded."""
+    steps: list[StepRecord] = []
+    requests = [
+        Request(tuple(range(1, 1 + num)), SamplingParams(max_new_tokens=34, ignore_eos=True), str(num))
+        for num in (20, 6, 18)
+    ]
+    recording = record(tmp_path, draft_model(4), requests, batch_size=2)
+    assert recording.steps["num_caught_up"].to_numpy().max() == 19
+    engine = Engine(target(), draft_model(4), controller=OnAndOff(), max_batch_size=2, on_step=steps.append)
+    list(engine.generate(requests))
+    drafting = Drafting(recording, SIDE, "rejection", 4)
+    assert drafting.reads_late
+    replays, machine = Replays(drafting, 56), Watched()
+    method = Method(OnAndOff(), drafting.kind, 4, drafting.reads_late)
+    planned = [replays.request(number) for number in range(3)]
+    simulate(planned, machine, ClosedLoop(3), method, max_running=2, max_len=56)
+    told = [work.num_caught_up for work in machine.works if work.num_rows]
+    assert told == [step.num_caught_up for step in steps]
+    assert sum(num > 0 for num in told) == 3
 
 
 def test_the_scheduler_is_the_real_one() -> None:
