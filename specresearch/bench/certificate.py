@@ -14,6 +14,9 @@ from specresearch.bench.goodness import Fit
 
 CERTIFICATE = "certificate.json"
 NEGLIGIBLE = 1e-9
+SEEN_IF_WRONG = (
+    0.5  # of the outputs that hold a draft; a test that would not see that many wrong ones says nothing of drafts
+)
 CERTIFIED, REFUTED, LOSSY, UNTESTED, REFUSED = (
     "certified",
     "refuted",
@@ -46,6 +49,12 @@ class SampledTest:
     num_target_forwards: int
     num_generated_tokens: int
 
+    @property
+    def is_idle(self) -> bool:
+        """Too little was drafted for the test to see a wrong rule: were every draft in an output of its own, and so many of
+        these outputs wrong."""
+        return SEEN_IF_WRONG * self.num_draft_tokens < self.visible_tv * self.fit.num_samples
+
 
 @dataclass(frozen=True)
 class GreedyTest:
@@ -63,6 +72,11 @@ class GreedyTest:
     num_draft_tokens: int
     num_accepted_tokens: int
     first_difference: str | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Less was drafted than once a request."""
+        return self.num_draft_tokens < self.num_requests
 
 
 @dataclass(frozen=True)
@@ -102,9 +116,7 @@ class Certificate:
             return LOSSY
         if self.failures:
             return REFUTED
-        groups = [[test for test in group if not test.stress] for group in (self.sampled, self.greedy)]
-        idle = any(group and not sum(test.num_draft_tokens for test in group) for group in groups)
-        return UNTESTED if self.speculates and idle else CERTIFIED
+        return UNTESTED if self.speculates and any(test.is_idle for test in own) else CERTIFIED
 
     @property
     def statement(self) -> str:
@@ -113,7 +125,7 @@ class Certificate:
         if self.verdict == REFUSED:
             return f"{pair}: {next(iter(self.refused.values()), 'nothing could be tried')}"
         if self.verdict == UNTESTED:
-            return f"{pair} drafted nothing in these tests, so they prove nothing"
+            return f"{pair} drafted too little to prove anything: {self._idle_words()}"
         if self.verdict == LOSSY:
             return f"{pair} does not claim to be lossless; {self._lossy_words()}"
         if self.verdict == REFUTED:
@@ -125,6 +137,19 @@ class Certificate:
             f"{pair}: the target's distribution in all of {own} settings, where a total variation of {self.visible_tv:g} would "
             f"have shown with probability {self.power:g}; greedy output unchanged"
         )
+
+    def _idle_words(self) -> str:
+        """How much was drafted, where that was too little."""
+        sampled = [test for test in self.sampled if not test.stress and test.is_idle]
+        greedy = [test for test in self.greedy if not test.stress and test.is_idle]
+        words = [
+            f"{test.num_draft_tokens:,} drafts in {test.fit.num_samples:,} outputs of {test.setting}"
+            for test in sampled
+        ]
+        words += [
+            f"{test.num_draft_tokens:,} in {test.num_requests:,} greedy ones of {test.setting}" for test in greedy
+        ]
+        return ", ".join(words)
 
     def _lossy_words(self) -> str:
         words = []

@@ -28,7 +28,7 @@ _FEW = 3  # one request in so many drafts in a measurement, and one in k times a
 _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
 _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
-_DECIDE_EVERY, _IDLE_EVERY = 4, 8  # steps for which a decision stands that confirms the one before: to draft, not to
+_STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
@@ -66,7 +66,8 @@ class Goodput(Adaptive):
     """Maximises expected tokens per second over the lengths of every request's draft, as far as no request becomes slower than
     it would be without any drafts.
 
-    A decision that confirms the one before stands for a few steps: to draft, for the same requests; not to, for whoever comes.
+    A decision that confirms the one before stands for twice as many steps: to draft, for the same requests; not to, for whoever
+    comes.
     Starts with plain steps and single drafts in turn; drafts then grow as long as that pays, to at most twice the longest so far.
     After `probe_every` steps something else than usual is measured, so that it notices when speculation pays again, and after
     up to four times as many while nothing new is found. Only a few requests draft in a measurement, those first for which the
@@ -125,7 +126,7 @@ class Goodput(Adaptive):
         self._run = _Acceptance()
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
-        self._decide_next = 0
+        self._decide_next, self._stands = 0, 1
         self._requests.clear()
         self._trace.clear()
 
@@ -159,14 +160,15 @@ class Goodput(Adaptive):
         context = sum(len(row.tokens) - 1 for row in batch.rows)
         acceptance = np.array(self._acceptance(self._requests.met, _HOPE))
         seconds = partial(self._time.seconds, len(batch), context)
-        affordable = partial(self._affordable, acceptance, self._time.plain(len(batch), context))
+        plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
+        affordable = partial(self._affordable, acceptance, plain, stands)
         lengths = allocate(acceptance, limits, given, seconds, affordable)
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
         self._probes.tell(self._is_drafting != was_drafting)
         if self._is_drafting:
             self._longest = int(lengths[limits > 0].max())
-        if self._is_drafting == was_drafting and self._longest <= self._tried:
-            self._decide_next = self._num_steps + (_DECIDE_EVERY if was_drafting else _IDLE_EVERY)
+        self._stands = stands if self._is_drafting == was_drafting and self._longest <= self._tried else 1
+        self._decide_next = self._num_steps + self._stands
         self._tried = max(self._tried, self._longest)
         return lengths.tolist()
 
@@ -182,15 +184,15 @@ class Goodput(Adaptive):
         return [length if b in drafting else 0 for b in range(num_rows)]
 
     def _affordable(
-        self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, lengths: Int[np.ndarray, " R"]
+        self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]
     ) -> float:
-        """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, as
-        often as the decision may stand."""
+        """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, in
+        as many steps as the decision may stand."""
         if self.max_slowdown is None:
             return float("inf")
         tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)
         ahead = np.array([request.ahead for request in self._requests.met])
-        spare = (ahead / _DECIDE_EVERY).clip(min=(1 - self.max_slowdown) * plain_seconds)
+        spare = (ahead / stands).clip(min=(1 - self.max_slowdown) * plain_seconds)
         return float((self.max_slowdown * plain_seconds * tokens + spare).min())
 
     def _length_to_measure(self) -> int | None:

@@ -36,6 +36,7 @@ from specresearch.bench.enumeration import Toy, enumerate_outputs, next_token_pr
 from specresearch.bench.goodness import Fit, chi_square, holm, samples_needed, tv_bounds, visible_tv
 from specresearch.bench.substitution import build_on_toy
 from specresearch.config import conf_dir
+from specresearch.controllers import BatchSizeCutoff
 from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
@@ -253,6 +254,14 @@ class TestWhatIsExactIsCertified:
         never = certify_it(tmp_path / "never", NGram(n_min=9, n_max=9))
         assert never.verdict == UNTESTED
         assert "UNTESTED" in printed(never)
+
+    def test_a_few_drafts_prove_nothing(self, tmp_path: Path) -> None:
+        """Only the last few of many outputs are decoded with drafts."""
+        sampled = {"everything": SETTINGS["everything"]}
+        made = certify_it(tmp_path, Copycat(), controller=BatchSizeCutoff(100), sampled=sampled)
+        assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
+        assert made.verdict == UNTESTED
+        assert "outputs of everything" in made.statement
 
     def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)

@@ -173,13 +173,13 @@ STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
 }
 
 
-@pytest.mark.parametrize("name", STEERING)
-def test_sampled_output_has_the_enumerated_distribution(name: str) -> None:
+@pytest.mark.parametrize(("name", "tree"), [*((name, "chain") for name in STEERING), ("acceptance_gate", "static")])
+def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) -> None:
     toy, sampling = Toy(4, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
     law = enumerate_outputs(toy, (1, 2), sampling)
     setting = Setting("plain", 0, sampling, (1, 2), law, samples_needed(len(law.outputs), VISIBLE_TV, ALPHA, POWER))
     tally, steps, controller = Tally([0] * len(law.outputs)), [], STEERING[name]()
-    proposer = DraftModel(toy.draft(), 3)
+    proposer = DraftModel(toy.draft(), 3, tree=tree, depth=2, top_k=2)
     engine = Engine(toy.target(), proposer, controller=controller, max_batch_size=SLOTS, on_step=steps.append)
     requests = [each for chunk in range(-(-setting.num_samples // CHUNK)) for each in setting.requests(chunk, seed=0)]
     with unchecked():
@@ -190,6 +190,7 @@ def test_sampled_output_has_the_enumerated_distribution(name: str) -> None:
     assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     lengths = [set(step.num_draft_tokens) for step in steps]
     assert any(0 in found for found in lengths)
+    assert any(0 in found and len(found) > 1 for found in lengths), "never some rows without the others"
     if name == "goodput":
         assert set.union(*lengths) == {0, 1, 2, 3}
         assert any(len(found) > 1 for found in lengths)
