@@ -8,6 +8,7 @@ from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.arrivals import Arrivals
+from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.load_folder import LoadFolder, LoadResults
 from specresearch.bench.load_loop import Feed, Stops
 from specresearch.bench.load_memory import memory_figures
@@ -207,7 +208,7 @@ class LoadRunner:
         """Whoever has come least far goes on."""
         if self.proposer is not None:
             self.proposer.reset()
-        with ExitStack() as stack:
+        with frozen_heap(), ExitStack() as stack:
             passes = [stack.enter_context(self._begin(place, workload, watch)) for place in places]
             while passes:
                 current = min(passes, key=lambda one: one.loop.num_tokens)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
+from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
 from specresearch.bench.provenance import describe, describe_method
@@ -146,15 +147,14 @@ class Runner:
                 if any(place not in self.folder.done for place in places):
                     watch.say("warming up")
                     self._warm_up()
-                for number, place in enumerate(places):
-                    if self.proposer is not None and number % (len(places) // self.settings.repeats) == 0:
-                        self.proposer.reset()
-                        if isinstance(self.controller, Adaptive):
-                            self.controller.reset()
-                    if place not in self.folder.done:
-                        watch.say("plain" if place.side == BASELINE else self.method or "method")
-                        self._measure(place)
-                    watch.advance(len(self.groups[place.group]) / len(self.engines), self.folder.groups)
+                with frozen_heap():
+                    for number, place in enumerate(places):
+                        if number % (len(places) // self.settings.repeats) == 0:
+                            self._reset()
+                        if place not in self.folder.done:
+                            watch.say("plain" if place.side == BASELINE else self.method or "method")
+                            self._measure(place)
+                        watch.advance(len(self.groups[place.group]) / len(self.engines), self.folder.groups)
             complete = True
         except KeyboardInterrupt:
             pass
@@ -185,6 +185,12 @@ class Runner:
                 for _ in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
                     pass
         self._steps.clear()
+
+    def _reset(self) -> None:
+        if self.proposer is not None:
+            self.proposer.reset()
+            if isinstance(self.controller, Adaptive):
+                self.controller.reset()
 
     def _measure(self, place: Place) -> None:
         """Decode one group on one side, turn by turn, each turn after the model's own replies to those before."""

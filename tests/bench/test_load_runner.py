@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from test_frozen_heap import Watching
 from test_runner import Gullible
 from tiny_models import build, letters_tokenizer
 
@@ -67,6 +68,12 @@ def make(target: CausalLM, prompt_file: Path, tmp_path: Path) -> Make:
         return LoadRunner(target, [part], arrivals or ClosedLoop(2), settings, results, **parts)
 
     return build
+
+
+def test_long_pauses_of_the_collector_are_kept_out(make: Make) -> None:
+    controller = Watching()
+    make(proposer=NGram(2), controller=controller).run(progress=False)
+    assert controller.seen[-1] > 10_000
 
 
 def requests_of(runner: LoadRunner) -> list[dict[str, Any]]:
