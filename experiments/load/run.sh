@@ -13,7 +13,7 @@ measure() { # dataset, its file, requests in flight, requests of a pass
         'hydra.sweep.subdir=${hydra:runtime.choices.proposer}-temperature${sampling.temperature}' "${@:5}"
 }
 
-for load in "1 48" "4 48" "8 64" "16 96" "32 128"; do
+for load in "1 48" "4 48" "8 80" "16 128" "32 256"; do
     read -r concurrency num_requests <<< "$load"
     measure cnndm "$CNNDM" "$concurrency" "$num_requests" "$@"
     measure sharegpt "$SHAREGPT" "$concurrency" "$num_requests" "$@"

@@ -61,7 +61,7 @@ class LoadSettings(PassSettings):
     length_spread: float = 0.0
     warmup: int = 2
     reset: bool = True
-    turn_seconds: float | None = 0.5
+    turn_seconds: float | None = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()

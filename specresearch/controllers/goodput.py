@@ -226,6 +226,7 @@ class Goodput(Adaptive):
         unlearnt, self._unlearnt = self._unlearnt, []
         for step, record, rows in unlearnt:
             self._learn_from(step, record, rows)
+        self._time.update()
 
     def _learn_from(self, step: int, record: StepRecord, rows: Sequence[_Request]) -> None:
         was_ready, was_measured = self._time.is_ready, self._probes.is_first(step)

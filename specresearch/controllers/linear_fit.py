@@ -12,7 +12,7 @@ _START_RIDGE = 1e-4  # of what all observations say: decides between features th
 _RIDGE = 0.01  # what holds a weight where it was while nothing is known of it any more
 _CLIP = 4.0  # an observation may exceed its prediction by so many usual errors, and by so many times more the next time
 _DOUBT = 0.5  # what older observations still count after a second surprise in a row, and after each further one
-_STRANGE, _SOLVE_EVERY = 2.0, 16  # usual errors after which the weights are found anew at once; observations, otherwise
+_STRANGE, _SOLVE_EVERY = 2.0, 16  # usual errors after which the weights are found anew; observations, otherwise
 _LEARNING = 0.1  # weight of the newest error in the usual one
 _LEAST_USUAL = 1e-9  # seconds
 _NOISE = 0.02  # the usual error is never taken for less than this share of the figure itself
@@ -26,7 +26,7 @@ class LinearFit:
     once. A single outlier moves them little; with every surprise in a row more is believed, and what was seen before counts less,
     so that a lasting change is followed. Directions without new information keep their weights instead of winding up.
 
-    Weights move at once when an observation was strange, and every few observations otherwise, which takes less time.
+    Weights move with `update`: if an observation was strange, and every few observations otherwise, which takes less time.
 
     num_surprises: how many observations in a row exceeded what was credible. was_gain: the last one was as far below.
     x should have columns of a size near 1: where features did not vary apart, the larger one gets the larger weight.
@@ -42,7 +42,8 @@ class LinearFit:
         self._evidence = np.zeros(num_features)  # sum of x y
         self._usual = 0.0
         self.num_surprises, self.was_gain = 0, False
-        self._unused: list[tuple[Sequence[float], float]] = []  # at the start, all
+        self._was_strange = False  # since the weights were found
+        self._unused: list[tuple[Sequence[float], float, float]] = []  # at the start, all; what they leave of those before
 
     @property
     def is_ready(self) -> bool:
@@ -55,17 +56,17 @@ class LinearFit:
         if self.is_ready:
             self._follow(x, y)
             return
-        self._unused.append((x, y))
+        self._unused.append((x, y, 1.0))
         if len(self._unused) >= self.num_start:
             self._start()
 
-    def _take(self) -> tuple[Float[np.ndarray, "n F"], Float[np.ndarray, " n"]]:
-        x, y = zip(*self._unused, strict=True)
-        self._unused = []
-        return np.array(x), np.array(y)
+    def _take(self) -> tuple[Float[np.ndarray, "n F"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        x, y, left = map(np.array, zip(*self._unused, strict=True))
+        self._unused, self._was_strange = [], False
+        return x, y, left
 
     def _start(self) -> None:
-        x, y = self._take()
+        x, y, _ = self._take()
         small = np.eye(x.shape[1])
         floor = 1e-3 * float(np.median(np.abs(y))) + 1e-12
         error, weights = np.ones_like(y), np.zeros(x.shape[1])
@@ -87,17 +88,20 @@ class LinearFit:
         self.num_surprises = self.num_surprises + 1 if y - predicted > credible else 0
         self.was_gain = predicted - y > credible
         self._usual = max(usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual), _LEAST_USUAL)
-        self._unused.append((x, predicted + error))
-        if abs(error) > _STRANGE * usual or len(self._unused) >= _SOLVE_EVERY:
+        self._unused.append((x, predicted + error, self._decay if self.num_surprises < 2 else _DOUBT))
+        self._was_strange |= abs(error) > _STRANGE * usual
+
+    def update(self) -> None:
+        """Let the weights say what was observed."""
+        if self.is_ready and (self._was_strange or len(self._unused) >= _SOLVE_EVERY):
             self._solve()
 
     def _solve(self) -> None:
-        x, y = self._take()
-        newest = self._decay if self.num_surprises < 2 else _DOUBT  # what the newest observation leaves of those before
-        worth = np.append(newest * self._decay ** np.arange(len(y) - 2, -1, -1), 1.0)
-        left = newest * self._decay ** (len(y) - 1)
-        self._information = left * self._information + x.T * worth @ x
-        self._evidence = left * self._evidence + x.T @ (worth * y)
+        x, y, left = self._take()
+        worth = np.append(left[:0:-1].cumprod()[::-1], 1.0)
+        before = left.prod()
+        self._information = before * self._information + x.T * worth @ x
+        self._evidence = before * self._evidence + x.T @ (worth * y)
         root = np.linalg.cholesky(self._information + self._ridge)
         known = self._evidence + _RIDGE * np.array(self.weights)
         weights, _ = nnls(root.T, np.linalg.solve(root, known))

@@ -64,7 +64,7 @@ class StepTime:
         return alone + (begun + ragged) * (longest > 0) + (each + (each_row + padded + handled) * rows) * longest
 
     def observe(self, record: StepRecord) -> dict[str, float]:
-        """Learns from a step; returns what it would have said of the step's three parts, by name."""
+        """Takes note of a step; returns what it would have said of the step's three parts, by name."""
         num_rows, longest, num_drafts = len(record.request_ids), record.num_nodes - 1, sum(record.num_draft_tokens)
         begun, padding, tokens = (
             float(longest > 0),
@@ -89,3 +89,8 @@ class StepTime:
         for fit, features, seconds in observed.values():
             fit.observe(features, seconds)
         return estimates
+
+    def update(self) -> None:
+        """Let estimates follow what was observed since the last call."""
+        for fit in (self.draft, self.verify, self.overhead):
+            fit.update()

@@ -18,6 +18,7 @@ def fitted(num: int, outliers: dict[int, float], noise: float = 0.0) -> tuple[Li
     fit = LinearFit(3, START)
     for i, x in enumerate(features(rng, num)):
         fit.observe(x.tolist(), float(x @ TRUE * np.exp(noise * rng.standard_normal())) + outliers.get(i, 0.0))
+        fit.update()
     return fit, rng
 
 
@@ -56,6 +57,7 @@ def test_a_lasting_change_is_followed(change: np.ndarray) -> None:
     fit, rng = fitted(60, {})
     for x in features(rng, 150):
         fit.observe(x.tolist(), float(x @ (TRUE * change)))
+        fit.update()
     assert error(fit, TRUE * change) < 0.1
 
 
@@ -64,6 +66,7 @@ def test_what_is_no_longer_seen_is_remembered() -> None:
     still = np.array([1.0, 2.0, 1.0])
     for _ in range(1000):
         fit.observe(still.tolist(), float(still @ TRUE))
+        fit.update()
     assert error(fit) < 0.05
 
 
@@ -72,4 +75,5 @@ def test_weights_are_never_negative() -> None:
     fit = LinearFit(3, START)
     for x in features(rng, 100):
         fit.observe(x.tolist(), float(rng.exponential() - 0.5 * x[1] + 5))
+        fit.update()
         assert min(fit.weights) >= 0
