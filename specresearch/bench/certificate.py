@@ -108,8 +108,13 @@ class Certificate:
         ]
 
     @property
+    def _own(self) -> list[SampledTest | GreedyTest]:
+        """Tests of the method's own drafts."""
+        return [test for test in (*self.sampled, *self.greedy) if not test.stress]
+
+    @property
     def verdict(self) -> str:
-        own = [test for test in (*self.sampled, *self.greedy) if not test.stress]
+        own = self._own
         if not own:
             return REFUSED
         if not self.lossless_claimed:
@@ -139,17 +144,11 @@ class Certificate:
         )
 
     def _idle_words(self) -> str:
-        """How much was drafted, where that was too little."""
-        sampled = [test for test in self.sampled if not test.stress and test.is_idle]
-        greedy = [test for test in self.greedy if not test.stress and test.is_idle]
-        words = [
-            f"{test.num_draft_tokens:,} drafts in {test.fit.num_samples:,} outputs of {test.setting}"
-            for test in sampled
-        ]
-        words += [
-            f"{test.num_draft_tokens:,} in {test.num_requests:,} greedy ones of {test.setting}" for test in greedy
-        ]
-        return ", ".join(words)
+        """How much was drafted where that was least."""
+        idle = [test for test in self._own if test.is_idle]
+        least = min(idle, key=lambda test: test.num_draft_tokens)
+        words = f"{least.num_draft_tokens:,} drafts in all outputs of {least.setting}"
+        return words if len(idle) == 1 else f"{words}, and too few in {len(idle) - 1} others of {len(self._own)} tests"
 
     def _lossy_words(self) -> str:
         words = []

@@ -43,7 +43,8 @@ class LinearFit:
         self._usual = 0.0
         self.num_surprises, self.was_gain = 0, False
         self._was_strange = False  # since the weights were found
-        self._unused: list[tuple[Sequence[float], float, float]] = []  # at the start, all; what they leave of those before
+        # x, y, and what an observation leaves of those before it
+        self._unused: list[tuple[Sequence[float], float, float]] = []
 
     @property
     def is_ready(self) -> bool:

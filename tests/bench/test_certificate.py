@@ -261,7 +261,7 @@ class TestWhatIsExactIsCertified:
         made = certify_it(tmp_path, Copycat(), controller=BatchSizeCutoff(100), sampled=sampled)
         assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
         assert made.verdict == UNTESTED
-        assert "outputs of everything" in made.statement
+        assert f"{made.sampled[0].num_draft_tokens} drafts in all outputs of everything" in made.statement
 
     def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
