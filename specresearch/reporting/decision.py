@@ -138,12 +138,12 @@ class Decision:
 
 
 def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
-    """One decision per workload and kind of load, in the order in which they were given."""
+    """One decision per workload and kind of load, in the order of the workloads' names."""
     scenes: dict[Workload, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for comparison in comparisons:
         scenes[comparison.workload][comparison.load.axis].append(judge(comparison, limits))
     decisions = []
-    for workload, by_axis in scenes.items():
+    for workload, by_axis in sorted(scenes.items(), key=lambda scene: scene[0].label):
         for axis, points in by_axis.items():
             is_main = axis != BATCH or len(by_axis) == 1
             decisions.append(_decide(workload, axis, points, is_main=is_main))

@@ -162,11 +162,11 @@ def test_workloads_are_decided_apart(tmp_path: Path, decide_on: Decide) -> None:
     write_load(tmp_path / "b", SLOWER, data="sharegpt")
     write_load(tmp_path / "c", SLOWER, temperature=1.0)
     decisions = decide_on()
-    assert {d.workload.label: d.answer for d in decisions} == {
-        "cnndm, temperature 0": Answer.ON,
-        "sharegpt, temperature 0": Answer.OFF,
-        "cnndm, temperature 1": Answer.OFF,
-    }
+    assert [(d.workload.label, d.answer) for d in decisions] == [
+        ("cnndm, temperature 0", Answer.ON),
+        ("cnndm, temperature 1", Answer.OFF),
+        ("sharegpt, temperature 0", Answer.OFF),
+    ]
     words = headline([word(decision, Limits()) for decision in decisions])
     assert words == "It depends on the workload: turn it on for 1 and turn it off for 2"
 
