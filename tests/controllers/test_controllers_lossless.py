@@ -189,8 +189,6 @@ def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) ->
     assert Fit.of(np.array(tally.counts), law.probs, tally.num_impossible).p_value > ALPHA
     assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     lengths = [set(step.num_draft_tokens) for step in steps]
-    assert any(0 in found for found in lengths)
     assert any(0 in found and len(found) > 1 for found in lengths), "never some rows without the others"
     if name == "goodput":
         assert set.union(*lengths) == {0, 1, 2, 3}
-        assert any(len(found) > 1 for found in lengths)
