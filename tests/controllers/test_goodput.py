@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from simulation import Machine, Simulation, batch_of, record_of, rows_of
 
+from specresearch.batch import Batch
 from specresearch.controllers import Controller, Goodput, goodput
 from specresearch.proposal import DraftKind
 
@@ -195,6 +196,23 @@ def test_the_proposer_and_the_request_set_limits() -> None:
     batch = batch_of(rows)
     rows[2].max_new_tokens = 4
     assert controller.budget(batch) == [2, 4, 3]
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.9], ids=["never", "mostly"])
+def test_decides_ever_more_rarely_while_nothing_changes(monkeypatch: pytest.MonkeyPatch, acceptance: float) -> None:
+    """For one step, two, four, and then eight; less the steps that measure."""
+    decide, simulation = Goodput._decide, Simulation(Goodput(), [acceptance] * 2, Machine())
+    at: list[int] = []
+
+    def noted(self: Goodput, batch: Batch) -> list[int]:
+        at.append(self._num_steps)
+        return decide(self, batch)
+
+    monkeypatch.setattr(Goodput, "_decide", noted)
+    simulation.run(300)
+    assert set(np.diff(at)) <= {1, 2, 3, 4, 5, 8, 9}
+    assert 300 / 9 <= len(at) <= 60
+    assert np.median(np.diff(at)[-20:]) == 8
 
 
 def test_only_those_are_measured_that_it_steers() -> None:
