@@ -20,6 +20,7 @@ from specresearch.bench.results import RESULTS
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]
 FIXED, UNBOUNDED = "fixed-", "unbounded"
+SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
 
 
 def read_cell(path: Path) -> dict[str, Any]:
@@ -85,12 +86,13 @@ def _cell(row: pd.Series, which: str) -> str:
 def plot(rows: pd.DataFrame, path: Path) -> None:
     """Throughput over plain decoding's against load: the controller, and every fixed length."""
     settings = list(rows.groupby(CELL[:3]))
-    figure, axes = plt.subplots(2, -(-len(settings) // 2), figsize=(15, 7), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(2, -(-len(settings) // 2), figsize=(15, 7), sharex=True, sharey=True, squeeze=False, layout="constrained")
     for axis, (setting, group) in zip(axes.flat, settings, strict=False):
         group = group.sort_values("concurrency")
         for name in sorted((n for n in rows.columns if n.startswith(FIXED)), key=lambda n: int(n.removeprefix(FIXED))):
             axis.plot(group["concurrency"], group[name], color="0.6", linewidth=1)
-            axis.annotate(name.removeprefix(FIXED), (group["concurrency"].iloc[-1], group[name].iloc[-1]), color="0.4")
+            end = (group["concurrency"].iloc[-1], group[name].iloc[-1])
+            axis.annotate(name.removeprefix(FIXED), end, (5, -3), textcoords="offset points", color="0.4", fontsize=8)
         for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{UNBOUNDED}", "C1", "s")):
             errors = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
             axis.errorbar(group["concurrency"], group[name], yerr=errors, color=color, marker=marker, capsize=3)
@@ -98,13 +100,14 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
         axis.set_title(f"{setting[0]}, {setting[1]}, temperature {setting[2]:g}", fontsize=10)
         axis.set_xscale("log", base=2)
         axis.set_xticks(group["concurrency"], [str(load) for load in group["concurrency"]])
+        axis.set_yscale("log", base=2)
+        axis.set_yticks(SPEEDUPS, [f"{speedup:g}" for speedup in SPEEDUPS])
     figure.supxlabel("requests in flight")
     figure.supylabel("throughput / plain decoding's")
     figure.suptitle(
         "goodput with its bound on what a request may lose (blue, circles; 95% intervals) and without (orange, squares), "
         "beside fixed draft lengths (grey, by length)"
     )
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
 
 
