@@ -86,7 +86,9 @@ def _cell(row: pd.Series, which: str) -> str:
 def plot(rows: pd.DataFrame, path: Path) -> None:
     """Throughput over plain decoding's against load: the controller, and every fixed length."""
     settings = list(rows.groupby(CELL[:3]))
-    figure, axes = plt.subplots(2, -(-len(settings) // 2), figsize=(15, 7), sharex=True, sharey=True, squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        2, -(-len(settings) // 2), figsize=(15, 7), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
     for axis, (setting, group) in zip(axes.flat, settings, strict=False):
         group = group.sort_values("concurrency")
         for name in sorted((n for n in rows.columns if n.startswith(FIXED)), key=lambda n: int(n.removeprefix(FIXED))):

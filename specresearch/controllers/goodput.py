@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from operator import is_
+from statistics import fmean
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
-from specresearch.controllers.allocation import allocate
+from specresearch.controllers.allocation import accepted, allocate
 from specresearch.controllers.base import Adaptive, check_chains
+from specresearch.controllers.evidence import Share, judged_drafts
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.probes import Probes
 from specresearch.controllers.step_time import StepTime
@@ -29,35 +30,20 @@ _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
 _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
+_IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
+_SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 
 
 @dataclass
-class _Acceptance:
-    """Drafts that the target looked at, i.e. with all before them accepted, and how many of them it accepted; both fading."""
-
-    accepted: float = 0.0
-    judged: float = 0.0
-
-    def add(self, accepted: float, judged: int, memory: float) -> None:
-        self.accepted += accepted - self.accepted / memory
-        self.judged += judged - self.judged / memory
-
-    def rate(self, prior: float, weight: float) -> float:
-        return (self.accepted + weight * prior) / (self.judged + weight)
-
-    def error(self, mean: float) -> float:
-        """Standard error of the rate, if it is `mean`."""
-        return (mean * (1 - mean) / (self.judged + 1)) ** 0.5
-
-
-@dataclass
 class _Request:
-    """ahead: seconds that it may still lose before it is slower than plain decoding by more than is allowed. known: tokens it had
-    when it last drafted, which a drafter that reads late has read."""
+    """acceptance: accepted drafts, of those that the target looked at, i.e. with all before them accepted. supply: steps with a
+    draft, of those in which it was to have one. ahead: seconds that it may still lose before it is slower than plain decoding by
+    more than is allowed. known: tokens it had when it last drafted, which a drafter that reads late has read."""
 
-    acceptance: _Acceptance = field(default_factory=_Acceptance)
+    acceptance: Share = field(default_factory=Share)
+    supply: Share = field(default_factory=Share)
     known: int = 0
     ahead: float = 0.0
 
@@ -118,12 +104,13 @@ class Goodput(Adaptive):
         self.reset()
 
     def reset(self) -> None:
-        self._num_steps, self._is_drafting, self._is_measuring, self._reads_late = 0, False, False, False
-        self._unlearnt: list[tuple[int, StepRecord, list[_Request]]] = []
+        self._num_steps, self._is_drafting, self._is_measuring = 0, False, False
+        self._unlearnt: list[tuple[int, StepRecord, list[int], list[_Request]]] = []
         self._probes = Probes(self.probe_every)
         self._longest, self._tried = 0, 1  # drafts: of the last decision to draft, and of all
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
-        self._run = _Acceptance()
+        self._run, self._run_supply, self._late = Share(), Share(), Share()
+        self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
         self._decide_next, self._stands = 0, 1
@@ -134,18 +121,15 @@ class Goodput(Adaptive):
         self._requests.meet(batch.rows)
         length = self._length_to_measure()
         self._is_measuring = length is not None
-        if length is not None:
-            return self._few(length, batch)
-        if not self._is_decided():
+        self._wanted = self._usual(batch) if length is None else self._few(length, batch)
+        return [*self._wanted]
+
+    def _usual(self, batch: Batch) -> list[int]:
+        """As decided, now or a few steps ago."""
+        if self._num_steps >= self._decide_next or (self._is_drafting and self._decided_for is not self._requests.met):
             self._learn()
             self._decided, self._decided_for = self._decide(batch), self._requests.met
-        return [*self._decided] if self._is_drafting else [0] * len(batch)
-
-    def _is_decided(self) -> bool:
-        if self._num_steps >= self._decide_next:
-            return False
-        before, now = self._decided_for, self._requests.met
-        return not self._is_drafting or (len(before) == len(now) and all(map(is_, before, now)))
+        return list(map(min, self._decided, batch.room)) if self._is_drafting else [0] * len(batch)
 
     def _decide(self, batch: Batch) -> list[int]:
         """Lengths, which stand for a while unless they are news, or nobody had a choice."""
@@ -159,38 +143,53 @@ class Goodput(Adaptive):
             return given.tolist()
         context = sum(len(row.tokens) - 1 for row in batch.rows)
         acceptance = np.array(self._acceptance(self._requests.met, _HOPE))
+        supply = np.array(self._supply(self._requests.met))
         seconds = partial(self._time.seconds, len(batch), context)
         plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
-        affordable = partial(self._affordable, acceptance, plain, stands)
-        lengths = allocate(acceptance, limits, given, seconds, affordable)
+        affordable = partial(self._affordable, acceptance, supply, plain, stands)
+        reading = self._reading(batch) if self._late.tried else None
+        lengths = allocate(acceptance, supply, limits, given, seconds, affordable, reading)
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
         self._probes.tell(self._is_drafting != was_drafting)
         if self._is_drafting:
             self._longest = int(lengths[limits > 0].max())
-        self._stands = stands if self._is_drafting == was_drafting and self._longest <= self._tried else 1
+        is_confirmed = self._is_drafting == was_drafting and self._longest <= self._tried
+        most = _STANDS if self._is_drafting else _IDLE_STANDS
+        self._stands = min(2 * self._stands, most) if is_confirmed else 1
         self._decide_next = self._num_steps + self._stands
         self._tried = max(self._tried, self._longest)
         return lengths.tolist()
 
-    def _few(self, length: int, batch: Batch) -> list[int | None]:
+    def _few(self, length: int, batch: Batch) -> list[int]:
         """Drafts of one length for some rows: others every time, unless the drafter would have to read more of them."""
-        rows, met, num_rows = batch.rows, self._requests.met, len(batch)
-        unread = [
-            len(row.tokens) - state.known if self._reads_late else 0 for row, state in zip(rows, met, strict=True)
-        ]
+        rows, num_rows = batch.rows, len(batch)
+        unread = self._unread(batch) if self._late.tried else [0] * num_rows
         steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
         steered.sort(key=lambda b: (unread[b], (b + self._num_steps) % num_rows))
         drafting = steered[: ceil(len(steered) / (_FEW * length))] if length else []
         return [length if b in drafting else 0 for b in range(num_rows)]
 
+    def _unread(self, batch: Batch) -> list[int]:
+        """Tokens that the drafter has put off reading."""
+        return [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
+
+    def _reading(self, batch: Batch) -> Float[np.ndarray, " R"]:
+        """Seconds that this would take, for every token that a row is still to get."""
+        return self._late.rate(0.0, 0.0) * np.array(self._unread(batch)) / (np.array(batch.room) + 1)
+
     def _affordable(
-        self, acceptance: Float[np.ndarray, " R"], plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]
+        self,
+        acceptance: Float[np.ndarray, " R"],
+        supply: Float[np.ndarray, " R"],
+        plain_seconds: float,
+        stands: int,
+        lengths: Int[np.ndarray, " R"],
     ) -> float:
         """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, in
         as many steps as the decision may stand."""
         if self.max_slowdown is None:
             return float("inf")
-        tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)
+        tokens = 1 + accepted(acceptance, supply, lengths)
         ahead = np.array([request.ahead for request in self._requests.met])
         spare = (ahead / stands).clip(min=(1 - self.max_slowdown) * plain_seconds)
         return float((self.max_slowdown * plain_seconds * tokens + spare).min())
@@ -215,42 +214,61 @@ class Goodput(Adaptive):
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
+    def _supply(self, rows: Sequence[_Request]) -> list[float]:
+        """Share of the drafts asked for that are made, shrunk towards the run's, which starts at 1."""
+        mean = self._run_supply.rate(1.0, 1.0)
+        return [max(request.supply.rate(mean, _SUPPLY_WEIGHT), _LEAST) for request in rows]
+
     def observe(self, record: StepRecord) -> None:
         """Learnt from when a decision depends on it, which costs less for several steps together."""
-        self._unlearnt.append((self._num_steps, record, self._requests.met))
+        self._unlearnt.append((self._num_steps, record, self._wanted, self._requests.met))
         self._num_steps += 1
         if self._is_measuring:
             self._learn()
 
     def _learn(self) -> None:
         unlearnt, self._unlearnt = self._unlearnt, []
-        for step, record, rows in unlearnt:
-            self._learn_from(step, record, rows)
+        if not unlearnt:
+            return
+        acceptance = fmean(self._acceptance(self._requests.met))
+        for step, record, wanted, rows in unlearnt:
+            self._learn_from(step, record, wanted, rows, acceptance)
         self._time.update()
 
-    def _learn_from(self, step: int, record: StepRecord, rows: Sequence[_Request]) -> None:
+    def _learn_from(
+        self, step: int, record: StepRecord, wanted: Sequence[int], rows: Sequence[_Request], acceptance: float
+    ) -> None:
+        """acceptance: before these steps, for the trace."""
         was_ready, was_measured = self._time.is_ready, self._probes.is_first(step)
         estimates = self._time.observe(record)
         if was_ready:
             self._trace.add(
                 num_requests=len(rows),
                 mean_length=sum(record.num_draft_tokens) / len(rows),
-                acceptance=sum(self._acceptance(rows)) / len(rows),
+                acceptance=acceptance,
                 **{f"{name}_seconds": seconds for name, seconds in estimates.items()},
                 estimated_seconds=sum(estimates.values()),
                 measured_seconds=record.times.total,
             )
             self._settle(record, rows, sum(estimates.values()))
-        accepted, judged = _judged_drafts(record)
+        accepted, judged = judged_drafts(record)
         is_news = was_measured and (self._time.was_gain or self._is_news(rows, accepted, judged))
         self._probes.tell(self._time.num_surprises > 1 or is_news)
         self._probes.observe(step, self._time.num_surprises)
+        made = []
         for b, request in enumerate(rows):
             request.acceptance.add(accepted[b], judged[b], _OWN_MEMORY)
-            if record.num_draft_tokens[b]:
+            drafted = record.num_draft_tokens[b]
+            if drafted:
                 request.known = record.context[b]
+            if wanted[b]:
+                made.append(min(drafted / wanted[b], 1.0))
+                request.supply.add(made[-1], 1, _OWN_MEMORY)
         self._run.add(sum(accepted), sum(judged), _RUN_MEMORY if any(judged) else _IDLE_MEMORY)
-        self._reads_late |= record.num_caught_up > 0
+        if made:
+            self._run_supply.add(fmean(made), 1, _RUN_MEMORY)
+        if record.num_caught_up:
+            self._late.add(record.times.catch_up, record.num_caught_up, _RUN_MEMORY)
 
     def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""
@@ -270,25 +288,3 @@ class Goodput(Adaptive):
     def trace(self) -> list[dict[str, float]]:
         self._learn()
         return self._trace.rows()
-
-
-def _judged_drafts(record: StepRecord) -> tuple[Sequence[float], Sequence[int]]:
-    """Of every row."""
-    if not any(record.num_draft_tokens):
-        num_rows = len(record.request_ids)
-        return [0.0] * num_rows, [0] * num_rows
-    accepted, judged = zip(*(_judged(record, b) for b in range(len(record.request_ids))), strict=True)
-    return accepted, judged
-
-
-def _judged(record: StepRecord, b: int) -> tuple[float, int]:
-    """Accepted and judged drafts of a row; the expected number where the rule says it, which varies less.
-
-    An end token cuts the row behind an accepted draft: what came after was not judged.
-    """
-    accepted, drafted = record.num_accepted_tokens[b], record.num_draft_tokens[b]
-    was_refused = accepted < drafted and record.num_new_tokens[b] > accepted
-    number = accepted + was_refused
-    if record.expected_acceptance is None:
-        return float(accepted), number
-    return float(sum(record.expected_acceptance[b][:number])), number

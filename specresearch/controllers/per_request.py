@@ -1,8 +1,9 @@
 """What a controller remembers of each request for as long as it runs."""
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from specresearch.batch import RequestState
 
@@ -12,7 +13,8 @@ State = TypeVar("State")
 class PerRequest(Generic[State]):
     """A state for every request, made when it is first met; it goes when the request does, and nobody has to say so.
 
-    met: the states of the last rows met, in their order, for the record of that step.
+    met: the states of the last rows met, in their order, for the record of that step; the same list for as long as the same rows
+    are met.
     """
 
     def __init__(self, make: Callable[[], State]) -> None:
@@ -24,7 +26,10 @@ class PerRequest(Generic[State]):
 
     def meet(self, rows: Sequence[RequestState]) -> list[State]:
         """The states of the rows of the step to come."""
-        self.met = [self._states[row] if row in self._states else self._first_met(row) for row in rows]
+        before = self._rows_met
+        if len(before) != len(rows) or not all(map(is_, (row() for row in before), rows)):
+            self.met = [self._states[row] if row in self._states else self._first_met(row) for row in rows]
+            self._rows_met = [ref(row) for row in rows]
         return self.met
 
     def _first_met(self, row: RequestState) -> State:
@@ -33,4 +38,5 @@ class PerRequest(Generic[State]):
 
     def clear(self) -> None:
         self._states: WeakKeyDictionary[RequestState, State] = WeakKeyDictionary()
+        self._rows_met: list[ref[RequestState]] = []
         self.met: list[State] = []

@@ -50,9 +50,9 @@ def rows_of(num: int, num_draft_tokens: int | None = None) -> list[RequestState]
     return [RequestState(request, slot, 0, frozenset(), 100_000) for slot, request in enumerate(requests)]
 
 
-def batch_of(rows: Sequence[RequestState]) -> Batch:
+def batch_of(rows: Sequence[RequestState], room: int = 10_000) -> Batch:
     for row in rows:
-        row.max_new_tokens = 10_000
+        row.max_new_tokens = room
     return Batch(rows, torch.device("cpu"), 8)
 
 
@@ -75,7 +75,11 @@ def record_of(
 
 
 class Simulation:
-    """Steps of a controller on a machine; row b's drafts are accepted one after another with chance `acceptance[b]`."""
+    """Steps of a controller on a machine; row b's drafts are accepted one after another with chance `acceptance[b]`.
+
+    supply: chance of each row to draft if it is to. reading: seconds before a row's first draft. room: tokens that rows have left
+    all the time.
+    """
 
     def __init__(
         self,
@@ -85,25 +89,43 @@ class Simulation:
         most: int = 10,
         noise: float = 0.0,
         outlier: Callable[[int, int], float] = lambda step, longest: 0.0,
+        supply: Sequence[float] | None = None,
+        reading: float = 0.0,
+        room: int = 10_000,
     ) -> None:
         self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
         self.most, self.noise, self.outlier = most, noise, outlier
+        self.supply, self.reading, self.room = supply, reading, room
         self.rng = np.random.default_rng(0)
-        self.rows = rows_of(len(acceptance))
         self.num_steps = 0
+        self.replace_rows()
+
+    def replace_rows(self) -> None:
+        """Other requests of the same kind come in the place of all."""
+        self.rows, self.has_read = rows_of(len(self.acceptance)), [False] * len(self.acceptance)
 
     def step(self) -> list[int]:
         """The lengths of one step."""
-        budget = self.controller.budget(batch_of(self.rows))
+        budget = self.controller.budget(batch_of(self.rows, self.room))
         lengths = [self.most if n is None else min(n, self.most) for n in budget]
+        if self.supply is not None:
+            makes = self.rng.random(len(lengths)) < self.supply
+            lengths = [length if drafts else 0 for length, drafts in zip(lengths, makes, strict=True)]
         accepted = [
             int(np.cumprod(self.rng.random(k) < a).sum()) for k, a in zip(lengths, self.acceptance, strict=True)
         ]
         times = self.machine.times(len(lengths), max(lengths), sum(lengths))
         factor = float(np.exp(self.noise * self.rng.standard_normal()))
         verify = times.verify * factor + self.outlier(self.num_steps, max(lengths))
-        times = replace(times, verify=verify, total=times.total - times.verify + verify)
-        self.controller.observe(record_of(lengths, accepted, times))
+        read_now = [length > 0 and not has for length, has in zip(lengths, self.has_read, strict=True)]
+        self.has_read = [has or reads for has, reads in zip(self.has_read, read_now, strict=True)]
+        num_read = sum(
+            len(row.tokens) for row, reads in zip(self.rows, read_now, strict=True) if reads and self.reading
+        )
+        catch_up = self.reading * sum(read_now)
+        times = replace(times, verify=verify, total=times.total - times.verify + verify, catch_up=catch_up)
+        context = len(self.rows[0].tokens)
+        self.controller.observe(replace(record_of(lengths, accepted, times, context), num_caught_up=num_read))
         self.num_steps += 1
         return lengths
 
