@@ -57,7 +57,8 @@ class Goodput(Adaptive):
     Starts with plain steps and single drafts in turn; drafts then grow as long as that pays, to at most twice the longest so far.
     After `probe_every` steps something else than usual is measured, so that it notices when speculation pays again, and after
     up to four times as many while nothing new is found. Only a few requests draft in a measurement, those first for which the
-    drafter has least to read. Acceptance is taken for somewhat higher than was seen, by less the more was seen.
+    drafter has least to read. Acceptance is taken for somewhat higher than was seen, by less the more was seen. Where a drafter
+    would first have to read a prompt, drafts must be worth that, too.
     It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so that a seed does
     not fix sampled tokens: only their distribution.
 
