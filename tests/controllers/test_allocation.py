@@ -74,7 +74,7 @@ def test_a_row_without_a_choice_makes_room_for_the_others() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
-    """Within 2% of the best choice, where every row that drafts reads as well; and some that would draft otherwise do not."""
+    """Within 2% of the best choice, where every row that drafts reads as well, and never worse than without reckoning with it."""
     rng = np.random.default_rng(seed)
     acceptance, supply, none = rng.uniform(0.3, 0.9, 3), np.ones(3), np.zeros(3, dtype=int)
     seconds, reading = Linear(1.0, *10 ** rng.uniform(-3, -0.7, 2)), rng.uniform(0.0, 0.3, 3)
