@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
-from specresearch.controllers.allocation import accepted, allocate
+from specresearch.controllers.allocation import Rows, allocate
 from specresearch.controllers.base import Adaptive, check_chains
 from specresearch.controllers.evidence import Share, judged_drafts
 from specresearch.controllers.per_request import PerRequest
@@ -143,13 +143,13 @@ class Goodput(Adaptive):
         if not limits.any():
             return given.tolist()
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance = np.array(self._acceptance(self._requests.met, _HOPE))
-        supply = np.array(self._supply(self._requests.met))
+        acceptance, supply = self._acceptance(self._requests.met, _HOPE), self._supply(self._requests.met)
+        rows = Rows(np.array(acceptance), np.array(supply), limits, given)
         seconds = partial(self._time.seconds, len(batch), context)
         plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
-        affordable = partial(self._affordable, acceptance, supply, plain, stands)
+        affordable = partial(self._affordable, rows, plain, stands)
         reading = self._reading(batch) if self._late.tried else None
-        lengths = allocate(acceptance, supply, limits, given, seconds, affordable, reading)
+        lengths = allocate(rows, seconds, affordable, reading)
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
         self._probes.tell(self._is_drafting != was_drafting)
         if self._is_drafting:
@@ -178,19 +178,12 @@ class Goodput(Adaptive):
         """Seconds that this would take, for every token that a row is still to get."""
         return self._late.rate(0.0, 0.0) * np.array(self._unread(batch)) / (np.array(batch.room) + 1)
 
-    def _affordable(
-        self,
-        acceptance: Float[np.ndarray, " R"],
-        supply: Float[np.ndarray, " R"],
-        plain_seconds: float,
-        stands: int,
-        lengths: Int[np.ndarray, " R"],
-    ) -> float:
+    def _affordable(self, rows: Rows, plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]) -> float:
         """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, in
         as many steps as the decision may stand."""
         if self.max_slowdown is None:
             return float("inf")
-        tokens = 1 + accepted(acceptance, supply, lengths)
+        tokens = 1 + rows.accepted(lengths)
         ahead = np.array([request.ahead for request in self._requests.met])
         spare = (ahead / stands).clip(min=(1 - self.max_slowdown) * plain_seconds)
         return float((self.max_slowdown * plain_seconds * tokens + spare).min())

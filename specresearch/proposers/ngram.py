@@ -28,11 +28,12 @@ class NGram(Proposer):
             self._indexes[row.slot] = NGramIndex(self.n_min, self.n_max)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        if not any(budget):
+            return Proposal.empty(batch.roots)
         drafts = []
         for row, allowed in zip(batch.rows, budget, strict=True):
-            index = self._indexes[row.slot]
-            index.grow(row.tokens)
-            drafts.append([row.tokens[-1], *index.continuation(row.tokens, allowed)])
+            found = self._indexes[row.slot].continuation(row.tokens, allowed) if allowed else ()
+            drafts.append([row.tokens[-1], *found])
         width = max(map(len, drafts))
         padded = [draft + [0] * (width - len(draft)) for draft in drafts]
         lengths = [len(draft) for draft in drafts]
@@ -44,25 +45,17 @@ class NGram(Proposer):
 
 
 class NGramIndex:
-    """Where each n-gram of a growing context was last followed by something. Growing costs (n_max - n_min + 1) per token."""
+    """Where each n-gram of a growing context was last followed by something. Costs (n_max - n_min + 1) for every new token, once
+    it is asked."""
 
     def __init__(self, n_min: int, n_max: int) -> None:
         self.sizes = range(n_max, n_min - 1, -1)
         self._next: dict[tuple[int, ...], int] = {}
         self._num_seen = 0
 
-    def grow(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that are new since the last call."""
-        for position in range(max(self._num_seen, 1), len(tokens)):
-            for size in self.sizes:
-                if size <= position:
-                    self._next[tuple(tokens[position - size : position])] = position
-        self._num_seen = len(tokens)
-
     def continuation(self, tokens: Sequence[int], num: int) -> list[int]:
         """Up to `num` tokens that followed the longest known suffix; an overlapping match repeats its period."""
-        if num <= 0:
-            return []
+        self._grow(tokens)
         for size in self.sizes:
             begin = self._next.get(tuple(tokens[-size:])) if size <= len(tokens) else None
             if begin is not None:
@@ -71,3 +64,11 @@ class NGramIndex:
                     return list(tokens[begin : begin + num])
                 return [tokens[begin + i % period] for i in range(num)]
         return []
+
+    def _grow(self, tokens: Sequence[int]) -> None:
+        """Take in the tokens that are new since the last call."""
+        for position in range(max(self._num_seen, 1), len(tokens)):
+            for size in self.sizes:
+                if size <= position:
+                    self._next[tuple(tokens[position - size : position])] = position
+        self._num_seen = len(tokens)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import Float, Int
 
-from specresearch.controllers.allocation import accepted, allocate
+from specresearch.controllers.allocation import Rows, allocate
 
 
 class Linear:
@@ -41,7 +41,7 @@ def test_no_other_lengths_are_faster(seed: int) -> None:
     choices = itertools.product(
         *[[g] if g else range(limit + 1) for g, limit in zip(given.tolist(), limits.tolist(), strict=True)]
     )
-    chosen = tuple(allocate(acceptance, supply, limits, given, seconds).tolist())
+    chosen = tuple(allocate(Rows(acceptance, supply, limits, given), seconds).tolist())
     some = 1 - float((1 - supply[limits + given > 0]).prod())
     best = max(seconds.rate(acceptance, lengths, supply, some) for lengths in choices)
     assert seconds.rate(acceptance, chosen, supply, some) == pytest.approx(best, rel=1e-9)
@@ -51,7 +51,7 @@ def test_no_other_lengths_are_faster(seed: int) -> None:
 def test_one_length_for_all_is_slower_where_requests_differ() -> None:
     acceptance, none = np.array([0.95, 0.9, 0.2, 0.1]), np.zeros(4, dtype=int)
     seconds = Linear(1.0, 0.02, 0.1)
-    chosen = tuple(allocate(acceptance, np.ones(4), np.full(4, 8), none, seconds).tolist())
+    chosen = tuple(allocate(Rows(acceptance, np.ones(4), np.full(4, 8), none), seconds).tolist())
     common = max(seconds.rate(acceptance, (k,) * 4) for k in range(9))
     assert seconds.rate(acceptance, chosen) > 1.1 * common
     assert chosen[0] >= chosen[1] > chosen[2] >= chosen[3]
@@ -59,15 +59,15 @@ def test_one_length_for_all_is_slower_where_requests_differ() -> None:
 
 def test_nothing_is_drafted_without_room_or_gain() -> None:
     acceptance, ones, none = np.array([0.9, 0.9]), np.ones(2), np.zeros(2, dtype=int)
-    assert allocate(acceptance, ones, none, none, Linear(1.0, 0.0, 0.0)).tolist() == [0, 0]
-    assert allocate(acceptance, ones, np.array([5, 5]), none, Linear(1.0, 2.0, 0.0)).tolist() == [0, 0]
+    assert allocate(Rows(acceptance, ones, none, none), Linear(1.0, 0.0, 0.0)).tolist() == [0, 0]
+    assert allocate(Rows(acceptance, ones, np.array([5, 5]), none), Linear(1.0, 2.0, 0.0)).tolist() == [0, 0]
 
 
 def test_a_row_without_a_choice_makes_room_for_the_others() -> None:
     """Drafting is paid by the longest row, so one that drafts anyway lets the others draft as far for nothing."""
     acceptance, ones, seconds = np.array([0.6, 0.6]), np.ones(2), Linear(1.0, 0.5, 0.0)
-    free = allocate(acceptance, ones, np.array([6, 6]), np.zeros(2, dtype=int), seconds)
-    led = allocate(acceptance, ones, np.array([6, 0]), np.array([0, 6]), seconds)
+    free = allocate(Rows(acceptance, ones, np.array([6, 6]), np.zeros(2, dtype=int)), seconds)
+    led = allocate(Rows(acceptance, ones, np.array([6, 0]), np.array([0, 6])), seconds)
     assert free.tolist() == [1, 1]
     assert led.tolist() == [6, 6]
 
@@ -76,19 +76,16 @@ def test_a_row_without_a_choice_makes_room_for_the_others() -> None:
 def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
     """Within 2% of the best choice, where every row that drafts reads as well, and never worse than without reckoning with it."""
     rng = np.random.default_rng(seed)
-    acceptance, supply, none = rng.uniform(0.3, 0.9, 3), np.ones(3), np.zeros(3, dtype=int)
+    rows = Rows(rng.uniform(0.3, 0.9, 3), np.ones(3), np.full(3, 4), np.zeros(3, dtype=int))
     seconds, reading = Linear(1.0, *10 ** rng.uniform(-3, -0.7, 2)), rng.uniform(0.0, 0.3, 3)
 
     def rate(lengths: tuple[int, ...]) -> float:
         chosen = np.array(lengths)
-        tokens = 1 + accepted(acceptance, supply, chosen)
+        tokens = 1 + rows.accepted(chosen)
         time = float(seconds(chosen.max(keepdims=True), np.array([[float(chosen.sum())]]))[0, 0])
         return float(tokens.sum()) / (time + float((reading * tokens * (chosen > 0)).sum()))
 
-    limits = np.full(3, 4)
-    chosen, free = (
-        allocate(acceptance, supply, limits, none, seconds, reading=told) for told in (reading, 0 * reading)
-    )
+    chosen, free = (allocate(rows, seconds, reading=told) for told in (reading, 0 * reading))
     assert rate(tuple(chosen)) > 0.98 * max(map(rate, itertools.product(range(5), repeat=3)))
     assert rate(tuple(chosen)) >= rate(tuple(free))
 
@@ -96,10 +93,10 @@ def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
 def test_costs_less_than_a_millisecond() -> None:
     """0.1 ms for 32 requests and 10 positions on an idle core; the bound here leaves room for a busy one."""
     acceptance, seconds = np.linspace(0.2, 0.95, 32), Linear(1.0, 0.01, 0.001)
-    ones, limits, none = np.ones(32), np.full(32, 10), np.zeros(32, dtype=int)
+    rows = Rows(acceptance, np.ones(32), np.full(32, 10), np.zeros(32, dtype=int))
     durations = []
     for _ in range(20):
         begin = time.perf_counter()
-        allocate(acceptance, ones, limits, none, seconds)
+        allocate(rows, seconds)
         durations.append(time.perf_counter() - begin)
     assert min(durations) < 1e-3

@@ -41,35 +41,32 @@ def test_index_equals_a_rescan(n_max: int, n_min: int, alphabet: int) -> None:
         tokens += torch.randint(
             0, alphabet, (int(torch.randint(1, 6, (), generator=generator)),), generator=generator
         ).tolist()
-        index.grow(tokens)
+        if float(torch.rand((), generator=generator)) < 0.5:
+            continue  # nobody asks every time
         for num in (1, 3, 10):
             assert index.continuation(tokens, num) == rescan(tokens, n_max, n_min, num)
 
 
 def test_the_most_recent_occurrence_wins() -> None:
     index, tokens = NGramIndex(2, 2), [1, 2, 7, 1, 2, 8, 1, 2]
-    index.grow(tokens)
     assert index.continuation(tokens, 2) == [8, 1]
 
 
 def test_the_longest_match_wins() -> None:
     index, tokens = NGramIndex(1, 3), [5, 6, 7, 1, 7, 2, 5, 6, 7]
-    index.grow(tokens)
     assert index.continuation(tokens, 1) == [1]
 
 
 def test_an_overlapping_match_repeats_its_period() -> None:
     index, tokens = NGramIndex(1, 2), [9, 3, 4, 3, 4]
-    index.grow(tokens)
     assert index.continuation(tokens, 5) == [3, 4, 3, 4, 3]
 
 
 def test_growing_looks_at_new_tokens_only() -> None:
     index, tokens = NGramIndex(2, 4), CountingList(range(10_000))
-    index.grow(tokens)
+    index.continuation(tokens, 5)
     tokens.looked_at = 0
     tokens.extend([1, 2, 3])
-    index.grow(tokens)
     index.continuation(tokens, 5)
     assert tokens.looked_at < 3 * (2 + 3 + 4) + 4 + 3 + 2 + 5 + 1
 
@@ -94,6 +91,16 @@ class TestProposer:
     def test_the_budget_is_kept_row_by_row(self) -> None:
         proposal = self.propose([1, 1, 1], [1, 1, 1], [1, 1, 1], budget=[0, 1, 4], n_max=1, n_min=1)
         assert proposal.lengths.tolist() == [1, 2, 5]
+
+    def test_who_may_not_draft_costs_nothing(self) -> None:
+        rows = [state([1, 2, 1], slot) for slot in range(2)]
+        for row in rows:
+            row.tokens = CountingList(row.tokens)
+        proposer, batch = NGram(4, 1, 1), Batch(rows, torch.device("cpu"), 20)
+        proposer.start(rows, None)
+        assert proposer.propose(batch, [0, 0]).lengths.tolist() == [1, 1]
+        assert proposer.propose(batch, [0, 4]).lengths.tolist() == [1, 5]
+        assert (rows[0].tokens.looked_at, rows[1].tokens.looked_at > 0) == (0, True)
 
     def test_nothing_found_anywhere_is_plain_decoding(self) -> None:
         assert self.propose([1, 2], [3], budget=[5, 5]).token_ids.tolist() == [[2], [3]]
