@@ -19,11 +19,12 @@ from typing import Any
 import hydra
 import pandas as pd
 
-from specresearch.bench.folder import RESULTS
+from specresearch.bench.folder import RESULTS, STEPS
 from specresearch.bench.jsonl import replace_text, to_line
 from specresearch.config import conf_dir
 from specresearch.data.files import find_file, read_records
 from specresearch.simulate import build
+from specresearch.simulation.timing import Timing, Work
 
 HERE = Path(__file__).parent
 PAIRS = (
@@ -114,8 +115,8 @@ def measure_all(pair: Pair, num_requests: int, num_tokens: int) -> None:
         )
 
 
-def predict(pair: Pair, load: str) -> dict[str, Any]:
-    """The same load, simulated from what was recorded at the larger concurrency, with times fitted to both."""
+def predict(pair: Pair, load: str) -> tuple[dict[str, Any], Timing]:
+    """The same load, simulated from what was recorded at the larger concurrency, with times fitted to both: figures by side."""
     config = json.loads((pair.measured(load) / RESULTS).read_text(encoding="utf-8"))
     others = [str(pair.recording(concurrency)) for concurrency in FITTED[:-1]]
     overrides = [
@@ -131,18 +132,41 @@ def predict(pair: Pair, load: str) -> dict[str, Any]:
     num_requests = config["provenance"]["workload"]["num_requests"]
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         simulator = build(hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]), "goodput")
-    results = simulator.run()
-    return {"sides": results.sides, "rate": results.provenance["requests_per_second_of_simulation"]}
+    return simulator.run().sides, simulator.timing
+
+
+def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
+    """Of a side's measured steps, in the mean: what they took, and what the timing model says of the same work."""
+    works = [
+        Work(
+            len(step.context),
+            sum(step.num_draft_tokens),
+            step.num_nodes - 1,
+            step.num_nodes,
+            sum(step.context),
+            max(step.context),
+            step.num_prefill_tokens,
+            sum((k + 1) * (known + k + 1) for k, known in zip(step.num_draft_tokens, step.context, strict=True)),
+            step.num_caught_up,
+            can_draft=step.side != "plain",
+            is_asked=step.num_nodes > 1,
+        )
+        for step in steps.itertuples()
+    ]
+    measured = (steps["total"] + steps["schedule"]).mean()
+    return measured, sum(timing.step(work).total for work in works) / len(works)
 
 
 def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
     """A row per side and figure."""
     told = json.loads((pair.measured(load) / RESULTS).read_text(encoding="utf-8"))
-    predicted = predict(pair, load)
+    predicted, timing = predict(pair, load)
+    steps = pd.read_parquet(pair.measured(load) / STEPS)
     for side, own in told["sides"].items():
-        guess = predicted["sides"][side]
+        guess = predicted[side]
         figures = {name: (own[name], guess[name]) for name in FIGURES}
-        plain = told["sides"]["plain"], predicted["sides"]["plain"]
+        figures["step_seconds"] = step_seconds(steps[steps["side"] == side], timing)
+        plain = told["sides"]["plain"], predicted["plain"]
         if load != "poisson":
             figures["speedup"] = _over(own, guess, plain, "throughput")
         figures["tpot_p99_over_plain"] = _over(own, guess, plain, "tpot_p99")

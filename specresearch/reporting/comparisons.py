@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,30 @@ BATCH, CONCURRENCY = "batch", "concurrency"
 CLOSED = (BATCH, CONCURRENCY)  # a new request comes when one ends, so a faster side does more work
 
 
-class Output(Enum):
-    """Of the method against plain decoding. SAME: token for token, but for rounding, or by proof. MOVED: the rule is lossy."""
+@dataclass(frozen=True)
+class Output:
+    """What is known of a method's text, against plain decoding's. words: the finding. is_same: token for token, but for rounding,
+    or by proof; None where nobody can say, or the rule is lossy. num_equal: greedy outputs, where all are equal."""
 
-    SAME, MOVED, WRONG, UNKNOWN = range(4)
+    words: str = ""
+    is_same: bool | None = None
+    num_equal: int = 0
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.is_same is False
+
+    @staticmethod
+    def of(told: Mapping[str, Any], lossless: bool | None) -> "Output":
+        """told: the figures of a side. lossless: what its rule claims."""
+        words = str(told.get("output_statement") or "outputs were not compared")
+        num_compared, num_equal = told.get("num_outputs_compared") or 0, told.get("num_outputs_equal") or 0
+        if lossless is False:
+            return Output(words)
+        if not num_compared:
+            return Output(words, lossless)
+        num_same = num_equal + (told.get("num_rounding_ties") or 0)
+        return Output(words, num_same >= num_compared, num_equal if num_equal == num_compared else 0)
 
 
 @dataclass(frozen=True)
@@ -167,10 +186,10 @@ class Comparison:
     """gain: how many times as fast as plain decoding; None only where nothing could be compared of a load that was too much.
     basis: what that compares, `throughput`, `latency` or `median latency`.
 
-    ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. output: what is known
-    about the text, in words. missing: what the folder lacks. is_behind: requests came faster than this side answered them.
-    classes: of a mixed workload; empty where all requests are alike. max_running: requests decoded together, at most.
-    is_interleaved: both sides met the same stretches of the machine's time.
+    ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. missing: what the
+    folder lacks. is_behind: requests came faster than this side answered them. classes: of a mixed workload; empty where all
+    requests are alike. max_running: requests decoded together, at most. is_interleaved: both sides met the same stretches of the
+    machine's time.
     """
 
     folder: Path
@@ -183,8 +202,7 @@ class Comparison:
     own: Side
     ideal: float | None = None
     decode: Estimate | None = None
-    output: str = ""
-    output_is: Output = Output.UNKNOWN
+    output: Output = Output()
     is_complete: bool = True
     num_requests: int = 0
     fingerprint: str = ""

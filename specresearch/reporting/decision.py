@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from specresearch.reporting.comparisons import BATCH, Comparison, Load, Output, Policy, Workload
+from specresearch.reporting.comparisons import BATCH, Comparison, Load, Policy, Workload
 from specresearch.reporting.estimates import Estimate
 
 RULES = {
@@ -91,7 +91,7 @@ class Point:
     @property
     def verdict(self) -> str:
         """In words."""
-        if self.comparison.output_is is Output.WRONG:
+        if self.comparison.output.is_wrong:
             return "wrong output"
         words = "breaks a limit" if self.broken else self.outcome.value
         return f"{words} (overloaded)" if self.comparison.is_overloaded else words
@@ -160,7 +160,7 @@ def judge(comparison: Comparison, limits: Limits) -> Point:
     if comparison.is_behind:  # who got through says too little
         found = defaultdict(list, {} if comparison.is_plain_behind else found | {"kept": []})
     gain = comparison.gain or Estimate(1.0)
-    if comparison.output_is is Output.WRONG or found["broken"] or gain.is_below(limits.worth):
+    if comparison.output.is_wrong or found["broken"] or gain.is_below(limits.worth):
         outcome = Outcome.SLOWER
     elif (gain.is_above(limits.worth) or (found["kept"] and gain.has_interval)) and not found["doubtful"]:
         outcome = Outcome.FASTER
@@ -190,7 +190,7 @@ def _decide(workload: Workload, axis: str, points: Sequence[Point], *, is_main: 
     faster = [p.load for p in own if p.outcome is Outcome.FASTER]
     slower = [p.load for p in own if p.outcome is Outcome.SLOWER]
     last, first = None, None
-    if any(p.comparison.output_is is Output.WRONG for p in own):
+    if any(p.comparison.output.is_wrong for p in own):
         answer = Answer.OFF
     elif faster and slower and max(faster) < min(slower):
         answer, last, first = Answer.BELOW, max(faster), min(slower)
@@ -222,6 +222,6 @@ def useful_gain(point: Point) -> float:
     """The speedup; 0 where a limit is broken, the output is wrong, or only plain decoding can answer what comes."""
     found = point.comparison
     is_left_behind = found.is_behind and not found.is_plain_behind
-    if point.broken or is_left_behind or found.output_is is Output.WRONG:
+    if point.broken or is_left_behind or found.output.is_wrong:
         return 0.0
     return found.gain.value if found.gain is not None else 1.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specresearch.reporting.comparisons import BATCH, ClassChange, Load, Output
+from specresearch.reporting.comparisons import BATCH, ClassChange, Load
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import (
@@ -52,7 +52,7 @@ def facts(decision: Decision, limits: Limits) -> list[Fact]:
 
 def _crossover(decision: Decision) -> str:
     points, unit = decision.points, decision.points[0].load.unit
-    if any(point.comparison.output_is is Output.WRONG for point in points):
+    if any(point.comparison.output.is_wrong for point in points):
         return ""
     if decision.last_faster is not None and decision.first_slower is not None:
         between = f"between {decision.last_faster.amount_label} and {decision.first_slower.amount_label} {unit}"
@@ -248,8 +248,12 @@ def _acceptance(decision: Decision) -> Fact:
 
 
 def _output(decision: Decision) -> str:
-    statements = dict.fromkeys(p.comparison.output for p in decision.points if p.comparison.output)
-    return "; ".join(statements)
+    """One sum over all loads at which nothing changed; what else is known in its own words."""
+    found = [point.comparison.output for point in decision.points]
+    num_equal = sum(output.num_equal for output in found)
+    unchanged = f"output unchanged: {num_equal} of {num_equal} greedy outputs equal plain decoding's token for token"
+    others = dict.fromkeys(output.words for output in found if not output.num_equal)
+    return "; ".join([*([unchanged] if num_equal else []), *filter(None, others)])
 
 
 def _next(decision: Decision) -> Fact:

@@ -159,7 +159,6 @@ class _Reader:
         by_throughput = self.load.is_closed or is_behind or is_plain_behind
         gain = self._throughput_ratio(name, own, plain) if by_throughput else self._latency_ratio(name, own, plain)
         has_rows = name in self.rows.sides and PLAIN in self.rows.sides
-        output, output_is = self._output(name)
         return Comparison(
             self.folder,
             self.workload,
@@ -171,8 +170,7 @@ class _Reader:
             own,
             self._ideal(name),
             self._decode(name),
-            output,
-            output_is,
+            self._output(name),
             is_complete=bool(self.results.get("complete")),
             num_requests=int(self.sides[name].get("num_requests") or 0),
             fingerprint=str(inner(self.provenance, "dataset").get("fingerprint") or ""),
@@ -246,16 +244,9 @@ class _Reader:
             return None
         return Estimate(plain["total"] / plain["num_new_tokens"] / (own["total"] / own["num_new_tokens"]))
 
-    def _output(self, name: str) -> tuple[str, Output]:
-        told = inner(self.results, "outputs", name) or self.summary
-        lossless = inner(self.provenance, "method").get("lossless")
-        statement = str(told.get("output_statement") or "outputs were not compared")
-        if lossless is False:
-            return statement, Output.MOVED
-        if told.get("num_outputs_compared"):
-            num_same = (told.get("num_outputs_equal") or 0) + (told.get("num_rounding_ties") or 0)
-            return statement, Output.SAME if num_same >= told["num_outputs_compared"] else Output.WRONG
-        return statement, Output.SAME if lossless and told is not self.summary else Output.UNKNOWN
+    def _output(self, name: str) -> Output:
+        told, lossless = inner(self.results, "outputs", name), inner(self.provenance, "method").get("lossless")
+        return Output.of(told, lossless) if told else Output.of(self.summary, None if lossless else lossless)
 
     def _timeline(self, name: str) -> list[dict[str, Any]]:
         return inner(self.results, "timeline").get(name) or []

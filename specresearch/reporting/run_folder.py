@@ -59,8 +59,7 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
         _side(METHOD, summary, requests, groups, results),
         number(summary.get("ideal_speedup")),
         estimate(summary.get("decode_speedup"), summary.get("decode_speedup_ci95")),
-        str(summary.get("output_statement") or ""),
-        _output(summary, told),
+        Output.of(summary, told.get("lossless")),
         is_complete=bool(results.get("complete")),
         num_requests=int(summary.get("num_requests") or 0),
         fingerprint=str(inner(provenance, "dataset").get("fingerprint") or ""),
@@ -98,16 +97,6 @@ def _policy(method: str, config: Mapping[str, Any], results: Mapping[str, Any]) 
         length if controller == FIXED else None,
         f"{tree} tree" if tree in ("static", "dynamic") else "",
     )
-
-
-def _output(summary: Mapping[str, Any], method: Mapping[str, Any]) -> Output:
-    num_equal, compared = summary.get("num_outputs_equal") or 0, summary.get("num_outputs_compared")
-    if method.get("lossless") is False:
-        return Output.MOVED
-    if not compared:
-        return Output.SAME if method.get("lossless") else Output.UNKNOWN
-    num_ties = summary.get("num_rounding_ties") or 0
-    return Output.SAME if num_equal + num_ties >= compared else Output.WRONG
 
 
 def _side(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specresearch.reporting.comparisons import Output, Policy
+from specresearch.reporting.comparisons import Policy
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point, useful_gain
 from specresearch.reporting.drawing import Table
 from specresearch.reporting.facts import Fact, facts
@@ -99,7 +99,7 @@ def _reason(decision: Decision, limits: Limits) -> str:
     own = decision.policy.phrase
     groups = {outcome: [p for p in decision.points if p.outcome is outcome] for outcome in Outcome}
     faster, slower, unclear = (groups[outcome] for outcome in Outcome)
-    if any(p.comparison.output_is is Output.WRONG for p in decision.points):
+    if any(p.comparison.output.is_wrong for p in decision.points):
         return f"{own} changes greedy output, which an exact method must not; find out why before anything else."
     if decision.answer is Answer.MEASURE and unclear == list(decision.points):
         return f"{_sentences([], [], unclear, decision, limits)} More prompts or repeats narrow the interval."

@@ -68,12 +68,23 @@ def _rises(value: int, edges: Sequence[int]) -> list[int]:
 
 def of_verify(work: Work) -> list[int | float]:
     """Tokens, padding, rows (each may be a call of attention), what attention reads, and what it computes: every node with
-    every token before it, by row or padded, as the machine may do either."""
+    every token before it, by row or padded, as the machine may do either; and whether a prompt was read just before, which leaves
+    caches cold."""
     if not work.num_rows:
-        return [0.0] * (len(_VERIFY_EDGES) + 6)
+        return [0.0] * (len(_VERIFY_EDGES) + 7)
     rows, tokens = work.num_rows, work.num_tokens
     num_padded, rises = rows * work.num_nodes, _rises(tokens, _VERIFY_EDGES)
-    return [1.0, *rises, num_padded - tokens, rows, work.context, work.attended, num_padded * work.max_context]
+    has_read = work.num_prefill_tokens + work.num_caught_up > 0
+    return [
+        1.0,
+        *rises,
+        num_padded - tokens,
+        rows,
+        work.context,
+        work.attended,
+        num_padded * work.max_context,
+        has_read,
+    ]
 
 
 def of_propose(work: Work) -> list[int | float]:

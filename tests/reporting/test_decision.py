@@ -123,6 +123,18 @@ def test_wrong_output_is_turned_off_however_fast(tmp_path: Path, decide_on: Deci
     assert decide_on()[0].answer is Answer.ON
 
 
+def test_unchanged_outputs_of_all_loads_are_one_sum(tmp_path: Path, decide_on: Decide) -> None:
+    def told() -> str:
+        return next(fact.lines[0] for fact in word(decide_on()[0], Limits()).facts if fact.term == "Output")
+
+    for batch_size in (1, 2, 4):
+        write_run(tmp_path / str(batch_size), FASTER, batch_size=batch_size)
+    assert told() == "output unchanged: 600 of 600 greedy outputs equal plain decoding's token for token"
+    tie = {"num_outputs_equal": 199, "num_rounding_ties": 1, "output_statement": "one tie"}
+    write_run(tmp_path / "4", FASTER, batch_size=4, **tie)
+    assert told().endswith(": 400 of 400 greedy outputs equal plain decoding's token for token; one tie")
+
+
 def test_the_setting_that_never_loses_much_is_recommended(tmp_path: Path, decide_on: Decide) -> None:
     """Five drafts win by a little at first and lose by much at last; the controller is never far from the best."""
     for concurrency, gain, fixed in ((1, 1.9, 2.0), (8, 1.2, 1.1), (32, 1.0, 0.6)):

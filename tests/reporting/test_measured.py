@@ -21,7 +21,6 @@ from specresearch.bench.workload import RequestClass
 from specresearch.data import PromptDataset
 from specresearch.proposers import NGram
 from specresearch.reporting import Limits, compose, gather
-from specresearch.reporting.comparisons import Output
 from specresearch.reporting.load_folder import _Reader
 
 Measure = Callable[..., Path]
@@ -83,7 +82,7 @@ def test_a_run(measured_run: Path) -> None:
     (comparison,) = material.comparisons
     assert comparison.gain is not None
     assert (comparison.gain.value, comparison.gain.low) == (summary["speedup"], summary["speedup_ci95"][0])
-    assert comparison.output_is is Output.SAME
+    assert comparison.output.is_same
     for name in ("ttft_p50", "tpot_p99", "e2el_p90"):
         own, plain = comparison.own[name], comparison.plain[name]
         assert own is not None
@@ -130,7 +129,7 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
     for comparison in by_label.values():
         assert comparison.gain is not None
         assert comparison.gain.has_interval or not comparison.load.is_closed  # few arrivals may say too little
-        assert comparison.output_is is Output.SAME
+        assert comparison.output.is_same
         assert comparison.own.acceptance is not None
         assert comparison.own.acceptance.histogram is not None
         assert comparison.plain.step["verify"] > 0

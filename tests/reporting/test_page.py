@@ -199,7 +199,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(written: Written) -> 
 
 def test_names_from_files_are_text_and_never_markup(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    write_run(tmp_path / "runs" / "a", data=evil, output_statement="<b>&")
+    write_run(tmp_path / "runs" / "a", data=evil, output_statement="<b>&", num_outputs_equal=199)
     html = Written.of(tmp_path / "runs", tmp_path / "out").html
     assert "<script" not in html
     assert "&lt;script&gt;" in html

@@ -92,6 +92,16 @@ def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(record
     assert uneven.verify == pytest.approx(0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05)
 
 
+def test_a_pass_is_slower_behind_a_prompt_and_that_is_told_apart(recording: Recording) -> None:
+    steps = on_that_machine(recording).steps
+    steps["verify"] += 5e-3 * (steps["num_prefill_tokens"] > 0)
+    fitted = Fitted(noise=False)
+    fitted.bind(recording)
+    behind, alone = (fitted.step(Work(3, 0, 0, 1, 60, 22, num, 63)).verify for num in (9, 0))
+    assert alone == pytest.approx(0.02 + 3e-3 + 6e-4, rel=0.05)
+    assert behind - alone == pytest.approx(5e-3, rel=0.1)
+
+
 def test_more_work_is_never_faster(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording, noise=0.3))
