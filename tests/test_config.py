@@ -154,7 +154,7 @@ def test_the_grid_of_the_load_study_is_accepted(
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             hydra.compose("load", kept)  # as Hydra does before it starts a sweep over proposers
         runner = build_load([*kept, f"+proposer={proposer}"])
-        assert "unbounded" in runner.engines
+        assert "bounded" in runner.engines
         assert runner.num_requests - 2 * (runner.arrivals.concurrency or 0) >= 32
 
 

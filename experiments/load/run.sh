@@ -8,7 +8,7 @@ out=${OUT:-outputs/load}
 measure() { # dataset, its file, requests in flight, requests of a pass
     python -m specresearch.load -m +proposer=ngram,draft_model dataset="$1" dataset.path="$2" dataset.max_prompt_tokens=256 \
         sampling.temperature=0,1 sampling.max_new_tokens=96 sampling.ignore_eos=true length_spread=0.5 arrivals=closed_loop \
-        arrivals.concurrency="$3" num_requests="$4" controller=goodput +variants.unbounded.max_slowdown=null "compare=[1,2,5,10]" ++proposer.num_draft_tokens=10 \
+        arrivals.concurrency="$3" num_requests="$4" controller=goodput +variants.bounded.max_slowdown=1.05 "compare=[1,2,5,10]" ++proposer.num_draft_tokens=10 \
         "hydra.sweep.dir=$out/$1-$3" \
         'hydra.sweep.subdir=${hydra:runtime.choices.proposer}-temperature${sampling.temperature}' "${@:5}"
 }

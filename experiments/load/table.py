@@ -19,7 +19,7 @@ from specresearch.bench.results import RESULTS
 
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]
-FIXED, UNBOUNDED = "fixed-", "unbounded"
+FIXED, BOUNDED = "fixed-", "bounded"
 SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
 
 
@@ -34,11 +34,11 @@ def read_cell(path: Path) -> dict[str, Any]:
     row |= {name: side["throughput"] / sides["plain"]["throughput"] for name, side in sides.items() if name != "plain"}
     row["best"] = summary["best_fixed"]
     for name in ("speedup", "speedup_over_best", "tpot_p50_ratio", "tpot_p99_ratio"):
-        for kind in (name, f"{name}_{UNBOUNDED}"):
+        for kind in (name, f"{name}_{BOUNDED}"):
             if kind in summary:
                 row[kind] = summary[kind]
                 row[f"{kind}_low"], row[f"{kind}_high"] = intervals.get(kind) or (math.nan, math.nan)
-    row[f"tpot_p99_ratio_{UNBOUNDED}"] = sides[UNBOUNDED]["tpot_p99"] / sides["plain"]["tpot_p99"]
+    row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides["plain"]["tpot_p99"]
     row["worst_tpot_p99_ratio_fixed"] = max(
         side["tpot_p99"] / sides["plain"]["tpot_p99"] for name, side in sides.items() if name.startswith(FIXED)
     )
@@ -48,7 +48,7 @@ def read_cell(path: Path) -> dict[str, Any]:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """A column per load; two lines per method, dataset and temperature: with the bound on what a request may lose, and without.
+    """A column per load; two lines per method, dataset and temperature: the controller, without and with a bound on losses.
 
     Each cell: throughput over plain decoding's; over the better of plain decoding and the best fixed length, with its interval;
     99th percentile of the time per output token over plain decoding's. First of all the fixed lengths' throughputs.
@@ -58,7 +58,7 @@ def markdown(rows: pd.DataFrame) -> str:
     for setting, group in rows.groupby(CELL[:3]):
         by_load = group.set_index("concurrency")
         proposer, dataset, temperature = setting  # type: ignore[misc]
-        for title, cell in (("fixed", _fixed), ("bounded", _bounded), (UNBOUNDED, _unbounded)):
+        for title, cell in (("fixed", _fixed), ("goodput", _goodput), (BOUNDED, _bounded)):
             cells = [cell(by_load.loc[load]) if load in by_load.index else "-" for load in loads]
             lines.append(f"| {proposer}, {dataset}, {temperature:g}: {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -69,12 +69,12 @@ def _fixed(row: pd.Series) -> str:
     return f"{min(speedups):.2f} to {max(speedups):.2f}"
 
 
-def _bounded(row: pd.Series) -> str:
+def _goodput(row: pd.Series) -> str:
     return _cell(row, "")
 
 
-def _unbounded(row: pd.Series) -> str:
-    return _cell(row, f"_{UNBOUNDED}")
+def _bounded(row: pd.Series) -> str:
+    return _cell(row, f"_{BOUNDED}")
 
 
 def _cell(row: pd.Series, which: str) -> str:
@@ -95,7 +95,7 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
             axis.plot(group["concurrency"], group[name], color="0.6", linewidth=1)
             end = (group["concurrency"].iloc[-1], group[name].iloc[-1])
             axis.annotate(name.removeprefix(FIXED), end, (5, -3), textcoords="offset points", color="0.4", fontsize=8)
-        for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{UNBOUNDED}", "C1", "s")):
+        for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{BOUNDED}", "C1", "s")):
             errors = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
             axis.errorbar(group["concurrency"], group[name], yerr=errors, color=color, marker=marker, capsize=3)
         axis.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
@@ -107,7 +107,7 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
     figure.supxlabel("requests in flight")
     figure.supylabel("throughput / plain decoding's")
     figure.suptitle(
-        "goodput with its bound on what a request may lose (blue, circles; 95% intervals) and without (orange, squares), "
+        "goodput (blue, circles; 95% intervals) and with a bound on what a request may lose (orange, squares), "
         "beside fixed draft lengths (grey, by length)"
     )
     figure.savefig(path, dpi=110)

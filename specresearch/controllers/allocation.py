@@ -32,7 +32,7 @@ class Rows:
 def allocate(
     rows: Rows,
     seconds: Seconds,
-    affordable: Affordable = lambda lengths: np.inf,
+    affordable: Affordable | None = None,
     reading: Float[np.ndarray, " R"] | None = None,
 ) -> Int[np.ndarray, " R"]:
     """Drafts for each row that make expected tokens per second largest.
@@ -92,7 +92,7 @@ def _step(rows: Rows, seconds: Seconds, lengths: Int[np.ndarray, " R"]) -> tuple
     return rows.accepted(lengths), time, more - time
 
 
-def _fastest(rows: Rows, seconds: Seconds, affordable: Affordable) -> Int[np.ndarray, " R"]:
+def _fastest(rows: Rows, seconds: Seconds, affordable: Affordable | None) -> Int[np.ndarray, " R"]:
     """Without `reading`."""
     limits, given, supply = rows.limits, rows.given, rows.supply
     most = int(max(limits.max(), given.max()))
@@ -116,7 +116,7 @@ def _fastest(rows: Rows, seconds: Seconds, affordable: Affordable) -> Int[np.nda
         w, m = np.unravel_index(int(rate.argmax()), rate.shape)
         chosen = order[:m][fits[w, :m]]
         lengths = given + np.bincount(chosen // most, minlength=len(limits))
-        limit = affordable(lengths)
+        limit = np.inf if affordable is None else affordable(lengths)
         if number[w, m] == 0 or time[w, m] <= limit:
             return lengths
         rate[(time > limit) & (number > 0)] = 0.0

@@ -1,4 +1,5 @@
-"""As many drafts as make the whole batch fastest without slowing anyone down, by times and acceptance measured on the way.
+"""As many drafts as make the whole batch fastest, if need be without slowing anyone down, by times and acceptance measured on the
+way.
 
 SmartSpec (Liu et al., arXiv 2406.14066), with lengths per request: k = argmax of sum_r (1 - a_r^(k_r + 1)) / (1 - a_r) over
 t_draft(k) + t_verify(tokens, context) + overhead.
@@ -34,6 +35,7 @@ _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there i
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
+_CAUTION = 5.0  # how much more a request's own record counts, against the run's, where it is to lose nothing
 
 
 @dataclass
@@ -49,8 +51,8 @@ class _Request:
 
 
 class Goodput(Adaptive):
-    """Maximises expected tokens per second over the lengths of every request's draft, as far as no request becomes slower than
-    it would be without any drafts.
+    """Maximises expected tokens per second over the lengths of every request's draft; with `max_slowdown`, as far as no request
+    becomes slower than that against plain decoding.
 
     A decision that confirms the one before stands for twice as many steps: to draft, for the same requests; not to, for whoever
     comes.
@@ -63,15 +65,16 @@ class Goodput(Adaptive):
     not fix sampled tokens: only their distribution.
 
     max_draft_tokens: the longest draft considered, within what the proposer makes.
-    max_slowdown: a request's time per token over that of plain steps of the same batch, at most, as far as it can be foreseen;
-    None: throughput alone counts, and requests whose drafts are refused pay for the others'.
+    max_slowdown: a request's time per token over that of plain steps of the same batch, at most, as far as it can be foreseen,
+    by acceptance taken for lower than was seen; None: throughput alone counts, and requests whose drafts are refused pay for the
+    others'.
     prior_weight: drafts of its own that a request needs for its acceptance to count as much as the run's mean.
     """
 
     def __init__(
         self,
         max_draft_tokens: int = 10,
-        max_slowdown: float | None = 1.05,
+        max_slowdown: float | None = None,
         probe_every: int = 25,
         prior_weight: float = 15.0,
         memory: float = 50.0,
@@ -143,11 +146,13 @@ class Goodput(Adaptive):
         if not limits.any():
             return given.tolist()
         context = sum(len(row.tokens) - 1 for row in batch.rows)
-        acceptance, supply = self._acceptance(self._requests.met, _HOPE), self._supply(self._requests.met)
-        rows = Rows(np.array(acceptance), np.array(supply), limits, given)
+        rows = self._rows(limits, given, _HOPE)
         seconds = partial(self._time.seconds, len(batch), context)
-        plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
-        affordable = partial(self._affordable, rows, plain, stands)
+        affordable = None
+        if self.max_slowdown is not None:
+            plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
+            cautious = self._rows(limits, given, -_HOPE, _CAUTION)
+            affordable = partial(self._affordable, cautious, self.max_slowdown, plain, stands)
         reading = self._reading(batch) if self._late.tried else None
         lengths = allocate(rows, seconds, affordable, reading)
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
@@ -178,15 +183,21 @@ class Goodput(Adaptive):
         """Seconds that this would take, for every token that a row is still to get."""
         return self._late.rate(0.0, 0.0) * np.array(self._unread(batch)) / (np.array(batch.room) + 1)
 
-    def _affordable(self, rows: Rows, plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]) -> float:
+    def _rows(
+        self, limits: Int[np.ndarray, " R"], given: Int[np.ndarray, " R"], hope: float, trust: float = 1.0
+    ) -> Rows:
+        """The rows of the step. hope: see `_acceptance`. trust: how much more than usual a request's own record counts."""
+        met = self._requests.met
+        return Rows(np.array(self._acceptance(met, hope, trust)), np.array(self._supply(met, trust)), limits, given)
+
+    def _affordable(
+        self, rows: Rows, max_slowdown: float, plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]
+    ) -> float:
         """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, in
         as many steps as the decision may stand."""
-        if self.max_slowdown is None:
-            return float("inf")
-        tokens = 1 + rows.accepted(lengths)
         ahead = np.array([request.ahead for request in self._requests.met])
-        spare = (ahead / stands).clip(min=(1 - self.max_slowdown) * plain_seconds)
-        return float((self.max_slowdown * plain_seconds * tokens + spare).min())
+        spare = (ahead / stands).clip(min=(1 - max_slowdown) * plain_seconds)
+        return float((max_slowdown * plain_seconds * (1 + rows.accepted(lengths)) + spare).min())
 
     def _length_to_measure(self) -> int | None:
         """One length, every other time 0 where drafts are usual; None when the step is to be as fast as possible."""
@@ -201,17 +212,17 @@ class Goodput(Adaptive):
         other = longer if longer <= self._most else max(self._longest // 2, 1)
         return (1, other)[turn % 2] if is_second else 0
 
-    def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0) -> list[float]:
+    def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0, trust: float = 1.0) -> list[float]:
         """Of every row, shrunk towards the run's, which starts at a half and is taken for `hope` standard errors higher."""
-        mean, weight = self._run.rate(0.5, 1.0), self.prior_weight
+        mean, weight = self._run.rate(0.5, 1.0), self.prior_weight / trust
         mean += hope * self._run.error(mean)
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
-    def _supply(self, rows: Sequence[_Request]) -> list[float]:
+    def _supply(self, rows: Sequence[_Request], trust: float = 1.0) -> list[float]:
         """Share of the drafts asked for that are made, shrunk towards the run's, which starts at 1."""
-        mean = self._run_supply.rate(1.0, 1.0)
-        return [max(request.supply.rate(mean, _SUPPLY_WEIGHT), _LEAST) for request in rows]
+        mean, weight = self._run_supply.rate(1.0, 1.0), _SUPPLY_WEIGHT / trust
+        return [max(request.supply.rate(mean, weight), _LEAST) for request in rows]
 
     def observe(self, record: StepRecord) -> None:
         """Learnt from when a decision depends on it, which costs less for several steps together."""

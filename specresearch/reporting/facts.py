@@ -251,7 +251,7 @@ def _output(decision: Decision) -> str:
     """One sum over all loads at which nothing changed; what else is known in its own words."""
     found = [point.comparison.output for point in decision.points]
     num_equal = sum(output.num_equal for output in found)
-    unchanged = f"output unchanged: {num_equal} of {num_equal} greedy outputs equal plain decoding's token for token"
+    unchanged = f"unchanged: {num_equal} of {num_equal} greedy outputs equal plain decoding's token for token"
     others = dict.fromkeys(output.words for output in found if not output.num_equal)
     return "; ".join([*([unchanged] if num_equal else []), *filter(None, others)])
 

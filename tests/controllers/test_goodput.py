@@ -146,6 +146,25 @@ def test_who_gets_no_drafts_does_not_pay_for_others_either() -> None:
     assert slowdown(1.05, (1, 1, 1, 1)) > 1.3
 
 
+@pytest.mark.parametrize(("acceptance", "supply"), [((0.9, 0.9, 0.0, 0.0), (1, 1, 1, 1)), ((0.9,) * 4, (1, 1, 0, 0))])
+def test_it_takes_few_steps_to_see_who_would_lose(acceptance: Sequence[float], supply: Sequence[float]) -> None:
+    """Requests of forty steps, of which half have drafts that are refused, or none: known to pay on average, not for whom."""
+    machine = Machine(draft=0.0, verify_token=1e-3)
+
+    def slowdown(bound: float | None) -> float:
+        simulation = Simulation(Goodput(max_slowdown=bound), acceptance, machine, supply=supply)
+        chosen: list[list[int]] = []
+        for _ in range(12):
+            simulation.replace_rows()
+            chosen += simulation.run(40)
+        return float(np.mean([machine.times(4, max(step), sum(step)).total for step in chosen[160:]])) / (
+            machine.times(4, 0, 0).total
+        )
+
+    assert slowdown(None) > 1.5
+    assert slowdown(1.05) < 1.2
+
+
 def test_does_not_draft_for_what_is_not_worth_reading() -> None:
     """Drafts pay by a little once a prompt was read, and reading it takes as long as twenty steps; requests last for fifty."""
 

@@ -129,7 +129,7 @@ def test_unchanged_outputs_of_all_loads_are_one_sum(tmp_path: Path, decide_on: D
 
     for batch_size in (1, 2, 4):
         write_run(tmp_path / str(batch_size), FASTER, batch_size=batch_size)
-    assert told() == "output unchanged: 600 of 600 greedy outputs equal plain decoding's token for token"
+    assert told() == "unchanged: 600 of 600 greedy outputs equal plain decoding's token for token"
     tie = {"num_outputs_equal": 199, "num_rounding_ties": 1, "output_statement": "one tie"}
     write_run(tmp_path / "4", FASTER, batch_size=4, **tie)
     assert told().endswith(": 400 of 400 greedy outputs equal plain decoding's token for token; one tie")

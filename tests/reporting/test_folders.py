@@ -184,7 +184,7 @@ def test_an_open_load_with_another_number_of_running_requests_is_another_setting
     assert gather([tmp_path]).foreseen == []
 
 
-UNBOUNDED = {"unbounded": ({"max_slowdown": None}, (1.7, 1.6, 1.8))}
+BOUNDED = {"bounded": ({"max_slowdown": 1.05}, (1.7, 1.6, 1.8))}
 
 
 def labels(folder: Path) -> list[str]:
@@ -245,14 +245,14 @@ def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
 
 def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
     thought = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
-    write_load(tmp_path / "a", variants=UNBOUNDED, fixed={2: 1.1}, thoughts=[thought], concurrency=8)
+    write_load(tmp_path / "a", variants=BOUNDED, fixed={2: 1.1}, thoughts=[thought], concurrency=8)
     material = gather([tmp_path])
-    bounded, unbounded = material.traces
-    assert next(iter(unbounded.sides)) == unbounded.policy.label == "ngram, goodput controller (unbounded)"
-    assert unbounded.thoughts == (thought,)
-    assert [trace.own_best and trace.own_best.value for trace in (bounded, unbounded)] == [1.01, 1.05]
+    free, bounded = material.traces
+    assert next(iter(bounded.sides)) == bounded.policy.label == "ngram, goodput controller (bounded)"
+    assert bounded.thoughts == (thought,)
+    assert [trace.own_best and trace.own_best.value for trace in (free, bounded)] == [1.01, 1.05]
     (section,) = (s for s in compose(material, Limits()).sections if s.name == "controllers")
-    assert all("unbounded" in picture.caption for picture in section.pictures)
+    assert all("bounded" in picture.caption for picture in section.pictures)
     assert "Of the recommended settings" in section.introduction
     write_load(tmp_path / "a", fixed={2: 3.0}, concurrency=8)
     (section,) = (s for s in compose(gather([tmp_path]), Limits()).sections if s.name == "controllers")
