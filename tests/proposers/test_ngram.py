@@ -93,14 +93,14 @@ class TestProposer:
         assert proposal.lengths.tolist() == [1, 2, 5]
 
     def test_who_may_not_draft_costs_nothing(self) -> None:
-        rows = [state([1, 2, 1], slot) for slot in range(2)]
-        for row in rows:
-            row.tokens = CountingList(row.tokens)
+        rows, prompts = [state([1, 2, 1], slot) for slot in range(2)], [CountingList([1, 2, 1]) for _ in range(2)]
+        for row, prompt in zip(rows, prompts, strict=True):
+            row.tokens = prompt
         proposer, batch = NGram(4, 1, 1), Batch(rows, torch.device("cpu"), 20)
         proposer.start(rows, None)
         assert proposer.propose(batch, [0, 0]).lengths.tolist() == [1, 1]
         assert proposer.propose(batch, [0, 4]).lengths.tolist() == [1, 5]
-        assert (rows[0].tokens.looked_at, rows[1].tokens.looked_at > 0) == (0, True)
+        assert prompts[0].looked_at == 0 < prompts[1].looked_at
 
     def test_nothing_found_anywhere_is_plain_decoding(self) -> None:
         assert self.propose([1, 2], [3], budget=[5, 5]).token_ids.tolist() == [[2], [3]]
