@@ -149,7 +149,7 @@ def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
             sum((k + 1) * (known + k + 1) for k, known in zip(step.num_draft_tokens, step.context, strict=True)),
             step.num_caught_up,
             can_draft=step.side != "plain",
-            is_asked=step.num_nodes > 1,
+            is_asked=step.num_nodes > 1 or step.side.startswith("fixed-"),  # n-gram may be asked and find nothing
         )
         for step in steps.itertuples()
     ]
