@@ -18,7 +18,7 @@ def print_load(results: LoadResults, folder: Path, console: Console | None = Non
     console.print(_headline(results), soft_wrap=False)
     if results.sides and results.summary["method"]:
         console.print(_statement(results))
-    for warning in _warnings(results):
+    for warning in load_warnings(results):
         console.print(Text(warning, style="bold yellow"))
     console.print()
     console.print(_setting(results))
@@ -83,12 +83,20 @@ def _statement(results: LoadResults) -> Text:
     return Text(summary["output_statement"], style=style)
 
 
-def _warnings(results: LoadResults) -> list[str]:
+def load_warnings(results: LoadResults) -> list[str]:
+    """What a reader of the figures must know first."""
     told = [results.stopped] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
     late = [name for name in late if f"; {name}, repeat" not in f"; {results.stopped or ''}"]
     if late:
-        told.append(f"{', '.join(late)}: requests came faster than they were answered; throughput is what it can do")
+        words = "requests came faster than they were answered; throughput is what it can do, and latencies grow with the run"
+        told.append(f"{', '.join(late)}: {words}")
+    short = [name for name, figures in results.sides.items() if figures.get("too_short")]
+    if short:
+        told.append(
+            f"{', '.join(short)}: the last request came before most could be answered, so that rates are those of a beginning; "
+            "send more requests"
+        )
     if results.class_signature:
         told.append(f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower")
     if results.class_unclear:

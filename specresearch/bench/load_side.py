@@ -103,6 +103,7 @@ class LoadSide:
             "schedule_share": ratio_of(sum(s.schedule for s in every), sum(s.seconds.sum() for s in every)),
             "wall": sum(row.wall for row in passes),
             "overloaded": any(self._falls_behind(repeat, max_running) for repeat in self.passes),
+            "too_short": any(self._is_a_beginning(window) for window in windows),
         }
         return told, between | ranks | lengths
 
@@ -127,6 +128,11 @@ class LoadSide:
         is_standing = waiting[2 * NUM_LOOKS // 3 :].min() > 0
         is_growing = waiting[NUM_LOOKS // 2 :].mean() > waiting[: NUM_LOOKS // 2].mean()
         return bool(answered < ANSWERED * row.num_submitted and is_standing and is_growing)
+
+    def _is_a_beginning(self, window: Window) -> bool:
+        """Nearly nobody who came in it was done by its end, for want of time rather than of room."""
+        times = [row.e2el - row.queue_time for row in window.rows]
+        return self.is_open and window.seconds < (percentile(times, 50) or 0.0)
 
     def _waiting(self, repeat: int, moments: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Requests in the queue at each moment, of those that got through."""

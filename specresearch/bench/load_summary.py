@@ -55,6 +55,8 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "overloaded": "requests came faster than they were answered: a pass was stopped with its queue growing; or, of open "
     f"arrivals, less than {ANSWERED:.0%} of what had come was answered by the last arrival, somebody waited all through the last "
     "third of the window, and more did in its second half than in its first",
+    "too_short": "open arrivals of which a window is shorter than the median request takes once it is no longer in the queue: "
+    "rates are those of a beginning, while prompts are read and the batch fills",
     "class_signature": "classes whose median tpot is better than plain decoding's and whose 99th percentile is worse, both with "
     "their whole interval",
     "class_unclear": f"classes of which that cannot be said: fewer than {LEAST_RANKED} requests on a side, or an interval that "

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_records import PLAIN
+from specresearch.bench.load_report import load_warnings
 
 _LATENCIES = [(f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)]
 
@@ -30,22 +31,11 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
     console.print(f"drafts: {told['assumption']}")
     for caution in told["cautions"]:
         console.print(f"[yellow]caution[/]: {caution}")
-    for warning in _warnings(results):
+    for warning in load_warnings(results):
         console.print(Text(warning, style="bold yellow"))
     rate = told["requests_per_second_of_simulation"]
     speed = f" ({rate:,.0f} requests simulated per second)" if rate else ""
     console.print(f"{folder}/results.json{speed}")
-
-
-def _warnings(results: LoadResults) -> list[str]:
-    """Of a rate that cannot be served."""
-    told = [f"stopped: {results.stopped}"] if results.stopped else []
-    late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    late = [name for name in late if f"{name}, repeat" not in (results.stopped or "")]
-    words = (
-        "requests came faster than they were answered; throughput is what it can do, and latencies grow with the run"
-    )
-    return [*told, f"{', '.join(late)}: {words}"] if late else told
 
 
 def _lines(results: LoadResults) -> dict[str, list[str | None]]:

@@ -139,6 +139,22 @@ def test_a_short_burst_is_no_overload(begin: float, burst: int) -> None:
     assert side("plain", rows).figures(16)[0]["overloaded"] is False
 
 
+@pytest.mark.parametrize(("rate", "is_short"), [(40, True), (4, False)])
+def test_a_burst_that_ends_before_most_are_answered_is_no_measure_of_rates(rate: int, is_short: bool) -> None:
+    """Requests of a second and a half, which come in the course of half a second, or of six."""
+    rows = [request(number, number / rate) for number in range(24)]
+    assert side("plain", rows).figures(32)[0]["too_short"] is is_short
+    assert side("plain", rows, concurrency=8).figures(32)[0]["too_short"] is False
+
+
+def test_a_long_wait_alone_does_not_make_a_pass_too_short() -> None:
+    """Eight at a time, for ten seconds: most wait for longer than that, and the rates are what can be done."""
+    rows = served(np.arange(0, 10, 0.05), 8)
+    assert np.median([row.e2el for row in rows]) > 10
+    figures = side("plain", rows).figures(8)[0]
+    assert (figures["overloaded"], figures["too_short"]) == (True, False)
+
+
 def test_without_a_method_or_a_middle_figures_are_none() -> None:
     figures = summarize_load({"plain": side("plain", spread(0), concurrency=4)}, LIMITS, 8)
     assert figures.summary["speedup"] is None

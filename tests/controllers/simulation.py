@@ -45,8 +45,8 @@ class Machine:
         return tokens / self.times(len(lengths), max(lengths), sum(lengths)).total
 
 
-def rows_of(num: int, num_draft_tokens: int | None = None) -> list[RequestState]:
-    requests = [Request((1, 2, 3), id="same", num_draft_tokens=num_draft_tokens) for _ in range(num)]
+def rows_of(num: int, num_draft_tokens: int | None = None, num_tokens: int = 3) -> list[RequestState]:
+    requests = [Request((1,) * num_tokens, id="same", num_draft_tokens=num_draft_tokens) for _ in range(num)]
     return [RequestState(request, slot, 0, frozenset(), 100_000) for slot, request in enumerate(requests)]
 
 
@@ -92,17 +92,18 @@ class Simulation:
         supply: Sequence[float] | None = None,
         reading: float = 0.0,
         room: int = 10_000,
+        seed: int = 0,
     ) -> None:
         self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
         self.most, self.noise, self.outlier = most, noise, outlier
         self.supply, self.reading, self.room = supply, reading, room
-        self.rng = np.random.default_rng(0)
+        self.rng = np.random.default_rng(seed)
         self.num_steps = 0
         self.replace_rows()
 
     def replace_rows(self) -> None:
         """Other requests of the same kind come in the place of all."""
-        self.rows, self.has_read = rows_of(len(self.acceptance)), [False] * len(self.acceptance)
+        self.rows, self.has_read = rows_of(len(self.acceptance), num_tokens=100), [False] * len(self.acceptance)
 
     def step(self) -> list[int]:
         """The lengths of one step."""
