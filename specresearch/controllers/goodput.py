@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import Rows, allocate
 from specresearch.controllers.base import Adaptive, check_chains
-from specresearch.controllers.evidence import Share, judged_drafts
-from specresearch.controllers.linear_fit import LinearFit
+from specresearch.controllers.evidence import Acceptance, Share, judged_drafts
+from specresearch.controllers.late_reading import LateReading
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.probes import Probes
 from specresearch.controllers.step_time import StepTime
@@ -31,14 +31,11 @@ _FEW = 3  # one request in so many drafts in a measurement, and one in k times a
 _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
 _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
-_PRIOR_HOPE = 0.25  # and by how much before anything was seen
-_PRIOR_DRAFTS = 4.0  # as how many drafts that counts at first: the first are of few requests, maybe unlike all others
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
 _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
-_READ = 100.0  # tokens: a unit that brings what they take to the size of the constant
 _CAUTION = 5.0  # how much more a request's own record counts, against the run's, where it is to lose nothing
 
 
@@ -117,9 +114,8 @@ class Goodput(Adaptive):
         self._probes = Probes(self.probe_every)
         self._longest, self._tried = 0, 1  # drafts: of the last decision to draft, and of all
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
-        self._run, self._run_supply = Share(), Share()
-        self._late = LinearFit(2, 1, self.memory)  # seconds: a constant, tokens
-        self._run_prior = _PRIOR_DRAFTS  # weight of what was believed at first; fades like what was seen
+        self._run, self._run_supply = Acceptance(), Share()
+        self._late = LateReading(self.memory)
         self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
@@ -159,7 +155,7 @@ class Goodput(Adaptive):
             plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
             cautious = self._rows(limits, given, -_HOPE, _CAUTION)
             affordable = partial(self._affordable, cautious, self.max_slowdown, plain, stands)
-        reading = self._reading(batch) if self._late.is_ready else None
+        reading = self._reading(batch) if self._late.is_known else None
         lengths = allocate(rows, seconds, affordable, reading)
         was_drafting, self._is_drafting = self._is_drafting, bool((lengths > given).any())
         self._probes.tell(self._is_drafting != was_drafting)
@@ -175,7 +171,7 @@ class Goodput(Adaptive):
     def _few(self, length: int, batch: Batch) -> list[int]:
         """Drafts of one length for some rows: others every time, unless the drafter would have to read more of them."""
         rows, num_rows = batch.rows, len(batch)
-        unread = self._unread(batch) if self._late.is_ready else [0] * num_rows
+        unread = self._unread(batch) if self._late.is_known else [0] * num_rows
         steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
         steered.sort(key=lambda b: (unread[b], (b + self._num_steps) % num_rows))
         drafting = steered[: ceil(len(steered) / (_FEW * length))] if length else []
@@ -188,10 +184,8 @@ class Goodput(Adaptive):
     def _reading(self, batch: Batch) -> Float[np.ndarray, " R"]:
         """Seconds that this would take, all rows together, for every token that a row is still to get."""
         unread = np.array(self._unread(batch))
-        is_late = unread > self._proposed + 1  # what one step delivers is read with the next draft
-        once, each = self._late.weights
-        seconds = is_late * (once / max(is_late.sum(), 1) + each * unread / _READ)
-        return seconds / (np.array(batch.room) + 1)
+        put_off = np.where(unread > self._proposed + 1, unread, 0)  # what one step delivers is read with the next draft
+        return self._late.seconds(put_off) / (np.array(batch.room) + 1)
 
     def _rows(
         self, limits: Int[np.ndarray, " R"], given: Int[np.ndarray, " R"], hope: float, trust: float = 1.0
@@ -223,13 +217,8 @@ class Goodput(Adaptive):
         return (1, other)[turn % 2] if is_second else 0
 
     def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0, trust: float = 1.0) -> list[float]:
-        """Of every row, shrunk towards the run's, which starts at a half and is taken for `hope` standard errors higher.
-
-        `hope` counts for more before much was seen, since requests differ more than drafts of one do.
-        """
-        mean = self._run.rate(0.5 + hope * _PRIOR_HOPE, max(self._run_prior, 1.0))
-        weight = self.prior_weight / trust
-        mean += hope * self._run.error(mean)
+        """Of every row, shrunk towards the run's, which is taken for `hope` standard errors higher."""
+        mean, weight = self._run.mean(hope), self.prior_weight / trust
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 
@@ -283,14 +272,11 @@ class Goodput(Adaptive):
             if wanted[b]:
                 made.append(min(drafted / wanted[b], 1.0))
                 request.supply.add(made[-1], 1, _OWN_MEMORY)
-        memory = _RUN_MEMORY if any(judged) else _IDLE_MEMORY
-        self._run.add(sum(accepted), sum(judged), memory)
-        self._run_prior -= self._run_prior / memory
+        self._run.add(sum(accepted), sum(judged), _RUN_MEMORY if any(judged) else _IDLE_MEMORY)
         if made:
             self._run_supply.add(fmean(made), 1, _RUN_MEMORY)
         if record.num_caught_up:
-            self._late.observe([1.0, record.num_caught_up / _READ], record.times.catch_up)
-            self._late.update()
+            self._late.observe(record.num_caught_up, record.times.catch_up)
 
     def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""

@@ -9,7 +9,7 @@ import pytest
 from simulation import Machine, Simulation, batch_of, record_of, rows_of
 
 from specresearch.batch import Batch
-from specresearch.controllers import Controller, Goodput, goodput
+from specresearch.controllers import Controller, Goodput, evidence, goodput
 from specresearch.proposal import DraftKind
 
 MACHINES = {
@@ -117,8 +117,8 @@ def test_a_bad_start_is_not_held_against_drafts_for_long(monkeypatch: pytest.Mon
         return min(shares)
 
     assert worst() > 0.95
-    monkeypatch.setattr(goodput, "_PRIOR_HOPE", 0.0)
-    monkeypatch.setattr(goodput, "_PRIOR_DRAFTS", 1.0)
+    monkeypatch.setattr(evidence, "_PRIOR_HOPE", 0.0)
+    monkeypatch.setattr(evidence, "_PRIOR_DRAFTS", 1.0)
     assert worst() < 0.9
 
 
@@ -202,21 +202,6 @@ def test_does_not_draft_for_what_is_not_worth_reading() -> None:
         assert np.mean(lengths(0.2, seed)) < 0.3
 
 
-def test_short_readings_do_not_make_long_ones_seem_slow() -> None:
-    """Two milliseconds a pass and ten microseconds a token, by 25 tokens or by 400: of 800 tokens, in one row and in eight."""
-    controller = Goodput()
-    for number in range(60):
-        num_tokens = 400 if number % 4 == 0 else 25
-        times = replace(Machine().times(2, 1, 1), catch_up=2e-3 + 1e-5 * num_tokens)
-        rows = rows_of(8, num_tokens=100)
-        controller.budget(batch_of(rows))
-        controller.observe(replace(record_of([1] + [0] * 7, [0] * 8, times), num_caught_up=num_tokens))
-    for num_rows in (1, 8):
-        batch = batch_of(rows_of(num_rows, num_tokens=800 // num_rows), room=99)
-        controller.budget(batch)
-        assert controller._reading(batch).sum() * 100 == pytest.approx(10e-3, rel=0.1)
-
-
 def test_whoever_is_ahead_may_wait() -> None:
     """A request whose drafts are accepted half of the time is not held to plain steps' time, step by step."""
     acceptance, machine = [0.5, 0.5], Machine(draft=0.2e-3, verify_token=0.5e-3)
@@ -253,7 +238,7 @@ def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert worst() > 0.96
     monkeypatch.setattr(goodput, "_HOPE", 0.0)
-    monkeypatch.setattr(goodput, "_PRIOR_DRAFTS", 1.0)
+    monkeypatch.setattr(evidence, "_PRIOR_DRAFTS", 1.0)
     assert worst() < 0.9
 
 

@@ -1,0 +1,34 @@
+"""How long a drafter takes to read what it has put off."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from specresearch.controllers.linear_fit import LinearFit
+
+_TOKENS = 100.0  # a unit that brings them to the size of the constant
+
+
+class LateReading:
+    """A time for every pass and one for every token, learnt from the readings of this very run.
+
+    Short readings are nearly all constant: by their time per token long ones would seem several times as slow as they are.
+
+    memory: readings after which an old one counts 1/e.
+    """
+
+    def __init__(self, memory: float) -> None:
+        self._fit = LinearFit(2, 1, memory)
+
+    @property
+    def is_known(self) -> bool:
+        return self._fit.is_ready
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        self._fit.observe([1.0, num_tokens / _TOKENS], seconds)
+        self._fit.update()
+
+    def seconds(self, num_tokens: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
+        """Of rows that read so many tokens in one pass, which all that read any share."""
+        once, each = self._fit.weights
+        reads = num_tokens > 0
+        return reads * once / max(reads.sum(), 1) + each * num_tokens / _TOKENS
