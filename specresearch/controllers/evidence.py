@@ -1,12 +1,9 @@
 """What steps have shown of drafts: how many were accepted, and how many were made at all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specresearch.metrics import StepRecord
-
-_PRIOR_DRAFTS = 4.0  # that what is believed before anything was seen counts as much as
-_PRIOR_HOPE = 0.25  # by how much acceptance is then taken for higher
 
 
 @dataclass
@@ -23,27 +20,9 @@ class Share:
     def rate(self, prior: float, weight: float) -> float:
         return (self.happened + weight * prior) / (self.tried + weight)
 
-
-@dataclass
-class Acceptance(Share):
-    """Of all requests of a run: accepted drafts, of those judged.
-
-    prior: as how many drafts counts what was believed before anything was seen; fades, too.
-    """
-
-    prior: float = field(default_factory=lambda: _PRIOR_DRAFTS)
-
-    def add(self, happened: float, tried: int, memory: float) -> None:
-        super().add(happened, tried, memory)
-        self.prior -= self.prior / memory
-
-    def mean(self, hope: float) -> float:
-        """The rate, taken for `hope` standard errors higher than was seen, and for more before much was seen.
-
-        It starts at a half without hope. The first drafts are of few requests, which may be unlike all others.
-        """
-        rate = self.rate(0.5 + hope * _PRIOR_HOPE, max(self.prior, 1.0))
-        return rate + hope * (rate * (1 - rate) / (self.tried + 1)) ** 0.5
+    def error(self, mean: float) -> float:
+        """Standard error of the rate, if it is `mean`."""
+        return (mean * (1 - mean) / (self.tried + 1)) ** 0.5
 
 
 def judged_drafts(record: StepRecord) -> tuple[Sequence[float], Sequence[int]]:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import Rows, allocate
 from specresearch.controllers.base import Adaptive, check_chains
-from specresearch.controllers.evidence import Acceptance, Share, judged_drafts
+from specresearch.controllers.evidence import Share, judged_drafts
 from specresearch.controllers.late_reading import LateReading
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.probes import Probes
@@ -114,7 +114,7 @@ class Goodput(Adaptive):
         self._probes = Probes(self.probe_every)
         self._longest, self._tried = 0, 1  # drafts: of the last decision to draft, and of all
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
-        self._run, self._run_supply = Acceptance(), Share()
+        self._run, self._run_supply = Share(), Share()
         self._late = LateReading(self.memory)
         self._wanted: list[int] = []
         self._decided: list[int] = []
@@ -217,8 +217,9 @@ class Goodput(Adaptive):
         return (1, other)[turn % 2] if is_second else 0
 
     def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0, trust: float = 1.0) -> list[float]:
-        """Of every row, shrunk towards the run's, which is taken for `hope` standard errors higher."""
-        mean, weight = self._run.mean(hope), self.prior_weight / trust
+        """Of every row, shrunk towards the run's, which starts at a half and is taken for `hope` standard errors higher."""
+        mean, weight = self._run.rate(0.5, 1.0), self.prior_weight / trust
+        mean += hope * self._run.error(mean)
         rates = (request.acceptance.rate(mean, weight) for request in rows)
         return [min(max(rate, _LEAST), _MOST) for rate in rates]
 

@@ -9,7 +9,7 @@ import pytest
 from simulation import Machine, Simulation, batch_of, record_of, rows_of
 
 from specresearch.batch import Batch
-from specresearch.controllers import Controller, Goodput, evidence, goodput
+from specresearch.controllers import Controller, Goodput, goodput
 from specresearch.proposal import DraftKind
 
 MACHINES = {
@@ -90,7 +90,7 @@ def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
 
 @pytest.mark.parametrize("slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"])
 def test_follows_a_change_of_the_machine(slower: Machine) -> None:
-    """To one on which speculation loses, and back, which takes longer: it drafts rarely then."""
+    """To one on which speculation loses, and back."""
     acceptance = [0.6] * 4
     simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(), noise=0.03)
     assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
@@ -98,28 +98,7 @@ def test_follows_a_change_of_the_machine(slower: Machine) -> None:
     assert best_length(simulation.machine, acceptance) == 0
     assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
     simulation.machine = Machine()
-    assert share_of_best(simulation, simulation.run(400)[300:]) > 0.9
-
-
-def test_a_bad_start_is_not_held_against_drafts_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of those that it starts with is accepted, and more than half of all others: single drafts gain a tenth. The worst of
-    eight runs; it loses most of that where the first drafts are believed."""
-    machine, acceptance = Machine(draft=2.5e-3, verify=7.3e-3, verify_token=0.1e-3), [0.58] * 4
-    assert machine.rate([1] * 4, acceptance) > 1.08 * machine.rate([0] * 4, acceptance)
-
-    def worst() -> float:
-        shares = []
-        for seed in range(8):
-            simulation = Simulation(Goodput(), [0.0] * 4, machine, noise=0.03, seed=seed)
-            assert any(any(step) for step in simulation.run(6))
-            simulation.acceptance = acceptance
-            shares.append(share_of_best(simulation, simulation.run(100)))
-        return min(shares)
-
-    assert worst() > 0.95
-    monkeypatch.setattr(evidence, "_PRIOR_HOPE", 0.0)
-    monkeypatch.setattr(evidence, "_PRIOR_DRAFTS", 1.0)
-    assert worst() < 0.9
+    assert share_of_best(simulation, simulation.run(300)[200:]) > 0.9
 
 
 def test_requests_get_lengths_of_their_own() -> None:
@@ -189,17 +168,16 @@ def test_it_takes_few_steps_to_see_who_would_lose(acceptance: Sequence[float], s
 def test_does_not_draft_for_what_is_not_worth_reading() -> None:
     """Drafts pay by a little once a prompt was read, and reading it takes as long as twenty steps; requests last for fifty."""
 
-    def lengths(reading: float, seed: int) -> list[list[int]]:
-        simulation = Simulation(Goodput(), [0.7] * 4, Machine(draft=3e-3), reading=reading, room=50, seed=seed)
+    def lengths(reading: float) -> list[list[int]]:
+        simulation = Simulation(Goodput(), [0.7] * 4, Machine(draft=3e-3), reading=reading, room=50)
         chosen: list[list[int]] = []
         for _ in range(12):
             simulation.replace_rows()
             chosen += simulation.run(40)
         return chosen[200:]
 
-    for seed in range(4):
-        assert np.mean(lengths(0.0, seed)) > 1.5
-        assert np.mean(lengths(0.2, seed)) < 0.3
+    assert np.mean(lengths(0.0)) > 0.5
+    assert np.mean(lengths(0.2)) < 0.1
 
 
 def test_whoever_is_ahead_may_wait() -> None:
@@ -223,7 +201,7 @@ def test_drafts_grow_as_long_as_that_pays() -> None:
     longest = [max(step) for step in Simulation(Goodput(max_slowdown=None), [0.9] * 4, machine).run(20)]
     assert longest[6:11] == [2, 4, 8, 10, 10]
     assert best_length(steep, [0.5] * 4) == 0
-    assert max(max(step) for step in Simulation(Goodput(max_slowdown=None), [0.5] * 4, steep).run(300)) <= 4
+    assert max(max(step) for step in Simulation(Goodput(max_slowdown=None), [0.5] * 4, steep).run(300)) <= 2
 
 
 def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,13 +210,13 @@ def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def worst() -> float:
         machine, shares = Machine(draft=3e-3), []
         for seed in range(20):
-            simulation = Simulation(Goodput(), [0.55], machine, seed=seed)
+            simulation = Simulation(Goodput(), [0.55], machine)
+            simulation.rng = np.random.default_rng(seed)
             shares.append(share_of_best(simulation, simulation.run(600)))
         return min(shares)
 
     assert worst() > 0.96
     monkeypatch.setattr(goodput, "_HOPE", 0.0)
-    monkeypatch.setattr(evidence, "_PRIOR_DRAFTS", 1.0)
     assert worst() < 0.9
 
 
