@@ -33,6 +33,7 @@ _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
 _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
+_FOR_READING = 0.02  # of the time, at most, goes into what a drafter first has to read for a measurement
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
@@ -116,6 +117,7 @@ class Goodput(Adaptive):
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
         self._run, self._run_supply = Share(), Share()
         self._late = LateReading(self.memory)
+        self._for_reading = 0.0  # seconds that a measurement may take for it
         self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
@@ -169,23 +171,26 @@ class Goodput(Adaptive):
         return lengths.tolist()
 
     def _few(self, length: int, batch: Batch) -> list[int]:
-        """Drafts of one length for some rows: others every time, unless the drafter would have to read more of them."""
+        """Drafts of one length for some rows: after the start those first for which the drafter has least to read, and no more
+        than there is time for, among equals others every time."""
         rows, num_rows = batch.rows, len(batch)
-        unread = self._unread(batch) if self._late.is_known else [0] * num_rows
+        is_start = not self._time.is_ready or not self._late.is_known
+        put_off = np.zeros(num_rows, int) if is_start else self._put_off(batch)
         steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
-        steered.sort(key=lambda b: (unread[b], (b + self._num_steps) % num_rows))
+        steered.sort(key=lambda b: (put_off[b], (b + self._num_steps) % num_rows))
         drafting = steered[: ceil(len(steered) / (_FEW * length))] if length else []
+        while drafting and put_off[drafting].any() and self._late.seconds(put_off[drafting]).sum() > self._for_reading:
+            drafting.pop()
         return [length if b in drafting else 0 for b in range(num_rows)]
 
-    def _unread(self, batch: Batch) -> list[int]:
-        """Tokens that the drafter has put off reading."""
-        return [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
+    def _put_off(self, batch: Batch) -> Int[np.ndarray, " R"]:
+        """Tokens that the drafter has put off reading; what one step delivers is read with the next draft."""
+        unread = [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
+        return np.array([number if number > self._proposed + 1 else 0 for number in unread])
 
     def _reading(self, batch: Batch) -> Float[np.ndarray, " R"]:
         """Seconds that this would take, all rows together, for every token that a row is still to get."""
-        unread = np.array(self._unread(batch))
-        put_off = np.where(unread > self._proposed + 1, unread, 0)  # what one step delivers is read with the next draft
-        return self._late.seconds(put_off) / (np.array(batch.room) + 1)
+        return self._late.seconds(self._put_off(batch)) / (np.array(batch.room) + 1)
 
     def _rows(
         self, limits: Int[np.ndarray, " R"], given: Int[np.ndarray, " R"], hope: float, trust: float = 1.0
@@ -276,8 +281,10 @@ class Goodput(Adaptive):
         self._run.add(sum(accepted), sum(judged), _RUN_MEMORY if any(judged) else _IDLE_MEMORY)
         if made:
             self._run_supply.add(fmean(made), 1, _RUN_MEMORY)
+        self._for_reading += _FOR_READING * record.times.total
         if record.num_caught_up:
             self._late.observe(record.num_caught_up, record.times.catch_up)
+            self._for_reading = 0.0
 
     def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""

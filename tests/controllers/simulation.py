@@ -92,11 +92,12 @@ class Simulation:
         supply: Sequence[float] | None = None,
         reading: float = 0.0,
         room: int = 10_000,
+        seed: int = 0,
     ) -> None:
         self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
         self.most, self.noise, self.outlier = most, noise, outlier
         self.supply, self.reading, self.room = supply, reading, room
-        self.rng = np.random.default_rng(0)
+        self.rng = np.random.default_rng(seed)
         self.num_steps = 0
         self.replace_rows()
 
