@@ -33,7 +33,6 @@ _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
 _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
-_FOR_READING = 0.02  # of the time, at most, goes into what a drafter first has to read for a measurement
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
@@ -44,11 +43,13 @@ _CAUTION = 5.0  # how much more a request's own record counts, against the run's
 class _Request:
     """acceptance: accepted drafts, of those that the target looked at, i.e. with all before them accepted. supply: steps with a
     draft, of those in which it was to have one. ahead: seconds that it may still lose before it is slower than plain decoding by
-    more than is allowed. known: tokens it had when it last drafted, which a drafter that reads late has read."""
+    more than is allowed. known: tokens it had when it last drafted, which a drafter that reads late has read. num_asked: drafts
+    that it was to have, of all time."""
 
     acceptance: Share = field(default_factory=Share)
     supply: Share = field(default_factory=Share)
     known: int = 0
+    num_asked: int = 0
     ahead: float = 0.0
 
 
@@ -60,9 +61,9 @@ class Goodput(Adaptive):
     comes.
     Starts with plain steps and single drafts in turn; drafts then grow as long as that pays, to at most twice the longest so far.
     After `probe_every` steps something else than usual is measured, so that it notices when speculation pays again, and after
-    up to four times as many while nothing new is found. Only a few requests draft in a measurement, those first for which the
-    drafter has least to read. Acceptance is taken for somewhat higher than was seen, by less the more was seen. Where a drafter
-    would first have to read a prompt, drafts must be worth that, too.
+    up to four times as many while nothing new is found. Only a few requests draft in a measurement: those that did least, as
+    far as what the drafter first has to read for it takes a small share of the time. Acceptance is taken for somewhat higher than
+    was seen, by less the more was seen. Where a drafter would first have to read a prompt, drafts must be worth that, too.
     It decides by earlier steps only, never by what is drafted, hence is lossless; but it reads a clock, so that a seed does
     not fix sampled tokens: only their distribution.
 
@@ -117,7 +118,6 @@ class Goodput(Adaptive):
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
         self._run, self._run_supply = Share(), Share()
         self._late = LateReading(self.memory)
-        self._for_reading = 0.0  # seconds that a measurement may take for it
         self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
@@ -171,16 +171,16 @@ class Goodput(Adaptive):
         return lengths.tolist()
 
     def _few(self, length: int, batch: Batch) -> list[int]:
-        """Drafts of one length for some rows: after the start those first for which the drafter has least to read, and no more
-        than there is time for, among equals others every time."""
-        rows, num_rows = batch.rows, len(batch)
-        is_start = not self._time.is_ready or not self._late.is_known
-        put_off = np.zeros(num_rows, int) if is_start else self._put_off(batch)
+        """Drafts of one length for some rows: those that were to have least so far, among equals others every time. After the
+        start, whom there is no time to read has to wait."""
+        rows, num_rows, met = batch.rows, len(batch), self._requests.met
+        put_off = self._put_off(batch) if self._time.is_ready and self._late.is_known else np.zeros(num_rows, int)
         steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
-        steered.sort(key=lambda b: (put_off[b], (b + self._num_steps) % num_rows))
-        drafting = steered[: ceil(len(steered) / (_FEW * length))] if length else []
-        while drafting and put_off[drafting].any() and self._late.seconds(put_off[drafting]).sum() > self._for_reading:
-            drafting.pop()
+        steered.sort(key=lambda b: (met[b].num_asked, put_off[b], (b + self._num_steps) % num_rows))
+        number, drafting = ceil(len(steered) / (_FEW * length)) if length else 0, []
+        for b in steered:
+            if len(drafting) < number and self._late.is_time_for(put_off[[*drafting, b]]):
+                drafting.append(b)
         return [length if b in drafting else 0 for b in range(num_rows)]
 
     def _put_off(self, batch: Batch) -> Int[np.ndarray, " R"]:
@@ -272,6 +272,7 @@ class Goodput(Adaptive):
         made = []
         for b, request in enumerate(rows):
             request.acceptance.add(accepted[b], judged[b], _OWN_MEMORY)
+            request.num_asked += wanted[b]
             drafted = record.num_draft_tokens[b]
             if drafted:
                 request.known = record.context[b]
@@ -281,10 +282,7 @@ class Goodput(Adaptive):
         self._run.add(sum(accepted), sum(judged), _RUN_MEMORY if any(judged) else _IDLE_MEMORY)
         if made:
             self._run_supply.add(fmean(made), 1, _RUN_MEMORY)
-        self._for_reading += _FOR_READING * record.times.total
-        if record.num_caught_up:
-            self._late.observe(record.num_caught_up, record.times.catch_up)
-            self._for_reading = 0.0
+        self._late.observe(record)
 
     def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""
