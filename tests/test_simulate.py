@@ -165,7 +165,7 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
         simulate.main, f"recording={recorded}", *machine, "num_requests=3000", "hydra.run.dir=stopped"
     )
     told = " ".join(out.split())
-    assert "plain, repeat 0: the queue grows without bound" in told
+    assert "stopped: plain, repeat 0: the queue grows without bound" in told
     assert "(max_waiting=1000)" in told
 
 

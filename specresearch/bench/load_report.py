@@ -85,7 +85,7 @@ def _statement(results: LoadResults) -> Text:
 
 def load_warnings(results: LoadResults) -> list[str]:
     """What a reader of the figures must know first."""
-    told = [results.stopped] if results.stopped else []
+    told = [f"stopped: {results.stopped}"] if results.stopped else []
     late = [name for name, figures in results.sides.items() if figures["overloaded"]]
     late = [name for name in late if f"; {name}, repeat" not in f"; {results.stopped or ''}"]
     if late:

@@ -173,6 +173,7 @@ class Goodput(Adaptive):
     def _few(self, length: int, batch: Batch) -> list[int]:
         """Drafts of one length for some rows: those that were to have least so far, among equals others every time. After the
         start, whom there is no time to read has to wait."""
+        self._learn()
         rows, num_rows, met = batch.rows, len(batch), self._requests.met
         put_off = self._put_off(batch) if self._time.is_ready and self._late.is_known else np.zeros(num_rows, int)
         steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]

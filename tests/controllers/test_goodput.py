@@ -180,7 +180,7 @@ def generations(acceptance: float, machine: Machine, reading: float, seed: int, 
 def test_does_not_draft_for_what_is_not_worth_reading(seed: int) -> None:
     """Drafts pay by a third once a prompt was read, and reading it takes as long as twenty steps."""
     for reading, expected in ((0.0, True), (0.2, False)):
-        steps = generations(0.7, Machine(draft=3e-3), reading, seed, num=8)[5:]
+        steps = generations(0.7, Machine(draft=3e-3), reading, seed, num=12)[5:]
         assert bool(np.any(steps)) == expected
         assert not expected or np.mean(steps) > 0.5
 
@@ -262,15 +262,17 @@ def test_starts_with_drafts_of_many_requests() -> None:
     assert np.any(simulation.run(6), axis=0).all()
 
 
-def test_measures_where_the_drafter_has_least_to_read() -> None:
-    """One request drafted at the start; of the others the drafter has the whole prompt to read."""
-    simulation = Simulation(Goodput(), [0.05] * 3, Machine(draft=5e-3), reading=0.1, room=50)
+@pytest.mark.parametrize(("reading", "expected"), [(0.0, [True, False, True]), (0.1, [False, True, False])])
+def test_measures_new_requests_unless_they_take_long_to_read(reading: float, expected: list[bool]) -> None:
+    """Two measurements, each of one request of three; the second one has been there since the start and drafted then."""
+    simulation = Simulation(Goodput(), [0.05] * 3, Machine(draft=5e-3), reading=reading, room=50)
     simulation.run(20)
     before = simulation.rows[1]
     simulation.replace_rows()
     simulation.rows[1], simulation.has_read[1] = before, True
-    steps = simulation.run(40)
-    assert np.any(steps, axis=0).tolist() == [False, True, False]
+    steps = simulation.run(60)
+    assert sum(map(any, steps)) == 2
+    assert np.any(steps, axis=0).tolist() == expected
 
 
 def test_measures_again_now_and_then() -> None:
