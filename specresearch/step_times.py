@@ -10,7 +10,7 @@ _SKIPPED = "skipped"
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step. propose includes what the proposer learns afterwards.
+    """Seconds of one step. propose includes what the proposer learns afterwards. control: of choosing how much to draft.
 
     prefill and schedule are not in `total`: what was spent since the last record on reading, and on deciding who runs and how
     much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off.
@@ -24,11 +24,17 @@ class StepTimes:
     prefill: float = 0.0
     schedule: float = 0.0
     catch_up: float = 0.0
+    control: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """Of the step itself, however its drafts were chosen."""
+        return self.total - self.control
 
     @property
     def host(self) -> float:
         """What no named part accounts for."""
-        return self.total - self.propose - self.verify - self.accept - self.commit
+        return self.work - self.propose - self.verify - self.accept - self.commit
 
 
 class StepClock:

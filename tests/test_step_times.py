@@ -8,7 +8,7 @@ from specresearch.step_times import StepClock, StepTimes
 
 def test_clock_laps_add_up() -> None:
     clock = StepClock(torch.device("cpu"))
-    for name in ("propose", "verify", "accept", "commit", "propose"):
+    for name in ("control", "propose", "verify", "accept", "commit", "propose"):
         clock.lap(name)
     times = clock.stop(prefill=0.25, schedule=0.5)
     assert (times.prefill, times.schedule) == (0.25, 0.5)
@@ -16,7 +16,9 @@ def test_clock_laps_add_up() -> None:
 
 
 def test_the_host_is_what_no_part_accounts_for() -> None:
-    assert StepTimes(0.1, 0.2, 0.05, 0.05, 0.5, prefill=9.0, schedule=9.0).host == pytest.approx(0.1)
+    times = StepTimes(0.1, 0.2, 0.05, 0.05, 0.75, prefill=9.0, schedule=9.0, control=0.25)
+    assert times.host == pytest.approx(0.1)
+    assert times.work == 0.5
 
 
 def test_what_is_skipped_is_no_part_of_the_step() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import dataset
 
 from specresearch.bench.folder import CONFIG, INDIFFERENT, REQUESTS, RESULTS, STEPS, RunFolder
 from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
@@ -179,13 +180,14 @@ def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int
 
 
 def _tables(folder: Path, place: PassPlace) -> Iterator[pa.Table]:
-    """The steps of a pass, from its own file, or from the one of all passes that an earlier session left."""
+    """The steps of a pass, from its own file, or from the one of all passes that an earlier session left. Columns that an earlier
+    version did not write are null."""
     part, whole = _part(folder, place), folder / STEPS
-    if part.exists():
-        with pq.ParquetFile(part) as file:
-            yield from (file.read_row_group(group) for group in range(file.num_row_groups))
-    elif whole.exists():
-        yield pq.read_table(whole, filters=[("repeat", "=", place.repeat), ("side", "=", place.side)])
+    file = part if part.exists() else whole
+    if file.exists():
+        own = (dataset.field("repeat") == place.repeat) & (dataset.field("side") == place.side)
+        for batch in dataset.dataset(file, schema=SCHEMA).to_batches(filter=own):
+            yield pa.Table.from_batches([batch])
 
 
 def _part(folder: Path, place: PassPlace) -> Path:

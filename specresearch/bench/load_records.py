@@ -142,7 +142,7 @@ class PassRow:
         return PassRow(place=PassPlace(row["repeat"], row["side"]), **own)
 
 
-TIMES = ("propose", "verify", "accept", "commit", "prefill", "catch_up", "schedule", "total")
+TIMES = ("control", "propose", "verify", "accept", "commit", "prefill", "catch_up", "schedule", "total")
 SCALARS = ("num_nodes", "num_waiting", "num_prefill_tokens", "num_caught_up")
 LISTS = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context")
 SCHEMA = pa.schema(

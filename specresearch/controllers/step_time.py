@@ -13,7 +13,8 @@ _COLD = 1.25  # the first step of a length that takes so many times as long as i
 
 
 class StepTime:
-    """Three fits, in seconds, that add up to a step.
+    """Three fits, in seconds, that add up to a step but for what the controller itself takes: that comes in few steps, in those
+    that measure above all, and would be taken for the time of what they measure.
 
     draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), that times rows, and
     all drafts: some drafters compute every row, others those that draft.
@@ -79,12 +80,12 @@ class StepTime:
                 times.propose,
             ),
             "verify": (self.verify, [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
-            "overhead": (self.overhead, [1.0, padding], times.total - times.propose - times.verify),
+            "overhead": (self.overhead, [1.0, padding], times.work - times.propose - times.verify),
         }
         estimates = {name: fit.predict(features) for name, (fit, features, _) in observed.items()}
         is_first = longest not in self._met
         self._met.add(longest)
-        if self.is_ready and is_first and times.total > _COLD * sum(estimates.values()):
+        if self.is_ready and is_first and times.work > _COLD * sum(estimates.values()):
             return estimates
         for fit, features, seconds in observed.values():
             fit.observe(features, seconds)

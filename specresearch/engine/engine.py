@@ -135,7 +135,7 @@ class Engine:
             return None
         clock = StepClock(self.target.device)
         budget = self._budget(batch)
-        clock.lap("propose")
+        clock.lap("control")
         if self.prefill.catch_up(batch, budget):
             clock.skip()
         proposal = self._trim(self.proposer.propose(batch, budget))

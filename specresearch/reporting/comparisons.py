@@ -8,7 +8,7 @@ from typing import Any
 from specresearch.bench.stats import Histogram
 from specresearch.reporting.estimates import Estimate
 
-PARTS = ("schedule", "prefill", "propose", "verify", "accept", "commit", "host")
+PARTS = ("schedule", "prefill", "control", "propose", "verify", "accept", "commit", "host")
 BATCH, CONCURRENCY = "batch", "concurrency"
 CLOSED = (BATCH, CONCURRENCY)  # a new request comes when one ends, so a faster side does more work
 

@@ -135,6 +135,6 @@ def _times(file: Path) -> dict[str, dict[str, float]]:
     sums: dict[str, dict[str, float]] = {}
     for side, own in frame.groupby("side"):
         total = {name: float(own[name].sum()) for name in names if name != "side"} | {"num_steps": float(len(own))}
-        named = sum(total[part] for part in ("propose", "verify", "accept", "commit") if part in total)
+        named = sum(total[part] for part in ("control", "propose", "verify", "accept", "commit") if part in total)
         sums[str(side)] = total | {"host": max(total["total"] - named, 0.0)}
     return sums

@@ -78,7 +78,7 @@ class Simulation:
     """Steps of a controller on a machine; row b's drafts are accepted one after another with chance `acceptance[b]`.
 
     supply: chance of each row to draft if it is to. reading: seconds before a row's first draft. room: tokens that rows have left
-    all the time.
+    all the time. control: seconds that the controller itself takes where it does otherwise than in the step before.
     """
 
     def __init__(
@@ -92,11 +92,13 @@ class Simulation:
         supply: Sequence[float] | None = None,
         reading: float = 0.0,
         room: int = 10_000,
+        control: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
         self.most, self.noise, self.outlier = most, noise, outlier
-        self.supply, self.reading, self.room = supply, reading, room
+        self.supply, self.reading, self.room, self.control = supply, reading, room, control
+        self._before: list[int] = []
         self.rng = np.random.default_rng(seed)
         self.num_steps = 0
         self.replace_rows()
@@ -124,7 +126,10 @@ class Simulation:
             len(row.tokens) for row, reads in zip(self.rows, read_now, strict=True) if reads and self.reading
         )
         catch_up = self.reading * sum(read_now)
-        times = replace(times, verify=verify, total=times.total - times.verify + verify, catch_up=catch_up)
+        control = self.control if lengths != self._before else 0.0
+        total = times.total - times.verify + verify + control
+        times = replace(times, verify=verify, total=total, catch_up=catch_up, control=control)
+        self._before = lengths
         context = len(self.rows[0].tokens)
         self.controller.observe(replace(record_of(lengths, accepted, times, context), num_caught_up=num_read))
         self.num_steps += 1

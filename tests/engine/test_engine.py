@@ -1,4 +1,5 @@
 import copy
+import time
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ from tiny_models import VOCAB, build, letters, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import Greedy
+from specresearch.batch import Batch
 from specresearch.controllers import Fixed
 from specresearch.metrics import Counts, StepRecord
 from specresearch.proposers import DraftModel, NGram, Proposer
@@ -32,6 +34,18 @@ def requests(**sampling) -> list[Request]:
         Request((i + 1, i + 2), SamplingParams(max_new_tokens=n, **sampling), id)
         for i, (id, n) in enumerate(LIMITS.items())
     ]
+
+
+def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
+    class Slow(Fixed):
+        def budget(self, batch: Batch) -> list[int | None]:
+            time.sleep(0.02)
+            return super().budget(batch)
+
+    steps: list[StepRecord] = []
+    list(Engine(target, NGram(3, 2, 1), controller=Slow(), on_step=steps.append).generate(requests()))
+    assert all(step.times.control > 0.02 for step in steps)
+    assert min(step.times.propose for step in steps) < 0.02
 
 
 class TestRefill:

@@ -12,10 +12,11 @@ MEANINGS = {
     "verify": "the target's pass",
     "accept": "accepting",
     "commit": "keeping what was accepted",
+    "control": "choosing draft lengths",
     "schedule": "scheduling",
     "host": "everything else",
 }
-ORDER = [part for part in ("verify", "propose", "accept", "commit", "schedule", "host") if part in PARTS]
+ORDER = [part for part in ("verify", "propose", "accept", "commit", "control", "schedule", "host") if part in PARTS]
 MOST_LOADS = 3
 BEHIND = {"facecolor": PAGE, "edgecolor": "none", "pad": 1.0}
 
