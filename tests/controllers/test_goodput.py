@@ -228,20 +228,21 @@ def test_its_own_time_is_not_taken_for_that_of_what_it_measures() -> None:
     assert chosen[0] == chosen[1]
 
 
-def test_the_decision_holds_for_few_who_come() -> None:
+def test_the_decision_holds_for_few_who_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """They get what the others have. Where many come it decides anew, as for everyone where it has promised something."""
 
     def decisions(num_new: int, max_slowdown: float | None) -> int:
-        simulation = Simulation(Goodput(max_slowdown=max_slowdown), [0.9] * 8, Machine(draft=0.1e-3))
+        controller = Goodput(max_slowdown=max_slowdown)
+        simulation = Simulation(controller, [0.9] * 8, Machine(draft=0.1e-3))
         simulation.run(200)
-        number, decide = 0, simulation.controller._decide
+        number, decide = 0, controller._decide
 
         def counted(batch: Batch) -> list[int]:
             nonlocal number
             number += 1
             return decide(batch)
 
-        simulation.controller._decide = counted
+        monkeypatch.setattr(controller, "_decide", counted)
         for step in range(16):
             usual = simulation.step()
             if step % 2:
