@@ -30,18 +30,16 @@ _START_ROUNDS = 3  # plain steps, and as many with a draft, at the start: one ma
 _FEW = 3  # one request in so many drafts in a measurement, and one in k times as many where its length is k
 _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
 _RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
-_HOPE = 1.5  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
-_DOUBT = 1.0  # and for lower, where a request is to lose nothing
+_HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
-_CHANGE = 0.5  # of the requests that it is for: so many may have gone or come, taken together
 _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
 _SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
-_CAUTION = 5.0  # how much more its own record counts there, against the run's
+_CAUTION = 5.0  # how much more a request's own record counts, against the run's, where it is to lose nothing
 
 
-@dataclass(eq=False)
+@dataclass
 class _Request:
     """acceptance: accepted drafts, of those that the target looked at, i.e. with all before them accepted. supply: steps with a
     draft, of those in which it was to have one. ahead: seconds that it may still lose before it is slower than plain decoding by
@@ -59,8 +57,8 @@ class Goodput(Adaptive):
     """Maximises expected tokens per second over the lengths of every request's draft; with `max_slowdown`, as far as no request
     becomes slower than that against plain decoding.
 
-    A decision that confirms the one before stands for twice as many steps: to draft, for the same requests and a few others; not
-    to, for whoever comes.
+    A decision that confirms the one before stands for twice as many steps: to draft, for the same requests; not to, for whoever
+    comes.
     Starts with plain steps and single drafts in turn; drafts then grow as long as that pays, to at most twice the longest so far.
     After `probe_every` steps something else than usual is measured, so that it notices when speculation pays again, and after
     up to four times as many while nothing new is found. Only a few requests draft in a measurement: those that did least, as
@@ -123,7 +121,6 @@ class Goodput(Adaptive):
         self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []
-        self._decision: dict[_Request, int] = {}
         self._decide_next, self._stands = 0, 1
         self._requests.clear()
         self._trace.clear()
@@ -137,27 +134,10 @@ class Goodput(Adaptive):
 
     def _usual(self, batch: Batch) -> list[int]:
         """As decided, now or a few steps ago."""
-        if self._num_steps >= self._decide_next or (self._is_drafting and not self._holds(batch)):
+        if self._num_steps >= self._decide_next or (self._is_drafting and self._decided_for is not self._requests.met):
             self._learn()
             self._decided, self._decided_for = self._decide(batch), self._requests.met
-            self._decision = dict(zip(self._decided_for, self._decided, strict=True))
         return list(map(min, self._decided, batch.room)) if self._is_drafting else [0] * len(batch)
-
-    def _holds(self, batch: Batch) -> bool:
-        """Whether the decision is good for those who have come since, too: while they are few, need nothing read late and are
-        promised nothing, they get what half of the others have at least."""
-        met, known = self._requests.met, self._decision
-        if met is self._decided_for:
-            return True
-        num_changed = len(met) + len(known) - 2 * sum(state in known for state in met)
-        if self.max_slowdown is not None or self._late.is_known or _CHANGE * len(known) < num_changed:
-            return False
-        usual = sorted(known.values())[len(known) // 2]
-        own = [row.request.num_draft_tokens for row in batch.rows]
-        new = [usual if number is None else min(number, self._proposed) for number in own]
-        self._decided = [known.get(state, length) for state, length in zip(met, new, strict=True)]
-        self._decided_for = met
-        return True
 
     def _decide(self, batch: Batch) -> list[int]:
         """Lengths, which stand for a while unless they are news, or nobody had a choice."""
@@ -175,7 +155,7 @@ class Goodput(Adaptive):
         affordable = None
         if self.max_slowdown is not None:
             plain, stands = self._time.plain(len(batch), context), min(2 * self._stands, _STANDS)
-            cautious = self._rows(limits, given, -_DOUBT, _CAUTION)
+            cautious = self._rows(limits, given, -_HOPE, _CAUTION)
             affordable = partial(self._affordable, cautious, self.max_slowdown, plain, stands)
         reading = self._reading(batch) if self._late.is_known else None
         lengths = allocate(rows, seconds, affordable, reading)

@@ -91,19 +91,15 @@ def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
 
 @pytest.mark.parametrize("slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"])
 def test_follows_a_change_of_the_machine(slower: Machine) -> None:
-    """To one on which speculation loses, and back. Over eight seeds; who has not come back makes 0.64 of the best."""
-    acceptance, shares = [0.6] * 4, []
-    with unchecked():
-        for seed in range(8):
-            simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(), noise=0.03, seed=seed)
-            assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
-            simulation.machine = slower
-            assert best_length(simulation.machine, acceptance) == 0
-            assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
-            simulation.machine = Machine()
-            shares.append(share_of_best(simulation, simulation.run(300)[200:]))
-    assert np.mean(shares) > 0.85
-    assert min(shares) > 0.7
+    """To one on which speculation loses, and back."""
+    acceptance = [0.6] * 4
+    simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(), noise=0.03)
+    assert min(np.median(simulation.run(100)[50:], axis=0)) > 0
+    simulation.machine = slower
+    assert best_length(simulation.machine, acceptance) == 0
+    assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
+    simulation.machine = Machine()
+    assert share_of_best(simulation, simulation.run(300)[200:]) > 0.9
 
 
 def test_requests_get_lengths_of_their_own() -> None:
@@ -228,34 +224,6 @@ def test_its_own_time_is_not_taken_for_that_of_what_it_measures() -> None:
     assert chosen[0] == chosen[1]
 
 
-def test_the_decision_holds_for_few_who_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get what the others have. Where many come it decides anew, as for everyone where it has promised something."""
-
-    def decisions(num_new: int, max_slowdown: float | None) -> int:
-        controller = Goodput(max_slowdown=max_slowdown)
-        simulation = Simulation(controller, [0.9] * 8, Machine(draft=0.1e-3))
-        simulation.run(200)
-        number, decide = 0, controller._decide
-
-        def counted(batch: Batch) -> list[int]:
-            nonlocal number
-            number += 1
-            return decide(batch)
-
-        monkeypatch.setattr(controller, "_decide", counted)
-        for step in range(16):
-            usual = simulation.step()
-            if step % 2:
-                simulation.rows[:num_new] = rows_of(num_new, num_tokens=100)
-                new = simulation.step()[0]
-                assert num_new > 1 or new in (0, 1, sorted(usual)[4])
-        return number
-
-    assert decisions(1, None) <= 4
-    assert decisions(4, None) >= 8
-    assert decisions(1, 1.05) >= 8
-
-
 def test_whoever_is_ahead_may_wait() -> None:
     """A request whose drafts are accepted half of the time is not held to plain steps' time, step by step."""
     acceptance, machine = [0.5, 0.5], Machine(draft=0.2e-3, verify_token=0.5e-3)
@@ -319,7 +287,7 @@ def test_measures_again_now_and_then() -> None:
     simulation = Simulation(Goodput(probe_every=10), [0.05], Machine(draft=5e-3))
     drafted = [i for i, (length,) in enumerate(simulation.run(200)) if i >= 50 and length]
     assert drafted
-    assert sum(i % 10 != 0 for i in drafted) <= 1  # so little was seen of one request that it may hope once
+    assert all(i % 10 == 0 for i in drafted)
 
 
 def test_the_proposer_and_the_request_set_limits() -> None:
