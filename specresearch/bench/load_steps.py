@@ -48,9 +48,9 @@ class PassSteps:
         return PassSteps(column["start"], seconds, waiting, running, drafted, accepted, new, schedule)
 
     def sum_over(self, name: str, begin: float, end: float) -> float:
-        """Request seconds that were spent waiting or running between two moments, going by the steps that began there."""
-        chosen = (begin <= self.start) & (self.start < end)
-        return float((getattr(self, name) * self.seconds)[chosen].sum())
+        """Request seconds that were spent waiting or running between two moments."""
+        within = np.minimum(self.start + self.seconds, end) - np.maximum(self.start, begin)
+        return float((getattr(self, name) * within.clip(min=0)).sum())
 
     def since(self, moment: float) -> "PassSteps":
         """Those that began then or later."""

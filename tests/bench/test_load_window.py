@@ -39,6 +39,15 @@ def test_a_closed_loop_in_lockstep_counts_each_wave_once() -> None:
     assert steps.sum_over("running", window.begin, window.end) / window.seconds == pytest.approx(2.0, rel=1e-3)
 
 
+def test_of_a_step_only_what_lies_within_the_window_counts() -> None:
+    """A second in which two run, three in which four do, two of nothing, and one in which one does."""
+    start, ones = np.array([0.0, 1.0, 6.0]), np.ones(3)
+    steps = PassSteps(start, np.array([1.0, 3.0, 1.0]), 0 * ones, np.array([2.0, 4.0, 1.0]), ones, ones, ones, 0.0)
+    assert steps.sum_over("running", 0.5, 6.5) == pytest.approx(0.5 * 2 + 3 * 4 + 0.5 * 1)
+    assert steps.sum_over("running", 2.0, 3.0) == pytest.approx(4.0)
+    assert steps.sum_over("running", 4.5, 5.5) == 0.0
+
+
 def test_tokens_of_requests_that_a_stopped_pass_left_unfinished_count() -> None:
     rows = [request(0, 0.0), request(1, 10.0)]
     start, ones = np.arange(0.0, 20.0, 0.5), np.ones(40)
