@@ -56,7 +56,7 @@ class Medusa(Proposer):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             heads = MedusaHeads(config.hidden_size, target.vocab_size, 3)
-        return cls(**settings | {"head": heads, "num_draft_tokens": 12})
+        return cls(**settings | {"head": heads, "num_draft_tokens": 24})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if not self.head:
