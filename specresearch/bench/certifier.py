@@ -198,11 +198,11 @@ class Certifier:
 
     def _settings(self, trial: Trial, drafter: Drafter, tv: float, level: float) -> tuple[Setting, ...]:
         toy = trial.toy
-        prompts = ragged_prompts(toy, SHORTEST_SAMPLED + len(self.sampled), self.demands.seed)[SHORTEST_SAMPLED:]
+        prompts = ragged_prompts(toy, SHORTEST_SAMPLED + len(self.sampled), self.demands.seed)
+        if not trial.settings.equal_seeds:  # there, short prompts, in which a method finds less to draft than in others' outputs
+            prompts = prompts[SHORTEST_SAMPLED:]
         made = []
-        for number, name in enumerate(self.sampled):
-            if name not in drafter.sampled:
-                continue
+        for number, name in enumerate(name for name in self.sampled if name in drafter.sampled):
             try:
                 law = enumerate_outputs(toy, prompts[number], self.sampled[name])
                 if len(law.outputs) < 2:

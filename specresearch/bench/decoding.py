@@ -49,6 +49,6 @@ def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Dec
         engine.proposer.reset()
         if isinstance(engine.controller, Adaptive):
             engine.controller.reset()
-        for _ in engine.generate([replace(request, id="not counted") for request in wave]):
+        for _ in engine.generate([replace(request, id=f"before {request.id}") for request in wave]):
             pass
         yield from map(Decoded, engine.generate(wave))

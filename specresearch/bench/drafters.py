@@ -6,7 +6,7 @@ import torch
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.batch import Batch
-from specresearch.controllers import Adaptive, Controller
+from specresearch.controllers import Adaptive, Controller, is_per_request
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
@@ -22,6 +22,10 @@ class Capped(Adaptive):
 
     controller: Controller
     most: int | None
+
+    @property
+    def per_request(self) -> bool:
+        return is_per_request(self.controller)
 
     def budget(self, batch: Batch) -> list[int | None]:
         budget = self.controller.budget(batch)
@@ -51,6 +55,7 @@ class Paused(Capped):
     """
 
     num_steps = 0
+    per_request = False
 
     def budget(self, batch: Batch) -> list[int | None]:
         budget = super().budget(batch)
