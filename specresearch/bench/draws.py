@@ -33,7 +33,14 @@ class Setting:
         """The chunk's share of the samples, none behind the last; every one has a seed of its own."""
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.num_samples)
         base = (seed << 40) + (self.number << 32)
-        return [Request(self.prompt, replace(self.sampling, seed=base + i), self.name) for i in range(first, last)]
+        return [
+            Request(self.prompt, replace(self.sampling, seed=base + i), f"{self.name}/{i}") for i in range(first, last)
+        ]
+
+
+def setting_of(output: RequestOutput) -> str:
+    """The name of the setting whose request this output answers."""
+    return output.id.rpartition("/")[0]
 
 
 @dataclass
@@ -116,7 +123,8 @@ def tally_outputs(
             order = np.random.default_rng((seed, chunk)).permutation(len(requests))
             tallies = {name: Tally([0] * len(law.outputs)) for name, law in laws.items()}
             for output in engine.generate([requests[i] for i in order]):
-                tallies[output.id].add(output, laws[output.id])
+                name = setting_of(output)
+                tallies[name].add(output, laws[name])
             file.add(chunk, tallies)
         progress(len(requests))
     return {name: Tally.total([tallies[name] for tallies in file.chunks.values()]) for name in laws}
