@@ -1,10 +1,12 @@
 """The requests of one step: what they asked for, what they have produced, and where an accepted run is cut."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -14,11 +16,23 @@ from torch import Tensor
 from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.sampling import SamplingBatch, SamplingParams
 
+TARGET_FAULT, DRAFTER_FAULT = 1, 2
+FAULTS = {
+    TARGET_FAULT: "the target's logits are NaN or infinite; check its weights and its dtype (float16 overflows where bfloat16 "
+    "and float32 do not)",
+    DRAFTER_FAULT: "the drafter's probabilities are NaN or infinite; check its weights and its dtype",
+}
+FAILED = "error"  # the finish reason of a request that could not go on
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt in token ids and how to continue it. Raises ValueError for an empty prompt.
+    """A prompt in token ids and how to continue it. Raises ValueError for a prompt that is empty or not
+    a sequence of whole numbers, and for a `num_draft_tokens` that is no count.
 
+    id: unique among the requests of an engine whose outputs have not been taken; "" lets the engine choose.
     num_draft_tokens: drafts for this request at every step, at most what the proposer makes, in place of the controller's
     number; 0 = decode it plainly, None = as the controller says.
     category: its class in a mixed workload, for results.
@@ -35,9 +49,17 @@ class Request:
             raise ValueError(
                 f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)"
             )
-        if self.num_draft_tokens is not None and self.num_draft_tokens < 0:
+        prompt = np.asarray(self.prompt_ids)
+        if prompt.dtype.kind not in "iu" or prompt.ndim != 1:
             raise ValueError(
-                f"request {self.id!r} has num_draft_tokens={self.num_draft_tokens}; it must be 0 (plain decoding) or above, "
+                f"request {self.id!r} has a prompt of {prompt.dtype} in {prompt.ndim} dimensions; give one "
+                "list of token ids, which are whole numbers"
+            )
+        wanted = self.num_draft_tokens
+        is_count = isinstance(wanted, Integral) and not isinstance(wanted, bool) and wanted >= 0
+        if wanted is not None and not is_count:
+            raise ValueError(
+                f"request {self.id!r} has num_draft_tokens={wanted!r}; it must be 0 (plain decoding) or above, "
                 "or None to leave it to the controller"
             )
 
@@ -58,7 +80,8 @@ class RequestState:
     tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
     arrival_time, token_times: when it came, and when each output token was delivered, seconds of `time.perf_counter`.
     is_prefilled: everything before the root is cached. queue_time: seconds before it first got a slot.
-    finish_reason: eos, stop or length once it has finished. stop_at: characters of the output before a stop string.
+    finish_reason: eos, stop or length once it has finished, or error; error: why, then. stop_at: characters of the output before
+    a stop string.
     """
 
     request: Request
@@ -69,6 +92,7 @@ class RequestState:
     arrival_time: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    error: str | None = None
     stop_at: int | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
@@ -108,6 +132,23 @@ class RequestState:
         self.arrival_time += seconds
         self.token_times = [moment + seconds for moment in self.token_times]
 
+    def fail(self, reason: str) -> None:
+        """End here, with what has been generated so far."""
+        self.finish_reason = FAILED
+        self.error = f"request {self.id!r} failed after {self.num_generated} tokens: {reason}"
+
+    def deliver(self, new: Sequence[int], decode: Callable[[list[int]], str] | None, now: float) -> int:
+        """`take` at a point in time. Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone."""
+        before = self.num_generated
+        try:
+            self.take(new, decode)
+        except Exception as error:
+            logger.exception("request %r", self.id)
+            self.fail(f"{type(error).__name__}: {error}")
+        taken = self.num_generated - before
+        self.token_times.extend([now] * taken)
+        return taken
+
     def take(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
         """Append tokens up to the one that ends the output; returns how many were taken and sets `finish_reason`."""
         stop = self.request.sampling.stop
@@ -124,15 +165,28 @@ class RequestState:
         return len(new)
 
     def _meets_stop_string(self, stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-        """Look at the last tokens only: a string of n bytes ends within n tokens, plus one that may be half a character."""
-        window = max(len(text.encode()) for text in stop) + 1
-        tail = decode(self.output_ids[-window:])
+        """Decode no more of the output than the text that a stop string could have ended in."""
+        tail = self._tail(max(map(len, stop)), decode)
         if not any(text in tail for text in stop):
             return False
         text = decode(self.output_ids)
         found = [text.find(s) for s in stop if s in text]
         self.stop_at = min(found) if found else None
         return bool(found)
+
+    def _tail(self, num_characters: int, decode: Callable[[list[int]], str]) -> str:
+        """The text of the last token, and at least so many characters before it if there are.
+
+        A token may stand for no text, as special tokens do, or for a part of a character.
+        """
+        output = self.output_ids
+        num_own = len(decode(output[-1:]))
+        num_tokens = num_characters + 1
+        tail = decode(output[-num_tokens:])
+        while num_tokens < len(output) and len(tail) - num_own <= num_characters:
+            num_tokens *= 2
+            tail = decode(output[-num_tokens:])
+        return tail
 
 
 class Batch:
@@ -188,10 +242,14 @@ class Batch:
         counts = np.bincount(row * self.vocab_size + flat, minlength=len(tokens) * self.vocab_size)
         return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
-    def append(self, proposal: Proposal, verdict: Verdict) -> "Delivery":
-        """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host."""
+    def append(self, proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None = None) -> "Delivery":
+        """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host.
+
+        faults: for each row a key of `FAULTS`, which fails the row, or 0.
+        """
         tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
         columns = [verdict.num_accepted[:, None], verdict.next_token[:, None], proposal.lengths[:, None]]
+        columns.append(torch.zeros_like(columns[0]) if faults is None else faults[:, None])
         width = verdict.path.shape[1]
         packed = torch.cat([*columns, verdict.path, tokens], dim=1)
         expected = None
@@ -202,13 +260,15 @@ class Batch:
             packed, expected = both[:, : packed.shape[1]].long(), both[:, packed.shape[1] :]
         counts: list[int] = []
         now = time.perf_counter()
-        for row, (num_accepted, next_token, _, *rest) in zip(self.rows, packed.tolist(), strict=True):
+        for row, (num_accepted, next_token, _, fault, *rest) in zip(self.rows, packed.tolist(), strict=True):
             accepted = rest[width + 1 : width + 1 + num_accepted]
-            taken = row.take([*accepted, next_token], self.decode)
-            row.token_times.extend([now] * taken)
-            counts.append(taken)
+            if fault:
+                row.fail(FAULTS[fault])
+                counts.append(0)
+            else:
+                counts.append(row.deliver([*accepted, next_token], self.decode, now))
         packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
-        path = packed[:, 3 : 3 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
+        path = packed[:, 4 : 4 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
         clipped = Verdict(path, packed[:, 0], packed[:, 1], expected)
         return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))
 
@@ -217,7 +277,8 @@ class Batch:
 class Delivery:
     """The verdict on the host, with accepted drafts behind an end token taken back.
 
-    num_new: tokens each row received, the target's own included. lengths: nodes each row had proposed, root included.
+    num_new: tokens each row received, the target's own included; 0 for a row that failed. lengths: nodes each row had proposed,
+    root included.
     """
 
     verdict: Verdict

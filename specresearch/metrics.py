@@ -1,5 +1,6 @@
 """What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -281,7 +282,8 @@ class RequestRecord:
     @staticmethod
     def of(state: RequestState, counts: Counts) -> "RequestRecord":
         assert state.finish_reason is not None
-        first, last, num = state.token_times[0], state.token_times[-1], len(state.token_times)
+        moments = state.token_times or [math.nan]  # none of a request that failed before its first token
+        first, last, num = moments[0], moments[-1], len(moments)
         return RequestRecord(
             state.id,
             state.num_prompt_tokens,

@@ -8,7 +8,7 @@ Node 0 is the last committed token, whose keys and values are not in the cache y
 target's logits and row i of `draft_probs` both mean "the distribution after node i".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -133,6 +133,10 @@ class Topology:
         return table[:, :, : self.max_children]
 
 
+class InvalidProposalError(ValueError):
+    """A proposer broke the rules of `Proposal`; the message says which one."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """Drafts for every row.
@@ -174,6 +178,16 @@ class Proposal:
         lengths = torch.ones(len(roots), dtype=torch.long, device=roots.device)
         return Proposal.chain(roots, lengths, host_lengths=[1] * len(roots))
 
+    def check(self, roots: Int[Tensor, "B 1"], budget: Sequence[int], kind: "DraftKind", vocab_size: int) -> None:
+        """Raises InvalidProposalError, naming what is wrong, for drafts that would be judged wrongly or
+        fail later. Waits for the device many times: for tests, and the first steps of a new proposer.
+
+        roots: each row's last committed token. budget: the drafts that each row was allowed.
+        """
+        for holds, reason in _conditions(self, roots, budget, kind, vocab_size):
+            if not bool(torch.as_tensor(holds).all()):
+                raise InvalidProposalError(f"invalid proposal: {reason}")
+
     @cached_property
     def acceptable(self) -> Bool[Tensor, "B N"]:
         """Nodes that a rule may accept: valid, and not probes."""
@@ -209,3 +223,90 @@ class Verdict:
     num_accepted: Int[Tensor, " B"]
     next_token: Int[Tensor, " B"]
     expected: Float[Tensor, "B M"] | None = None
+
+
+Condition = tuple[Tensor | bool, str]
+SUM_TOLERANCE = 1e-2  # of probabilities, in any dtype
+
+
+def _conditions(
+    proposal: Proposal,
+    roots: Int[Tensor, "B 1"],
+    budget: Sequence[int],
+    kind: DraftKind,
+    vocab_size: int,
+) -> Iterator[Condition]:
+    """What must hold, and what to say if it does not; later conditions rely on earlier ones."""
+    yield from _shape_conditions(proposal, len(roots))
+    tokens, lengths = proposal.token_ids, proposal.lengths
+    yield tokens[:, :1] == roots, "token_ids[:, 0] is not each row's last committed token"
+    yield (tokens >= 0) & (tokens < vocab_size), f"a token id lies outside the vocabulary of {vocab_size}"
+    yield (
+        (lengths >= 1) & (lengths <= tokens.shape[1]),
+        f"lengths do not lie in 1 to {tokens.shape[1]}, the root included",
+    )
+    if proposal.host_lengths is not None:
+        known = tuple(lengths.tolist())
+        yield known == proposal.host_lengths, f"host_lengths={proposal.host_lengths}, but lengths are {known}"
+    allowed = torch.tensor(list(budget), device=lengths.device)
+    yield (
+        lengths - 1 <= allowed,
+        f"more drafts than allowed: {(lengths - 1).tolist()} where the budget is {list(budget)}",
+    )
+    yield from _tree_conditions(proposal.topology, proposal.acceptable, kind)
+    yield from _probability_conditions(proposal)
+
+
+def _shape_conditions(proposal: Proposal, rows: int) -> Iterator[Condition]:
+    num_nodes = proposal.topology.num_nodes
+    yield (
+        proposal.token_ids.shape == (rows, num_nodes),
+        (f"token_ids has shape {list(proposal.token_ids.shape)} for {rows} rows and a tree of {num_nodes} nodes"),
+    )
+    for name in ("draft_probs", "scores", "probe"):
+        values = getattr(proposal, name)
+        shape = (rows, num_nodes) if values is None else tuple(values.shape[:2])
+        fits = shape == (rows, num_nodes) or (name == "probe" and shape == (1, num_nodes))
+        yield fits, f"{name} has shape {list(shape)} for {rows} rows and a tree of {num_nodes} nodes"
+
+
+def _tree_conditions(topology: Topology, acceptable: Bool[Tensor, "B N"], kind: DraftKind) -> Iterator[Condition]:
+    parents = topology.parents
+    index = torch.arange(topology.num_nodes, device=parents.device)
+    yield parents[:, 0] == -1, "the root's parent is not -1"
+    yield (parents[:, 1:] >= 0) & (parents[:, 1:] < index[1:]), "a node stands before its parent"
+    is_chain = bool((parents == index - 1).all())
+    yield is_chain or not topology.is_chain, "is_chain=True for a tree that branches"
+    yield is_chain or kind.trees, "it branches, and the proposer's kind says trees=False"
+    # found from the parents alone, without the bounds or caches that this tree claims
+    true = Topology(parents)
+    depth = int(true.depth.expand(acceptable.shape).masked_fill(~acceptable, 0).max())
+    yield depth <= topology.max_depth, f"max_depth={topology.max_depth}, but it is {depth} deep"
+    yield (
+        true.max_children <= topology.max_children,
+        (f"max_children={topology.max_children}, but a node has {true.max_children}"),
+    )
+    same = (topology.ancestors == true.ancestors).all(-1).expand(acceptable.shape)
+    yield same | ~acceptable, "ancestors do not follow from parents"
+
+
+def _probability_conditions(proposal: Proposal) -> Iterator[Condition]:
+    drafted = proposal.acceptable.clone()
+    drafted[:, 0] = False
+    if proposal.scores is not None:
+        scores = proposal.scores[drafted]
+        yield (scores >= 0) & (scores <= 1 + SUM_TOLERANCE), "a score is no probability"
+    if proposal.draft_probs is None:
+        return
+    parents = proposal.topology.parents.clamp(min=0).expand(len(drafted), -1)
+    row = torch.arange(len(drafted), device=parents.device)[:, None].expand_as(parents)
+    q = proposal.draft_probs[row[drafted], parents[drafted]]  # [drafts, V]
+    yield (q >= 0) & q.isfinite(), "draft_probs holds NaN, infinity or a negative number"
+    yield (q.sum(-1) - 1).abs() <= SUM_TOLERANCE, "draft_probs of a node with children does not sum to 1"
+    own = q.gather(1, proposal.token_ids[drafted][:, None])
+    yield own > 0, "a draft has probability 0 in the distribution that it is said to be drawn from"
+    if not proposal.with_replacement:
+        tokens = proposal.token_ids
+        related = (parents[:, :, None] == parents[:, None]) & (tokens[:, :, None] == tokens[:, None])
+        twins = related & drafted[:, :, None] & drafted[:, None]
+        yield ~twins.tril(-1), "siblings drawn without replacement hold the same token"

@@ -1,4 +1,4 @@
-"""How one request wants its tokens chosen, and the one function that turns logits into that distribution.
+"""The one function that turns logits into the distribution that a request samples from, and its draws.
 
 Target and draft go through the same function, so that p and q differ only by their logits.
 """
@@ -14,76 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specresearch.proposal import upload
+from specresearch.sampling_params import LARGEST_SEED, SamplingParams
 
 DRAFT_STREAM, ACCEPT_STREAM = 0, 1
-_MASK64 = (1 << 64) - 1
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """Per-request settings.
-
-    temperature: 0 is greedy. top_k: 0 is off. top_p in (0, 1]. min_p in [0, 1): drop tokens less likely than min_p times
-    the likeliest. Applied in this order: penalties, temperature, top-k, top-p, min-p.
-    repetition_penalty: divides (multiplies, when negative) the logits of tokens in prompt or output.
-    presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once / once per occurrence.
-    seed: the same seed gives the same tokens whatever else is in the batch; None lets the engine choose one.
-    stop: strings that end the output, which is cut before them; stop_token_ids: token ids that end it, kept.
-    logprobs: None, or the number of alternatives to report beside each token's own log-probability (raw logits).
-    draft_threshold: how sure the drafter must be of a token for acceptance=threshold; None takes the rule's own.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    max_new_tokens: int = 128
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    draft_threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        checks = (
-            (self.temperature >= 0, "temperature", "must be 0 (greedy) or above"),
-            (self.top_k >= 0, "top_k", "must be 0 (off) or above"),
-            (0 < self.top_p <= 1, "top_p", "must lie in (0, 1]; 1 turns it off"),
-            (0 <= self.min_p < 1, "min_p", "must lie in [0, 1); 0 turns it off"),
-            (self.repetition_penalty > 0, "repetition_penalty", "must be above 0; 1 turns it off"),
-            (self.max_new_tokens >= 1, "max_new_tokens", "must be at least 1"),
-            (self.logprobs is None or self.logprobs >= 0, "logprobs", "must be null or 0 and above"),
-            (
-                self.draft_threshold is None or 0 <= self.draft_threshold <= 1,
-                "draft_threshold",
-                "is compared with a probability and must lie in [0, 1]; null takes the rule's own",
-            ),
-            (all(self.stop), "stop", "must not hold an empty string, which would stop every output at once"),
-        )
-        for passed, name, rule in checks:
-            if not passed:
-                raise ValueError(f"sampling.{name}={getattr(self, name)!r} {rule}")
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0
-
-    @property
-    def has_penalty(self) -> bool:
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 @dataclass
 class SamplingBatch:
     """The parameters of the rows of one step, and their randomness.
 
+    seeds: of each row's draws, from 0 to 2**64 - 1.
     positions: number of tokens each row has generated so far. Draws depend on (seed, position, stream) only, hence not on
         the other rows, nor on how many steps it took to get here.
     prompt_counts, output_counts: occurrences of each token, kept only when a row has a penalty.
@@ -114,10 +55,18 @@ class SamplingBatch:
 
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """`num` draws from [0, 1) for each row, in double precision; the first ones do not depend on `num`."""
-        seeds = np.array([seed & _MASK64 for seed in self.seeds], dtype=np.uint64)
+        seeds = np.array(self.seeds, dtype=np.uint64)
         own = _mix(_mix(seeds) + np.array(self.positions, dtype=np.uint64) * np.uint64(2) + np.uint64(stream))
         draws = _mix(_mix(own)[:, None] + np.arange(num, dtype=np.uint64) * _GAMMA)
         return upload((draws >> np.uint64(11)) * 2.0**-53, self.device)
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed from whole numbers in order, e.g. (seed of an engine, number of a request): other numbers, unrelated draws."""
+    state = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        state = _mix(state ^ _mix(np.array([part & LARGEST_SEED], dtype=np.uint64)))
+    return int(state[0])
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -207,8 +156,11 @@ def argmax(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
 
 
 def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """One index per row with probability proportional to its weight; an index of weight zero is never drawn."""
+    """One index per row with probability proportional to its weight; an index of weight zero is never drawn.
+
+    Where weights are not finite the index means nothing, but is one of the row's.
+    """
     cumulative = weights.double().cumsum(-1)
     total = cumulative[:, -1:]
     point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point, right=True)[:, 0]
+    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=weights.shape[1] - 1)

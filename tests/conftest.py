@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,3 +74,12 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every proposal of every test is checked, the package's own too."""
+    from specresearch.engine import checks  # once the package's shapes are checked as it is imported
+
+    monkeypatch.setattr(checks, "OWN_CHECKS", sys.maxsize)
+    monkeypatch.setattr(checks, "FOREIGN_CHECKS", sys.maxsize)

@@ -1,6 +1,6 @@
 """Rules that decide which drafts the target agrees to."""
 
-from specresearch.acceptance.base import AcceptanceSampler, LossySampler
+from specresearch.acceptance.base import AcceptanceSampler, LossySampler, own_probability
 from specresearch.acceptance.block import Block
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
@@ -27,5 +27,6 @@ __all__ = [
     "Threshold",
     "Typical",
     "output_shift",
+    "own_probability",
     "shift_of_tokens",
 ]

@@ -42,6 +42,11 @@ class Setting:
         return Request(self.prompt, replace(self.sampling, seed=seed), f"{self.name}/{number}")
 
 
+def setting_of(output: RequestOutput) -> str:
+    """The name of the setting whose request this output answers."""
+    return output.id.rpartition("/")[0]
+
+
 @dataclass
 class Tally:
     """Outputs of one setting: how often each was seen, and what became of the drafts.
@@ -173,7 +178,7 @@ def tally_outputs(
         if chunk not in file.chunks:
             tallies = {name: Tally([0] * len(law.outputs)) for name, law in laws.items()}
             for decoded in outputs:
-                name = decoded.output.id.rpartition("/")[0]
+                name = setting_of(decoded.output)
                 tallies[name].add(decoded.output, laws[name], was_chunked=decoded.was_chunked)
             file.add(chunk, tallies)
         progress(num_samples)

@@ -1,7 +1,7 @@
 """Rules that decide how much to speculate."""
 
 from specresearch.controllers.acceptance_gate import AcceptanceGate
-from specresearch.controllers.base import Adaptive, Controller, drafts_wanted
+from specresearch.controllers.base import Adaptive, Controller, drafts_wanted, is_per_request
 from specresearch.controllers.batch_size_cutoff import BatchSizeCutoff
 from specresearch.controllers.confidence import Confidence
 from specresearch.controllers.fixed import Fixed
@@ -18,4 +18,5 @@ __all__ = [
     "Goodput",
     "Heuristic",
     "drafts_wanted",
+    "is_per_request",
 ]

@@ -32,6 +32,8 @@ class AcceptanceGate(Adaptive):
     num_draft_tokens: drafts while on; None leaves the number to the proposer's own setting.
     """
 
+    per_request = True
+
     def __init__(
         self,
         min_acceptance: float = 0.5,

@@ -26,7 +26,13 @@ class Controller(Protocol):
 
 
 class Adaptive(ABC):
-    """A controller that is also told who drafts, may shorten drafts before they are verified, and learns."""
+    """A controller that is also told who drafts, may shorten drafts before they are verified, and learns.
+
+    per_request: what it allows a request depends on that request's own steps alone. Any controller may
+    say so; of one that does not it is not believed.
+    """
+
+    per_request: bool = False
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         """Called once by the engine, unless nothing drafts: what drafts may be, and the most that a row gets.
@@ -52,6 +58,11 @@ class Adaptive(ABC):
     def trace(self) -> list[dict[str, float]]:
         """What it thought, averaged over stretches of steps, for reports; `StepRecord` has the lengths themselves."""
         return []
+
+
+def is_per_request(controller: Controller) -> bool:
+    """Whether what a controller allows a request depends on that request's own steps alone."""
+    return bool(getattr(controller, "per_request", False))
 
 
 def drafts_wanted(

@@ -25,6 +25,8 @@ class Confidence(Adaptive):
     num_draft_tokens: the most drafts; None leaves the number to the proposer's own setting.
     """
 
+    per_request = True
+
     def __init__(
         self, min_confidence: float = 0.4, num_draft_tokens: int | None = None, trace_every: int = 100
     ) -> None:

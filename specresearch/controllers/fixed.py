@@ -8,6 +8,8 @@ from specresearch.metrics import StepRecord
 class Fixed:
     """num_draft_tokens: None leaves the number to the proposer's own setting; 0 turns speculation off."""
 
+    per_request = True
+
     def __init__(self, num_draft_tokens: int | None = None) -> None:
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
 

@@ -21,6 +21,8 @@ class Heuristic(Adaptive):
     The schedule of assisted generation in the transformers library. It needs no times and never stops drafting.
     """
 
+    per_request = True
+
     def __init__(
         self, start: int = 5, min_draft_tokens: int = 1, max_draft_tokens: int = 20, trace_every: int = 100
     ) -> None:

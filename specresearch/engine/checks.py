@@ -1,8 +1,29 @@
-"""Requests that can never be served are refused when they come, not in the middle of a run."""
+"""Requests that can never be served are refused when they come, and proposals that are none when they are made."""
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from specresearch.batch import RequestState
+from specresearch.batch import Batch, RequestState
+from specresearch.proposal import Proposal
+from specresearch.proposers import Proposer, is_own
+
+OWN_CHECKS, FOREIGN_CHECKS = 0, 32
+
+
+class ProposalCheck:
+    """Puts the first `num_checked` proposals with drafts through `Proposal.check`; later ones cost nothing."""
+
+    def __init__(self, proposer: Proposer, vocab_size: int, num_checked: int | None = None) -> None:
+        all_own = all(map(is_own, (proposer, *proposer.proposers)))
+        usual = OWN_CHECKS if all_own else FOREIGN_CHECKS
+        self._left = usual if num_checked is None else num_checked
+        self._kind, self._vocab_size = proposer.kind, vocab_size
+
+    def __call__(self, proposal: Proposal, batch: Batch, budget: Sequence[int]) -> None:
+        """Raises InvalidProposalError."""
+        if self._left > 0:
+            self._left -= proposal.token_ids.shape[1] > 1
+            proposal.check(batch.roots, budget, self._kind, self._vocab_size)
 
 
 @runtime_checkable

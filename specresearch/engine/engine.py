@@ -1,19 +1,24 @@
 """Decode requests: draft, verify in one pass, accept, keep what was accepted. Knows no method by name."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
-from specresearch.batch import Batch, Delivery, Request, RequestState, TokenLogprob
+from specresearch.batch import Batch, Delivery, Request, RequestState
 from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
+from specresearch.engine.checks import ProposalCheck
+from specresearch.engine.faults import find_faults
+from specresearch.engine.guard import StepGuard
+from specresearch.engine.inbox import Inbox
 from specresearch.engine.logprobs import record_logprobs
+from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
 from specresearch.engine.scheduler import Scheduler
+from specresearch.engine.seeds import Seeds, isolates_requests
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
@@ -26,18 +31,6 @@ from specresearch.step_times import StepClock
 Watcher = Callable[[Batch, Proposal, ModelOutput, Delivery, StepRecord], None]
 
 
-@dataclass(frozen=True)
-class RequestOutput:
-    """A finished request. text: the output decoded, cut before a stop string ("" without a tokenizer)."""
-
-    id: str
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: str
-    logprobs: tuple[TokenLogprob, ...]
-    record: RequestRecord
-
-
 class Engine:
     """One target, one way of drafting (none: plain decoding), one acceptance rule, one controller.
 
@@ -45,6 +38,15 @@ class Engine:
     on_step: called with the record of every step. measure_shift: records say how far a lossy rule moved the output.
     scheduling: order of admission and limits. watch: sees what went through every step, in time that counts for no request.
     slots: of the target's cache, for `max_batch_size` requests, where engines take turns on one target; None: any that are free.
+    num_checked: how many of the first proposals with drafts go through `Proposal.check`; None: none of the package's own
+    proposers and `FOREIGN_CHECKS` of another.
+
+    isolates_requests: the drafts of a request depend on that request alone. Equal seeds then give equal tokens, up to rounding,
+    whatever else is in the batch. Otherwise the number of its submission is mixed into every seed, so that no two requests share
+    draws, and the same submissions in the same order give the same tokens as far as they are granted the same drafts.
+    One thread steps and takes outputs; `submit`, `cancel` and `abort` may be called from any. A step is all or nothing: after
+    an exception in one the engine refuses to go on until its requests have been dropped by `abort`. Engines on one target take
+    turns in one thread. The proposer and the controller begin with nothing learnt.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         scheduling: SchedulerSettings | None = None,
         watch: Watcher | None = None,
         slots: range | None = None,
+        num_checked: int | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size={max_batch_size} must be at least 1")
@@ -74,15 +77,21 @@ class Engine:
         self.on_step, self.watch = on_step, watch
         is_measured = measure_shift and not self.acceptance.lossless
         self._lossy = self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
-        max_nodes = self.proposer.max_nodes
-        num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
-        self.scheduler = Scheduler(
-            target, scheduling or SchedulerSettings(), max_batch_size, seed, max_nodes, num_probes, slots
-        )
-        self.prefill = Prefill(target, self.proposer)
         num_slots = slots.stop if slots is not None else max_batch_size
         target.allocate(num_slots, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers)))
+        slots = slots or range(target.cache.num_slots)
         self.proposer.bind(target, target.cache.num_slots)
+        self._forget_all()
+        scheduling = scheduling or SchedulerSettings()
+        max_nodes = self.proposer.max_nodes
+        num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
+        self.isolates_requests = isolates_requests(self.proposer, self.controller, scheduling)
+        seeds = Seeds(seed, self.isolates_requests)
+        self.scheduler = Scheduler(target, scheduling, max_batch_size, seeds, max_nodes, num_probes, slots)
+        self.prefill = Prefill(target, self.proposer)
+        self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
+        self._inbox = Inbox()
+        self._guard = StepGuard(self._settle)
 
     def generate(
         self, requests: Iterable[Request | str | Sequence[int]], sampling: SamplingParams | None = None
@@ -93,39 +102,68 @@ class Engine:
         """
         if isinstance(requests, str):
             raise ValueError("generate takes a list of prompts; put the one prompt into a list")
-        if self.has_work:
-            raise RuntimeError(
-                "this engine is still decoding the requests of another call; exhaust or close that iterator first"
-            )
+        own: set[str] = set()
         try:
             for number, request in enumerate(requests):
-                self.submit(self._as_request(request, sampling or SamplingParams(), str(number)))
-            while self.has_work:
-                self.step()
-                yield from self.finished()
+                own.add(self.submit(self._as_request(request, sampling or SamplingParams(), str(number))))
+            while own:
+                yield from self._take(own)
+                own = self._inbox.live(own)
+                if own:
+                    self.step()
         finally:
-            self.abort()
+            self.cancel(*own)
+            self._take(own)
 
-    def submit(self, request: Request, arrival_time: float | None = None) -> None:
-        """Queue a request; raises ValueError for one that can never be served.
+    def submit(self, request: Request, arrival_time: float | None = None) -> str:
+        """Queue a request, from any thread; returns its id.
 
         arrival_time: seconds of `time.perf_counter`, by default now. It may lie in the past, and waiting counts from there.
+        Raises ValueError for a request that can never be served, or has the id of another whose output has not been taken.
         """
-        self.scheduler.submit(request, arrival_time)
+        self._guard.refuse_after_failure()
+        id = self._inbox.submit(request, lambda named: self.scheduler.prepare(named, arrival_time))
+        self._guard.settle_if_idle()
+        return id
+
+    def cancel(self, *ids: str) -> None:
+        """Drop these requests unless they have finished, from any thread: now or, while a step is made, at its end."""
+        self._inbox.cancel(ids)
+        self._guard.settle_if_idle()
+
+    def abort(self) -> None:
+        """Drop every request that has not finished, as `cancel` does. Outputs that wait to be taken stay."""
+        self._inbox.cancel()
+        self._guard.settle_if_idle()
 
     @property
     def has_work(self) -> bool:
         """Requests wait or run, or outputs have not been taken."""
-        return self.scheduler.has_work
+        return bool(self._inbox) or self.scheduler.has_work
 
     def finished(self) -> Iterator[RequestOutput]:
         """Take the outputs of the requests that have ended since the last call."""
-        ended, self.scheduler.finished = self.scheduler.finished, []
-        return (self._output(row, counts) for row, counts in ended)
+        return self._take(None)
+
+    def _take(self, ids: Collection[str] | None) -> Iterator[RequestOutput]:
+        """Take the outputs that wait, of these requests or of all."""
+        taken, left = [], []
+        for row, counts in self.scheduler.finished:
+            (taken if ids is None or row.id in ids else left).append((row, counts))
+        self.scheduler.finished = left
+        self._inbox.forget(row.id for row, _ in taken)
+        return (self._output(row, counts) for row, counts in taken)
 
     @torch.inference_mode()
     def step(self) -> StepRecord | None:
-        """One round: at least one token for every request whose prompt is in. None: there was no such request yet."""
+        """One round: at least one token for every request whose prompt is in. None: there was no such request yet.
+
+        Raises RuntimeError where another thread is in the middle of a step, or an earlier step failed.
+        """
+        with self._guard.step():
+            return self._step()
+
+    def _step(self) -> StepRecord | None:
         start = time.perf_counter()
         plan = self.scheduler.plan()
         self._forget(plan.freed)
@@ -139,11 +177,12 @@ class Engine:
         if self.prefill.catch_up(batch, budget):
             clock.skip()
         proposal = self._trim(self.proposer.propose(batch, budget))
+        self._check(proposal, batch, budget)
         clock.lap("propose")
         output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)
         clock.lap("verify")
         verdict = self.acceptance(proposal, output.logits, batch.sampling)
-        delivery = batch.append(proposal, verdict)
+        delivery = batch.append(proposal, verdict, find_faults(proposal, output.logits))
         record_logprobs(batch, output.logits, delivery)
         clock.lap("accept")
         self.target.commit(batch.slots, delivery.verdict)
@@ -161,10 +200,20 @@ class Engine:
         self._forget(self.scheduler.retire())
         return record
 
-    def abort(self) -> None:
-        """Drop every request that has not finished, queued or running."""
-        self._forget(self.scheduler.abort())
-        self.prefill.take()
+    def _settle(self) -> None:
+        """Queue what was submitted, and drop what was cancelled and has not finished."""
+        if not self._inbox:
+            return
+        mail = self._inbox.take()
+        for row in mail.new:
+            self.scheduler.submit(row)
+        finished = {row for row, _ in self.scheduler.finished}
+        dropped = [row for row in mail.cancelled if row not in finished]
+        self._inbox.forget(row.id for row in dropped)
+        self._forget(self.scheduler.drop(dropped))
+        if not (self.scheduler.waiting or self.scheduler.running):
+            self.prefill.take()
+            self._guard.forgive()
 
     def stand_still(self, since: float) -> float:
         """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
@@ -242,10 +291,18 @@ class Engine:
 
     def _forget(self, slots: Sequence[int]) -> None:
         if slots:
+            self.prefill.forget(slots)
             self.proposer.finish(slots)
+
+    def _forget_all(self) -> None:
+        """What was learnt with another engine, whose draws this one's may equal."""
+        self.proposer.reset()
+        if isinstance(self.controller, Adaptive):
+            self.controller.reset()
 
     def _output(self, row: RequestState, counts: Counts) -> RequestOutput:
         assert row.finish_reason is not None
         text = self._decode(row.output_ids)[: row.stop_at]
         record = RequestRecord.of(row, counts)
-        return RequestOutput(row.id, tuple(row.output_ids), text, row.finish_reason, tuple(row.logprobs), record)
+        logprobs = tuple(row.logprobs)
+        return RequestOutput(row.id, tuple(row.output_ids), text, row.finish_reason, logprobs, record, row.error)

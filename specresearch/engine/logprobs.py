@@ -12,7 +12,7 @@ def record_logprobs(batch: Batch, logits: Float[Tensor, "B N V"], delivery: Deli
     """log p of the delivered tokens, into their rows: token i was predicted by node i of the accepted path."""
     for b, row in enumerate(batch.rows):
         num_top, num_new = row.request.sampling.logprobs, delivery.num_new[b]
-        if num_top is None:
+        if num_top is None or num_new == 0:
             continue
         nodes = delivery.verdict.path[b, :num_new].to(logits.device, non_blocking=True)
         tokens = upload(row.tokens[-num_new:], logits.device)[:, None]

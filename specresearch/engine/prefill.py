@@ -107,6 +107,11 @@ class Prefill:
         logits = torch.empty((len(rows), 0, self.target.vocab_size), dtype=self.target.dtype, device=self.target.device)
         return ModelOutput(logits, hidden)
 
+    def forget(self, slots: Sequence[int]) -> None:
+        """These slots are free again."""
+        for slot in slots:
+            self._hidden.pop(slot, None)
+
     def take(self) -> Reading:
         """What was read since the last call."""
         taken, self._spent = self._spent, Reading()

@@ -3,7 +3,7 @@
 import heapq
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -11,10 +11,15 @@ from itertools import count
 from specresearch.batch import Request, RequestState
 from specresearch.engine.checks import Host, check_request
 from specresearch.engine.prefill import Chunk
+from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
 
 MAX_DRAFT_SHARE = 4  # while prompts are being read: a quarter of what the roots leave
+
+
+class NoSlotError(RuntimeError):
+    """Nothing can be decoded until another engine gives slots back; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Scheduler:
         target: Host,
         settings: SchedulerSettings,
         max_batch_size: int,
-        seed: int,
+        seeds: Seeds | None = None,
         max_nodes: int = 1,
         num_probes: int = 0,
         slots: range | None = None,
@@ -50,13 +55,15 @@ class Scheduler:
                 f"scheduler.max_step_tokens={settings.max_step_tokens} leaves no room for a prompt beside {max_batch_size} "
                 f"running requests; raise it above {max_batch_size}"
             )
-        self.target, self.settings, self.max_batch_size, self.seed = target, settings, max_batch_size, seed
+        self.target, self.settings, self.max_batch_size = target, settings, max_batch_size
+        self.seeds = seeds or Seeds()
         self.num_probes, self.slots = num_probes, slots
         self.waiting: list[tuple[bool, float, int, RequestState]] = []
         self.running: list[RequestState] = []
         self.finished: list[tuple[RequestState, Counts]] = []
         self.counts: dict[RequestState, Counts] = {}
         self.num_submitted = 0
+        self._held: set[int] = set()  # slots
         self._ties = count()
         self._asked = (max_nodes, max_nodes)  # nodes for a row, in the last two steps
         self._num_prefill_tokens = 0
@@ -97,15 +104,19 @@ class Scheduler:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def submit(self, request: Request, arrival_time: float | None = None) -> None:
-        """Queue a request. Raises ValueError for one that can never be served."""
+    def prepare(self, request: Request, arrival_time: float | None = None) -> RequestState:
+        """The row of a request, to be submitted. Raises ValueError for one that can never be served."""
         arrival = time.perf_counter() if arrival_time is None else arrival_time
+        seed = self.seeds.of(request, self.num_submitted)
+        row = RequestState(request, -1, seed, self.target.eos_token_ids, self.target.max_len, arrival)
+        check_request(row, self.target, self.settings.max_cache_tokens)
+        self.num_submitted += 1
+        return row
+
+    def submit(self, row: RequestState) -> None:
+        """Queue a request."""
         with self._timed():
-            seed = self.seed + self.num_submitted if request.sampling.seed is None else request.sampling.seed
-            row = RequestState(request, -1, seed, self.target.eos_token_ids, self.target.max_len, arrival)
-            check_request(row, self.target, self.settings.max_cache_tokens)
             heapq.heappush(self.waiting, (True, self.settings.policy.rank(row), next(self._ties), row))
-            self.num_submitted += 1
 
     def plan(self) -> Plan:
         """Who leaves, who enters, and what is read of which prompt."""
@@ -121,7 +132,7 @@ class Scheduler:
                 left -= unread - 1 + self._reserved
             self._num_prefill_tokens = sum(chunk.num_cached for chunk in chunks)
             if self.waiting and not self.running:
-                raise RuntimeError("every slot of the target is in use by another engine; finish its requests first")
+                raise NoSlotError("every slot of the target is in use by another engine; finish its requests first")
             return Plan(freed, chunks)
 
     @property
@@ -129,21 +140,21 @@ class Scheduler:
         """Nodes kept free for each row: what was asked in both of the last two steps, so that one long draft preempts nobody."""
         return min(self._asked)
 
-    def _held(self, row: RequestState) -> int:
+    def _columns_of(self, row: RequestState) -> int:
         return len(row.tokens) - 1 + self._reserved
 
     def _preempt(self) -> list[int]:
         """Send away those admitted last until the step fits; one always stays."""
         freed = []
-        self._num_held = sum(map(self._held, self.running))
+        self._num_held = sum(map(self._columns_of, self.running))
         while len(self.running) > 1 and self._num_held > self.cache_limit:
             row = self.running.pop()
-            self._num_held -= self._held(row)
-            self.target.release(row.slot)
+            self._num_held -= self._columns_of(row)
             freed.append(row.slot)
             row.slot, row.is_prefilled = -1, False
             row.num_preemptions += 1
             heapq.heappush(self.waiting, (False, row.arrival_time, next(self._ties), row))
+        self._release(freed)
         return freed
 
     def _readers(self, *, may_admit: bool) -> Iterator[RequestState]:
@@ -157,12 +168,13 @@ class Scheduler:
         if not self.waiting or len(self.running) >= self.max_batch_size:
             return None
         row = self.waiting[0][-1]
-        num_held = self._num_held + self._held(row)
+        num_held = self._num_held + self._columns_of(row)
         if self.running and num_held > self.cache_limit:
             return None
         slot = self.target.acquire(self.slots)
         if slot is None:
             return None
+        self._held.add(slot)
         heapq.heappop(self.waiting)
         row.slot, self._num_held = slot, num_held
         if row.num_preemptions == 0:
@@ -181,23 +193,36 @@ class Scheduler:
             room = min(in_step, in_cache) - num_probes * len(wanted)
             return _level([min(want, limit) for want, limit in zip(wanted, limits, strict=True)], room)
 
+    def _release(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.target.release(slot)
+            self._held.discard(slot)
+
     def retire(self) -> list[int]:
         """Move the requests that have finished to `finished`; returns their slots, which are free again."""
         with self._timed():
             ended = [row for row in self.running if row.finish_reason]
             for row in ended:
                 self.running.remove(row)
-                self.target.release(row.slot)
                 self.finished.append((row, self.counts.pop(row)))
-            return [row.slot for row in ended]
+            slots = [row.slot for row in ended]
+            self._release(slots)
+            return slots
 
-    def abort(self) -> list[int]:
-        """Drop everything; returns the slots that are free again."""
-        for row in self.running:
-            row.finish_reason = "aborted"
-        slots = self.retire()
-        for dropped in (self.waiting, self.finished, self.counts):
-            dropped.clear()
+    def drop(self, rows: Iterable[RequestState]) -> list[int]:
+        """Forget requests that have not finished; returns the slots that are free again.
+
+        Once nobody runs these are all that were held, even those that a failed step lost track of.
+        """
+        gone = set(rows)
+        self.waiting = [entry for entry in self.waiting if entry[-1] not in gone]
+        heapq.heapify(self.waiting)
+        slots = [row.slot for row in self.running if row in gone]
+        self.running = [row for row in self.running if row not in gone]
+        for row in gone:
+            self.counts.pop(row, None)
+        slots = slots if self.running else sorted(self._held)
+        self._release(slots)
         return slots
 
 

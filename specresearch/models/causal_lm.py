@@ -141,9 +141,9 @@ class CausalLM(Slots):
         """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
         self._use_cache(self.cache.emptied())
 
-    def allocate(self, num_slots: int, *num_nodes: int) -> None:
-        """Make room for `num_slots` requests at `max_len` tokens with the most of `num_nodes` each, which passes will often have;
-        keeps a cache that is large enough.
+    def allocate(self, num_slots: int, *num_nodes: int, max_len: int | None = None) -> None:
+        """Make room for `num_slots` requests at `max_len` tokens (None: the model's own) with the most of `num_nodes` each, which
+        passes will often have; keeps a cache that is large enough.
 
         Raises MemoryError, before any decoding, when the cache cannot fit.
         """
@@ -152,7 +152,7 @@ class CausalLM(Slots):
             num_spare = max(num_spare, self._compiled.spare_columns)
             for length in (1, *num_nodes):
                 self._compiled.add_chain_length(length)
-        num_columns = self.max_len + num_spare
+        num_columns = (self.max_len if max_len is None else max_len) + num_spare
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
         if self.in_use:

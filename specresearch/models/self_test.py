@@ -28,7 +28,13 @@ def check_tree_is_sequences(lm: "CausalLM") -> None:
             path = [nodes[i] for i in tree.ancestors[0, node].nonzero()[:, 0].tolist()]
             lm.truncate((0,), (0,))
             alone = lm.extend((0,), [prompt + path]).logits[0, 0]
-            worst = max(worst, float((together[node] - alone).norm() / alone.norm()))
+            if not (together[node].amax().isfinite() and alone.amax().isfinite()):  # -inf rules a token out
+                raise UnsupportedModelError(
+                    f"{lm.name}: its logits are NaN or infinite; its weights are damaged, or overflow in {lm.dtype}: "
+                    "load them again, or in bfloat16 or float32"
+                )
+            ours, right = (row.masked_fill(row.isneginf(), 0.0) for row in (together[node], alone))
+            worst = max(worst, float((ours - right).norm() / right.norm()))
     is_quantized = getattr(lm.model, "is_quantized", False)  # kernels of 16 bits, whatever the dtype
     if not worst <= (COARSE if is_quantized else TOLERANCE.get(lm.dtype, COARSE)):
         raise UnsupportedModelError(

@@ -1,7 +1,7 @@
 """Ways of drafting. Each is one file here and one YAML file in conf/proposer/."""
 
 from specresearch.proposers.autoregressive import Autoregressive
-from specresearch.proposers.base import Proposer
+from specresearch.proposers.base import Proposer, is_own
 from specresearch.proposers.cascade import Cascade
 from specresearch.proposers.draft_model import DraftModel
 from specresearch.proposers.eagle import Eagle
@@ -24,4 +24,5 @@ __all__ = [
     "Proposer",
     "Suffix",
     "TokenRecycling",
+    "is_own",
 ]

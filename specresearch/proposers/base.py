@@ -72,6 +72,11 @@ class Proposer(ABC):
         """Forget what was learnt from requests that have left; a measurement calls it before every repeat."""
 
 
+def is_own(proposer: Proposer) -> bool:
+    """Whether a proposer is one of the package's own, whose proposals are tested and whose `memory` is known."""
+    return type(proposer).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def check_num_draft_tokens(num_draft_tokens: int) -> int:
     """Raises ValueError unless positive."""
     if num_draft_tokens < 1:

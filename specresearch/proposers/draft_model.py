@@ -57,8 +57,7 @@ class DraftModel(Proposer):
                 "draft and target are one CausalLM and would overwrite each other's cache; load the draft apart"
             )
         check_pair(target, self.draft)
-        self.draft.max_len = target.max_len
-        self.draft.allocate(num_slots, self.shape.max_fed)
+        self.draft.allocate(num_slots, self.shape.max_fed, max_len=target.max_len)
         self.shape.bind(target.vocab_size, self.draft.device)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:

@@ -61,7 +61,7 @@ class Simulation:
         log, rows, last_arrival, stopped = StepLog(place, 0.0), [], 0.0, None
         while stopped is None and not (feed.is_empty and feed.num_submitted == len(rows)):
             for number, moment in feed.due(self.now, feed.num_submitted - len(rows)):
-                self.scheduler.submit(request(number), moment)
+                self.scheduler.submit(self.scheduler.prepare(request(number), moment))
                 last_arrival = moment
             if self.scheduler.has_work:
                 record = self._step()
@@ -84,7 +84,7 @@ class Simulation:
         self._known: WeakKeyDictionary[RequestState, tuple[int, int]] = WeakKeyDictionary()
         self._slots = SimulatedTarget(self.max_running, self.max_len)
         num_nodes = self.method.num_draft_tokens + 1
-        self.scheduler = Scheduler(self._slots, self.scheduling, self.max_running, seed, num_nodes)
+        self.scheduler = Scheduler(self._slots, self.scheduling, self.max_running, max_nodes=num_nodes)
 
     def _too_much(self, feed: Feed, stops: Stops, num_finished: int) -> str | None:
         waiting = len(self.scheduler.waiting)

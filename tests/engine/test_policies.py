@@ -35,7 +35,7 @@ def test_nobody_starves_beside_a_steady_stream_of_short_prompts(target: CausalLM
     engine.submit(Request([1] * 40, ONE_TOKEN, "long"), 0.0)
     served, gap = [], 0.25
     for number in range(40):
-        engine.submit(Request([2] * 5, ONE_TOKEN, "short"), number * gap)
+        engine.submit(Request([2] * 5, ONE_TOKEN, f"short{number}"), number * gap)
         engine.step()
         served += [output.id for output in engine.finished()]
     engine.abort()

@@ -188,9 +188,9 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
 def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
     """Room is kept for what was asked in two steps running; a controller that measures a length asks once."""
     target.allocate(2)
-    scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, 0, max_nodes=11)
+    scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, max_nodes=11)
     for number in range(2):
-        scheduler.submit(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number)))
+        scheduler.submit(scheduler.prepare(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number))))
     for asked in (0, 0):
         for chunk in scheduler.plan().chunks:
             chunk.row.is_prefilled = True
@@ -202,7 +202,7 @@ def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
     assert scheduler.plan().freed == []
     scheduler.grant([20, 20], [20, 20])
     assert len(scheduler.plan().freed) == 1
-    scheduler.abort()
+    scheduler.drop(scheduler.running)
 
 
 class TestInterface:
@@ -230,12 +230,11 @@ class TestInterface:
         assert [output.id for output in engine.finished()] == ["0", "1", "2"]
         assert not engine.has_work
 
-    def test_generate_and_submit_do_not_mix(self, target: CausalLM) -> None:
-        engine = Engine(target)
-        engine.submit(Request([1]))
-        with pytest.raises(RuntimeError, match="still decoding"):
-            list(engine.generate([[1]]))
-        engine.abort()
+    def test_generate_takes_only_what_it_has_asked_for(self, target: CausalLM) -> None:
+        engine = Engine(target, max_batch_size=2)
+        mine = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
+        assert [output.id for output in engine.generate([[1]], SamplingParams(max_new_tokens=9))] == ["0"]
+        assert [output.id for output in engine.finished()] == [mine]
 
     def test_waiting_counts_from_the_arrival(self, target: CausalLM) -> None:
         engine = Engine(target)

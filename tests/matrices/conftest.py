@@ -7,7 +7,7 @@ import torch
 from tiny_models import VOCAB
 
 from specresearch.batch import Batch
-from specresearch.proposal import Proposal, Topology
+from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
 
 
@@ -16,6 +16,8 @@ class OracleTree(Proposer):
 
     truth: the whole sequence of a prompt. Some nodes are probes, which may not be accepted.
     """
+
+    kind = DraftKind(trees=True)
 
     def __init__(self, truth: Callable[[Sequence[int]], Sequence[int]], num_draft_tokens: int, seed: int = 3) -> None:
         self.truth = truth

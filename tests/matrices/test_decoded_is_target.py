@@ -12,7 +12,7 @@ from jaxtyping import config
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
 from specresearch.batch import Batch
-from specresearch.bench.draws import CHUNK, Setting, Tally
+from specresearch.bench.draws import CHUNK, Setting, Tally, setting_of
 from specresearch.bench.enumeration import Law, Toy, enumerate_outputs, ragged_prompts
 from specresearch.bench.goodness import Fit, samples_needed
 from specresearch.proposal import Proposal
@@ -122,7 +122,8 @@ def decode(proposer: Proposer, rule: AcceptanceSampler, names: tuple[str, ...]) 
     order = np.random.default_rng(0).permutation(len(requests))
     tallies = {name: Tally([0] * len(settings()[name].law.outputs)) for name in names}
     for output in unchecked(engine.generate([requests[i] for i in order])):
-        tallies[output.id].add(output, settings()[output.id].law)
+        name = setting_of(output)
+        tallies[name].add(output, settings()[name].law)
     return tallies
 
 
