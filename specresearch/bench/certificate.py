@@ -61,8 +61,8 @@ class SampledTest:
     def too_few(self) -> dict[str, int]:
         """Return what happened too rarely for the test to see it go wrong, and how often it happened.
 
-        Even with every draft in an output of its own, and `SEEN_IF_WRONG` of these outputs wrong, the outputs would deviate by less
-        than the test sees. In a crowded trial the same holds for preempted requests and for prompts read in chunks.
+        Even with every draft in an output of its own, and `SEEN_IF_WRONG` of these outputs wrong, the outputs would deviate
+        by less than the test sees. In a crowded trial the same holds for preempted requests and for prompts read in chunks.
         """
         counts = {"drafts": self.num_draft_tokens}
         if self.is_crowded:
@@ -189,10 +189,11 @@ class Certificate:
     def _lossy_words(self) -> str:
         words = []
         own = [test for test in self.sampled if not test.stress]
-        worst = max(own, key=lambda test: test.fit.tv, default=None)
+        worst = max(own, key=lambda test: (test.rejected, test.fit.tv_low, test.fit.tv), default=None)
         if worst is not None and worst.rejected:
             low, high = worst.fit.tv_low, worst.fit.tv_high
-            words.append(f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {worst.setting} in {worst.trial})")
+            where = f"{worst.setting} in {worst.trial}"
+            words.append(f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {where})")
         elif worst is not None:
             words.append("no deviation was seen in its own drafts")
         greedy = [test for test in self.greedy if not test.stress]

@@ -39,7 +39,8 @@ class Demands:
     """How much is asked of the tests.
 
     alpha: chance that something lossless is refuted. visible_tv, power: every test of the method sees a deviation of this total
-    variation, times its trial's coarseness, with this probability, whatever outputs it lies in; those of adversaries see twice that.
+    variation, times its trial's coarseness, with this probability, whatever outputs it lies in; adversaries are given half the
+    sharpness.
     max_draft_tokens: what is drafted in a step is cut to this; None = as the method likes.
     """
 
@@ -178,9 +179,7 @@ class Certifier:
             adversary = Adversary(trial.toy, attack)
             reason = self.rule.refuses(adversary.kind)
             if reason is None:
-                found.append(
-                    self._drafter(Drafter(name, adversary, tuple(told.stress), greedy, stress=True), trial)
-                )
+                found.append(self._drafter(Drafter(name, adversary, tuple(told.stress), greedy, stress=True), trial))
             else:
                 self.refused[f"adversary {name}"] = reason
         return found
@@ -199,7 +198,9 @@ class Certifier:
     def _settings(self, trial: Trial, drafter: Drafter, tv: float, level: float) -> tuple[Setting, ...]:
         toy = trial.toy
         prompts = ragged_prompts(toy, SHORTEST_SAMPLED + len(self.sampled), self.demands.seed)
-        if not trial.settings.equal_seeds:  # there, short prompts, in which a method finds less to draft than in others' outputs
+        if (
+            not trial.settings.equal_seeds
+        ):  # there, short prompts, in which a method finds less to draft than in others' outputs
             prompts = prompts[SHORTEST_SAMPLED:]
         made = []
         for number, name in enumerate(name for name in self.sampled if name in drafter.sampled):

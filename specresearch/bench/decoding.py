@@ -40,10 +40,10 @@ def in_bursts(engine: Engine, requests: Sequence[Request], rng: np.random.Genera
 def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Decoded]:
     """Decode every wave twice over, its requests side by side, and yield the second outputs only.
 
-    All requests of a wave share one seed, which no other wave has; proposer and controller begin each wave with nothing learnt. What
-    they learn from the first outputs, drawn with the same seed, goes into the drafts of the second ones. In a lossless engine
-    the output of one setting still follows its law, and outputs of one setting in different waves are independent: a wave's seed
-    has nothing to do with what was decoded before. The first and second outputs of one wave may be equal, so only one is counted.
+    All requests of a wave share one seed, which no other wave has. Proposer and controller begin each wave with nothing learnt;
+    what they learn from the first outputs goes into the drafts of the second ones. In a lossless engine the second output of a
+    setting follows its law, whatever was decoded before, so that those of different waves are independent. First and second
+    output of one wave may be equal (in an engine that isolates requests they are), which is why only one is counted.
     """
     for wave in waves:
         engine.proposer.reset()

@@ -12,7 +12,6 @@ from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingBatch, SamplingParams
 
-
 PAUSE = 3  # steps; the scheduler makes room for what was asked for in two steps running
 
 

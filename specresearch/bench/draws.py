@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -120,6 +120,7 @@ class CountsFile:
         return {name: asdict(tally) for name, tally in tallies.items()}
 
 
+@runtime_checkable
 class Draw(Protocol):
     """Decodes one chunk of the samples of all settings: a number of samples of each, and an iterator over them."""
 

@@ -117,9 +117,7 @@ def visible_tv(
     return hidden + 0.5 * math.sqrt(shown / num_samples)
 
 
-def samples_needed(
-    probs: Float[np.ndarray, " K"], tv: float, alpha: float, power: float, rounding: float = 0.0
-) -> int:
+def samples_needed(probs: Float[np.ndarray, " K"], tv: float, alpha: float, power: float, rounding: float = 0.0) -> int:
     """Return how many samples show a deviation of total variation `tv`, in whatever cells it lies.
 
     Raises:

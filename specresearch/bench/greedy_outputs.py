@@ -9,7 +9,9 @@ from jaxtyping import Float
 from specresearch.bench.enumeration import Toy, penalized
 from specresearch.sampling import SamplingParams
 
-TIE_ROUNDINGS = 4.0  # two logits, each of which the engine's passes may round twice as much as passes over whole prefixes do
+TIE_ROUNDINGS = (
+    4.0  # two logits, each of which the engine's passes may round twice as much as passes over whole prefixes do
+)
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,9 @@ class GreedyFinding:
 class GreedyLaw:
     """What greedy outputs of a toy may be under one setting, given the prompts.
 
-    A logit counts as equal to the largest if it is closer to it than `TIE_ROUNDINGS` times the rounding error there: that of a pass
-    over the whole prefix in the target's precision, or the median along the likeliest outputs if that is more. In float64 only the
-    largest will do.
+    A logit counts as equal to the largest if they differ by at most `TIE_ROUNDINGS` times the rounding error there: that of a
+    pass over the whole prefix in the target's precision, or the median along the likeliest outputs if that is more. In
+    float64 only the largest will do.
     """
 
     def __init__(self, toy: Toy, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:

@@ -41,7 +41,9 @@ class TrialSettings:
         if self.coarseness < 1:
             raise ValueError(f"coarseness={self.coarseness} must be at least 1; lower visible_tv for sharper tests")
         if self.equal_seeds and self.stress:
-            raise ValueError("stress cannot be combined with equal_seeds: adversaries remember nothing of other requests")
+            raise ValueError(
+                "stress cannot be combined with equal_seeds: adversaries remember nothing of other requests"
+            )
 
     @property
     def is_crowded(self) -> bool:
