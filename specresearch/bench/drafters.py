@@ -54,7 +54,10 @@ class Paused(Capped):
     """
 
     num_steps = 0
-    per_request = False
+
+    @property
+    def per_request(self) -> bool:
+        return False
 
     def budget(self, batch: Batch) -> list[int | None]:
         budget = super().budget(batch)

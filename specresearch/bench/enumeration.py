@@ -102,7 +102,9 @@ class Toy:
             for matrix in (parameter for parameter in model.parameters() if parameter.dim() > 1):
                 scale = self.sharpness / matrix.shape[-1] ** 0.5
                 matrix.copy_(torch.randn(matrix.shape, generator=generator, dtype=torch.float64) * scale)
-        return model.to(self.dtype)
+        for part in (*model.parameters(), *model.buffers()):
+            part.data = part.data.to(self.dtype)
+        return model
 
     def logits(self, contexts: Contexts) -> Float[torch.Tensor, "C V"]:
         """Return what the target's weights say after each context in float64."""

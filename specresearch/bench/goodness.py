@@ -66,7 +66,7 @@ def chi_square(
     seen, wanted = (seen, wanted) if num_pooled else (seen[:-1], wanted[:-1])
     statistic = float(((seen - wanted) ** 2 / wanted).sum())
     freedom = len(seen) - 1
-    return statistic, freedom, float(_tail(statistic, freedom, allowed)) if freedom else 1.0
+    return statistic, freedom, _tail(statistic, freedom, allowed) if freedom else 1.0
 
 
 def count_pooled(expected: Float[np.ndarray, " K"]) -> int:
@@ -76,7 +76,7 @@ def count_pooled(expected: Float[np.ndarray, " K"]) -> int:
 
 
 def _tail(statistic: float, freedom: int, allowed: float) -> float:
-    return stats.ncx2.sf(statistic, freedom, allowed) if allowed else stats.chi2.sf(statistic, freedom)
+    return float(stats.ncx2.sf(statistic, freedom, allowed) if allowed else stats.chi2.sf(statistic, freedom))
 
 
 def tv_bounds(tv: float, num_samples: int, num_cells: int, level: float = LEVEL) -> tuple[float, float]:
