@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import Run, Typed
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_class
 from jaxtyping import config
 from omegaconf import OmegaConf
@@ -575,6 +576,20 @@ class TestTheCommand:
         assert again.code == 2
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
+
+    @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
+    def test_one_knob_sets_how_sharp_all_trials_are(self, tmp_path: Path, strength: str, tv: float) -> None:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        made = certify.build(cfg, tmp_path)
+        assert made.demands.visible_tv == tv
+        assert [trial.name for trial in made.trials] == [*cfg.trials]
+        assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
+        assert {str(trial.toy.dtype) for trial in made.trials} == {"torch.float64", "torch.float32", "torch.bfloat16"}
+        assert any(trial.settings.is_crowded for trial in made.trials)
+        assert any(trial.settings.equal_seeds for trial in made.trials)
+        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
 
     def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
         own_rule = f"acceptance._target_={__name__}.AboveAFloor"
