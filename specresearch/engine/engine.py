@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
-from specresearch.batch import Batch, Delivery, Request, RequestState
+from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
 from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
 from specresearch.engine.checks import ProposalCheck
 from specresearch.engine.faults import find_faults
@@ -197,6 +197,7 @@ class Engine:
         record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late)
         self._account(batch, record)
         self._show(batch, proposal, output, delivery, record)
+        self._scrub(batch)
         self._forget(self.scheduler.retire())
         return record
 
@@ -288,6 +289,12 @@ class Engine:
         self.controller.observe(record)
         if self.on_step is not None:
             self.on_step(record)
+
+    def _scrub(self, batch: Batch) -> None:
+        failed = [row.slot for row in batch.rows if row.finish_reason == FAILED]
+        if failed:
+            self.target.cache.scrub(failed)
+            self.proposer.scrub(failed)
 
     def _forget(self, slots: Sequence[int]) -> None:
         if slots:
