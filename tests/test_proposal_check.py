@@ -57,7 +57,7 @@ WRONG: dict[str, Callable[[Proposal], Proposal]] = {
     "not each row's last committed token": lambda p: replace(p, token_ids=with_(p.token_ids, (1, 0), 8)),
     "outside the vocabulary of 31": lambda p: replace(p, token_ids=with_(p.token_ids, (0, 2), VOCAB)),
     "lengths do not lie in 1 to 4": lambda p: replace(p, lengths=torch.tensor([5, 3])),
-    r"host_lengths=\(4, 4\), but lengths are \(4, 3\)": lambda p: replace(p, host_lengths=(4, 4)),
+    "row 1: host_lengths says 4 nodes, and lengths 3": lambda p: replace(p, host_lengths=(4, 4)),
     "the root's parent is not -1": lambda p: replace(p, topology=tree([0, 0, 0, 1])),
     "a node stands before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
     "is_chain=True for a tree that branches": lambda p: replace(p, topology=lying(p.topology, is_chain=True)),
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_named(reason: str) -> None:
 
 
 def test_more_than_allowed_or_declared() -> None:
-    with pytest.raises(InvalidProposalError, match=r"\[3, 2\] where the budget is \[3, 1\]"):
+    with pytest.raises(InvalidProposalError, match="row 1: 2 drafts where 1 are allowed"):
         check(valid(), budget=[3, 1])
     with pytest.raises(InvalidProposalError, match="it branches, and the proposer's kind says trees=False"):
         check(valid(), DraftKind(sampled=True, scored=True))
