@@ -52,6 +52,7 @@ from specresearch.training.trainer import (
     DistillTrainer,
     TrainingStoppedError,
     check_writers,
+    drop_torn_checkpoints,
     last_checkpoint,
 )
 
@@ -207,6 +208,7 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     )
     checkpoint = last_checkpoint(folder) if cfg.resume else None
     if PROCESS == 0:
+        drop_torn_checkpoints(folder)
         print(forecast, file=sys.stderr)
         check_corpus(folder, mix().fingerprint, is_resumed=checkpoint is not None, is_forced=cfg.force)
         history.open(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))

@@ -13,7 +13,8 @@ FULL_IN_WORDS = (
     "StorageFull",
     "Disk quota exceeded",
     "File too large",
-    "PytorchStreamWriter failed",  # torch.save names no cause
+    "PytorchStreamWriter failed",  # torch.save names no cause,
+    "unexpected pos ",  # in either of its two ways to fail
 )
 
 

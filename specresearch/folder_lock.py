@@ -5,6 +5,7 @@ Locks are `flock`s, which the system drops with the process, however it ends.
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class LockFolders(Callback):
         if os.environ.get("RANK", "0") != "0":
             return
         try:
-            self.lock = lock_folder(Path(folder))
+            with suppress(OSError):  # which Hydra meets next, and raises
+                self.lock = lock_folder(Path(folder))
         except FolderInUseError as error:  # Hydra turns what a callback raises into a warning, unless it is an exit
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
