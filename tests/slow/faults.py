@@ -129,7 +129,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
                 "visible_tv=0.04",
                 "stress=[]",
                 "num_greedy_prompts=2",
-                *(f"~sampled.{name}" for name in LEFT_OUT),
+                *LEFT_OUT,
             ],
             "counts/*.jsonl",
             certified,
