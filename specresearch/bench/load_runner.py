@@ -175,7 +175,10 @@ class LoadRunner:
                 seed=self.settings.seed,
                 on_prepared=watch.prepared,
             )
-            provenance = self.folder.begin(self._provenance(workload))
+            controllers = [engine.controller for engine in self.engines.values()]
+            provenance = self.folder.begin(
+                self._provenance(workload), self.proposer, self.acceptance, self.arrivals, *controllers
+            )
             complete = False
             try:
                 missing = [group for group in groups if not self.folder.done.issuperset(group)]

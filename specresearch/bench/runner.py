@@ -139,7 +139,9 @@ class Runner:
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
-        provenance = self.folder.begin(told | {"order": self.settings.order, "method": method})
+        provenance = self.folder.begin(
+            told | {"order": self.settings.order, "method": method}, self.proposer, self.acceptance, self.controller
+        )
         complete = False
         places = self.places()
         try:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from specresearch.bench.folder import REQUESTS, STEPS
 from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.load_folder import PASSES, read_steps
+from specresearch.bench.load_folder import KEYS, PASSES, read_steps
 from specresearch.bench.load_records import LoadRow, PassRow
 from specresearch.bench.load_side import PERCENTS, LoadSide, latency, owners_of, resampled
 from specresearch.bench.load_summary import LEAST_RANKED, signature_of
@@ -40,8 +40,8 @@ class LoadRows:
         except _UNREADABLE:
             times, notes = {}, (NO_STEPS,)
         try:
-            passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES)]
-            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS)]
+            passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES, KEYS[PASSES])]
+            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])]
         except (KeyError, TypeError):
             return LoadRows({}, times, notes)
         places = [row.place for row in passes]

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from specresearch.bench.folder import REQUESTS
-from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
-from specresearch.bench.results import GROUPS
+from specresearch.bench.results import GROUPS, read_rows
 from specresearch.bench.stats import Histogram
 from specresearch.bench.summary import summarize
 from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
@@ -36,7 +35,7 @@ STEP = ("propose", "verify", "accept", "commit", "host")
 def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
     """ValueError where no group of prompts was decoded by both sides."""
     config, summary, provenance = read_config(folder), results["summary"], results["provenance"]
-    requests, groups = read_jsonl(folder / REQUESTS), read_jsonl(folder / GROUPS)
+    requests, groups = read_rows(folder, REQUESTS), read_rows(folder, GROUPS)
     if not summary:
         is_greedy = not inner(config, "sampling").get("temperature")
         summary = _summarize(requests, groups, is_greedy=is_greedy)
