@@ -190,7 +190,8 @@ class Engine:
         self.proposer.observe(batch, proposal, output, delivery.verdict)
         clock.lap("propose")
         reading = self.prefill.take()
-        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), reading.catch_up_seconds)
+        late, drafters = reading.catch_up_seconds, reading.draft_seconds
+        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), late, drafters)
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
         num_waiting = len(self.scheduler.waiting)
         num_read, num_late = reading.num_tokens, reading.num_caught_up
@@ -285,6 +286,8 @@ class Engine:
                 record.num_new_tokens[b],
                 record.expected_acceptance[b] if record.expected_acceptance is not None else None,
                 record.shift.rows[b] if record.shift is not None else None,
+                record.num_judged_tokens[b],
+                record.judged_depth[b],
             )
         self.controller.observe(record)
         if self.on_step is not None:
