@@ -16,6 +16,7 @@ from specresearch.bench.fingerprint import WHOLE_PACKAGE, describe_software
 from specresearch.bench.folder import PROVENANCE, check_software, write_json
 from specresearch.bench.provenance import git_commit
 from specresearch.bench.substitution import build_on_toy
+from specresearch.bench.trials import Trial, TrialSettings
 from specresearch.config import PACKAGE, check_keys, entry_point
 from specresearch.folder_lock import lock_folder
 from specresearch.proposers import Autoregressive
@@ -67,29 +68,47 @@ def open_folder(folder: Path, *, resume: bool) -> None:
 
 
 def build(cfg: DictConfig, folder: Path) -> Certifier:
-    """Everything the configuration names, constructed on a toy target."""
+    """Everything the configuration names, constructed on toy targets."""
     hydra_cfg = HydraConfig.get()
-    toy: Toy = instantiate(cfg.toy, _convert_="all")
-    target = toy.target()
-    proposer = build_on_toy(cfg.proposer, toy, target) if cfg.get("proposer") else Autoregressive()
-    choices = hydra_cfg.runtime.choices
-    config = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in INDIFFERENT]))
+    trials = [_trial(cfg, str(name)) for name, told in cfg.trials.items() if told is not None]
+    if not trials:
+        raise ValueError("trials is empty; keep at least one, such as trials.mixed")
+    own = type(trials[0].proposer).__name__.lower() if cfg.get("proposer") else "plain"
+    config = OmegaConf.to_container(
+        OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in INDIFFERENT]), resolve=False
+    )
     assert isinstance(config, dict)
     return Certifier(
-        toy,
-        target,
-        choices.get("proposer") or (type(proposer).__name__.lower() if cfg.get("proposer") else "plain"),
-        proposer,
+        hydra_cfg.runtime.choices.get("proposer") or own,
         instantiate(cfg.acceptance, _convert_="all"),
+        trials,
         _settings(cfg.sampled),
-        tuple(cfg.stress),
         _settings(cfg.greedy),
         folder,
         Path(hydra_cfg.sweep.dir).absolute() / "stress" if _is_sweep() else None,
-        instantiate(cfg.controller, _convert_="all"),
-        instantiate(cfg.scheduler, _convert_="all"),
         Demands(**{field.name: cfg[field.name] for field in fields(Demands)}),
         {str(key): value for key, value in config.items()},
+    )
+
+
+def _trial(cfg: DictConfig, name: str) -> Trial:
+    """A trial with its own toy, proposer and controller."""
+    settings = OmegaConf.to_container(cfg.trials[name], resolve=True)
+    assert isinstance(settings, dict)
+    try:
+        told = TrialSettings(**{str(key): value for key, value in settings.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"trials.{name}: {error}") from error
+    toy: Toy = instantiate(OmegaConf.merge(cfg.toy, told.toy), _convert_="all")
+    target = toy.target()
+    return Trial(
+        name,
+        told,
+        toy,
+        target,
+        build_on_toy(cfg.proposer, toy, target) if cfg.get("proposer") else Autoregressive(),
+        instantiate(cfg.controller, _convert_="all"),
+        instantiate(cfg.scheduler, _convert_="all"),
     )
 
 

@@ -33,7 +33,8 @@ LOAD_EXPERIMENTS = [
 ]
 METHODS = ("ngram", "draft_model")
 LIKE_MODELS = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
-CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name != "experiment")
+VALUES_ONLY = ("experiment", "strength")  # groups whose choices build nothing
+CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name not in VALUES_ONLY)
 
 
 @pytest.fixture

@@ -30,12 +30,15 @@ STYLES = {CERTIFIED: "bold green", REFUTED: "bold red", LOSSY: "bold yellow", UN
 
 @dataclass(frozen=True)
 class SampledTest:
-    """Outputs of one drafter under one setting, beside the enumerated distribution.
+    """Outputs of one drafter under one setting in one trial, beside the enumerated distribution.
 
     stress: the drafter is one of the adversaries. num_outputs: possible ones, the cells of the test. p_adjusted: by Holm, over
-    the certificate's tests. visible_tv: total variation that the test sees with the certificate's power.
+    the certificate's tests. asked_tv: total variation that the test must see; visible_tv: what it does see, with the
+    certificate's power. rounding: how far rounding may move the outputs of a target in low precision, see `Law`.
+    is_crowded: the trial's limits are there to preempt requests and to read prompts in chunks.
     """
 
+    trial: str
     drafter: str
     stress: bool
     setting: str
@@ -44,40 +47,59 @@ class SampledTest:
     fit: Fit
     p_adjusted: float
     rejected: bool
+    asked_tv: float
     visible_tv: float
+    rounding: float
+    is_crowded: bool
     num_draft_tokens: int
     num_accepted_tokens: int
     num_target_forwards: int
     num_generated_tokens: int
+    num_preempted: int
+    num_chunked: int
 
     @property
-    def is_idle(self) -> bool:
-        """Too little was drafted for the test to see a wrong rule: were every draft in an output of its own, and so many of
-        these outputs wrong."""
-        return SEEN_IF_WRONG * self.num_draft_tokens < self.visible_tv * self.fit.num_samples
+    def too_few(self) -> dict[str, int]:
+        """Return what happened too rarely for the test to see it go wrong, and how often it happened.
+
+        Even with every draft in an output of its own, and `SEEN_IF_WRONG` of these outputs wrong, the outputs would deviate
+        by less than the test sees. In a crowded trial the same holds for preempted requests and for prompts read in chunks.
+        """
+        counts = {"drafts": self.num_draft_tokens}
+        if self.is_crowded:
+            counts |= {"preempted requests": self.num_preempted, "prompts read in chunks": self.num_chunked}
+        enough = self.visible_tv * self.fit.num_samples / SEEN_IF_WRONG
+        return {what: num for what, num in counts.items() if num < enough}
 
 
 @dataclass(frozen=True)
 class GreedyTest:
-    """Greedy outputs of one drafter, in float64, beside the likeliest token after every prefix.
+    """Greedy outputs of one drafter in one trial, beside the likeliest token after every prefix.
 
-    first_difference: request and position, where any differs.
+    num_ties: outputs in which a token is not the likeliest, but so close to it that rounding in the target's precision decides;
+    never in float64. first_difference: request and position of the first token that is neither.
     """
 
+    trial: str
     drafter: str
     stress: bool
     setting: str
     num_requests: int
     num_equal: int
+    num_ties: int
     num_tokens: int
     num_draft_tokens: int
     num_accepted_tokens: int
     first_difference: str | None = None
 
     @property
-    def is_idle(self) -> bool:
-        """Less was drafted than once a request."""
-        return self.num_draft_tokens < self.num_requests
+    def num_wrong(self) -> int:
+        return self.num_requests - self.num_equal - self.num_ties
+
+    @property
+    def too_few(self) -> dict[str, int]:
+        """Return the number of drafts if there were fewer than one for each request."""
+        return {"drafts": self.num_draft_tokens} if self.num_draft_tokens < self.num_requests else {}
 
 
 @dataclass(frozen=True)
@@ -105,7 +127,7 @@ class Certificate:
     def failures(self) -> list[SampledTest | GreedyTest]:
         return [
             *(test for test in self.sampled if test.rejected),
-            *(test for test in self.greedy if test.num_equal < test.num_requests),
+            *(test for test in self.greedy if test.num_wrong),
         ]
 
     @property
@@ -122,7 +144,7 @@ class Certificate:
             return LOSSY
         if self.failures:
             return REFUTED
-        return UNTESTED if self.speculates and any(test.is_idle for test in own) else CERTIFIED
+        return UNTESTED if self.speculates and any(test.too_few for test in own) else CERTIFIED
 
     @property
     def statement(self) -> str:
@@ -131,7 +153,7 @@ class Certificate:
         if self.verdict == REFUSED:
             return f"{pair}: {next(iter(self.refused.values()), 'nothing could be tried')}"
         if self.verdict == UNTESTED:
-            return f"{pair} drafted too little to prove anything: {self._idle_words()}"
+            return f"{pair} was tried too little to prove anything: {self._idle_words()}"
         if self.verdict == LOSSY:
             return f"{pair} does not claim to be lossless; {self._lossy_words()}"
         if self.verdict == REFUTED:
@@ -140,30 +162,45 @@ class Certificate:
             return f"{pair}: greedy output unchanged, token for token; it does not sample"
         own = sum(not test.stress for test in self.sampled)
         return (
-            f"{pair}: the target's distribution in all of {own} settings, where a total variation of {self.visible_tv:g} would "
-            f"have shown with probability {self.power:g}; greedy output unchanged"
+            f"{pair}: the target's distribution in all of {own} tests, where a total variation of {self._seen_words()} would "
+            f"have shown with probability {self.power:g}; greedy output unchanged{self._tie_words()}"
         )
 
+    def _seen_words(self) -> str:
+        """The total variation that the method's tests see, and the trials that see less."""
+        coarser: dict[float, list[str]] = {}
+        for test in self.sampled:
+            if not test.stress and test.asked_tv > self.visible_tv:
+                coarser.setdefault(test.asked_tv, []).append(test.trial)
+        words = [f"{tv:g} in {', '.join(dict.fromkeys(names))}" for tv, names in sorted(coarser.items())]
+        return f"{self.visible_tv:g}" + (f" ({'; '.join(words)})" if words else "")
+
+    def _tie_words(self) -> str:
+        ties = sum(test.num_ties for test in self.greedy)
+        return f" but for {ties} outputs with ties that rounding decides" if ties else ""
+
     def _idle_words(self) -> str:
-        """How much was drafted where that was least."""
-        idle = [test for test in self._own if test.is_idle]
-        least = min(idle, key=lambda test: test.num_draft_tokens)
-        words = f"{least.num_draft_tokens:,} drafts in all outputs of {least.setting}"
+        """What was missing most, and where."""
+        idle = [test for test in self._own if test.too_few]
+        least = min(idle, key=lambda test: min(test.too_few.values()))
+        what, num = min(least.too_few.items(), key=lambda told: told[1])
+        words = f"{num:,} {what} in all outputs of {least.trial} {least.setting}"
         return words if len(idle) == 1 else f"{words}, and too few in {len(idle) - 1} others of {len(self._own)} tests"
 
     def _lossy_words(self) -> str:
         words = []
         own = [test for test in self.sampled if not test.stress]
-        worst = max(own, key=lambda test: test.fit.tv, default=None)
+        worst = max(own, key=lambda test: (test.rejected, test.fit.tv_low, test.fit.tv), default=None)
         if worst is not None and worst.rejected:
             low, high = worst.fit.tv_low, worst.fit.tv_high
-            words.append(f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {worst.setting})")
+            where = f"{worst.setting} in {worst.trial}"
+            words.append(f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {where})")
         elif worst is not None:
             words.append("no deviation was seen in its own drafts")
         greedy = [test for test in self.greedy if not test.stress]
         if greedy:
-            num, num_equal = (sum(getattr(test, name) for test in greedy) for name in ("num_requests", "num_equal"))
-            words.append(f"{num - num_equal} of {num} greedy outputs changed")
+            num, num_wrong = (sum(getattr(test, name) for test in greedy) for name in ("num_requests", "num_wrong"))
+            words.append(f"{num_wrong} of {num} greedy outputs changed")
         return "; ".join(words)
 
     def _blame(self) -> str:
@@ -189,9 +226,12 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
     console.print()
     console.print(Text(certificate.verdict.upper(), style=STYLES[certificate.verdict]))
     console.print(certificate.statement)
-    if certificate.sampled:
+    for trial in dict.fromkeys(test.trial for test in certificate.sampled):
+        tests = [test for test in certificate.sampled if test.trial == trial]
         console.print()
-        console.print(_sampled_table(certificate.sampled))
+        console.print(Text(_trial_words(trial, tests), style="bold"))
+        console.print(_sampled_table(tests))
+    if certificate.sampled:
         words = f"p before Holm's correction over {len(certificate.sampled)} tests; bounds of the total variation, 95%"
         console.print(Text(words, style="dim"))
     if certificate.greedy:
@@ -205,6 +245,19 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
         console.print(Text(f"not tried: {', '.join(what)}: {why}", style="dim"))
     console.print()
     console.print(Text(str(path), style="dim"), soft_wrap=True)
+
+
+def _trial_words(trial: str, tests: Sequence[SampledTest]) -> str:
+    own = [test for test in tests if not test.stress]
+    words = [f"{trial}: a total variation of {max((test.asked_tv for test in own), default=0):g} shows"]
+    if any(test.is_crowded for test in own):
+        num = sum(test.fit.num_samples for test in own)
+        shares = [sum(getattr(test, name) for test in own) / num for name in ("num_preempted", "num_chunked")]
+        words.append(f"{shares[0]:.0%} of requests preempted, {shares[1]:.0%} read in chunks")
+    rounding = max((test.rounding for test in own), default=0.0)
+    if rounding:
+        words.append(f"rounding may move outputs by {rounding / 2:.1g}")
+    return "; ".join(words)
 
 
 def _sampled_table(tests: Sequence[SampledTest]) -> Table:
@@ -231,26 +284,28 @@ def _sampled_table(tests: Sequence[SampledTest]) -> Table:
 def _greedy_table(tests: Sequence[GreedyTest]) -> Table:
     """The method's tests, and any other that failed."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("drafter", "setting"):
+    for name in ("trial", "drafter", "setting"):
         table.add_column(name)
-    for name in ("tokens", "accepted", "greedy equal"):
+    for name in ("tokens", "accepted", "equal", "ties"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
-    unequal = [test for test in tests if test.num_equal < test.num_requests]
+    unequal = [test for test in tests if test.num_wrong]
     for test in tests:
         if not test.stress or test in unequal:
             table.add_row(
+                test.trial,
                 test.drafter,
                 test.setting,
                 f"{test.num_tokens:,}",
                 _share(test.num_accepted_tokens, test.num_draft_tokens),
                 f"{test.num_equal} of {test.num_requests}",
+                str(test.num_ties),
                 test.first_difference or "",
                 style="red" if test in unequal else "",
             )
     num_stress = sum(test.stress for test in tests)
     if num_stress and not any(test.stress for test in unequal):
-        table.add_row("adversaries", "all", "", "", "all", "")
+        table.add_row("", "adversaries", "all", "", "", "all", "", "")
     return table
 
 

@@ -34,7 +34,8 @@ class CertificateMatrix(Callback):
 def collect(folder: Path) -> list[dict[str, Any]]:
     """One flat row per certificate of the multirun, in the order of its jobs.
 
-    variant: the overrides by which jobs of one method and rule differ. Total variations are the worst of the method's own.
+    variant: the overrides by which jobs of one method and rule differ. Total variations are the worst of the
+    method's own drafts, in the trials that see most.
     """
     paths = sorted(folder.glob(f"*/{CERTIFICATE}"), key=lambda path: int(path.parent.name.split("-")[0]))
     overrides = [_overrides(path.parent) for path in paths]
@@ -42,7 +43,9 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     rows = []
     for path, given in zip(paths, overrides, strict=True):
         told = json.loads(path.read_text(encoding="utf-8"))
-        fits = [test["fit"] for test in told["sampled"] if not test["stress"]]
+        own = [test for test in told["sampled"] if not test["stress"]]
+        sharpest = min((test["asked_tv"] for test in own), default=None)
+        fits = [test["fit"] for test in own if test["asked_tv"] == sharpest]
         rows.append(
             {
                 "method": told["method"],
@@ -51,7 +54,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
                 "verdict": told["verdict"],
                 "tv_low": max((fit["tv_low"] for fit in fits), default=None),
                 "tv_high": max((fit["tv_high"] for fit in fits), default=None),
-                "num_samples": sum(fit["num_samples"] for fit in fits),
+                "num_samples": sum(test["fit"]["num_samples"] for test in own),
                 "job": path.parent.name,
                 "statement": told["statement"],
             }

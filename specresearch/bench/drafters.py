@@ -6,50 +6,77 @@ import torch
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.batch import Batch
-from specresearch.controllers import Adaptive, Controller
+from specresearch.controllers import Adaptive, Controller, is_per_request
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingBatch, SamplingParams
 
+PAUSE = 3  # steps; the scheduler makes room for what was asked for in two steps running
 
-@dataclass(frozen=True)
+
+@dataclass
 class Capped(Adaptive):
-    """A controller's budgets, cut to `most` drafts."""
+    """A controller's budgets, cut to `most` drafts; None leaves them as they are."""
 
     controller: Controller
-    most: int
+    most: int | None
+
+    @property
+    def per_request(self) -> bool:
+        return is_per_request(self.controller)
 
     def budget(self, batch: Batch) -> list[int | None]:
-        return [self.most if drafts is None else min(drafts, self.most) for drafts in self.controller.budget(batch)]
+        budget = self.controller.budget(batch)
+        if self.most is None:
+            return budget
+        return [self.most if drafts is None else min(drafts, self.most) for drafts in budget]
 
     def observe(self, record: StepRecord) -> None:
         self.controller.observe(record)
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         if isinstance(self.controller, Adaptive):
-            self.controller.bind(kind, min(num_draft_tokens, self.most))
+            self.controller.bind(kind, num_draft_tokens if self.most is None else min(num_draft_tokens, self.most))
 
     def trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
+
+    def reset(self) -> None:
+        if isinstance(self.controller, Adaptive):
+            self.controller.reset()
+
+
+class Paused(Capped):
+    """Capped budgets, and none at all in every other stretch of `PAUSE` steps.
+
+    While nothing is drafted, the cache fills with requests; when drafts come back, some of these have to be preempted.
+    """
+
+    num_steps = 0
+
+    @property
+    def per_request(self) -> bool:
+        return False
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        budget = super().budget(batch)
+        self.num_steps += 1
+        return [0] * len(budget) if self.num_steps // PAUSE % 2 else budget
 
 
 @dataclass(frozen=True)
 class Drafter:
     """Someone whose drafts the rule is tried with, and the settings, sampled and greedy, in which it can judge them.
 
-    number: 0 for the method, then the adversaries; it keeps their random numbers apart.
+    stress: it is one of the adversaries.
     """
 
     name: str
     proposer: Proposer
-    number: int
     sampled: tuple[str, ...]
     greedy: tuple[str, ...]
-
-    @property
-    def stress(self) -> bool:
-        return self.number > 0
+    stress: bool = False
 
 
 def refusal(rule: AcceptanceSampler, kind: DraftKind, sampling: SamplingParams, vocab_size: int) -> str | None:

@@ -1,22 +1,25 @@
 """Many outputs of one drafter through the engine, counted; the counts are written down as they come, to be continued."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
 from specresearch.batch import Request
+from specresearch.bench.decoding import Decoded, in_bursts, in_waves
 from specresearch.bench.enumeration import Law
 from specresearch.bench.jsonl import append_rows, read_jsonl, to_line
 from specresearch.engine import Engine, RequestOutput
 from specresearch.files import replace_text
 from specresearch.sampling import SamplingParams
 
-CHUNK = 2048
+CHUNK = 2048  # samples of a setting that are written down together
+WAVES = 256  # the same for waves, which take longer
+ANY_SEED = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Setting:
     def requests(self, chunk: int, seed: int) -> list[Request]:
         """The chunk's share of the samples, none behind the last; every one has a seed of its own."""
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.num_samples)
-        base = (seed << 40) + (self.number << 32)
-        return [
-            Request(self.prompt, replace(self.sampling, seed=base + i), f"{self.name}/{i}") for i in range(first, last)
-        ]
+        seeds = np.random.default_rng([seed, self.number, chunk]).integers(ANY_SEED, size=max(last - first, 0)).tolist()
+        return [self.request(number, seed) for number, seed in enumerate(seeds, start=first)]
+
+    def request(self, number: int, seed: int) -> Request:
+        return Request(self.prompt, replace(self.sampling, seed=seed), f"{self.name}/{number}")
 
 
 def setting_of(output: RequestOutput) -> str:
@@ -46,7 +50,11 @@ def setting_of(output: RequestOutput) -> str:
 
 @dataclass
 class Tally:
-    """Outputs of one setting: how often each was seen, and what became of the drafts. num_impossible: not in the law."""
+    """Outputs of one setting: how often each was seen, and what became of the drafts.
+
+    num_impossible: outputs not in the law. num_preempted, num_chunked: requests that were preempted, and those whose tokens were
+    read in several steps.
+    """
 
     counts: list[int] = field(default_factory=list)
     num_impossible: int = 0
@@ -54,8 +62,10 @@ class Tally:
     num_accepted_tokens: int = 0
     num_target_forwards: int = 0
     num_generated_tokens: int = 0
+    num_preempted: int = 0
+    num_chunked: int = 0
 
-    def add(self, output: RequestOutput, law: Law) -> None:
+    def add(self, output: RequestOutput, law: Law, *, was_chunked: bool = False) -> None:
         cell = law.cell_of.get(output.token_ids)
         if cell is None:
             self.num_impossible += 1
@@ -66,6 +76,8 @@ class Tally:
         self.num_accepted_tokens += told.num_accepted_tokens
         self.num_target_forwards += told.num_target_forwards
         self.num_generated_tokens += told.num_generated_tokens
+        self.num_preempted += output.record.num_preemptions > 0
+        self.num_chunked += was_chunked
 
     @staticmethod
     def total(parts: "Sequence[Tally]") -> "Tally":
@@ -112,23 +124,67 @@ class CountsFile:
         return {name: asdict(tally) for name, tally in tallies.items()}
 
 
-def tally_outputs(
-    engine: Engine, settings: Sequence[Setting], seed: int, file: CountsFile, progress: Callable[[int], None]
-) -> dict[str, Tally]:
-    """Draw what the file lacks, all settings mixed in the same batches; the counts of every setting.
+@runtime_checkable
+class Draw(Protocol):
+    """Decodes one chunk of the samples of all settings: a number of samples of each, and an iterator over them."""
 
-    progress: called with the number of new samples.
-    """
-    num_chunks = max(-(-setting.num_samples // CHUNK) for setting in settings)
+    @property
+    def chunk_size(self) -> int: ...
+    def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]: ...
+
+
+@dataclass(frozen=True)
+class BurstDraw:
+    """All settings mixed in the same batches; every request has a seed of its own."""
+
+    engine: Engine
+    seed: int
+
+    @property
+    def chunk_size(self) -> int:
+        return CHUNK
+
+    def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]:
+        requests = [request for setting in settings for request in setting.requests(chunk, self.seed)]
+        rng = np.random.default_rng((self.seed, chunk))
+        order = rng.permutation(len(requests))
+        return len(requests), in_bursts(self.engine, [requests[i] for i in order], rng)
+
+
+@dataclass(frozen=True)
+class WaveDraw:
+    """A wave has one request of each setting that still lacks samples, and one seed."""
+
+    engine: Engine
+    seed: int
+
+    @property
+    def chunk_size(self) -> int:
+        return WAVES
+
+    def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]:
+        first = chunk * self.chunk_size
+        seeds = np.random.default_rng((self.seed, chunk)).integers(ANY_SEED, size=self.chunk_size).tolist()
+        waves = [
+            [setting.request(number, seed) for setting in settings if number < setting.num_samples]
+            for number, seed in enumerate(seeds, start=first)
+        ]
+        return sum(map(len, waves)), in_waves(self.engine, [wave for wave in waves if wave])
+
+
+def tally_outputs(
+    draw: Draw, settings: Sequence[Setting], file: CountsFile, progress: Callable[[int], None]
+) -> dict[str, Tally]:
+    """Draw what the file lacks; the counts of every setting. progress: called with the number of new samples."""
+    num_chunks = max(-(-setting.num_samples // draw.chunk_size) for setting in settings)
     laws = {setting.name: setting.law for setting in settings}
     for chunk in range(num_chunks):
-        requests = [request for setting in settings for request in setting.requests(chunk, seed)]
+        num_samples, outputs = draw(settings, chunk)
         if chunk not in file.chunks:
-            order = np.random.default_rng((seed, chunk)).permutation(len(requests))
             tallies = {name: Tally([0] * len(law.outputs)) for name, law in laws.items()}
-            for output in engine.generate([requests[i] for i in order]):
-                name = setting_of(output)
-                tallies[name].add(output, laws[name])
+            for decoded in outputs:
+                name = setting_of(decoded.output)
+                tallies[name].add(decoded.output, laws[name], was_chunked=decoded.was_chunked)
             file.add(chunk, tallies)
-        progress(len(requests))
+        progress(num_samples)
     return {name: Tally.total([tallies[name] for tallies in file.chunks.values()]) for name in laws}

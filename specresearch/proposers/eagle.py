@@ -67,7 +67,7 @@ class Eagle(Proposer):
         """Drafts with a random head that fits `target`, in trees small enough to be certified."""
         config: Any = target.model.config
         format = EagleFormat(1, config, 2 * config.hidden_size)
-        fitting: dict[str, Any] = {"num_draft_tokens": 12, "depth": 3, "top_k": 3}
+        fitting: dict[str, Any] = {"num_draft_tokens": 24, "depth": 3, "top_k": min(4, target.vocab_size)}
         if cls.version == 3:
             width = len(TOY_LAYERS) * config.hidden_size
             format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)

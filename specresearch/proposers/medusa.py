@@ -3,6 +3,7 @@
 import heapq
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -51,12 +52,14 @@ class Medusa(Proposer):
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Medusa":
-        """Drafts with random heads that fit `target`, in a tree small enough to be certified."""
+        """Drafts with random heads that fit `target`, in a tree that fits its vocabulary."""
         config: Any = target.model.config
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             heads = MedusaHeads(config.hidden_size, target.vocab_size, 3)
-        return cls(**settings | {"head": heads, "num_draft_tokens": 12})
+        ranks = range(min(3, target.vocab_size))
+        paths = [path for depth in (1, 2, 3) for path in product(ranks, repeat=depth) if sum(path) <= 3]
+        return cls(**settings | {"head": heads, "paths": paths})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if not self.head:

@@ -59,7 +59,7 @@ class TokenRecycling(Proposer):
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "TokenRecycling":
         """A table for the few tokens of `target`, and a tree small enough to be certified."""
         top_k = min(settings.get("top_k", 8), target.vocab_size)
-        return cls(**settings | {"top_k": top_k, "num_draft_tokens": 12, "depth": 3})
+        return cls(**settings | {"top_k": top_k, "num_draft_tokens": 24, "depth": 3})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.top_k > target.vocab_size:

@@ -3,9 +3,6 @@
 import csv
 import io
 import json
-import random
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import Run, Typed
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_class
 from jaxtyping import config
 from omegaconf import OmegaConf
@@ -24,7 +22,7 @@ from rich.console import Console
 from scipy import stats
 from torch import Tensor
 
-from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams, certify
+from specresearch import CausalLM, Engine, Request, SamplingParams, certify
 from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch
@@ -32,15 +30,17 @@ from specresearch.bench import adversaries, draws
 from specresearch.bench.adversaries import ATTACKS, Adversary, Attack, for_other_tokens
 from specresearch.bench.certificate import CERTIFIED, LOSSY, REFUSED, REFUTED, UNTESTED, Certificate, print_certificate
 from specresearch.bench.certifier import Certifier, Demands
+from specresearch.bench.decoding import Decoded
 from specresearch.bench.enumeration import Toy, enumerate_outputs, next_token_probs
 from specresearch.bench.goodness import Fit, chi_square, holm, samples_needed, tv_bounds, visible_tv
 from specresearch.bench.substitution import build_on_toy
+from specresearch.bench.trials import Trial, TrialSettings
 from specresearch.config import conf_dir
-from specresearch.controllers import BatchSizeCutoff
-from specresearch.engine.scheduler import Scheduler
+from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Fixed, Goodput, Heuristic
+from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
+from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
 
 PLAIN = {"plain": SamplingParams(temperature=1.0, max_new_tokens=3)}
@@ -59,7 +59,8 @@ SETTINGS = PLAIN | {
     ),
 }
 GREEDY = {"plain": SamplingParams(max_new_tokens=8)}
-FEW = Demands(visible_tv=0.1, stress_tv=0.3, batch_size=256, num_greedy_prompts=6)
+CHANGED = {"stress", "batch_size", "max_step_tokens", "max_cache_tokens", "equal_seeds", "coarseness"}
+FEW = Demands(visible_tv=0.1, num_greedy_prompts=6)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -181,14 +182,27 @@ class BlockByHand(Rule):
         return self.verdict(passes, torch.where(is_last[:, :, None] | (left.sum(2, keepdim=True) == 0), p, left), u)
 
 
+WARM: dict[str, Callable[[], Proposer]] = {
+    "suffix": lambda: Suffix(use_global=True),
+    "token_recycling": lambda: TokenRecycling(paths=[[0], [0, 0]], top_k=2, warm=True),
+}
+WAVES: dict[str, Any] = {
+    "sampled": {"pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=5)},
+    "equal_seeds": True,
+    "visible_tv": 0.2,
+}
+
+
 def certify_it(folder: Path, proposer: Proposer, rule: AcceptanceSampler | None = None, **changes: Any) -> Certificate:
-    """With few samples; fields of `Certifier` and of its demands can be changed."""
+    """In one trial with few samples; fields of the demands, the trial, its settings and `Certifier` can be changed."""
     demands = {name: changes.pop(name) for name in list(changes) if hasattr(FEW, name)}
-    parts: dict[str, Any] = {"sampled": PLAIN, "stress": (), "greedy": {}} | changes
-    made = Certifier(
-        toy(), target(), "it", proposer, rule or Rejection(), folder=folder, demands=replace(FEW, **demands), **parts
-    )
-    return made.run(progress=False)
+    told: dict[str, Any] = {name: changes.pop(name) for name in CHANGED & changes.keys()}
+    made: dict[str, Any] = {"toy": toy(), "target": target(), "controller": Fixed(), "scheduling": SchedulerSettings()}
+    made |= {name: changes.pop(name) for name in made.keys() & changes.keys()}
+    trial = Trial("only", TrialSettings(**told), proposer=proposer, **made)
+    kinds: dict[str, Any] = {"sampled": PLAIN, "greedy": {}} | changes
+    certifier = Certifier("it", rule or Rejection(), [trial], folder=folder, demands=replace(FEW, **demands), **kinds)
+    return certifier.run(progress=False)
 
 
 def printed(certificate: Certificate) -> str:
@@ -205,8 +219,8 @@ class TestWhatIsExactIsCertified:
         assert len({len(test.prompt) for test in made.sampled}) == len(SETTINGS)
         assert {test.drafter for test in made.sampled} == {"it", *ATTACKS}
         assert len(made.greedy) == 1 + len(ATTACKS)
-        assert all(test.visible_tv <= 0.3 and test.num_draft_tokens for test in made.sampled if test.stress)
-        assert "the target's distribution in all of 3 settings" in " ".join(printed(made).split())
+        assert all(test.visible_tv <= 0.2 and test.num_draft_tokens for test in made.sampled if test.stress)
+        assert "the target's distribution in all of 3 tests" in " ".join(printed(made).split())
 
     @pytest.mark.parametrize("proposer", [Copycat, StopAfterUnlikely])
     def test_sampled_drafts(self, tmp_path: Path, proposer: type[Proposer]) -> None:
@@ -220,34 +234,41 @@ class TestWhatIsExactIsCertified:
         assert made.verdict == CERTIFIED
         assert 0.1 < made.sampled[0].num_accepted_tokens / made.sampled[0].num_draft_tokens < 0.9
 
-    def test_drafts_that_a_limit_cuts_and_requests_that_are_preempted(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: Counter[str] = Counter()
-        grant, preempt, rng = Scheduler.grant, Scheduler._preempt, random.Random(0)
-
-        def granted(self: Scheduler, wanted: Sequence[int], limits: Sequence[int]) -> list[int]:
-            given = grant(self, wanted, limits)
-            seen["cut"] += any(n < min(want, limit) for n, want, limit in zip(given, wanted, limits, strict=True))
-            return given
-
-        def preempted(self: Scheduler) -> list[int]:
-            """Now and then there is room for half of what runs."""
-            if rng.random() < 0.2:
-                monkeypatch.setattr(self, "cache_limit", sum(map(self._held, self.running)) // 2)
-            freed = preempt(self)
-            monkeypatch.setattr(self, "cache_limit", sys.maxsize)
-            seen["preempted"] += len(freed)
-            return freed
-
-        monkeypatch.setattr(Scheduler, "grant", granted)
-        monkeypatch.setattr(Scheduler, "_preempt", preempted)
-        limits = SchedulerSettings(max_step_tokens=12)
+    def test_requests_that_are_preempted_and_prompts_that_are_read_in_chunks(self, tmp_path: Path) -> None:
         sampled = {"top_k": SETTINGS["top_k"]}
-        made = certify_it(tmp_path, Copycat(), sampled=sampled, scheduling=limits, batch_size=8, visible_tv=0.15)
+        crowd: dict[str, Any] = {"batch_size": 8, "max_step_tokens": 14, "max_cache_tokens": 70, "greedy": GREEDY}
+        made = certify_it(tmp_path / "crowded", Copycat(), sampled=sampled, visible_tv=0.15, **crowd)
         assert made.verdict == CERTIFIED
-        assert seen["cut"] > 20, seen
-        assert seen["preempted"] > 20, seen
+        assert min(made.sampled[0].num_preempted, made.sampled[0].num_chunked) > 0.3 * made.sampled[0].fit.num_samples
+        assert made.greedy[0].num_equal == made.greedy[0].num_requests == 2 * FEW.num_greedy_prompts
+        assert "of requests preempted" in printed(made)
+
+    def test_limits_that_preempt_too_few_prove_nothing_of_preemption(self, tmp_path: Path) -> None:
+        made = certify_it(tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15)
+        assert made.verdict == UNTESTED
+        assert "0 preempted requests in all outputs of only plain" in made.statement
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_a_target_in_low_precision(self, tmp_path: Path, dtype: str) -> None:
+        low = Toy(vocab_size=4, seed=2, dtype=dtype)
+        made = certify_it(tmp_path, NGram(n_min=1), sampled=PLAIN, greedy=GREEDY, toy=low, target=low.target())
+        assert made.verdict == CERTIFIED
+        assert 0 < made.sampled[0].rounding < (0.1 if dtype == "bfloat16" else 1e-5)
+        assert made.greedy[0].num_equal > 0.5 * made.greedy[0].num_requests
+        assert "rounding may move outputs by" in printed(made)
+
+    @pytest.mark.parametrize("name", WARM)
+    def test_seeds_shared_with_what_a_warm_proposer_remembers(self, tmp_path: Path, name: str) -> None:
+        assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == CERTIFIED
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("controller", [AcceptanceGate, Goodput, Heuristic, BatchSizeCutoff])
+    def test_seeds_shared_with_what_a_controller_has_seen(
+        self, tmp_path: Path, controller: Callable[[], Controller]
+    ) -> None:
+        made = certify_it(tmp_path, DraftModel(toy().draft(), 3), **WAVES, controller=controller())
+        assert made.verdict in (CERTIFIED, UNTESTED)
+        assert not made.failures
 
     def test_plain_decoding_need_not_draft_but_a_method_must(self, tmp_path: Path) -> None:
         assert certify_it(tmp_path / "plain", Autoregressive()).verdict == CERTIFIED
@@ -258,10 +279,10 @@ class TestWhatIsExactIsCertified:
     def test_a_few_drafts_prove_nothing(self, tmp_path: Path) -> None:
         """Only the last few of many outputs are decoded with drafts."""
         sampled = {"everything": SETTINGS["everything"]}
-        made = certify_it(tmp_path, Copycat(), controller=BatchSizeCutoff(100), sampled=sampled)
+        made = certify_it(tmp_path, Copycat(), controller=BatchSizeCutoff(3), sampled=sampled)
         assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
         assert made.verdict == UNTESTED
-        assert f"{made.sampled[0].num_draft_tokens} drafts in all outputs of everything" in made.statement
+        assert f"{made.sampled[0].num_draft_tokens} drafts in all outputs of only everything" in made.statement
 
     def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
@@ -294,6 +315,22 @@ class TestNegativeControls:
         assert f"total variation up to {declared.sampled[0].fit.tv:.3f}" in " ".join(printed(declared).split())
         assert certify_it(tmp_path / "claimed", Copycat(), AboveAFloor()).verdict == REFUTED
 
+    @pytest.mark.parametrize("name", WARM)
+    def test_draws_shared_with_the_request_that_made_the_drafts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
+        assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_low_precision_is_no_excuse(self, tmp_path: Path, dtype: str) -> None:
+        low = Toy(vocab_size=4, seed=2, dtype=dtype)
+        parts: dict[str, Any] = {"toy": low, "target": low.target()}
+        assert certify_it(tmp_path / "sampled", NGram(), AboveAFloor(), **parts).verdict == REFUTED
+        made = certify_it(tmp_path / "greedy", NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY, **parts)
+        assert made.verdict == REFUTED
+        assert made.greedy[0].num_wrong > made.greedy[0].num_requests / 2
+
     def test_an_adversary_finds_what_the_method_itself_does_not_show(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, Autoregressive(), AboveAFloor(), stress=("plain",))
         assert made.verdict == REFUTED
@@ -301,23 +338,25 @@ class TestNegativeControls:
         assert "so the rule is at fault" in made.statement
         assert made.refused["adversary tree_iid"] == "they branch"
 
-    def test_a_wrong_greedy_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(toy(), "greedy", _one_wrong(toy().greedy))
-            made = certify_it(tmp_path, NGram(), sampled={}, greedy=GREEDY)
+    def test_a_wrong_greedy_token(self, tmp_path: Path) -> None:
+        made = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)
         assert made.verdict == REFUTED
-        assert made.greedy[0].first_difference == "request 2, token 3"
-        assert "request 2" in printed(made)
+        found = made.greedy[0]
+        assert found.num_wrong > found.num_requests / 2
+        assert found.num_ties == 0
+        assert found.first_difference
+        assert found.first_difference.endswith("token 3")
+        assert found.first_difference in printed(made)
 
 
-def _one_wrong(greedy: Callable[..., list[tuple[int, ...]]]) -> Callable[..., list[tuple[int, ...]]]:
-    def wrong(prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> list[tuple[int, ...]]:
-        outputs = greedy(prompts, sampling)
-        if sampling in GREEDY.values():
-            outputs[2] = (*outputs[2][:3], (outputs[2][3] + 1) % toy().vocab_size, *outputs[2][4:])
-        return outputs
+class OffAtTheFourth(Greedy):
+    """Greedy, but whatever ends a step with three tokens generated is the neighbour of the likeliest token."""
 
-    return wrong
+    def __call__(self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch) -> Verdict:
+        verdict = super().__call__(proposal, target_logits, sampling)
+        is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
+        wrong = (verdict.next_token + 1) % target_logits.shape[2]
+        return replace(verdict, next_token=torch.where(is_fourth, wrong, verdict.next_token))
 
 
 class TestRefusals:
@@ -330,10 +369,13 @@ class TestRefusals:
         [
             ({"greedy": PLAIN}, "greedy.plain: temperature 0 belongs"),
             ({"sampled": GREEDY}, "sampled.plain: temperature 0 belongs"),
-            ({"stress": ("cool",)}, "stress names 'cool'"),
+            ({"stress": ("cool",)}, "trials.only.stress names 'cool'"),
             ({"visible_tv": 0.0}, "visible_tv=0.0 must lie between"),
             ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-            ({"sampled": {"one": SamplingParams(temperature=1.0, top_k=1)}}, "sampled.one leaves only one output"),
+            (
+                {"sampled": {"one": SamplingParams(temperature=1.0, top_k=1)}},
+                "in trials.only: it leaves only one output",
+            ),
         ],
     )
     def test_bad_settings(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -347,19 +389,21 @@ class TestResuming:
     ) -> None:
         monkeypatch.setattr(draws, "CHUNK", 500)
         whole = certify_it(tmp_path / "whole", Copycat())
-        drawn, original = [], Engine.generate
+        drawn, original = [], draws.in_bursts
 
-        def until_interrupted(self: Engine, requests: Sequence[Request]) -> Iterator[RequestOutput]:
+        def until_interrupted(
+            engine: Engine, requests: Sequence[Request], rng: np.random.Generator
+        ) -> Iterator[Decoded]:
             drawn.append(len(requests))
             if len(drawn) == 3:
                 raise KeyboardInterrupt
-            return original(self, requests)
+            return original(engine, requests, rng)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Engine, "generate", until_interrupted)
+            patched.setattr(draws, "in_bursts", until_interrupted)
             with pytest.raises(KeyboardInterrupt):
                 certify_it(tmp_path / "parts", Copycat())
-            counts = tmp_path / "parts" / "counts" / "it.jsonl"
+            counts = tmp_path / "parts" / "counts" / "only-it.jsonl"
             assert len(counts.read_text().splitlines()) == 3
             counts.write_text(counts.read_text() + '{"chunk":2,"tallies":{"pl')
             assert certify_it(tmp_path / "parts", Copycat()).sampled == whole.sampled
@@ -367,7 +411,7 @@ class TestResuming:
 
     def test_counts_of_something_else_are_refused(self, tmp_path: Path) -> None:
         certify_it(tmp_path, Copycat())
-        with pytest.raises(ValueError, match="was drawn with another seed"):
+        with pytest.raises(ValueError, match="was drawn with another samples, seed"):
             certify_it(tmp_path, Copycat(), seed=1)
         with pytest.raises(ValueError, match="was drawn with another samples, settings"):
             certify_it(tmp_path, Copycat(), sampled={"plain": SamplingParams(temperature=0.8, max_new_tokens=2)})
@@ -419,8 +463,8 @@ class TestGoodness:
     def test_p_values_are_uniform_and_deviations_of_the_promised_size_are_seen(self) -> None:
         rng = np.random.default_rng(0)
         probs = rng.dirichlet(np.full(30, 0.5))
-        num = samples_needed(30, tv=0.05, alpha=0.01, power=0.9)
-        assert visible_tv(num, 30, alpha=0.01, power=0.9) == pytest.approx(0.05, rel=1e-3)
+        num = samples_needed(probs, tv=0.05, alpha=0.01, power=0.9)
+        assert visible_tv(num, probs, alpha=0.01, power=0.9) == pytest.approx(0.05, rel=0.03)
         fits = [Fit.of(counts, probs) for counts in rng.multinomial(num, probs, size=400)]
         assert stats.kstest([fit.p_value for fit in fits], "uniform").pvalue > 0.001
         assert all(fit.tv_low == 0 and fit.tv_high > 0 for fit in fits)
@@ -430,6 +474,34 @@ class TestGoodness:
         fits = [Fit.of(counts, probs) for counts in rng.multinomial(num, moved, size=400)]
         assert np.mean([fit.p_value < 0.01 for fit in fits]) > 0.87
         assert all(fit.tv_low <= 0.05 <= fit.tv_high for fit in fits)
+
+    def test_what_is_hidden_in_the_pool_counts_as_unseen(self) -> None:
+        """A deviation among outputs too rare to be tested one by one; the larger sample tests them."""
+        probs = np.array([*[0.9 / 9] * 9, *[0.1 / 400] * 400])
+        moved = probs * np.where(np.arange(409) < 9, 1.0, 2.0 * (np.arange(409) % 2))
+        few, many = 2_000, 400_000
+        assert visible_tv(few, probs, alpha=0.01, power=0.9) > 0.1 > visible_tv(many, probs, alpha=0.01, power=0.9)
+        assert 0.5 * np.abs(moved / moved.sum() - probs).sum() == pytest.approx(0.05, abs=0.001)
+        rng = np.random.default_rng(1)
+        assert Fit.of(rng.multinomial(few, moved / moved.sum()), probs).p_value > 0.01
+        assert Fit.of(rng.multinomial(many, moved / moved.sum()), probs).p_value < 1e-9
+
+    def test_rounding_is_allowed_for_and_no_more(self) -> None:
+        rng = np.random.default_rng(0)
+        probs = rng.dirichlet(np.full(30, 5.0))
+        shift = np.where(np.arange(30) % 2, 1, -1) * probs
+        shift -= probs * shift.sum()
+        rounded = probs + 0.02 * shift
+        distance = float(((rounded - probs) ** 2 / probs).sum() ** 0.5)
+        num = samples_needed(probs, 0.05, alpha=0.01, power=0.9, rounding=distance)
+        fits = [Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, rounded, size=400)]
+        assert 0.001 < np.mean([fit.p_value < 0.01 for fit in fits]) < 0.03
+        assert np.mean([Fit.of(c, probs).p_value < 0.01 for c in rng.multinomial(num, rounded, size=400)]) > 0.03
+        moved = probs + 0.05 / (0.5 * np.abs(shift).sum()) * shift
+        fits = [Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, moved, size=400)]
+        assert np.mean([fit.p_value < 0.01 for fit in fits]) > 0.87
+        with pytest.raises(ValueError, match="rounding alone may move the outputs"):
+            samples_needed(probs, 0.05, alpha=0.01, power=0.9, rounding=0.2)
 
     def test_bounds_close_in(self) -> None:
         (low, high), (lower, higher) = tv_bounds(0.2, 1000, 50), tv_bounds(0.2, 100_000, 50)
@@ -482,9 +554,10 @@ class TestSubstitution:
 @pytest.fixture
 def command(typed: Typed) -> Run:
     """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
-    few = ["visible_tv=0.15", "stress_tv=0.4", "stress=[top_k]", "toy.vocab_size=4", "num_greedy_prompts=4"]
-    few += ["batch_size=256", "~greedy.plain", "~greedy.penalties"]
-    few += [f"~sampled.{name}" for name in ("cool", "top_p", "min_p", "penalties", "everything")]
+    few = ["visible_tv=0.2", "toy.vocab_size=4", "num_greedy_prompts=4", "trials.mixed.stress=[top_k]"]
+    few += [f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")]
+    few += ["~greedy.plain", "~greedy.penalties"]
+    few += [f"~sampled.{name}" for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")]
     return lambda *overrides: typed(certify.main, [*few, *overrides])
 
 
@@ -503,6 +576,20 @@ class TestTheCommand:
         assert again.code == 2
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
+
+    @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
+    def test_one_knob_sets_how_sharp_all_trials_are(self, tmp_path: Path, strength: str, tv: float) -> None:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        made = certify.build(cfg, tmp_path)
+        assert made.demands.visible_tv == tv
+        assert [trial.name for trial in made.trials] == [*cfg.trials]
+        assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
+        assert {str(trial.toy.dtype) for trial in made.trials} == {"torch.float64", "torch.float32", "torch.bfloat16"}
+        assert any(trial.settings.is_crowded for trial in made.trials)
+        assert any(trial.settings.equal_seeds for trial in made.trials)
+        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
 
     def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
         own_rule = f"acceptance._target_={__name__}.AboveAFloor"

@@ -87,7 +87,7 @@ class DropsTheUnsure(Adaptive):
 def setting() -> Setting:
     toy, sampling = Toy(VOCAB, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
     law = enumerate_outputs(toy, (1, 2), sampling)
-    return Setting("plain", 0, sampling, (1, 2), law, samples_needed(len(law.outputs), VISIBLE_TV, ALPHA, POWER))
+    return Setting("plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER))
 
 
 def tally_of(controller: Adaptive) -> Tally:

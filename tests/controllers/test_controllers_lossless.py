@@ -177,7 +177,7 @@ STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
 def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) -> None:
     toy, sampling = Toy(4, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
     law = enumerate_outputs(toy, (1, 2), sampling)
-    setting = Setting("plain", 0, sampling, (1, 2), law, samples_needed(len(law.outputs), VISIBLE_TV, ALPHA, POWER))
+    setting = Setting("plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER))
     tally, steps, controller = Tally([0] * len(law.outputs)), [], STEERING[name]()
     proposer = DraftModel(toy.draft(), 3, tree=tree, depth=2, top_k=2)
     engine = Engine(toy.target(), proposer, controller=controller, max_batch_size=SLOTS, on_step=steps.append)

@@ -79,7 +79,7 @@ def settings() -> dict[str, Setting]:
             law, num_samples = Law(tuple(toy().greedy([prompt], sampling)), np.ones(1)), 50
         else:
             law = enumerate_outputs(toy(), prompt, sampling)
-            num_samples = samples_needed(len(law.outputs), VISIBLE_TV, ALPHA, POWER)
+            num_samples = samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
         assert num_samples <= CHUNK
         made[name] = Setting(name, number, sampling, prompt, law, num_samples)
     return made
