@@ -5,7 +5,7 @@
 verify: a pass over a 60-node tree, acceptance and compaction, over a pass of a 60-token chain (the tiny target, batch 1).
 growth: growing an EAGLE-2 tree of depth 6, over the drafter's own passes inside it (the tiny draft, batch 1).
 acceptance: the greedy rule on 8 x 60 nodes of a vocabulary of 32k, over a pass of a target of a billion parameters.
-Printed are medians and their bootstrap 95% intervals.
+Printed are medians and their 95% intervals; fewer than eight repeats have none.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from specresearch import CausalLM, Request, SamplingParams
 from specresearch.acceptance import Greedy
 from specresearch.batch import Batch, RequestState
 from specresearch.bench.provenance import describe_process
+from specresearch.bench.stats import median_of
 from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
@@ -37,20 +38,18 @@ NUM_NODES, DEPTH, TOP_K, CONTEXT, NUM_WARM = 60, 6, 10, 400, 2
 class Ratio:
     name: str
     median: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     milliseconds: tuple[float, float]
 
 
 def ratio(name: str, ours: list[float], reference: list[float]) -> Ratio:
     values = np.asarray(ours) / np.asarray(reference)
-    draws = np.random.default_rng(0).choice(values, size=(4000, len(values)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    median = median_of(values)
     return Ratio(
         name,
-        float(np.median(values)),
-        float(low),
-        float(high),
+        median.value,
+        *(median.interval or (None, None)),
         (1e3 * float(np.median(ours)), 1e3 * float(np.median(reference))),
     )
 
@@ -208,7 +207,8 @@ def main() -> None:
             results.append(compare_acceptance(args.large_repeats, target.device))
     table = Table("ratio", "median", "95%", "ms", "ms of the reference")
     for result in results:
-        figures = (f"{result.median:.3f}", f"{result.low:.3f} to {result.high:.3f}")
+        spread = "-" if result.low is None else f"{result.low:.3f} to {result.high:.3f}"
+        figures = (f"{result.median:.3f}", spread)
         table.add_row(result.name, *figures, *(f"{value:.2f}" for value in result.milliseconds))
     Console().print(table)
     if args.output:

@@ -4,9 +4,9 @@
 
 Ours and theirs take turns on every prompt (at batch 8: on every eight), and who goes first alternates. Each ratio is ours
 over theirs in tokens per second, for the whole call and for decoding alone (from the first delivery of tokens to the last);
-printed are the median over prompts, repeats averaged, and its bootstrap 95% interval. Both sides decode greedily past end
-tokens, so that every output has the same length, and the outputs are compared token for token. Each n-gram method matches
-down to one token: theirs suffixes of up to 2, which is its default, ours of up to 4.
+printed are the median over prompts, repeats averaged, and its 95% interval, which fewer than eight groups do not have. Both
+sides decode greedily past end tokens, so that every output has the same length, and the outputs are compared token for token.
+Each n-gram method matches down to one token: theirs suffixes of up to 2, which is its default, ours of up to 4.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.bench.provenance import describe_process
+from specresearch.bench.stats import Percentile, median_of
 from specresearch.config import conf_dir
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
@@ -150,12 +151,10 @@ def load_prompts(target: CausalLM, num_prompts: int, overrides: list[str]) -> tu
     return [list(dataset.prompt(target.tokenizer, row).token_ids) for row in dataset.rows], asdict(dataset.source)
 
 
-def interval(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Median over groups of the mean over repeats, and its percentile bootstrap 95% interval over groups."""
-    values = np.asarray(ratios).mean(1)
-    draws = np.random.default_rng(0).choice(values, size=(4000, len(values)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    return float(np.median(values)), float(low), float(high)
+def cells(median: Percentile) -> tuple[str, str]:
+    """Return a median and its interval as a table shows them."""
+    spread = "-" if median.interval is None else f"{median.interval[0]:.2f} to {median.interval[1]:.2f}"
+    return f"{median.value:.2f}", spread
 
 
 def compare(comparison: Comparison, prompts: list[list[int]], repeats: int) -> None:
@@ -230,15 +229,16 @@ def main() -> None:
     results = []
     for comparison in comparisons:
         compare(comparison, prompts, args.repeats)
-        whole, decode = interval(comparison.ratios), interval(comparison.decode_ratios)
-        cells = [f"{value[0]:.2f}|{value[1]:.2f} to {value[2]:.2f}" for value in (whole, decode)]
+        whole, decode = (
+            median_of(np.asarray(ratios).mean(1)) for ratios in (comparison.ratios, comparison.decode_ratios)
+        )
         equal = f"{comparison.num_equal} of {comparison.num_outputs}"
-        table.add_row(comparison.name, str(len(comparison.ratios)), *cells[0].split("|"), *cells[1].split("|"), equal)
+        table.add_row(comparison.name, str(len(comparison.ratios)), *cells(whole), *cells(decode), equal)
         results.append(
             {
                 "setting": comparison.name,
-                "whole_call": whole,
-                "decoding": decode,
+                "whole_call": {"median": whole.value, "ci95": whole.interval},
+                "decoding": {"median": decode.value, "ci95": decode.interval},
                 "outputs_equal": [comparison.num_equal, comparison.num_outputs],
                 "ratios": comparison.ratios,
                 "decode_ratios": comparison.decode_ratios,

@@ -12,13 +12,18 @@ from omegaconf import DictConfig, OmegaConf
 from specresearch.bench.certificate import CERTIFICATE, REFUTED, UNTESTED, Certificate, print_certificate
 from specresearch.bench.certifier import Certifier, Demands
 from specresearch.bench.enumeration import Toy
+from specresearch.bench.fingerprint import WHOLE_PACKAGE, describe_software
+from specresearch.bench.folder import PROVENANCE, check_software, write_json
+from specresearch.bench.provenance import git_commit
 from specresearch.bench.substitution import build_on_toy
 from specresearch.bench.trials import Trial, TrialSettings
-from specresearch.config import check_keys, entry_point
+from specresearch.config import PACKAGE, check_keys, entry_point
+from specresearch.folder_lock import lock_folder
 from specresearch.proposers import Autoregressive
 from specresearch.sampling import SamplingParams
+from specresearch.stop_signals import INTERRUPTED
 
-NOT_CERTIFIED, INTERRUPTED = 1, 130
+NOT_CERTIFIED = 1
 INDIFFERENT = ("resume", "progress")  # keys that a continued certificate may change
 
 
@@ -36,24 +41,30 @@ def main() -> None:
 def run(cfg: DictConfig) -> Certificate:
     """One certificate, into Hydra's output folder."""
     check_keys(cfg, "certify", "proposer")
-    folder = open_folder(resume=cfg.resume)
-    try:
-        certificate = build(cfg, folder).run(progress=cfg.progress)
-    except KeyboardInterrupt:
-        place = f"hydra.sweep.dir={folder.parent}" if _is_sweep() else f"hydra.run.dir={folder}"
-        print(f"interrupted; the same command with {place} resume=true continues it")
-        sys.exit(INTERRUPTED)
-    print_certificate(certificate, certificate.write(folder))
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with lock_folder(folder):
+        open_folder(folder, resume=cfg.resume)
+        try:
+            certificate = build(cfg, folder).run(progress=cfg.progress)
+        except KeyboardInterrupt:
+            place = f"hydra.sweep.dir={folder.parent}" if _is_sweep() else f"hydra.run.dir={folder}"
+            print(f"interrupted; the same command with {place} resume=true continues it")
+            sys.exit(INTERRUPTED)
+        print_certificate(certificate, certificate.write(folder))
     return certificate
 
 
-def open_folder(*, resume: bool) -> Path:
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    if not resume and ((folder / CERTIFICATE).exists() or (folder / "counts").exists()):
+def open_folder(folder: Path, *, resume: bool) -> None:
+    """Raises ValueError for a folder that holds another certificate, or one that other code or packages began."""
+    holds = (folder / CERTIFICATE).exists() or (folder / "counts").exists()
+    if holds and not resume:
         raise ValueError(
             f"{folder} already holds counts; add resume=true to continue them, or choose another hydra.run.dir"
         )
-    return folder
+    software = describe_software(WHOLE_PACKAGE)
+    if holds:
+        check_software(folder, software)
+    write_json(folder / PROVENANCE, software | {"git_commit": git_commit(PACKAGE)})
 
 
 def build(cfg: DictConfig, folder: Path) -> Certifier:

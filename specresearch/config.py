@@ -1,11 +1,14 @@
 """How every entry point gets its configuration, and how it says in one line that it cannot run."""
 
 import functools
+import logging
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import hydra
@@ -15,6 +18,9 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from specresearch.files import means_full
+from specresearch.stop_signals import INTERRUPTED, signals_interrupt
 
 PACKAGE = Path(__file__).parent
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -50,11 +56,13 @@ def check_keys(cfg: DictConfig, config_name: str, *optional: str) -> None:
 def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     """Run `task` with conf/<config_name>.yaml and the overrides of the command line.
 
-    Bad input ends the process with exit code 2 and one line on stderr; HYDRA_FULL_ERROR=1 shows the traceback instead.
+    Bad input and full disks end the process with exit code 2 and one line on stderr; HYDRA_FULL_ERROR=1 shows the traceback
+    instead. Ctrl-C, SIGTERM and SIGHUP end it with 128 and the number of the signal.
     """
     wants_traceback = os.environ.get(FULL_ERROR) == "1"
     os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
     warnings.showwarning = _show_warning
+    logging.raiseExceptions = False  # of a log file on a full disk
     failed = False
 
     @functools.wraps(task)
@@ -62,25 +70,57 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
         nonlocal failed
         try:
             task(cfg)
-        except USER_ERRORS as error:
-            if wants_traceback:
+        except Exception as error:
+            if wants_traceback or not (isinstance(error, USER_ERRORS) or means_full(error)):
                 raise
             failed = True  # the other jobs of a multirun go on
-            _report(error, _job())
+            _say(f"error: {_job()}{_sentence(error, resumes='resume' in cfg)}")
 
-    try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(guarded)()
-    except (HydraException, OmegaConfBaseException) as error:
-        if wants_traceback:
+    with signals_interrupt() as stop:
+        try:
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(guarded)()
+        except KeyboardInterrupt:
+            _say("interrupted")
+            sys.exit(stop.exit_code)
+        except SystemExit as end:
+            if end.code == INTERRUPTED:
+                sys.exit(stop.exit_code)
             raise
-        failed = True
-        _report(error)
+        except (HydraException, OmegaConfBaseException, OSError) as error:
+            if wants_traceback:
+                raise
+            failed = True
+            _say(f"error: {_sentence(error)}")
     if failed:
-        sys.exit(FAILED)
+        sys.exit(FAILED if stop.signum is None else stop.exit_code)
 
 
-def _report(error: BaseException, where: str = "") -> None:
-    print(f"error: {where}{one_line(error)}", file=sys.stderr)
+def _say(text: str) -> None:
+    """On stderr, unless its terminal was closed."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
+
+
+def _sentence(error: BaseException, *, resumes: bool = False) -> str:
+    """resumes: the command can go on where it was stopped."""
+    if not means_full(error):
+        return one_line(error)
+    named = getattr(error, "filename", None)
+    folder = Path(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else Path.cwd()
+    place = Path(os.fsdecode(named)).absolute() if named else folder
+    free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
+    again = f" with {_key_of(folder)} resume=true" if resumes and (folder / "config.yaml").exists() else ""
+    return (
+        f"no room to write {place}, whose disk has {free / 1e6:,.1f} MB free ({one_line(error)}); what was written before is "
+        f"kept: make room, then give the same command{again} once more"
+    )
+
+
+def _key_of(folder: Path) -> str:
+    """What names the folder of a run on the command line."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return f"hydra.sweep.dir={folder.parent}"
+    return f"hydra.run.dir={folder}"
 
 
 def _job() -> str:

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,24 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
-from specresearch.bench.provenance import describe, describe_process
-from specresearch.config import check_keys, entry_point
+from specresearch.bench.fingerprint import DECODING, describe_software
+from specresearch.bench.folder import (
+    CONFIG,
+    PROVENANCE,
+    RESULTS,
+    check_software,
+    differing_settings,
+    read_config,
+    write_json,
+)
+from specresearch.bench.jsonl import append_rows, read_jsonl, to_line
+from specresearch.bench.provenance import describe, describe_process, git_commit
+from specresearch.config import PACKAGE, check_keys, entry_point
+from specresearch.files import replace_text
+from specresearch.folder_lock import lock_folder
 from specresearch.models.head_writing import read_provenance
 from specresearch.proposers import DraftModel, Proposer
+from specresearch.stop_signals import INTERRUPTED
 from specresearch.trackers import NoTracker, Tracker
 from specresearch.training.corpus import Corpus, Mix
 from specresearch.training.distillation import Distillation
@@ -38,6 +52,7 @@ from specresearch.training.trainer import (
     DistillTrainer,
     TrainingStoppedError,
     check_writers,
+    drop_torn_checkpoints,
     last_checkpoint,
 )
 
@@ -45,8 +60,7 @@ logger = logging.getLogger(__name__)
 
 TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
-INTERRUPTED = 130
-CONFIG, METRICS, RESULTS, CORPUS = "config.yaml", "metrics.jsonl", "results.json", "corpus_fingerprint.txt"
+METRICS, CORPUS = "metrics.jsonl", "corpus_fingerprint.txt"
 MAY_CHANGE = ("resume", "force", "progress", "evaluation", "tracker", "output")
 MAY_CHANGE += tuple(f"train.{name}" for name in ("log_every", "evaluate_every", "save_every", "keep_checkpoints"))
 PROCESS, NUM_PROCESSES = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -69,19 +83,20 @@ def distill(cfg: DictConfig) -> None:
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
     settings = {str(key): value for key, value in config.items()}
-    if PROCESS == 0:
-        open_folder(folder, settings)
-    if NUM_PROCESSES > 1 and torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    if not (cfg.progress and sys.stderr.isatty()):
-        disable_progress_bar()
-    try:
-        train(cfg, settings, folder)
-    except KeyboardInterrupt:
-        print(f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}")
-        sys.exit(INTERRUPTED)
-    except TrainingStoppedError as error:
-        raise ValueError(f"{error}; {_way_on(folder, cfg.train.learning_rate)}") from error
+    with lock_folder(folder) if PROCESS == 0 else nullcontext():
+        if PROCESS == 0:
+            open_folder(folder, settings)
+        if NUM_PROCESSES > 1 and torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        if not (cfg.progress and sys.stderr.isatty()):
+            disable_progress_bar()
+        try:
+            train(cfg, settings, folder)
+        except KeyboardInterrupt:
+            print(f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}")
+            sys.exit(INTERRUPTED)
+        except TrainingStoppedError as error:
+            raise ValueError(f"{error}; {_way_on(folder, cfg.train.learning_rate)}") from error
 
 
 def _way_on(folder: Path, learning_rate: float) -> str:
@@ -94,7 +109,7 @@ def _way_on(folder: Path, learning_rate: float) -> str:
 
 
 def open_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for a folder that holds another run, unless that is to be resumed and its settings are the same."""
+    """Raises ValueError for a folder that holds another run, unless that is to be resumed with the same settings and code."""
     is_named = is_sweep() or any(key.startswith("hydra.run.dir=") for key in HydraConfig.get().overrides.hydra)
     if NUM_PROCESSES > 1 and not is_named:
         raise ValueError(f"{NUM_PROCESSES} processes need one folder between them: add hydra.run.dir=<folder>")
@@ -105,33 +120,26 @@ def open_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"{folder} holds no run to resume; set hydra.run.dir to one that does")
     if has_begun and not is_resumed:
         raise ValueError(f"{folder} holds a run already; add resume=true to go on with it, or choose another folder")
+    software = describe_software((*DECODING, "training"))
     if has_begun and not settings["force"]:
         _check_unchanged(folder, settings)
+        check_software(folder, software, "go on with this by force=true")
     output = settings["output"] and Path(settings["output"])
     if output and not is_resumed and output.exists() and any(output.iterdir()):
         raise ValueError(f"output={output} is not empty; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.create(dict(settings)), folder / CONFIG)
+    replace_text(folder / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
+    write_json(folder / PROVENANCE, software | {"git_commit": git_commit(PACKAGE)})
 
 
 def _check_unchanged(folder: Path, settings: Mapping[str, Any]) -> None:
-    before, now = _flatten(OmegaConf.to_container(OmegaConf.load(folder / CONFIG))), _flatten(settings)
     changed = [
-        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in MAY_CHANGE))
+        f"{key} was {before!r} and is now {now!r}"
+        for key, before, now in differing_settings(read_config(folder), settings, MAY_CHANGE)
     ]
     if changed:
         raise ValueError(
             f"{folder} was started with other settings: {'; '.join(changed)}; use the same, or go on with these by force=true"
         )
-
-
-def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, Mapping):
-        return {prefix: settings}
-    parts = (_flatten(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in settings.items())
-    return {key: value for part in parts for key, value in part.items()}
 
 
 def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
@@ -200,6 +208,7 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     )
     checkpoint = last_checkpoint(folder) if cfg.resume else None
     if PROCESS == 0:
+        drop_torn_checkpoints(folder)
         print(forecast, file=sys.stderr)
         check_corpus(folder, mix().fingerprint, is_resumed=checkpoint is not None, is_forced=cfg.force)
         history.open(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
@@ -279,8 +288,7 @@ class History:
             self._keep({key: value for key, value in row.items() if key != "step"})
 
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:
-        with self.file.open("a", encoding="utf-8") as lines:
-            lines.write(to_line({"step": step, **values}))
+        append_rows(self.file, [{"step": step, **values}])
         self.tracker.log(step, values)
         self._keep(values)
 

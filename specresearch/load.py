@@ -21,7 +21,8 @@ from specresearch.bench.workload import RequestClass
 from specresearch.config import check_keys, entry_point
 from specresearch.controllers import Controller
 from specresearch.data import PromptDataset
-from specresearch.run import INTERRUPTED, OPTIONAL, open_folder
+from specresearch.run import OPTIONAL, open_folder
+from specresearch.stop_signals import INTERRUPTED
 
 CLASS_KEYS = ("share", "dataset", "sampling", "acceptance", "num_draft_tokens")
 NUM_TO_CHOOSE_FROM = 1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace
@@ -48,8 +49,9 @@ def load(cfg: DictConfig) -> None:
     check_keys(cfg, "load", *OPTIONAL)
     settings = settings_of(cfg)
     folder = open_folder(cfg, LoadFolder)
-    if folder.is_complete:
-        print_load(folder.read_results(), folder.path)
+    finished = folder.read_results() if folder.is_complete else None
+    if finished is not None:
+        print_load(finished, folder.path)
         return
     results = build(cfg, settings, folder).run(progress=cfg.progress)
     print_load(results, folder.path)

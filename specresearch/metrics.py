@@ -1,8 +1,11 @@
 """What is measured, under the field's standard names; each is defined here once, and reports print the definition."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from operator import mul
+from typing import Any
 
 import torch
 
@@ -15,12 +18,16 @@ DEFINITIONS = {
     "num_drafts": "verify steps in which a request had at least one draft token",
     "num_target_forwards": "verify steps of a request, prefill excluded",
     "num_draft_tokens": "draft tokens verified (in a tree, every node but the root)",
+    "num_unjudged_tokens": "draft tokens verified that could not be accepted, because the output ended before them: they stand "
+    "behind a drafted end token, or behind the token at which a limit or a stop string ended the output",
     "num_accepted_tokens": "accepted draft tokens; bonus and recovered tokens not included",
-    "draft_acceptance_rate": "accepted / draft tokens; a tree's rate is not comparable with a chain's",
+    "draft_acceptance_rate": "accepted / (draft tokens - unjudged ones); a tree's rate is not comparable with a chain's",
     "mean_acceptance_length": "1 + accepted / num_drafts",
     "tokens_per_target_forward": "generated tokens / target forwards of the request, prefill excluded",
-    "acceptance_at_position": "accepted at depth i / num_drafts (unconditional)",
-    "conditional_acceptance_at_position": "accepted at depth i / drafts that reached depth i with depth i-1 accepted",
+    "acceptance_at_position": "probability that a draft is accepted down to depth i (unconditional): product of the "
+    "conditional rates up to i (Kaplan and Meier 1958), so that drafts that end above i count as far as they go; it is accepted "
+    "at depth i / num_drafts where all drafts are equally long and no output ends inside one",
+    "conditional_acceptance_at_position": "accepted at depth i / drafts with depth i-1 accepted and a token judged at depth i",
     "expected_acceptance": "sum over the vocabulary of min(p, q), averaged over the drafts whose predecessors were accepted",
     "output_tv": "total variation between the distribution of a generated token under a lossy rule and the target's after the "
     "same tokens, averaged over generated tokens; at position i, over the drafts that reached depth i",
@@ -35,7 +42,9 @@ DEFINITIONS = {
     "queue_time": "seconds from a request's arrival to when it first got a slot of the cache; part of ttft",
     "num_preemptions": "times a request gave its slot up for lack of cache room; it is prefilled again, output so far included",
     "speedup": "baseline wall time / method wall time, same prompts, interleaved in one run",
-    "decode_speedup": "speedup without the time spent on prefill",
+    "decode_speedup": "speedup without any prefill: neither the target's time to read the prompts counts nor the drafter's",
+    "draft_prefill_speedup": "speedup without the target's prefill: the drafter's time to read the prompts counts, which plain "
+    "decoding does not spend",
     "ideal_speedup": "tau x t_forward(1) / (t_propose + t_forward(N)) from this run's own measured times",
     "efficiency": "decode speedup / ideal speedup: what the host and bookkeeping leave",
     "host_overhead": "1 - (propose + verify time) / decode wall time",
@@ -47,11 +56,13 @@ DEFINITIONS = {
 class StepRecord:
     """One step: what each row drafted, what was accepted, and where the time went.
 
-    num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token counts as drafted only.
+    num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token is drafted, and not judged.
     expected_acceptance: for each row, at each draft of its chain; None where the rule is deterministic, and for trees.
     draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
     accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
     there were to choose from below the root and below every accepted draft. Both None for chains.
+    num_judged_tokens: drafts of each row that the end of its output did not cut off. judged_depth: how many drafts on each row's
+    accepted path, and one below it, were accepted or refused.
     shift: where a lossy rule's is measured. start: when the step began, seconds of `time.perf_counter`.
     num_waiting: requests without a slot. num_prefill_tokens: tokens of prompts cached since the last record. num_caught_up:
     tokens that the proposer had put off reading, and read before it drafted.
@@ -73,6 +84,8 @@ class StepRecord:
     num_waiting: int = 0
     num_prefill_tokens: int = 0
     num_caught_up: int = 0
+    num_judged_tokens: tuple[int, ...] = ()
+    judged_depth: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -87,15 +100,20 @@ class StepRecord:
         num_caught_up: int = 0,
     ) -> "StepRecord":
         drafted = tuple(length - 1 for length in delivery.lengths)
-        depth, ranks, num_children = drafted, None, None
-        if not proposal.topology.is_chain:
-            depth, ranks, num_children = _walk(proposal, delivery)
         new, expected = delivery.num_new, delivery.verdict.expected
+        accepted = tuple(delivery.verdict.num_accepted.tolist())
+        judged = _num_judged(batch, proposal, delivery, accepted)
+        if proposal.topology.is_chain:
+            depth, ranks, num_children = drafted, None, None
+            judged_depth = tuple(min(a + 1, n) for a, n in zip(accepted, judged, strict=True))
+        else:
+            depth, ranks, num_children = _walk(proposal, delivery)
+            judged_depth = tuple(sum(num > 0 for num in choices) for choices in num_children)
         return StepRecord(
             tuple(row.id for row in batch.rows),
             drafted,
             depth,
-            tuple(delivery.verdict.num_accepted.tolist()),
+            accepted,
             new,
             tuple(len(row.tokens) - n - 1 for row, n in zip(batch.rows, new, strict=True)),
             None
@@ -110,14 +128,47 @@ class StepRecord:
             num_waiting,
             num_prefill_tokens,
             num_caught_up,
+            judged,
+            judged_depth,
         )
+
+
+def _num_judged(batch: Batch, proposal: Proposal, delivery: Delivery, accepted: Sequence[int]) -> tuple[int, ...]:
+    """Return how many drafts of each row are neither behind a drafted end token nor cut off where the output ended.
+
+    A drafted end token counts whether it was accepted or not: otherwise drafts would be left out only where all before them
+    were accepted.
+    """
+    drafted = [length - 1 for length in delivery.lengths]
+    cuts = [n if n == a else None for a, n in zip(accepted, delivery.num_new, strict=True)]
+    ends = [row.end_ids for row in batch.rows]
+    if not any(drafted) or (not any(ends) and cuts.count(None) == len(cuts)):
+        return tuple(drafted)
+    tokens, topology = proposal.token_ids.tolist(), proposal.topology  # sync
+    is_end = [[token in own for token in row] for own, row in zip(ends, tokens, strict=True)]
+    if topology.is_chain:
+        firsts = [
+            next((depth for depth in range(1, num) if row[depth]), num)
+            for row, num in zip(is_end, drafted, strict=True)
+        ]
+        return tuple(first if cut is None else min(first, cut) for first, cut in zip(firsts, cuts, strict=True))
+    marks = upload(is_end, topology.parents.device)
+    marks[:, 0] = False  # the root is no draft
+    above = topology.ancestors & ~torch.eye(topology.num_nodes, dtype=torch.bool, device=marks.device)
+    is_behind = (above & marks[:, None]).any(2)
+    limits = upload([topology.num_nodes if cut is None else cut for cut in cuts], marks.device)
+    is_judged = proposal.acceptable & ~is_behind & (topology.depth <= limits[:, None])
+    return tuple((is_judged.sum(1) - 1).tolist())  # sync
 
 
 Lists = tuple[tuple[int, ...], ...]
 
 
 def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], Lists, Lists]:
-    """Of every row of a tree: its depth, the rank of every accepted draft, and the children at every node on the path."""
+    """Return each row's depth, the rank of every accepted draft, and the choices below every node on the path.
+
+    Nothing could be chosen below the token that ended the output.
+    """
     rows = len(proposal.token_ids)
     depths = proposal.topology.depth.expand(rows, -1).masked_fill(~proposal.acceptable, 0).max(1).values
     path = upload(delivery.verdict.path.tolist(), proposal.token_ids.device)
@@ -129,10 +180,14 @@ def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], List
     packed = torch.cat([depths[:, None], taken, usable.sum(2)], dim=1).tolist()  # sync
     steps = path.shape[1] - 1
     accepted = delivery.verdict.num_accepted.tolist()
+    is_cut = [n == a for a, n in zip(accepted, delivery.num_new, strict=True)]
     return (
         tuple(row[0] for row in packed),
         tuple(tuple(row[1 : 1 + n]) for row, n in zip(packed, accepted, strict=True)),
-        tuple(tuple(row[1 + steps : 2 + steps + n]) for row, n in zip(packed, accepted, strict=True)),
+        tuple(
+            (*row[1 + steps : 1 + steps + n], 0 if cut else row[1 + steps + n])
+            for row, n, cut in zip(packed, accepted, is_cut, strict=True)
+        ),
     )
 
 
@@ -149,6 +204,7 @@ class Counts:
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     shift: ShiftSums | None = None
+    num_unjudged_tokens: int = 0
 
     def add_step(
         self,
@@ -158,9 +214,14 @@ class Counts:
         new: int,
         expected: Sequence[float] | None = None,
         shift: TokenShift | None = None,
+        num_judged: int | None = None,
+        judged_depth: int | None = None,
     ) -> None:
-        """reached[i]: drafts that went to depth i + 1 with everything above accepted; expected[i]: how many of them were
-        expected to be accepted, which for a deterministic rule is how many were.
+        """Count one verify step; arguments as in `StepRecord`.
+
+        reached[i]: drafts judged at depth i + 1, everything above accepted; expected[i]: how many of them were expected to be
+        accepted, which for a deterministic rule is how many were. Without num_judged and judged_depth the output did not end
+        inside the draft, and the draft is a chain.
         """
         self.num_target_forwards += 1
         self.num_drafts += drafted > 0
@@ -172,7 +233,8 @@ class Counts:
             self.reached += [0] * grow
             self.accepted += [0] * grow
             self.expected += [0.0] * grow
-        for i in range(min(accepted + 1, depth)):
+        self.num_unjudged_tokens += 0 if num_judged is None else drafted - num_judged
+        for i in range(min(accepted + 1, depth) if judged_depth is None else judged_depth):
             self.reached[i] += 1
             self.accepted[i] += i < accepted
             self.expected[i] += expected[i] if expected is not None else i < accepted
@@ -193,11 +255,24 @@ class Counts:
             add_up([part.accepted for part in parts]),
             add_up([part.expected for part in parts]),
             ShiftSums.total(shifts) if shifts else None,
+            sum(part.num_unjudged_tokens for part in parts),
         )
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> "Counts":
+        """Return the counts of a flat row. Raises KeyError for one that lacks some, `num_unjudged_tokens` (0) excepted."""
+        told = {f.name: row[f.name] for f in fields(Counts) if f.name != "num_unjudged_tokens"}
+        if told["shift"] is not None:
+            told["shift"] = ShiftSums(**told["shift"])
+        return Counts(**told, num_unjudged_tokens=row.get("num_unjudged_tokens", 0))
+
+    @property
+    def num_judged_tokens(self) -> int:
+        return self.num_draft_tokens - self.num_unjudged_tokens
 
     @property
     def draft_acceptance_rate(self) -> float:
-        return _ratio(self.num_accepted_tokens, self.num_draft_tokens)
+        return _ratio(self.num_accepted_tokens, self.num_judged_tokens)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -217,7 +292,7 @@ class Counts:
 
     @property
     def acceptance_at_position(self) -> list[float]:
-        return [_ratio(count, self.num_drafts) for count in self.accepted]
+        return list(accumulate(self.conditional_acceptance_at_position, mul))
 
     @property
     def conditional_acceptance_at_position(self) -> list[float]:

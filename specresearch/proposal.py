@@ -185,7 +185,7 @@ class Proposal:
         roots: each row's last committed token. budget: the drafts that each row was allowed.
         """
         for holds, reason in _conditions(self, roots, budget, kind, vocab_size):
-            if not bool(torch.as_tensor(holds).all()):
+            if not (holds if isinstance(holds, bool) else bool(holds.all())):
                 raise InvalidProposalError(f"invalid proposal: {reason}")
 
     @cached_property
@@ -245,14 +245,12 @@ def _conditions(
         (lengths >= 1) & (lengths <= tokens.shape[1]),
         f"lengths do not lie in 1 to {tokens.shape[1]}, the root included",
     )
-    if proposal.host_lengths is not None:
-        known = tuple(lengths.tolist())
-        yield known == proposal.host_lengths, f"host_lengths={proposal.host_lengths}, but lengths are {known}"
-    allowed = torch.tensor(list(budget), device=lengths.device)
-    yield (
-        lengths - 1 <= allowed,
-        f"more drafts than allowed: {(lengths - 1).tolist()} where the budget is {list(budget)}",
-    )
+    known = lengths.tolist()
+    told = known if proposal.host_lengths is None else proposal.host_lengths
+    yield len(told) == len(known), f"host_lengths has {len(told)} entries for {len(known)} rows"
+    for row, (length, claimed, allowed) in enumerate(zip(known, told, budget, strict=True)):
+        yield claimed == length, f"row {row}: host_lengths says {claimed} nodes, and lengths {length}"
+        yield length - 1 <= allowed, f"row {row}: {length - 1} drafts where {allowed} are allowed"
     yield from _tree_conditions(proposal.topology, proposal.acceptable, kind)
     yield from _probability_conditions(proposal)
 

@@ -16,8 +16,8 @@ from specresearch.bench.folder import RunFolder
 from specresearch.bench.recorder import Recorder, describe_recording
 from specresearch.bench.records import BASELINE, METHOD
 from specresearch.config import check_keys, entry_point
+from specresearch.stop_signals import INTERRUPTED
 
-INTERRUPTED = 130
 OPTIONAL = ("proposer", "draft", "draft_device", "heads")
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,8 @@ class _Rule:
         """The value as a Python number. Raises ValueError for what is no such number."""
         if value is None and self.optional:
             return None
-        kind = Integral if self.integer else Real
-        is_number = isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
-        if not is_number or not self._allows(value):
+        kinds = (int, np.integer) if self.integer else (int, float, np.integer, np.floating)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not self._allows(value):
             noun = "a whole number" if self.integer else "a number"
             raise ValueError(f"sampling.{self.name}={value!r} must be {noun} {self.meaning}")
         return int(value) if self.integer else float(value)

@@ -9,10 +9,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.bench.jsonl import replace_text
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_window import Limits
 from specresearch.config import check_keys, entry_point
+from specresearch.files import replace_text
+from specresearch.folder_lock import lock_folder
 from specresearch.simulation import Drafting, SimulationSettings, Simulator, open_recording
 from specresearch.simulation.report import print_simulation
 
@@ -25,11 +26,12 @@ def simulate(cfg: DictConfig) -> None:
     """One simulation, into Hydra's output folder."""
     check_keys(cfg, "simulate")
     path = Path(HydraConfig.get().runtime.output_dir)
-    if (path / "results.json").exists():
-        raise ValueError(f"{path} already holds a run; choose another hydra.run.dir")
-    results = build(cfg, HydraConfig.get().runtime.choices["controller"]).run()
-    write(path, cfg, results)
-    print_simulation(results, path)
+    with lock_folder(path):
+        if (path / "results.json").exists():
+            raise ValueError(f"{path} already holds a run; choose another hydra.run.dir")
+        results = build(cfg, HydraConfig.get().runtime.choices["controller"]).run()
+        write(path, cfg, results)
+        print_simulation(results, path)
 
 
 def write(path: Path, cfg: DictConfig, results: LoadResults) -> None:

@@ -13,7 +13,8 @@ class StepTimes:
     """Seconds of one step. propose includes what the proposer learns afterwards. control: of choosing how much to draft.
 
     prefill and schedule are not in `total`: what was spent since the last record on reading, and on deciding who runs and how
-    much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off.
+    much of a prompt is read. catch_up: the part of prefill in which a drafter read what it had put off. draft_prefill: all
+    of the drafter's part of prefill.
     """
 
     propose: float
@@ -25,6 +26,7 @@ class StepTimes:
     schedule: float = 0.0
     catch_up: float = 0.0
     control: float = 0.0
+    draft_prefill: float = 0.0
 
     @property
     def work(self) -> float:
@@ -73,11 +75,14 @@ class StepClock:
         self.lap(_SKIPPED)
         self.start += self._last - begin
 
-    def stop(self, prefill: float = 0.0, schedule: float = 0.0, catch_up: float = 0.0) -> StepTimes:
+    def stop(
+        self, prefill: float = 0.0, schedule: float = 0.0, catch_up: float = 0.0, draft_prefill: float = 0.0
+    ) -> StepTimes:
         if self.is_cuda:
             self._marks[-1][1].synchronize()
             for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
                 self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
         self.laps.pop(_SKIPPED, None)
         total = time.perf_counter() - self.start
-        return StepTimes(**self.laps, total=total, prefill=prefill, schedule=schedule, catch_up=catch_up)
+        read = {"prefill": prefill, "schedule": schedule, "catch_up": catch_up, "draft_prefill": draft_prefill}
+        return StepTimes(**self.laps, total=total, **read)

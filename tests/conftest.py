@@ -11,6 +11,7 @@ import pytest
 import torch
 from command_line import BuildLoad, Outcome, Typed, call
 from hydra.core.hydra_config import HydraConfig
+from jaxtyping import config
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -69,6 +70,14 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
             return load.build(cfg, load.settings_of(cfg), LoadFolder(tmp_path / "run", {}))
 
     return build
+
+
+@pytest.fixture
+def untyped() -> Iterator[None]:
+    """The package as users have it, without checks of shapes and types as its functions are called."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,18 @@ class TestStopStrings:
             assert decode(row.output_ids).endswith(stop)
             assert decode(row.output_ids)[: row.stop_at] + stop == decode(row.output_ids)
 
+    @pytest.mark.parametrize("num_silent", [1, 3, 40])
+    def test_with_tokens_inside_that_stand_for_no_text(self, num_silent: int) -> None:
+        """Special tokens are skipped, and others may decode to nothing."""
+        silent = 25
+        row = state(stop=("hello",), max_new_tokens=400, max_total_tokens=500)
+        letters_of = [alphabet(list(range(26))).index(c) for c in "xhello"]
+        tokens = [token for letter in letters_of for token in (letter, *[silent] * num_silent)]
+        row.take([*tokens, 3, 4], lambda ids: alphabet([id for id in ids if id != silent]))
+        assert row.finish_reason == "stop"
+        assert alphabet([id for id in row.output_ids if id != silent]) == "xhello"
+        assert row.stop_at == 1
+
     def test_equal_to_a_rescan_of_the_whole_text(self) -> None:
         for seed in range(60):
             generator = torch.Generator().manual_seed(seed)

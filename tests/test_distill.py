@@ -22,6 +22,7 @@ from trackers import test_wandb
 
 from specresearch import CausalLM, Engine, Request, SamplingParams, distill
 from specresearch.metrics import StepRecord
+from specresearch.models import packed
 from specresearch.models.head_writing import read_provenance, save_medusa_heads
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, Proposer
@@ -112,10 +113,18 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(file)
 
 
-def drafter(method: str, folder: Path) -> Proposer:
+@pytest.fixture(params=["float64", "float32"])
+def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of target and drafter. In float32 layers are packed, the small ones of these models too."""
+    if request.param == "float32":
+        monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
+    return request.param
+
+
+def drafter(method: str, folder: Path, dtype: str) -> Proposer:
     """What `specresearch.run` would draft with, in chains of three."""
     if method == "draft_model":
-        return DraftModel(CausalLM.from_pretrained(str(folder), dtype="float64", device="cpu"), 3)
+        return DraftModel(CausalLM.from_pretrained(str(folder), dtype=dtype, device="cpu"), 3)
     if method == "medusa":
         return Medusa(str(folder), paths=[(0,) * length for length in (1, 2, 3)])
     return PROPOSERS[method](str(folder), 3, tree="chain")
@@ -131,10 +140,11 @@ def tokens_per_step(target: CausalLM, proposer: Proposer, prompts: list[list[int
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
-    command: Run, models: Path, tmp_path: Path, recipe: str
+    command: Run, models: Path, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
     method, is_joint = recipe.split(",")[0], recipe == "medusa, joint"
     own = [f"+proposer={method}", "hydra.run.dir=out", "train.learning_rate=0.01", "evaluation.num_prompts=4"]
+    own += [f"target.dtype={dtype}"]
     outcome = command(*own, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
     assert "the trained drafter is in" in outcome.out
@@ -158,12 +168,31 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert ("it belongs to a target of its own" in outcome.out) == is_joint
     assert ("backbone/total_variation" in figures[-1]) == is_joint
     place = Path("out", "student", "backbone") if is_joint else models / "target"
-    target = CausalLM.from_pretrained(str(place), dtype="float64", device="cpu")
+    target = CausalLM.from_pretrained(str(place), dtype=dtype, device="cpu")
     texts = pq.read_table(tmp_path / "corpus" / "heldout-32" / "shard-00000.parquet").to_pylist()[:4]
     prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
-        found = tokens_per_step(target, drafter(method, folder), prompts, temperature)
+        found = tokens_per_step(target, drafter(method, folder, dtype), prompts, temperature)
         assert found == figures[-1][f"{name}/mean_acceptance_length"]
+
+
+@pytest.mark.parametrize("dtype", ["float32"], indirect=True)
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if "joint" not in recipe])
+def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
+    command: Run, tmp_path: Path, recipe: str, dtype: str
+) -> None:
+    """By the first evaluation of a run that goes on from it."""
+    method = recipe.split(",")[0]
+    own = [f"+proposer={method}", f"target.dtype={dtype}", "train.learning_rate=0.1"]
+    assert command(*own, *RECIPES[recipe], "hydra.run.dir=out").code == 0
+    begun_from = "draft=out/student" if method == "draft_model" else "proposer.head=out/student"
+    assert command(*own, begun_from, "train.steps=1", "hydra.run.dir=next").code == 0
+    before, *_, last = [row for row in metrics(tmp_path / "out") if "t0/mean_acceptance_length" in row]
+    first = metrics(tmp_path / "next")[0]
+    assert abs(last["heldout/step_0/loss"] - before["heldout/step_0/loss"]) > 0.01
+    assert last["t1/sample"] == first["t1/sample"]
+    for name in last.keys() - {"step", "t0/sample", "t1/sample", "t1/deviation"}:
+        assert first[name] == pytest.approx(last[name], rel=1e-4), name
 
 
 def test_medusa_2_makes_another_target_and_leaves_the_old_one(command: Run, models: Path, tmp_path: Path) -> None:
@@ -229,15 +258,19 @@ def test_another_corpus_does_not_change_the_vocabulary_of_a_run(command: Run, tm
     assert "is of another drafter: it holds [12] for choice.target_ids" in command(*own, texts[0], *changed).err
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
-    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    """Text of the student is written anew before every step, so that data, too, depend on every step before; and it is written in
-    sixteen bits, while 32 are trained."""
+    """The student's text is written again before every step, so the data depend on every step before, too.
+
+    It is written in 16 bits while 32 are trained, or with layers that could be packed.
+    """
+    monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     own = ["+proposer=draft_model", "corpus.target=0.5", "corpus.draft=0.5", "corpus.refresh_every=1"]
     own += ["train.accumulate=2", "train.batch_size=2", "train.log_every=4", "train.learning_rate=0.01"]
-    own += ["target.dtype=bfloat16"]
+    own += [f"target.dtype={precision}"]
     assert command(*own, f"hydra.run.dir={whole}").code == 0
     compute = DistillTrainer.compute_loss
 

@@ -1,13 +1,17 @@
 """The command, as it is typed: exit codes, what it prints, and the folders it leaves."""
 
 import csv
+import errno
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from command_line import Run, Typed, prompts_of
 
 from specresearch import run
+from specresearch.bench import ResultsFolder
 from specresearch.proposers import NGram
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:ResourceWarning")
@@ -112,4 +116,55 @@ def test_bad_input_is_one_line_and_exit_code_2(
     lines = outcome.err.strip().splitlines()
     assert message in lines[-1]
     assert lines[-1].startswith("error: ")
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_as_ctrl_c_does(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    start = NGram.start
+
+    def stop(self: NGram, rows: list, output: object) -> None:
+        if rows[0].id.startswith("1/"):
+            os.kill(os.getpid(), number)
+        start(self, rows, output)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NGram, "start", stop)
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+    assert outcome.code == 128 + number
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is False
+    assert outcome.out.strip().endswith("resume=true")
+    assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
+
+
+def test_a_signal_before_anything_is_decoded_is_one_word(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "build", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    outcome = command()
+    assert (outcome.code, outcome.err) == (128 + signal.SIGTERM, "interrupted\n")
+
+
+def test_a_full_disk_is_one_line_that_says_how_to_go_on(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: ResultsFolder, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ResultsFolder, "add_group", full)
+        outcome = command("hydra.run.dir=out")
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    place = tmp_path / "out"
+    assert f"error: no room to write {place}, whose disk has " in outcome.err
+    assert f"make room, then give the same command with hydra.run.dir={place} resume=true" in outcome.err
+    assert command("hydra.run.dir=out", "resume=true").code == 0
+
+
+def test_a_folder_that_hydra_cannot_make_is_one_line(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = command("hydra.run.dir=file/run")
+    assert outcome.code == 2
+    assert outcome.err.strip().splitlines()[-1].startswith("error: ")
     assert "Traceback" not in outcome.err

@@ -79,7 +79,8 @@ def _bounded(row: pd.Series) -> str:
 
 def _cell(row: pd.Series, which: str) -> str:
     over = f"speedup_over_best{which}"
-    interval = f"{row[f'{over}_low']:.2f} to {row[f'{over}_high']:.2f}"
+    low, high = row[f"{over}_low"], row[f"{over}_high"]
+    interval = f"{low:.2f} to {high:.2f}" if pd.notna(low) else "no interval"
     return f"{row[f'speedup{which}']:.2f}; {row[over]:.2f} ({interval}); {row[f'tpot_p99_ratio{which}']:.2f}"
 
 

@@ -39,7 +39,8 @@ def markdown(rows: pd.DataFrame) -> str:
         cells = []
         for dataset, temperature in settings:
             row = by_run.loc[(method, dataset, temperature)]
-            interval = f"{row['speedup_ci95_low']:.2f} to {row['speedup_ci95_high']:.2f}"
+            low, high = row["speedup_ci95_low"], row["speedup_ci95_high"]
+            interval = f"{low:.2f} to {high:.2f}" if pd.notna(low) else "no interval"
             cells.append(f"{row['speedup']:.2f} ({interval}); {row['tokens_per_target_forward']:.2f}")
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

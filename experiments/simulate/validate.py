@@ -20,9 +20,10 @@ import hydra
 import pandas as pd
 
 from specresearch.bench.folder import RESULTS, STEPS
-from specresearch.bench.jsonl import replace_text, to_line
+from specresearch.bench.jsonl import to_line
 from specresearch.config import conf_dir
 from specresearch.data.files import find_file, read_records
+from specresearch.files import replace_text
 from specresearch.simulate import build
 from specresearch.simulation.timing import Timing, Work
 

@@ -2,7 +2,7 @@
 
     python experiments/training/paired.py outputs/cascade-1 outputs/cascade-2 --than outputs/ngram-1 outputs/ngram-2
 
-Runs of one setting at batch size 1. The interval (95%) draws prompts, the same for all runs.
+Runs of one setting at batch size 1. The interval (95%) is over prompts, the same for all runs.
 """
 
 import argparse
@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specresearch.bench.jsonl import read_jsonl
-
-NUM_RESAMPLES = 10_000
+from specresearch.bench.stats import interval_of
 
 
 def seconds(runs: list[Path]) -> pd.DataFrame:
@@ -38,12 +37,11 @@ def main() -> None:
     sides = [seconds(args.runs), seconds(args.than)]
     if not sides[0].index.equals(sides[1].index):
         raise SystemExit("the runs are of different prompts; use the same dataset, num_prompts and seed")
-    drawn = np.random.default_rng(0).integers(len(sides[0]), size=(NUM_RESAMPLES, len(sides[0])))
-    drawn[0] = np.arange(len(sides[0]))
-    speedups = [side["baseline"].to_numpy()[drawn].sum(1) / side["method"].to_numpy()[drawn].sum(1) for side in sides]
-    ratios = speedups[0] / speedups[1]
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    print(f"speedups {speedups[0][0]:.3f} and {speedups[1][0]:.3f}; ratio {ratios[0]:.3f} ({low:.3f} to {high:.3f})")
+    totals = np.concatenate([side[["baseline", "method"]].to_numpy(dtype=float) for side in sides], axis=1)
+    speedups = totals[:, [0, 2]].sum(0) / totals[:, [1, 3]].sum(0)
+    between = interval_of(totals, lambda t: t[..., 0] / t[..., 1] / (t[..., 2] / t[..., 3]))
+    spread = "too few prompts for an interval" if between is None else f"{between[0]:.3f} to {between[1]:.3f}"
+    print(f"speedups {speedups[0]:.3f} and {speedups[1]:.3f}; ratio {speedups[0] / speedups[1]:.3f} ({spread})")
 
 
 if __name__ == "__main__":

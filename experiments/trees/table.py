@@ -2,7 +2,7 @@
 
     python experiments/trees/table.py outputs/trees
 
-Speeds are those of decoding, prefill left out, with their bootstrap 95% intervals.
+Speeds are those of decoding, prefill left out, with their 95% intervals.
 """
 
 import argparse

@@ -1,25 +1,36 @@
-"""How much was accepted, over units that are resampled as a whole: prompts or requests."""
+"""How much was accepted, over units that stand for themselves: prompts or requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from specresearch.bench.stats import Statistic, bootstrap_interval, value_of
+from specresearch.bench.stats import SHARE, Interval, Statistic, interval_of, value_of
 from specresearch.metrics import Counts
 
 TOTALS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
-STATISTICS: Mapping[str, Statistic] = {
-    "mean_acceptance_length": lambda t: 1 + t[..., 2] / t[..., 0],
-    "draft_acceptance_rate": lambda t: t[..., 2] / t[..., 1],
-    "tokens_per_target_forward": lambda t: t[..., 3] / t[..., 4],
-}
+JUDGED = (*TOTALS, "num_judged_tokens")
 
 
-def acceptance_figures(units: Sequence[Counts], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Values and intervals of STATISTICS."""
-    totals = np.array([[getattr(counts, name) for name in TOTALS] for counts in units], dtype=float)
-    totals = totals.reshape(-1, len(TOTALS))
-    values = {name: value_of(statistic, totals) for name, statistic in STATISTICS.items()}
-    intervals = {name: bootstrap_interval(totals, statistic, seed) for name, statistic in STATISTICS.items()}
+def acceptance_figures(units: Sequence[Counts]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return acceptance rate, mean acceptance length and tokens per forward, and their intervals over the units."""
+    rows = [[getattr(counts, name) for name in JUDGED] for counts in units]
+    totals = np.array(rows, dtype=float).reshape(-1, len(JUDGED))
+    values: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    for name, statistic, bounds in _statistics(totals):
+        values[name], intervals[name] = value_of(statistic, totals), interval_of(totals, statistic, bounds)
     return values, intervals
+
+
+def _statistics(totals: Float[np.ndarray, "n 6"]) -> list[tuple[str, Statistic, Interval]]:
+    """Return each figure with its bounds: what it is when nothing is accepted, and when every draft is."""
+    num_drafts, num_draft_tokens, *_, num_forwards, num_judged = totals.sum(0)
+    longest = 1 + (num_judged / num_drafts if num_drafts else 0.0)
+    most = 1 + (num_draft_tokens / num_forwards if num_forwards else 0.0)
+    return [
+        ("mean_acceptance_length", lambda t: 1 + t[..., 2] / t[..., 0], (1.0, longest)),
+        ("draft_acceptance_rate", lambda t: t[..., 2] / t[..., 5], SHARE),
+        ("tokens_per_target_forward", lambda t: t[..., 3] / t[..., 4], (1.0, most)),
+    ]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specresearch.bench.goodness import Fit
+from specresearch.files import replace_text
 
 CERTIFICATE = "certificate.json"
 NEGLIGIBLE = 1e-9
@@ -215,7 +216,7 @@ class Certificate:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / CERTIFICATE
         told = {"verdict": self.verdict, "statement": self.statement} | asdict(self)
-        path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        replace_text(path, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
         return path
 
 

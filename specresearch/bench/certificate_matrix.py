@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specresearch.bench.certificate import CERTIFICATE, CERTIFIED, STYLES
+from specresearch.files import replace_text
 
 MATRIX = "matrix.csv"
 AXES = ("+proposer", "acceptance")
@@ -25,7 +26,7 @@ class CertificateMatrix(Callback):
         folder = Path(config.hydra.sweep.dir)
         rows = collect(folder)
         if rows:
-            pd.DataFrame(rows).to_csv(folder / MATRIX, index=False)
+            replace_text(folder / MATRIX, pd.DataFrame(rows).to_csv(index=False))
             print_matrix(rows, Console(highlight=False))
             print(f"{folder}/{MATRIX}")
 

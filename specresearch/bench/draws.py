@@ -12,8 +12,9 @@ from jaxtyping import Int
 from specresearch.batch import Request
 from specresearch.bench.decoding import Decoded, in_bursts, in_waves
 from specresearch.bench.enumeration import Law
-from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
+from specresearch.bench.jsonl import append_rows, read_jsonl, to_line
 from specresearch.engine import Engine, RequestOutput
+from specresearch.files import replace_text
 from specresearch.sampling import SamplingParams
 
 CHUNK = 2048  # samples of a setting that are written down together
@@ -98,6 +99,10 @@ class CountsFile:
             self.chunks = {
                 row["chunk"]: {name: Tally(**told) for name, told in row["tallies"].items()} for row in rows[1:]
             }
+            if len(self.chunks) < len(rows) - 1:
+                raise ValueError(
+                    f"{path} holds a chunk twice: two processes wrote to it, or files were joined; choose another folder"
+                )
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [self.identity, *({"chunk": i, "tallies": self._flat(tallies)} for i, tallies in self.chunks.items())]
         replace_text(path, "".join(to_line(row) for row in kept))  # without a line that was torn off
@@ -112,8 +117,7 @@ class CountsFile:
 
     def add(self, chunk: int, tallies: Mapping[str, Tally]) -> None:
         self.chunks[chunk] = dict(tallies)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(to_line({"chunk": chunk, "tallies": self._flat(tallies)}))
+        append_rows(self.path, [{"chunk": chunk, "tallies": self._flat(tallies)}])
 
     @staticmethod
     def _flat(tallies: Mapping[str, Tally]) -> dict[str, Any]:

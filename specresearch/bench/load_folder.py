@@ -1,8 +1,8 @@
 """The folder of a load run: rows appended as requests finish, the steps of every pass, and the final figures."""
 
 import json
-import os
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -13,14 +13,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import dataset
 
-from specresearch.bench.folder import CONFIG, INDIFFERENT, REQUESTS, RESULTS, STEPS, RunFolder
-from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
+from specresearch.bench.fingerprint import DECODING
+from specresearch.bench.folder import (
+    CONFIG,
+    INDIFFERENT,
+    PROVENANCE,
+    REQUESTS,
+    RESULTS,
+    STEPS,
+    RunFolder,
+    read_results,
+)
+from specresearch.bench.jsonl import read_jsonl, to_line
 from specresearch.bench.load_records import SCHEMA, LoadRow, PassPlace, PassRow
 from specresearch.bench.load_steps import COLUMNS, SUMMED, PassSteps
 from specresearch.bench.load_summary import LOAD_DEFINITIONS, LoadFigures
 from specresearch.bench.load_window import Limits
+from specresearch.files import replace_text, sync, written_whole
 
 PASSES, STEPS_PARTS = "passes.jsonl", "steps"
+PLACE = ("repeat", "side")
+KEYS = {PASSES: PLACE, REQUESTS: (*PLACE, "id")}  # what no two rows share
+MADE_BY = (
+    "arrivals",
+    "load_loop",
+    "load_pass",
+    "load_records",
+    "load_runner",
+    "workload",
+)  # modules that rows depend on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +73,22 @@ class LoadFolder(RunFolder):
     """
 
     may_change = (*INDIFFERENT, "repeats")
+    code = (*DECODING, *(f"bench/{name}.py" for name in MADE_BY))
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.passes: list[PassRow] = []
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
-        self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES)]
+        self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])]
         self._rewrite()
 
     def _rewrite(self) -> None:
         """Without the rows of passes that are not done."""
         replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
         if (self.path / REQUESTS).exists():
-            temporary = self.path / f"{REQUESTS}.part"
-            with temporary.open("w", encoding="utf-8") as stream:
+            with written_whole(self.path / REQUESTS) as part, part.open("w", encoding="utf-8") as stream:
                 stream.writelines(to_line(row) for row in self._rows())
-            os.replace(temporary, self.path / REQUESTS)
 
     @property
     def done(self) -> set[PassPlace]:
@@ -77,23 +97,30 @@ class LoadFolder(RunFolder):
     @property
     def is_complete(self) -> bool:
         """An earlier session came to the end of all repeats that are asked for."""
-        file, num_repeats = self.path / RESULTS, len({place.repeat for place in self.done})
-        if not (self.is_resumed and file.exists()) or num_repeats < self.config.get("repeats", num_repeats):
+        num_repeats = len({place.repeat for place in self.done})
+        if not self.is_resumed or num_repeats < self.config.get("repeats", num_repeats):
             return False
-        return json.loads(file.read_text(encoding="utf-8"))["complete"]
+        results = self.read_results()
+        return results is not None and results.complete
 
-    def read_results(self) -> LoadResults:
-        return LoadResults(**json.loads((self.path / RESULTS).read_text(encoding="utf-8")))
+    def read_results(self) -> LoadResults | None:
+        """Return the last figures; None where there are none, or none that this version can read."""
+        told = read_results(self.path)
+        try:
+            return None if told is None else LoadResults(**told)
+        except TypeError:
+            return None
 
-    def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
-        before = self.read_results() if self.passes and (self.path / RESULTS).exists() else LoadResults(complete=False)
-        merged = super().begin(provenance)
+    def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
+        before = (self.read_results() if self.passes else None) or LoadResults(complete=False)
+        merged = super().begin(provenance, *parts)
         self.write_results(replace(before, complete=False, provenance=merged))
         return merged
 
     def forget(self, places: Collection[PassPlace]) -> None:
-        """Passes that are to be decoded again."""
+        """Drop passes that are to be decoded again. Raises ValueError where one that stays lacks rows, or has some twice."""
         self.passes = [row for row in self.passes if row.place not in places]
+        check_requests(self.path, self._rows(), self.passes)
         self._rewrite()
 
     @contextmanager
@@ -108,7 +135,10 @@ class LoadFolder(RunFolder):
             yield PassWriter(stream, steps)
 
     def end_pass(self, row: PassRow) -> None:
-        """Call when all of its rows are written."""
+        """Call when all of its rows are written, which reach the disk before this one."""
+        for file in (self.path / REQUESTS, self._part(row.place)):
+            if file.exists():
+                sync(file)
         self._append(PASSES, [row.to_json()])
         self.passes.append(row)
 
@@ -118,7 +148,9 @@ class LoadFolder(RunFolder):
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         done = self.done
-        with (self.path / REQUESTS).open("rb") if (self.path / REQUESTS).exists() else open(os.devnull, "rb") as lines:
+        if not (self.path / REQUESTS).exists():
+            return
+        with (self.path / REQUESTS).open("rb") as lines:
             for line in lines:
                 try:
                     row = json.loads(line)
@@ -137,19 +169,18 @@ class LoadFolder(RunFolder):
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
         if any(self._part(place).exists() for place in self.done):
-            temporary = self.path / f"{STEPS}.part"
-            with pq.ParquetWriter(temporary, SCHEMA) as writer:
+            with written_whole(self.path / STEPS) as part, pq.ParquetWriter(part, SCHEMA) as writer:
                 for place in sorted(self.done):
                     for table in _tables(self.path, place):
                         writer.write_table(table)
-            os.replace(temporary, self.path / STEPS)
         if complete:
             shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
 
     @property
     def files(self) -> list[Path]:
         """What there is to keep."""
-        return [self.path / name for name in (CONFIG, RESULTS, REQUESTS, PASSES, STEPS) if (self.path / name).exists()]
+        names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, PASSES, STEPS)
+        return [self.path / name for name in names if (self.path / name).exists()]
 
 
 @dataclass
@@ -164,6 +195,26 @@ class PassWriter:
 
     def add_steps(self, table: pa.Table) -> None:
         self._steps.write_table(table)
+
+
+def check_requests(folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]) -> None:
+    """Raises ValueError where a pass has the row of a request twice, or lacks one."""
+    found = Counter((PassPlace(row["repeat"], row["side"]), row["id"]) for row in rows)
+    per_place = Counter(place for place, _ in found)
+    file, remedy = folder / REQUESTS, "measure again in another hydra.run.dir"
+    for (place, id), count in found.items():
+        if count > 1:
+            raise ValueError(
+                f"{file} has {count} rows of request {id}, repeat {place.repeat}, side {place.side}: two processes wrote to this "
+                f"folder, or files were joined; {remedy}"
+            )
+    for one in passes:
+        place, num_rows = one.place, per_place[one.place]
+        if num_rows != one.num_finished:
+            raise ValueError(
+                f"{file} has {num_rows} rows of repeat {place.repeat}, side {place.side}, where {one.num_finished} requests "
+                f"finished; remove the line of that pass from {PASSES} and add resume=true, which decodes it again, or {remedy}"
+            )
 
 
 def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int, PassSteps]:

@@ -85,8 +85,7 @@ class LoadRow:
     def from_json(row: Mapping[str, Any]) -> "LoadRow":
         own = {f.name: row[f.name] for f in fields(LoadRow) if f.name not in ("place", "counts")}
         own |= {"itl": tuple(own["itl"]), "token_ids": own["token_ids"] and tuple(own["token_ids"])}
-        counts = Counts(**{f.name: row[f.name] for f in fields(Counts)})
-        return LoadRow(place=PassPlace(row["repeat"], row["side"]), counts=counts, **own)
+        return LoadRow(place=PassPlace(row["repeat"], row["side"]), counts=Counts.from_row(row), **own)
 
     def as_request(self) -> RequestRow:
         """As the comparison of outputs knows it."""

@@ -175,7 +175,10 @@ class LoadRunner:
                 seed=self.settings.seed,
                 on_prepared=watch.prepared,
             )
-            provenance = self.folder.begin(self._provenance(workload))
+            controllers = [engine.controller for engine in self.engines.values()]
+            provenance = self.folder.begin(
+                self._provenance(workload), self.proposer, self.acceptance, self.arrivals, *controllers
+            )
             complete = False
             try:
                 missing = [group for group in groups if not self.folder.done.issuperset(group)]
@@ -251,11 +254,10 @@ class LoadRunner:
                 self.folder.steps(name),
                 concurrency,
                 settings.limits,
-                settings.seed,
             )
             for name in self.engines
         }
-        figures = summarize_load(sides, settings.limits, settings.max_running, seed=settings.seed)
+        figures = summarize_load(sides, settings.limits, settings.max_running)
         outputs = compare_outputs(requests, list(self.engines), workload, self.target, self.acceptance)
         setting = {"method": self.method, "controller": self.controller_name if self.method else None}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}

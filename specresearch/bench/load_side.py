@@ -12,20 +12,20 @@ from jaxtyping import Float, Int
 from specresearch.bench.acceptance_figures import acceptance_figures
 from specresearch.bench.load_records import LoadRow, PassRow
 from specresearch.bench.load_steps import PassSteps
-from specresearch.bench.load_window import Limits, Window
+from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window, num_slow
 from specresearch.bench.stats import (
+    Percentile,
     Statistic,
-    bootstrap_interval,
+    interval_of,
     percentile,
-    quantile_interval,
+    percentile_of,
     ratio_of,
-    resampled_percentiles,
     value_of,
 )
 from specresearch.metrics import Counts
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-RANKED = ("ttft", "tpot", "e2el")  # of a request: what is resampled by request
+RANKED = ("ttft", "tpot", "e2el")  # of a request: what has an interval
 PERCENTS = (50, 90, 99)
 COUNTED = ("tokens", "requests", "good", "seconds")  # the columns of a window's blocks
 RATES = {"throughput": "tokens", "request_throughput": "requests", "goodput": "good"}
@@ -43,7 +43,6 @@ class LoadSide:
     requests: Mapping[int, Sequence[LoadRow]]
     steps: Mapping[int, PassSteps]
     windows: Mapping[int, Window]
-    seed: int
 
     @staticmethod
     def of(
@@ -53,7 +52,6 @@ class LoadSide:
         steps: Mapping[int, PassSteps],
         concurrency: int | None,
         limits: Limits,
-        seed: int,
     ) -> "LoadSide":
         own = {row.place.repeat: row for row in passes if row.place.side == name}
         by_repeat: dict[int, list[LoadRow]] = defaultdict(list)
@@ -65,7 +63,7 @@ class LoadSide:
             for repeat, row in own.items()
         }
         middles = {repeat: window for repeat, window in windows.items() if window is not None}
-        return LoadSide(name, concurrency is None, own, by_repeat, steps, middles, seed)
+        return LoadSide(name, concurrency is None, own, by_repeat, steps, middles)
 
     @cached_property
     def counted(self) -> list[LoadRow]:
@@ -77,17 +75,25 @@ class LoadSide:
         return value_of(_rate("tokens"), self.totals()) or 0.0
 
     def totals(self, repeats: Sequence[int] | None = None) -> Float[np.ndarray, "n 4"]:
-        chosen = self.windows if repeats is None else repeats
-        return np.concatenate([np.zeros((0, len(COUNTED))), *(self.windows[repeat].blocks for repeat in chosen)])
+        """Return the stretches of a window, those at the same place of all passes added up: they hold the same requests."""
+        chosen = list(self.windows if repeats is None else repeats)
+        if not chosen:
+            return np.zeros((0, len(COUNTED)))
+        return np.sum([self.windows[repeat].blocks for repeat in chosen], axis=0)
+
+    @property
+    def num_slow(self) -> int:
+        return num_slow(list(self.windows.values()))
 
     def figures(self, max_running: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Its figures and the intervals of those that have one."""
         rows, windows = self.counted, self.windows.values()
         totals = self.totals()
         told: dict[str, Any] = {name: value_of(_rate(column), totals) for name, column in RATES.items()}
-        between = {name: bootstrap_interval(totals, _rate(column), self.seed) for name, column in RATES.items()}
-        ranked, ranks = latencies(rows, self.seed)
-        accepted, lengths = acceptance(rows, self.seed)
+        slow = self.num_slow
+        between = {name: interval_of(totals, _rate(column), slow=slow) for name, column in RATES.items()}
+        ranked, ranks = latencies(rows, slow)
+        accepted, lengths = acceptance(rows)
         told |= ranked | accepted
         every = [step for repeat in self.windows for step in [self.steps.get(repeat)] if step is not None]
         passes = list(self.passes.values())
@@ -141,24 +147,26 @@ class LoadSide:
         return ((came <= moments) & (moments < left)).sum(0)
 
 
-def latencies(rows: Sequence[LoadRow], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def latencies(rows: Sequence[LoadRow], slow: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return percentiles and their intervals, from requests that wait for one another: `slow` as in `stats.spread`."""
     told: dict[str, Any] = {}
-    intervals: dict[str, Any] = {}
     for name in LATENCIES:
         values = latency(rows, name)
         told |= {f"{name}_p{p}": percentile(values, p) for p in PERCENTS}
+    stretches = stretches_of(rows)
+    intervals: dict[str, Any] = {}
     for name in RANKED:
-        drawn = resampled(rows, name, owners_of(rows), seed)
-        intervals |= {f"{name}_p{p}": quantile_interval(drawn[:, i]) for i, p in enumerate(PERCENTS)}
+        found = ranked(rows, name, stretches, slow)
+        intervals |= {f"{name}_p{p}": at and at.interval for p, at in zip(PERCENTS, found, strict=True)}
     return told, intervals
 
 
-def acceptance(rows: Sequence[LoadRow], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def acceptance(rows: Sequence[LoadRow]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of requests, their repeats added up."""
     by_id: dict[str, list[Counts]] = defaultdict(list)
     for row in rows:
         by_id[row.id].append(row.counts)
-    told, intervals = acceptance_figures([Counts.total(counts) for counts in by_id.values()], seed)
+    told, intervals = acceptance_figures([Counts.total(counts) for counts in by_id.values()])
     total = Counts.total([row.counts for row in rows])
     rates = [row.counts.draft_acceptance_rate for row in rows if row.counts.num_draft_tokens]
     own = {
@@ -176,14 +184,18 @@ def latency(rows: Sequence[LoadRow], name: str) -> Float[np.ndarray, " n"]:
     return np.array([getattr(row, name) for row in kept], dtype=float)
 
 
-def owners_of(rows: Sequence[LoadRow]) -> dict[str, int]:
-    return {id: number for number, id in enumerate(sorted({row.id for row in rows}))}
+def stretches_of(rows: Sequence[LoadRow]) -> dict[str, int]:
+    """Return in which of NUM_BLOCKS successive parts of the workload each request comes, on every side and in every pass."""
+    numbers = {row.id: int(row.id) for row in rows}
+    first, last = min(numbers.values(), default=0), max(numbers.values(), default=0)
+    return {id: (number - first) * NUM_BLOCKS // (last - first + 1) for id, number in numbers.items()}
 
 
-def resampled(rows: Sequence[LoadRow], name: str, owners: Mapping[str, int], seed: int) -> Float[np.ndarray, "r p"]:
+def ranked(rows: Sequence[LoadRow], name: str, stretches: Mapping[str, int], slow: int) -> list[Percentile | None]:
+    """Return PERCENTS of a latency."""
     kept = [row for row in rows if name != "tpot" or row.itl]
-    numbers = np.array([owners[row.id] for row in kept], dtype=int)
-    return resampled_percentiles(latency(kept, name), numbers, max(len(owners), 1), PERCENTS, seed)
+    units = np.array([stretches[row.id] for row in kept], dtype=int)
+    return [percentile_of(latency(kept, name), units, NUM_BLOCKS, p, slow) for p in PERCENTS]
 
 
 def _rate(name: str) -> Statistic:

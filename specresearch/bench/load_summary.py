@@ -1,12 +1,12 @@
 """From the rows of a load run to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from specresearch.bench.load_records import CONTROLLED, FIXED, PLAIN, LoadRow
+from specresearch.bench.load_records import CONTROLLED, FIXED, PLAIN
 from specresearch.bench.load_side import (
     ANSWERED,
     LATENCIES,
@@ -15,27 +15,24 @@ from specresearch.bench.load_side import (
     LoadSide,
     acceptance,
     latencies,
-    latency,
-    owners_of,
-    resampled,
+    ranked,
+    stretches_of,
 )
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_window import NUM_BLOCKS, RULE, Limits
 from specresearch.bench.stats import (
+    INTERVALS,
     LEAST_UNITS,
-    LEVEL,
-    NUM_RANKED_RESAMPLES,
-    NUM_RESAMPLES,
+    PERCENTILE_INTERVALS,
+    SERIES_INTERVALS,
+    Interval,
     Statistic,
-    bootstrap_interval,
-    percentile,
-    quantile_interval,
-    ratio_of,
+    interval_of,
+    percentile_ratio,
     value_of,
 )
 from specresearch.metrics import DEFINITIONS
 
-LEAST_RANKED = 100  # requests that have a 99th percentile
 LOAD_DEFINITIONS = DEFINITIONS | {
     "window": RULE,
     "throughput": "generated tokens per second of the windows of all passes",
@@ -59,15 +56,14 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "rates are those of a beginning, while prompts are read and the batch fills",
     "class_signature": "classes whose median tpot is better than plain decoding's and whose 99th percentile is worse, both with "
     "their whole interval",
-    "class_unclear": f"classes of which that cannot be said: fewer than {LEAST_RANKED} requests on a side, or an interval that "
-    "holds 1",
+    "class_unclear": "classes of which that cannot be said: too few requests for the interval of a 99th percentile, or an "
+    "interval that holds 1",
     "memory_start, memory_end, memory_peak": "bytes that this process held resident at the beginning of the first pass, at the "
     "end of the last one, and the most that was seen; passes.jsonl has them about once a second",
-    "intervals": f"percentile bootstrap ({LEVEL:.0%}), none of fewer than {LEAST_UNITS} units. Rates and their ratios: over "
-    f"stretches of time, a {NUM_BLOCKS}th of a window each or, where a pass has fewer requests to count, as many as these, with "
-    "those of the compared side at the same place; requests overlap in time and share the machine, so that they are no "
-    f"independent units of a rate ({NUM_RESAMPLES} resamples). Latencies and acceptance: over requests, all repeats of one "
-    f"together, paired by request in ratios ({NUM_RANKED_RESAMPLES} and {NUM_RESAMPLES} resamples). ITL: none",
+    "intervals": f"{INTERVALS}; none of fewer than {LEAST_UNITS} units. Acceptance: over requests, all repeats of one together. "
+    f"Rates and their ratios: over stretches of time, a {NUM_BLOCKS}th of a window each or, where a pass has fewer requests to "
+    "count, as many as these, with those of the compared side at the same place, those of all repeats at one place together; "
+    f"{SERIES_INTERVALS}. Latencies: {PERCENTILE_INTERVALS}; over stretches of the workload likewise. ITL: none",
 }
 
 
@@ -87,14 +83,14 @@ class LoadFigures:
     stopped: str | None = None
 
 
-def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: int, *, seed: int = 0) -> LoadFigures:
+def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: int) -> LoadFigures:
     """sides: by name; those that have finished no pass are left out."""
     sides = {name: side for name, side in sides.items() if side.passes}
     told = {name: side.figures(max_running) for name, side in sides.items()}
     figures = {name: of_side for name, (of_side, _) in told.items()}
-    summary, intervals = _compare(sides, figures, seed)
+    summary, intervals = _compare(sides, figures)
     classes = _by_class(sides, limits)
-    signature = {name: _has_signature(sides, name, seed) for name in classes}
+    signature = {name: _has_signature(sides, name) for name in classes}
     stops = [
         f"{name}, repeat {row.place.repeat}: {row.stopped}"
         for name, side in sides.items()
@@ -122,7 +118,7 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
 
 
 def _compare(
-    sides: Mapping[str, LoadSide], figures: Mapping[str, Mapping[str, Any]], seed: int
+    sides: Mapping[str, LoadSide], figures: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     main = CONTROLLED if CONTROLLED in sides else PLAIN
     summary: dict[str, Any] = {}
@@ -148,9 +144,9 @@ def _compare(
         if name not in (PLAIN, CONTROLLED) and not name.startswith(FIXED):
             pairs |= {f"speedup_{name}": (side, plain), f"speedup_over_best_{name}": (side, better)}
     for name, (own, other) in pairs.items():
-        summary[name], intervals[name] = _throughput_ratio(own, other, seed)
+        summary[name], intervals[name] = _throughput_ratio(own, other)
     for name in RANKED:
-        ratios = _latency_ratios(method.counted if method else (), plain.counted if plain else (), name, seed)
+        ratios = latency_ratios(method, plain, name) if method and plain else [(None, None)] * len(PERCENTS)
         for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
             summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
     kept = ("draft_acceptance_rate", "mean_acceptance_length", "acceptance_p10", "tokens_per_target_forward")
@@ -161,10 +157,8 @@ def _compare(
     return summary, {name: between for name, between in intervals.items() if between is not None}
 
 
-def _throughput_ratio(
-    own: LoadSide | None, other: LoadSide | None, seed: int
-) -> tuple[float | None, tuple[float, float] | None]:
-    """From the repeats that both have; a stretch of one is drawn with that of the other."""
+def _throughput_ratio(own: LoadSide | None, other: LoadSide | None) -> tuple[float | None, Interval | None]:
+    """Return the ratio and its interval, from the repeats that both have, stretches of both at one place together."""
     if own is None or other is None:
         return None, None
     if own is other:
@@ -172,7 +166,7 @@ def _throughput_ratio(
     shared = sorted(own.windows.keys() & other.windows.keys())
     totals = np.concatenate([own.totals(shared), other.totals(shared)], axis=1)
     ratio = _ratio_of_rates()
-    return value_of(ratio, totals), bootstrap_interval(totals, ratio, seed)
+    return value_of(ratio, totals), interval_of(totals, ratio, slow=min(own.num_slow, other.num_slow))
 
 
 def _ratio_of_rates() -> Statistic:
@@ -180,19 +174,14 @@ def _ratio_of_rates() -> Statistic:
     return lambda t: (t[..., 0] / t[..., 3]) / (t[..., 4] / t[..., 7])
 
 
-def _latency_ratios(
-    own: Sequence[LoadRow], other: Sequence[LoadRow], name: str, seed: int
-) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Of every one of PERCENTS."""
-    if not (own and other):
-        return [(None, None)] * len(PERCENTS)
-    owners = owners_of([*own, *other])
-    values = [latency(rows, name) for rows in (own, other)]
-    ratios = [ratio_of(*(percentile(v, p) or 0.0 for v in values)) for p in PERCENTS]
-    drawn = [resampled(rows, name, owners, seed) for rows in (own, other)]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        between = drawn[0] / drawn[1]
-    return [(ratio, quantile_interval(between[:, i])) for i, ratio in enumerate(ratios)]
+def latency_ratios(
+    own: LoadSide, other: LoadSide, name: str, category: str | None = None
+) -> list[tuple[float | None, Interval | None]]:
+    """Return the ratio of each of PERCENTS and its interval, paired by stretches of the workload. category: None for all."""
+    sides = [[row for row in side.counted if category in (None, row.category)] for side in (own, other)]
+    stretches, slow = stretches_of([*sides[0], *sides[1]]), min(own.num_slow, other.num_slow)
+    found = [ranked(rows, name, stretches, slow) for rows in sides]
+    return [percentile_ratio(above, below, slow) for above, below in zip(*found, strict=True)]
 
 
 def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[str, dict[str, Any]]]:
@@ -208,20 +197,17 @@ def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[s
             if rows:
                 good = sum(limits.met(row) for row in rows) / len(rows)
                 own = {"num_requests": len(rows), "share_within_limits": good}
-                table[category][name] = own | latencies(rows)[0] | acceptance(rows)[0]
+                table[category][name] = own | latencies(rows, 0)[0] | acceptance(rows)[0]
     return table
 
 
-def _has_signature(sides: Mapping[str, LoadSide], category: str, seed: int) -> bool | None:
+def _has_signature(sides: Mapping[str, LoadSide], category: str) -> bool | None:
     """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
     if CONTROLLED not in sides or PLAIN not in sides:
         return False
-    own, plain = (
-        [row for row in sides[name].counted if row.category == category and row.itl] for name in (CONTROLLED, PLAIN)
-    )
-    ratios = _latency_ratios(own, plain, "tpot", seed)
+    ratios = latency_ratios(sides[CONTROLLED], sides[PLAIN], "tpot", category)
     median, slowest = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
-    return signature_of(median, slowest) if min(len(own), len(plain)) >= LEAST_RANKED else None
+    return signature_of(median, slowest)
 
 
 def signature_of(median: tuple[float, float] | None, slowest: tuple[float, float] | None) -> bool | None:

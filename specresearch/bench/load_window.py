@@ -10,7 +10,9 @@ from specresearch.bench.load_records import LoadRow, PassRow
 from specresearch.bench.load_steps import PassSteps
 
 WARMUP_SHARE = 0.1
-NUM_BLOCKS = 10
+NUM_BLOCKS = 20
+REQUESTS_PER_HALF_PERIOD = 2  # of the fastest cosine that measures a spread
+MOST_SLOW = 5  # cosines: a queue remembers for longer than a request takes
 RULE = (
     f"open arrivals: from {WARMUP_SHARE:.0%} of the time until the last arrival, to the last arrival; requests that arrived "
     "in it count. closed loop of n: from the moment when n requests had finished, to the moment when the last one was sent; "
@@ -67,6 +69,23 @@ class Window:
         met = [request.finish for request in requests if limits.met(request)]
         columns = [_delivered(requests, steps, edges), *(np.histogram(values, edges)[0] for values in (finished, met))]
         return Window(begin, end, counted, np.stack([*columns, np.diff(edges)], axis=1).astype(float))
+
+
+def num_slow(windows: Sequence[Window]) -> int:
+    """Return how many slow cosines measure the spread of these windows' stretches: see `stats.SERIES_INTERVALS`.
+
+    Requests share the machine and wait for one another, so that what happens is alike for about as long as one takes.
+    """
+    times = [row.e2el for window in windows for row in window.rows]
+    if not times:
+        return 0
+    return slow_within(min(window.seconds for window in windows), np.array(times))
+
+
+def slow_within(seconds: float, times: Float[np.ndarray, " n"]) -> int:
+    """Return how many slow cosines measure a spread over `seconds`, given the times that requests take."""
+    half_period = REQUESTS_PER_HALF_PERIOD * float(np.percentile(times, 90))
+    return int(min(seconds / half_period, MOST_SLOW)) if half_period else MOST_SLOW
 
 
 @dataclass(frozen=True)

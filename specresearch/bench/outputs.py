@@ -1,4 +1,4 @@
-"""Did speculation change what the target says? Token for token for greedy runs, by the rule's own proof for sampled ones."""
+"""Did speculation change what the target says? Token for token for greedy runs, by scores of every token for sampled ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from specresearch.bench.output_check import CHANGED, OutputScores
 from specresearch.bench.records import BASELINE, METHOD, RequestRow
 from specresearch.models import CausalLM
 
@@ -111,12 +112,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """statement: the finding in words. num_compared, num_equal: requests; zero for sampled runs."""
+    """statement: the finding in words. num_compared, num_equal: requests; zero for sampled runs. scores, baseline: of the two
+    sides' sampled outputs, where they were checked."""
 
     statement: str
     num_compared: int = 0
     num_equal: int = 0
     differences: tuple[Difference, ...] = ()
+    scores: OutputScores | None = None
+    baseline: OutputScores | None = None
 
     @property
     def num_ties(self) -> int:
@@ -128,10 +132,19 @@ class OutputComparison:
         return OutputComparison("plain decoding only; add +proposer=... to measure a method")
 
     @staticmethod
-    def sampled(rule: str, *, lossless: bool, output_tv: float | None = None) -> "OutputComparison":
-        """output_tv: how far a lossy rule moved the output, where that was measured."""
+    def sampled(
+        rule: str,
+        *,
+        lossless: bool,
+        output_tv: float | None = None,
+        scores: OutputScores | None = None,
+        baseline: OutputScores | None = None,
+    ) -> "OutputComparison":
+        """output_tv: how far a lossy rule moved the output, where that was measured. scores, baseline: see the class."""
+        if lossless and scores is not None and baseline is not None:
+            return OutputComparison(_statement(rule, scores, baseline), scores=scores, baseline=baseline)
         if lossless:
-            return OutputComparison(f"same distribution by construction (lossless rule {rule})")
+            return OutputComparison(f"the output's distribution was not checked (rule {rule} is lossless)")
         if output_tv is not None:
             moved = f"moved from the target's by a total variation of {output_tv:.3f} per token"
             return OutputComparison(f"distribution {moved} (rule {rule} is not lossless)")
@@ -177,8 +190,26 @@ class OutputComparison:
             "num_outputs_compared": self.num_compared,
             "num_rounding_ties": self.num_ties,
             "output_statement": self.statement,
+            "output_p_value": self.scores and self.scores.p_value,
+            "baseline_output_p_value": self.baseline and self.baseline.p_value,
+            "output_z": self.scores and self.scores.z,
+            "baseline_output_z": self.baseline and self.baseline.z,
             "output_differences": [asdict(difference) for difference in self.differences],
         }
+
+
+def _statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:
+    p_value, control = scores.p_value, baseline.p_value
+    told = f"{scores.num_tokens:,} tokens, p = {p_value:.2g}; plain decoding p = {control:.2g}"
+    if control < CHANGED:
+        return f"OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO: the sampler itself does not draw from p ({told})"
+    if p_value < CHANGED:
+        furthest = max(scores.z.items(), key=lambda item: abs(item[1]))
+        why = f"{furthest[0]} is {furthest[1]:+.1f} standard deviations off"
+        if scores.num_impossible:
+            why = f"{scores.num_impossible:,} tokens that the target excludes"
+        return f"OUTPUT DISTRIBUTION CHANGED: {why} ({told}), although rule {rule} claims to be lossless"
+    return f"output consistent with the target's distribution ({told}; lossless rule {rule})"
 
 
 def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int:

@@ -72,7 +72,7 @@ def describe_process(program: Sequence[str], device: torch.device) -> dict[str, 
     return {
         "command": shlex.join(["python", *program, *sys.argv[1:]]),
         "git_commit": git_commit(Path(__file__).parent),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "machine": {
             "platform": platform.platform(),
             "python": platform.python_version(),
@@ -85,7 +85,7 @@ def describe_process(program: Sequence[str], device: torch.device) -> dict[str, 
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

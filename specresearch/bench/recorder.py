@@ -1,7 +1,6 @@
 """Writes a recording while a run goes on."""
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from specresearch.batch import Batch, Delivery, RequestState
 from specresearch.bench.provenance import device_name
 from specresearch.bench.recording import NUM_TOP, PARTS, RECORDING, SCHEMA, TIMES, Header
 from specresearch.controllers import Controller, Fixed
+from specresearch.files import written_whole
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, upload
@@ -133,11 +133,12 @@ class Recorder:
         if not self._parts.is_dir():
             return
         parts = sorted(self._parts.glob("*.parquet"))
-        temporary = self.folder / f"{RECORDING}.part"
-        with pq.ParquetWriter(temporary, self._schema, compression="zstd") as writer:
+        with (
+            written_whole(self.folder / RECORDING) as place,
+            pq.ParquetWriter(place, self._schema, compression="zstd") as writer,
+        ):
             for part in parts:
                 writer.write_table(pq.read_table(part).replace_schema_metadata(self._schema.metadata))
-        os.replace(temporary, self.folder / RECORDING)
         if complete:
             shutil.rmtree(self._parts, ignore_errors=True)
 

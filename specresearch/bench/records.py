@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from specresearch.bench.output_check import OutputScores
 from specresearch.engine import RequestOutput
 from specresearch.metrics import Counts, StepRecord
-from specresearch.shift_records import ShiftSums
 
 BASELINE, METHOD = "baseline", "method"
 
@@ -76,12 +76,9 @@ class RequestRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "RequestRow":
-        told: dict[str, Any] = {f.name: row[f.name] for f in fields(Counts)}
-        if told["shift"] is not None:
-            told["shift"] = ShiftSums(**told["shift"])
         own = {f.name: row[f.name] for f in fields(RequestRow) if f.name not in ("place", "counts")}
         own |= {"itl": tuple(own["itl"]), "token_ids": tuple(own["token_ids"])}
-        return RequestRow(place=_place(row), counts=Counts(**told), **own)
+        return RequestRow(place=_place(row), counts=Counts.from_row(row), **own)
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,8 @@ class GroupRow:
     """The time one side took for one group, in seconds; written last, so it marks the group's other rows as complete.
 
     wall: all of `generate`, prefill included; what it took to measure a lossy rule's shift is left out.
-    num_draft_passes: the longest draft of each step, added up.
+    num_draft_passes: the longest draft of each step, added up. draft_prefill: the drafter's part of prefill; scores: of a sampled
+    output. Both None in rows that do not tell them.
     """
 
     place: Place
@@ -103,9 +101,13 @@ class GroupRow:
     num_draft_passes: int
     num_requests: int
     num_generated_tokens: int
+    draft_prefill: float | None = None
+    scores: OutputScores | None = None
 
     @staticmethod
-    def of(place: Place, wall: float, steps: list[StepRecord], num_requests: int) -> "GroupRow":
+    def of(
+        place: Place, wall: float, steps: list[StepRecord], num_requests: int, scores: OutputScores | None = None
+    ) -> "GroupRow":
         measuring = math.fsum(step.shift.seconds for step in steps if step.shift is not None)
         return GroupRow(
             place,
@@ -119,11 +121,18 @@ class GroupRow:
             sum(max(step.draft_depth) for step in steps),
             num_requests,
             sum(sum(step.num_new_tokens) for step in steps),
+            math.fsum(step.times.draft_prefill for step in steps),
+            scores,
         )
 
     @property
     def decode(self) -> float:
         return self.wall - self.prefill
+
+    @property
+    def decode_and_draft_prefill(self) -> float:
+        """Return all but the target's own prefill."""
+        return self.decode + (self.draft_prefill or 0.0)
 
     @property
     def host(self) -> float:
@@ -135,7 +144,9 @@ class GroupRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "GroupRow":
-        return GroupRow(place=_place(row), **{f.name: row[f.name] for f in fields(GroupRow) if f.name != "place"})
+        told = {f.name: row[f.name] for f in fields(GroupRow) if f.name not in ("place", "draft_prefill", "scores")}
+        scores = row.get("scores") and OutputScores.from_json(row["scores"])
+        return GroupRow(place=_place(row), **told, draft_prefill=row.get("draft_prefill"), scores=scores)
 
 
 def step_row(place: Place, number: int, step: StepRecord) -> dict[str, Any]:

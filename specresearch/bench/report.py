@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specresearch.bench.output_check import CHANGED
 from specresearch.bench.results import Results
 
 MEMORIES = {
@@ -86,7 +87,9 @@ def _statement(results: Results) -> Text:
     if method is None:
         return Text(summary["output_statement"])
     is_sure = method["lossless"] or summary["outputs_equal"]
-    style = "bold red" if summary["outputs_equal"] is False else "bold green" if is_sure else "bold yellow"
+    p_values = [p for p in (summary["output_p_value"], summary["baseline_output_p_value"]) if p is not None]
+    is_wrong = summary["outputs_equal"] is False or any(p < CHANGED for p in p_values)
+    style = "bold red" if is_wrong else "bold green" if is_sure else "bold yellow"
     return Text(summary["output_statement"], style=style)
 
 
@@ -140,6 +143,9 @@ def _speed_table(summary: dict[str, Any]) -> Table:
     row("generated tokens", "num_generated_tokens", 0)
     row("tokens per second", "tokens_per_second", ratio=True)
     row("tokens per second without prefill", "decode_tokens_per_second", ratio=True)
+    speedups = [summary["decode_speedup"], summary["draft_prefill_speedup"]]
+    if None not in speedups and _number(speedups[0], 2) != _number(speedups[1], 2):
+        table.add_row("  with the drafter's own prefill", "", "", _number(speedups[1], 2))
     row("time to first token, median ms", "ttft_p50", 1, 1e3)
     row("time per output token, median ms", "tpot_p50", 2, 1e3)
     row("request latency, median ms", "e2el_p50", 0, 1e3)

@@ -1,6 +1,6 @@
 """The results folder: rows appended as they come, what a killed run left behind, and the final figures."""
 
-import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS, STEPS, RunFolder
-from specresearch.bench.jsonl import read_jsonl, replace_text, to_line
+from specresearch.bench.fingerprint import DECODING
+from specresearch.bench.folder import CONFIG, PROVENANCE, REQUESTS, RESULTS, STEPS, RunFolder
+from specresearch.bench.jsonl import read_jsonl, to_line
 from specresearch.bench.records import GroupRow, Place, RequestRow, step_row
+from specresearch.files import replace_text, sync, written_whole
 from specresearch.metrics import StepRecord
 
 GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
+PLACE = ("repeat", "group", "side")
+KEYS = {GROUPS: PLACE, REQUESTS: (*PLACE, "row", "turn"), STEPS_PART: (*PLACE, "step")}  # what no two rows share
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class ResultsFolder(RunFolder):
     and decoded again.
     """
 
+    code = (*DECODING, "bench/records.py", "bench/runner.py")
+
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.requests: list[RequestRow] = []
         self.groups: list[GroupRow] = []
@@ -49,27 +55,30 @@ class ResultsFolder(RunFolder):
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
-        self.groups = [GroupRow.from_json(row) for row in read_jsonl(self.path / GROUPS)]
+        self.groups = [GroupRow.from_json(row) for row in read_rows(self.path, GROUPS)]
         self.done = {row.place for row in self.groups}
         for name in (GROUPS, REQUESTS, STEPS_PART):
             if (self.path / name).exists():
-                rows = read_jsonl(self.path / name)
-                kept = [row for row in rows if Place(row["repeat"], row["group"], row["side"]) in self.done]
+                kept = [row for row in read_rows(self.path, name) if _place(row) in self.done]
                 replace_text(self.path / name, "".join(to_line(row) for row in kept))
-        self.requests = [RequestRow.from_json(row) for row in read_jsonl(self.path / REQUESTS)]
+        requests = read_rows(self.path, REQUESTS)
+        check_requests(self.path, requests, [row.to_json() for row in self.groups])
+        self.requests = [RequestRow.from_json(row) for row in requests]
 
-    def begin(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
-        merged = super().begin(provenance)
+    def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
+        merged = super().begin(provenance, *parts)
         if not self.groups:
             self.write_results(Results(complete=False, provenance=merged))
         return merged
 
     def add_request(self, row: RequestRow) -> None:
         self.requests.append(row)
-        self._append(REQUESTS, [row.to_json()])
+        self._append(REQUESTS, [row.to_json()], sync=False)
 
     def add_group(self, row: GroupRow, steps: Sequence[StepRecord]) -> None:
-        """Call after the group's requests."""
+        """Call after the group's requests, which reach the disk before it."""
+        if (self.path / REQUESTS).exists():
+            sync(self.path / REQUESTS)
         self._append(STEPS_PART, [step_row(row.place, number, step) for number, step in enumerate(steps)])
         self._append(GROUPS, [row.to_json()])
         self.groups.append(row)
@@ -77,17 +86,37 @@ class ResultsFolder(RunFolder):
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the rows so far; a complete run no longer needs them as text."""
-        part = self.path / STEPS_PART
-        rows = read_jsonl(part)
+        rows = read_rows(self.path, STEPS_PART)
         if rows:
-            temporary = self.path / f"{STEPS}.part"
-            pq.write_table(pa.Table.from_pylist(rows), temporary)
-            os.replace(temporary, self.path / STEPS)
+            with written_whole(self.path / STEPS) as part:
+                pq.write_table(pa.Table.from_pylist(rows), part)
         if complete:
-            part.unlink(missing_ok=True)
+            (self.path / STEPS_PART).unlink(missing_ok=True)
 
     @property
     def files(self) -> list[Path]:
         """What there is to keep."""
-        names = (CONFIG, RESULTS, REQUESTS, GROUPS, STEPS)
+        names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, GROUPS, STEPS)
         return [self.path / name for name in names if (self.path / name).exists()]
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of one of a run's files. Raises ValueError for damage, and for a row that is there twice."""
+    return read_jsonl(folder / name, KEYS[name])
+
+
+def check_requests(folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError where a group lacks the row of one of its requests."""
+    found = Counter(_place(row) for row in requests)
+    for group in groups:
+        if found[_place(group)] != group["num_requests"]:
+            told = ", ".join(f"{name} {group[name]}" for name in PLACE)
+            raise ValueError(
+                f"{folder / REQUESTS} has {found[_place(group)]} rows of {told}, where {group['num_requests']} requests "
+                f"finished; remove the line of that group from {GROUPS} and add resume=true, which decodes it again, or measure "
+                "again in another hydra.run.dir"
+            )
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return Place(row["repeat"], row["group"], row["side"])

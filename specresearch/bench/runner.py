@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
 from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.output_check import OutputCheck, OutputScores
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
 from specresearch.bench.provenance import describe, describe_method
@@ -16,6 +17,7 @@ from specresearch.bench.recorder import Recorder
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.results import Results, ResultsFolder
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
+from specresearch.bench.watching import Watching
 from specresearch.controllers import Adaptive, Controller
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, RequestOutput, SchedulerSettings
@@ -110,6 +112,9 @@ class Runner:
         self.rows: tuple[Row, ...] = tuple(rows)
         self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
         self._steps: list[StepRecord] = []
+        checks = self.proposer is not None and self.acceptance.lossless and not self.sampling.is_greedy
+        self._check = OutputCheck() if checks else None
+        self._watching = Watching(self.recorder, self._check)
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
@@ -129,7 +134,7 @@ class Runner:
             on_step=self._steps.append,
             measure_shift=True,
             scheduling=self.scheduling,
-            watch=self.recorder,
+            watch=None if self.recorder is None and self._check is None else self._watching,
         )
 
     def run(self, *, progress: bool = True) -> Results:
@@ -139,7 +144,9 @@ class Runner:
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
-        provenance = self.folder.begin(told | {"order": self.settings.order, "method": method})
+        provenance = self.folder.begin(
+            told | {"order": self.settings.order, "method": method}, self.proposer, self.acceptance, self.controller
+        )
         complete = False
         places = self.places()
         try:
@@ -185,6 +192,12 @@ class Runner:
                 for _ in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
                     pass
         self._steps.clear()
+        self._take_scores()
+        self._watching.take_seconds()
+
+    def _take_scores(self) -> OutputScores | None:
+        """Return what the check has found since the last call; None without one."""
+        return None if self._check is None else self._check.take()
 
     def _reset(self) -> None:
         if self.proposer is not None:
@@ -216,11 +229,11 @@ class Runner:
                 self.tracker.log_request(place.side, output.record)
             self._log_steps(place, steps)
             num_requests += len(requests)
-        seconds = watch.seconds
         if self.recorder is not None:
             self.recorder.end()
-            seconds -= self.recorder.take_seconds()
-        self.folder.add_group(GroupRow.of(place, seconds, steps, num_requests), steps)
+        seconds = watch.seconds - self._watching.take_seconds()
+        row = GroupRow.of(place, seconds, steps, num_requests, self._take_scores())
+        self.folder.add_group(row, steps)
 
     def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:
         """Move the engine's new records to `steps`."""
@@ -245,7 +258,7 @@ class Runner:
         paired = {pair for pair in pairs if all(Place(*pair, side) in self.folder.done for side in self.engines)}
         groups = [row for row in self.folder.groups if (row.place.repeat, row.place.group) in paired]
         requests = [row for row in self.folder.requests if (row.place.repeat, row.place.group) in paired]
-        figures = summarize(requests, groups, self._compare(requests), seed=self.settings.seed)
+        figures = summarize(requests, groups, self._compare(requests, groups))
         return Results(
             complete,
             {"method": self.method} | figures.summary,
@@ -257,13 +270,19 @@ class Runner:
             dict(provenance),
         )
 
-    def _compare(self, requests: list[RequestRow]) -> OutputComparison | None:
+    def _compare(self, requests: list[RequestRow], groups: list[GroupRow]) -> OutputComparison | None:
         if self.proposer is None:
             return None
         if not self.sampling.is_greedy:
             rule = type(self.acceptance).__name__.lower()
             counts = Counts.total([row.counts for row in requests if row.place.side == METHOD])
-            return OutputComparison.sampled(rule, lossless=self.acceptance.lossless, output_tv=counts.output_tv)
+            return OutputComparison.sampled(
+                rule,
+                lossless=self.acceptance.lossless,
+                output_tv=counts.output_tv,
+                scores=_scores(groups, METHOD),
+                baseline=_scores(groups, BASELINE),
+            )
         turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
         by_id = {row.id: row for row in self.rows}
 
@@ -279,3 +298,10 @@ class Runner:
         return OutputComparison.greedy(
             requests, lambda row, at: LogitGap.after(self.target, context(row, at), rounding), max_examined=None
         )
+
+
+def _scores(groups: list[GroupRow], side: str) -> OutputScores | None:
+    """Return the scores of a side's output; None where a group has none."""
+    found = [row.scores for row in groups if row.place.side == side]
+    known = [scores for scores in found if scores is not None]
+    return sum(known, OutputScores()) if known and len(known) == len(found) else None

@@ -10,17 +10,21 @@ import numpy as np
 from jaxtyping import Float
 
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
+from specresearch.bench.output_check import CHANGED, FLOOR
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.stats import (
+    INTERVALS,
     LEAST_UNITS,
-    LEVEL,
-    NUM_RESAMPLES,
+    POSITIVE,
+    SHARE,
     Histogram,
+    Interval,
     Statistic,
-    bootstrap_interval,
+    interval_of,
     percentile,
     ratio_of,
+    spread,
     value_of,
 )
 from specresearch.metrics import DEFINITIONS, Counts
@@ -33,12 +37,16 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "tokens_per_second": "generated tokens / wall time of generate(), prefill included",
     "decode_tokens_per_second": "generated tokens / (wall time - prefill time)",
     "fraction_*": "share of the wall time of generate(); host is what no named part accounts for",
-    "*_ci95": f"percentile bootstrap interval ({LEVEL:.0%}, {NUM_RESAMPLES} resamples); speedups: over groups of batch_size "
-    "prompts, resampled with their own baseline; acceptance: over prompts; repeats of a prompt are added up first; null for "
-    f"fewer than {LEAST_UNITS} groups or prompts",
+    "*_ci95": f"{INTERVALS}. Speedups: over groups of batch_size prompts, each with its own baseline; acceptance: over prompts; "
+    f"repeats of a prompt are added up first; null for fewer than {LEAST_UNITS} groups or prompts",
     "memory": "warm: a request finds what the method learnt from those before it, since the start of the repeat; cold: it does "
     "not; null: the method learns nothing that it could keep",
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",
+    "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "
+    f"below {FLOOR:g}), p, and the rank (the share of p on lower token ids, and half of the token's own), each less its mean; "
+    "the sum in standard deviations",
+    "output_p_value": "probability of sums at least as far from 0 if every token is a draw from that distribution (chi-square of "
+    f"all three); below {CHANGED:g} the output's distribution is called changed. baseline_*: of plain decoding, as a control",
     "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - sampling.max_new_tokens",
 }
 
@@ -52,9 +60,7 @@ class Figures:
     by_category: dict[str, dict[str, Any]]
 
 
-def summarize(
-    requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None, *, seed: int = 0
-) -> Figures:
+def summarize(requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None) -> Figures:
     """The figures of what was decoded on every side. Without a method, those that need one are None.
 
     outputs: the comparison of the two sides' outputs, None without a method.
@@ -63,16 +69,20 @@ def summarize(
     has_method = outputs is not None
     main = method if has_method else baseline
     summary: dict[str, Any] = {"speedup": None, "speedup_ci95": None, "speedup_basis": None}
-    summary |= {"decode_speedup": None, "decode_speedup_ci95": None, "ideal_speedup": None, "efficiency": None}
+    summary |= {f"{name}{end}": None for name in ("decode_speedup", "draft_prefill_speedup") for end in ("", "_ci95")}
+    summary |= {"ideal_speedup": None, "efficiency": None}
+    freedom: dict[str, float] = {}
     if has_method:
-        summary |= _speedups(baseline, method, seed)
+        speedups = _speedups(baseline, method)
+        freedom = speedups.pop("freedom")
+        summary |= speedups
     summary |= {
         "tokens_per_second": main.tokens_per_second,
         "baseline_tokens_per_second": baseline.tokens_per_second,
         "decode_tokens_per_second": main.decode_tokens_per_second,
         "baseline_decode_tokens_per_second": baseline.decode_tokens_per_second,
     }
-    summary |= _acceptance(method, seed)
+    summary |= _acceptance(method)
     summary |= {"cost_ratio": _cost_ratio(baseline, method) if has_method else None}
     summary |= {"host_overhead": main.host_overhead, "baseline_host_overhead": baseline.host_overhead}
     summary |= main.fractions("") | (baseline.fractions("baseline_") if has_method else {})
@@ -96,6 +106,7 @@ def summarize(
             "ci95": summary[f"{name}_ci95"],
             "unit": "group" if "speedup" in name else "prompt",
         }
+        | ({"freedom": freedom[name]} if name in freedom else {})
         for name in names
     }
     return Figures(summary, intervals, _per_position(method.counts), _histogram(method), _by_category(baseline, method))
@@ -152,60 +163,67 @@ class Side:
         return dict(sorted(totals.items()))
 
 
-def _speedups(baseline: Side, method: Side, seed: int) -> dict[str, Any]:
+def _speedups(baseline: Side, method: Side) -> dict[str, Any]:
     """Times are compared per generated token, which for equal token counts is comparing times."""
-    names = ("wall", "decode", "num_generated_tokens")
+    tells = all(row.draft_prefill is not None for row in method.groups)
+    times = {"speedup": "wall", "decode_speedup": "decode"}
+    times |= {"draft_prefill_speedup": "decode_and_draft_prefill"} if tells else {}
+    names = (*times.values(), "num_generated_tokens")
     plain, fast = baseline.by_group(*names), method.by_group(*names)
     shared = sorted(plain.keys() & fast.keys())
-    totals = np.array([plain[group] + fast[group] for group in shared]).reshape(-1, 6)
+    num = len(names)
+    totals = np.array([plain[group] + fast[group] for group in shared]).reshape(-1, 2 * num)
 
-    def speedup(time: int) -> Callable[[Float[np.ndarray, "... 6"]], Float[np.ndarray, "..."]]:
-        return lambda t: (t[..., time] / t[..., 2]) / (t[..., 3 + time] / t[..., 5])
+    def speedup(time: int) -> Callable[[Float[np.ndarray, "... k"]], Float[np.ndarray, "..."]]:
+        return lambda t: (t[..., time] / t[..., num - 1]) / (t[..., num + time] / t[..., -1])
 
-    equal = all(plain[group][2] == fast[group][2] for group in shared)
-    decode_speedup = value_of(speedup(1), totals)
+    equal = all(plain[group][-1] == fast[group][-1] for group in shared)
+    figures: dict[str, Any] = {}
+    freedom: dict[str, float] = {}
+    for column, name in enumerate(times):
+        found = spread(totals, speedup(column))
+        figures |= {name: value_of(speedup(column), totals), f"{name}_ci95": found and found.interval()}
+        freedom |= {name: found.freedom} if found else {}
+    decode_speedup = figures["decode_speedup"]
     per_token = ratio_of(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
     busy = ratio_of(method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens"))
     ideal = per_token / busy if per_token is not None and busy else None
-    return {
-        "speedup": value_of(speedup(0), totals),
-        "speedup_ci95": bootstrap_interval(totals, speedup(0), seed),
-        "speedup_basis": "wall time, equal token counts"
-        if equal
-        else "wall time per generated token (token counts differ)",
-        "decode_speedup": decode_speedup,
-        "decode_speedup_ci95": bootstrap_interval(totals, speedup(1), seed),
+    basis = "wall time, equal token counts" if equal else "wall time per generated token (token counts differ)"
+    return figures | {
+        "freedom": freedom,
+        "speedup_basis": basis,
         "ideal_speedup": ideal,
         "efficiency": decode_speedup / ideal if ideal and decode_speedup is not None else None,
     }
 
 
-def _acceptance(method: Side, seed: int) -> dict[str, Any]:
+def _acceptance(method: Side) -> dict[str, Any]:
     by_row: dict[str, list[Counts]] = defaultdict(list)
     for row in method.requests:
         by_row[row.row].append(row.counts)
     prompts = [Counts.total(counts) for counts in by_row.values()]
-    values, intervals = acceptance_figures(prompts, seed)
+    values, intervals = acceptance_figures(prompts)
     figures: dict[str, Any] = {}
     for name, value in values.items():
         figures |= {name: value, f"{name}_ci95": intervals[name]}
     figures["expected_acceptance"] = method.counts.expected_acceptance
-    figures |= {name: getattr(method.counts, name) for name in TOTALS if name != "num_generated_tokens"}
-    return figures | _shift(method.counts, prompts, seed)
+    names = (*TOTALS, "num_unjudged_tokens")
+    figures |= {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+    return figures | _shift(method.counts, prompts)
 
 
-def _shift(counts: Counts, prompts: Sequence[Counts], seed: int) -> dict[str, Any]:
+def _shift(counts: Counts, prompts: Sequence[Counts]) -> dict[str, Any]:
     """How far a lossy rule moved the output; all None for a lossless one."""
     figures: dict[str, Any] = {name: getattr(counts, name) for name in (*SHIFT, "num_infinite_kl")}
     totals = np.array([_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None])
-    statistics: dict[str, Statistic] = {
-        "output_tv": lambda t: t[..., 0] / t[..., 3],
-        "output_kl": lambda t: t[..., 1] / t[..., 3],
-        "refused_rate": lambda t: t[..., 2] / t[..., 4],
+    statistics: dict[str, tuple[Statistic, Interval]] = {
+        "output_tv": (lambda t: t[..., 0] / t[..., 3], SHARE),
+        "output_kl": (lambda t: t[..., 1] / t[..., 3], POSITIVE),
+        "refused_rate": (lambda t: t[..., 2] / t[..., 4], SHARE),
     }
-    for name, statistic in statistics.items():
+    for name, (statistic, bounds) in statistics.items():
         if figures[name] is not None:
-            figures[f"{name}_ci95"] = bootstrap_interval(totals, statistic, seed)
+            figures[f"{name}_ci95"] = interval_of(totals, statistic, bounds)
     return figures
 
 

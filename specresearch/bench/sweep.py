@@ -1,6 +1,5 @@
 """A multirun leaves one comparable row per job: summary.csv in the sweep's folder, a table at the end, and a plot."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from specresearch.bench.results import RESULTS
+from specresearch.bench.folder import RESULTS, read_results
 from specresearch.bench.sweep_plot import plot_sweep
+from specresearch.files import replace_text
 
 SUMMARY, PLOT = "summary.csv", "summary.png"
 GROUPS = ("proposer", "dataset", "target", "acceptance", "controller", "scheduler", "arrivals")
@@ -43,7 +43,7 @@ class CompareRuns(Callback):
         folder = Path(config.hydra.sweep.dir)
         rows = collect(folder)
         if rows:
-            pd.DataFrame(rows).to_csv(folder / SUMMARY, index=False)
+            replace_text(folder / SUMMARY, pd.DataFrame(rows).to_csv(index=False))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
@@ -59,10 +59,16 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     """One flat row per job that has results: its folder, overrides, and every plain figure of its summary."""
     rows = []
     for path in sorted(folder.glob(f"*/{RESULTS}"), key=lambda path: (len(path.parent.name.split("-")[0]), path)):
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = read_results(path.parent)
+        if results is None:
+            continue
         overrides = path.parent / ".hydra" / "overrides.yaml"
-        told = yaml.safe_load(overrides.read_text(encoding="utf-8")) if overrides.exists() else []
-        row: dict[str, Any] = {"job": path.parent.name, "overrides": " ".join(told), "complete": results["complete"]}
+        told = yaml.safe_load(overrides.read_text(encoding="utf-8")) if overrides.exists() else None
+        row: dict[str, Any] = {
+            "job": path.parent.name,
+            "overrides": " ".join(told or ()),
+            "complete": results["complete"],
+        }
         figures = results["summary"]
         if results.get("kind") in ("load", "simulation"):
             row |= {"kind": "load", "stopped": results["stopped"]}

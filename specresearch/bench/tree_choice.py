@@ -142,7 +142,8 @@ def accepted_paths(steps: pd.DataFrame) -> Iterator[tuple[Sequence[int], Sequenc
 
     A chain's drafts have rank 0.
     """
-    names = ("accepted_ranks", "num_children", "num_accepted_tokens", "draft_depth")
+    judged = "judged_depth" if "judged_depth" in steps else "draft_depth"
+    names = ("accepted_ranks", "num_children", "num_accepted_tokens", judged)
     for ranks, children, num_accepted, depths in zip(*(steps[name] for name in names), strict=True):
         if children is None:
             for num, depth in zip(num_accepted, depths, strict=True):

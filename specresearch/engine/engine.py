@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
-from specresearch.batch import Batch, Delivery, Request, RequestState
+from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
 from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
 from specresearch.engine.checks import ProposalCheck
 from specresearch.engine.faults import find_faults
@@ -190,13 +190,15 @@ class Engine:
         self.proposer.observe(batch, proposal, output, delivery.verdict)
         clock.lap("propose")
         reading = self.prefill.take()
-        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), reading.catch_up_seconds)
+        late, drafters = reading.catch_up_seconds, reading.draft_seconds
+        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), late, drafters)
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
         num_waiting = len(self.scheduler.waiting)
         num_read, num_late = reading.num_tokens, reading.num_caught_up
         record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late)
         self._account(batch, record)
         self._show(batch, proposal, output, delivery, record)
+        self._scrub(batch)
         self._forget(self.scheduler.retire())
         return record
 
@@ -284,10 +286,18 @@ class Engine:
                 record.num_new_tokens[b],
                 record.expected_acceptance[b] if record.expected_acceptance is not None else None,
                 record.shift.rows[b] if record.shift is not None else None,
+                record.num_judged_tokens[b],
+                record.judged_depth[b],
             )
         self.controller.observe(record)
         if self.on_step is not None:
             self.on_step(record)
+
+    def _scrub(self, batch: Batch) -> None:
+        failed = [row.slot for row in batch.rows if row.finish_reason == FAILED]
+        if failed:
+            self.target.cache.scrub(failed)
+            self.proposer.scrub(failed)
 
     def _forget(self, slots: Sequence[int]) -> None:
         if slots:

@@ -32,12 +32,13 @@ class Chunk:
 @dataclass(frozen=True)
 class Reading:
     """seconds: of all reading. num_tokens: of prompts that the target cached. catch_up_seconds, num_caught_up: the proposer's
-    part of it, in which it read tokens that it had put off."""
+    part of it, in which it read tokens that it had put off. draft_seconds: all of the proposer's part."""
 
     seconds: float = 0.0
     num_tokens: int = 0
     catch_up_seconds: float = 0.0
     num_caught_up: int = 0
+    draft_seconds: float = 0.0
 
     def __add__(self, other: "Reading") -> "Reading":
         return Reading(*map(add, astuple(self), astuple(other)))
@@ -58,13 +59,15 @@ class Prefill:
         begin = time.perf_counter()
         self._read(chunks)
         ending = [chunk.row for chunk in chunks if chunk.is_last]
+        read = self._since(begin)
         if ending:
             self.proposer.start(ending, self._output(ending))
         seconds = self._since(begin)
         for chunk in chunks:
             chunk.row.prefill_time += seconds
             chunk.row.is_prefilled = chunk.is_last
-        self._spent += Reading(seconds, sum(chunk.num_cached for chunk in chunks))
+        num_cached = sum(chunk.num_cached for chunk in chunks)
+        self._spent += Reading(seconds, num_cached, draft_seconds=seconds - read)
 
     def catch_up(self, batch: Batch, budget: Sequence[int]) -> bool:
         """The proposer reads what it has put off of the rows that are to draft. Whether there was anything."""
@@ -73,7 +76,7 @@ class Prefill:
         num_tokens = self.proposer.catch_up(rows) if rows else 0
         if num_tokens:
             seconds = self._since(begin)
-            self._spent += Reading(seconds, 0, seconds, num_tokens)
+            self._spent += Reading(seconds, 0, seconds, num_tokens, seconds)
         return num_tokens > 0
 
     def _since(self, begin: float) -> float:

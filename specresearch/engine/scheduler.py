@@ -63,7 +63,7 @@ class Scheduler:
         self.finished: list[tuple[RequestState, Counts]] = []
         self.counts: dict[RequestState, Counts] = {}
         self.num_submitted = 0
-        self._held: set[int] = set()  # slots
+        self._taken: set[int] = set()  # slots
         self._ties = count()
         self._asked = (max_nodes, max_nodes)  # nodes for a row, in the last two steps
         self._num_prefill_tokens = 0
@@ -140,16 +140,16 @@ class Scheduler:
         """Nodes kept free for each row: what was asked in both of the last two steps, so that one long draft preempts nobody."""
         return min(self._asked)
 
-    def _columns_of(self, row: RequestState) -> int:
+    def _held(self, row: RequestState) -> int:
         return len(row.tokens) - 1 + self._reserved
 
     def _preempt(self) -> list[int]:
         """Send away those admitted last until the step fits; one always stays."""
         freed = []
-        self._num_held = sum(map(self._columns_of, self.running))
+        self._num_held = sum(map(self._held, self.running))
         while len(self.running) > 1 and self._num_held > self.cache_limit:
             row = self.running.pop()
-            self._num_held -= self._columns_of(row)
+            self._num_held -= self._held(row)
             freed.append(row.slot)
             row.slot, row.is_prefilled = -1, False
             row.num_preemptions += 1
@@ -168,13 +168,13 @@ class Scheduler:
         if not self.waiting or len(self.running) >= self.max_batch_size:
             return None
         row = self.waiting[0][-1]
-        num_held = self._num_held + self._columns_of(row)
+        num_held = self._num_held + self._held(row)
         if self.running and num_held > self.cache_limit:
             return None
         slot = self.target.acquire(self.slots)
         if slot is None:
             return None
-        self._held.add(slot)
+        self._taken.add(slot)
         heapq.heappop(self.waiting)
         row.slot, self._num_held = slot, num_held
         if row.num_preemptions == 0:
@@ -196,7 +196,7 @@ class Scheduler:
     def _release(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self.target.release(slot)
-            self._held.discard(slot)
+            self._taken.discard(slot)
 
     def retire(self) -> list[int]:
         """Move the requests that have finished to `finished`; returns their slots, which are free again."""
@@ -221,7 +221,7 @@ class Scheduler:
         self.running = [row for row in self.running if row not in gone]
         for row in gone:
             self.counts.pop(row, None)
-        slots = slots if self.running else sorted(self._held)
+        slots = slots if self.running else sorted(self._taken)
         self._release(slots)
         return slots
 

@@ -16,7 +16,7 @@ from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.compiled import CompiledForward
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, length_limit
 from specresearch.models.kv_cache import SlotCache, available_bytes
-from specresearch.models.packed import pack_linear_layers
+from specresearch.models.packed import pack_linear_layers, unpack_linear_layers
 from specresearch.models.ragged import Packing, append_passes
 from specresearch.models.self_test import check_tree_is_sequences
 from specresearch.models.slots import Slots
@@ -131,6 +131,14 @@ class CausalLM(Slots):
             if ids is not None:
                 return frozenset([ids] if isinstance(ids, int) else ids)
         return frozenset()
+
+    def unpack_weights(self) -> None:
+        """Give up the second copy of the weights, for good: a model that learns must decode with its weights as they are.
+
+        A compiled graph would keep calling the layers that it was traced with, so there must be none.
+        """
+        assert not self.compiled
+        unpack_linear_layers(self.model)
 
     def _use_cache(self, cache: SlotCache) -> None:
         self.cache = cache

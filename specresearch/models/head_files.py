@@ -1,6 +1,5 @@
 """The files of a drafting head: where they lie and how they are read, whatever their author put them into."""
 
-import json
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,30 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from specresearch.models.loading import ModelNotLoadedError, resolve, saved_as
+from specresearch.models.loading import (
+    ModelNotLoadedError,
+    read_json,
+    read_weight_map,
+    resolve,
+    saved_as,
+    why_unread,
+)
 
 WHOLE_MODEL = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+)
+UNREADABLE = (
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OSError,
 )
 
 
@@ -51,9 +67,9 @@ def read_head(
         file = _locate(checkpoint, name, revision)
         if file is not None:
             wanted = prefix if name in WHOLE_MODEL else ""
-            return HeadFiles(checkpoint, _read_json(config), _read_tensors(checkpoint, file, revision, wanted))
+            return HeadFiles(checkpoint, read_json(config), _read_tensors(checkpoint, file, revision, wanted))
     wanted = f"{checkpoint!r} has no weights for this; looked for {', '.join(weights)}"
-    raise ModelNotLoadedError(wanted + saved_as(_read_json(config)))
+    raise ModelNotLoadedError(wanted + saved_as(read_json(config)))
 
 
 def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:
@@ -71,23 +87,22 @@ def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:
         ) from error
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ModelNotLoadedError(f"{file} is not valid JSON: {error}; fetch it again") from error
-
-
 def _read_tensors(checkpoint: str, file: Path, revision: str | None, prefix: str) -> dict[str, Tensor]:
     if not file.name.endswith(".index.json"):
         return _read_weights(file, prefix)
-    places: dict[str, str] = _read_json(file)["weight_map"]
+    places = {key: shard for key, shard in read_weight_map(file).items() if key.startswith(prefix)}
     tensors: dict[str, Tensor] = {}
-    for name in sorted({shard for key, shard in places.items() if key.startswith(prefix)}):
+    for name in sorted(set(places.values())):
         shard = _locate(checkpoint, name, revision)
         if shard is None:
             raise ModelNotLoadedError(f"{checkpoint!r} lacks {name}, which its {file.name} lists; fetch it again")
         tensors |= _read_weights(shard, prefix)
+    missing = sorted(places.keys() - tensors.keys())
+    if missing:
+        raise ModelNotLoadedError(
+            f"{checkpoint!r} lacks {len(missing)} tensors that its {file.name} lists, such as {missing[0]!r} in "
+            f"{places[missing[0]]}; fetch both again"
+        )
     return tensors
 
 
@@ -97,14 +112,19 @@ def _read_weights(file: Path, prefix: str) -> dict[str, Tensor]:
             with safe_open(file, "pt") as stored:
                 return {key: stored.get_tensor(key) for key in stored.keys() if key.startswith(prefix)}  # noqa: SIM118
         tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except SafetensorError as error:
+        raise ModelNotLoadedError(f"{file} is damaged ({error}); fetch it again") from error
+    except UNREADABLE as error:
         raise ModelNotLoadedError(
-            f"{file} is damaged, or holds more than tensors, which is not read: {reason}"
+            f"{file} is damaged, or holds more than tensors, which is not read: {why_unread(error)}"
         ) from error
     if not isinstance(tensors, Mapping):
         raise ModelNotLoadedError(f"{file} holds a {type(tensors).__name__} instead of named tensors")
-    return {str(key): value for key, value in tensors.items() if str(key).startswith(prefix)}
+    found = {str(key): value for key, value in tensors.items() if str(key).startswith(prefix)}
+    strange = next((key for key, value in found.items() if not isinstance(value, Tensor)), None)
+    if strange is not None:
+        raise ModelNotLoadedError(f"{file} holds a {type(found[strange]).__name__} as {strange!r} instead of a tensor")
+    return found
 
 
 def load_tensors(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:

@@ -105,6 +105,12 @@ class SlotCache:
                 moved = flat.index_select(0, source.to(flat.device, non_blocking=True))
                 flat.index_copy_(0, target.to(flat.device, non_blocking=True), moved)
 
+    def scrub(self, slots: Sequence[int]) -> None:
+        """Zero whole slots: a NaN that stays behind would leak through the mask of the next request there."""
+        for pair in self.buffers:
+            for buffer in pair:
+                buffer[list(slots)] = 0
+
     def emptied(self) -> "SlotCache":
         """The same layers without a slot."""
         return SlotCache(0, 0, self.device, like=self)

@@ -1,6 +1,9 @@
 """Finding and loading weights: the zoo that ships with the package, a local folder, or the hub."""
 
 import json
+import pickle
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 OWN = "specresearch"  # what a config.json says beyond the published keys
 ZOO = Path(__file__).parent.parent / "zoo"
+INDEXES = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.bin": "pytorch_model.bin.index.json"}
+LEAST_SHARE = 0.5  # of a model's vocabulary that a tokenizer of its own knows; padding takes far less than the rest
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -75,6 +80,7 @@ def load_model(
         raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
     quantized = _quantization(quantization) if quantization else None
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    _check_index(Path(path))
     try:
         config = AutoConfig.from_pretrained(path, **common)
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
@@ -99,8 +105,13 @@ def load_model(
             f"{model!r} cannot be quantized here: {str(error).strip().splitlines()[0]}; for bitsandbytes: pip install -e "
             "'.[quantization]'"
         ) from error
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise ModelNotLoadedError(
+            f"the pickled weights of {model!r} are damaged, or hold more than tensors, which is not read: {why_unread(error)}"
+        ) from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
+    check_vocabulary(model, tokenizer, config.get_text_config(decoder=True).vocab_size)
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelNotLoadedError(
@@ -108,6 +119,72 @@ def load_model(
             "fetch them again, or correct the config"
         )
     return (loaded if spread or quantized else loaded.to(device)), tokenizer
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Raises ModelNotLoadedError for what is not a JSON object."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ModelNotLoadedError(f"{file} is not valid JSON: {error}; fetch it again") from error
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Return the file of every tensor that an index lists.
+
+    Raises ModelNotLoadedError for one that lists none, or not by name.
+    """
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise ModelNotLoadedError(
+            f"{index} lists no tensors and their files (weight_map={str(places)[:60]}); fetch it again"
+        )
+    return places
+
+
+def why_unread(error: Exception) -> str:
+    """Say why a pickle was refused or could not be read, without torch's advice to load it all the same."""
+    words = str(error).strip()
+    foreign = re.search(r"GLOBAL (\S+)", words)
+    if foreign:
+        return f"it asks for {foreign[1]!r}, and anything but tensors may run code; get the weights as safetensors"
+    if "weights_only" in words:
+        return "its pickle is none of tensors alone; fetch it again, or get the weights as safetensors"
+    reason = f"{type(error).__name__}: {words.splitlines()[0].partition('. ')[0]}" if words else type(error).__name__
+    return f"{reason}; fetch it again"
+
+
+def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raises ModelNotLoadedError for a tokenizer that is not the model's: with tokens beyond its vocabulary, or far too few.
+
+    Many models have a few embeddings more than tokens, for speed. Special tokens beyond the vocabulary, which no text has
+    unless it spells them, are a warning: some published models have one.
+    """
+    vocab = tokenizer.get_vocab()
+    beyond = sorted((id, token) for token, id in vocab.items() if id >= vocab_size)
+    names = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    told = ", ".join(f"{token!r} = {id}" for id, token in beyond[:3])
+    if any(token not in names for _, token in beyond):
+        raise ModelNotLoadedError(
+            f"the tokenizer of {model!r} has {len(beyond)} tokens beyond the model's vocabulary of {vocab_size} ({told}): it "
+            "belongs to another model; put the tokenizer that this one was trained with into its folder"
+        )
+    if beyond:
+        warnings.warn(
+            f"special tokens of {model!r} lie beyond its vocabulary of {vocab_size}, and prompts with them are refused: {told}",
+            stacklevel=3,
+        )
+    if len(vocab) < LEAST_SHARE * vocab_size:
+        raise ModelNotLoadedError(
+            f"the tokenizer of {model!r} has {len(vocab)} tokens and the model a vocabulary of {vocab_size}: it belongs to "
+            "another model; put the tokenizer that this one was trained with into its folder"
+        )
+
+
+def _check_index(folder: Path) -> None:
+    for single, index in INDEXES.items():
+        if (folder / index).is_file() and not (folder / single).exists():
+            read_weight_map(folder / index)
 
 
 def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
@@ -128,6 +205,8 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 def _explain(model: str, path: str, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error, KeyError):
+        reason = f"one of its files has no entry {reason}, or is damaged"
     if "safetensors" in reason and "pickle" not in reason:
         return f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, set target.allow_pickle=true"
     if Path(path).exists():

@@ -26,9 +26,10 @@ _LAYERS: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
 
 
 class PackedLinear(nn.Linear):
-    """A linear layer that shares its parameters with `linear` and multiplies by the packed copy where no gradients are taken.
+    """A linear layer that shares its parameters with `linear` and multiplies by a packed copy where no gradients are taken.
 
-    The copy is renewed after the weight was changed or replaced; with gradients the layer is a plain one.
+    The weight must not learn. The copy is renewed when the weight is replaced or its version rises, but a fused optimiser
+    step and a write through `.data` leave the version as it was: see `unpack_linear_layers`.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -43,6 +44,12 @@ class PackedLinear(nn.Linear):
         _LAYERS[self.number] = self
         self._packed_from = (-1, -1)
         self._packed: Tensor | None = None
+
+    def unpacked(self) -> nn.Linear:
+        """Return a plain layer with the same parameters and hooks."""
+        plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        vars(plain).update({name: value for name, value in vars(self).items() if name in vars(plain)})
+        return plain
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_packed": None}
@@ -90,6 +97,18 @@ def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
     for name, layer in layers.items():
         model.set_submodule(name, PackedLinear(layer))
     return num_bytes
+
+
+def unpack_linear_layers(model: nn.Module) -> None:
+    """Replace packed layers by plain ones, which always multiply by their weights as they are: for models that learn."""
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, PackedLinear):
+            model.set_submodule(name, layer.unpacked())
+
+
+def has_packed_layers(model: nn.Module) -> bool:
+    """True if any layer may multiply by a copy of its weight."""
+    return any(isinstance(layer, PackedLinear) for layer in model.modules())
 
 
 def _can_pack(layer: nn.Module) -> TypeGuard[nn.Linear]:

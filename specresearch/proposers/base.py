@@ -68,6 +68,11 @@ class Proposer(ABC):
     def finish(self, slots: Sequence[int]) -> None:
         """Requests left, were preempted (and will be started anew), or were interrupted before `start`: free their state."""
 
+    def scrub(self, slots: Sequence[int]) -> None:
+        """Numbers of these requests were NaN or infinite: leave none behind in caches that others will use."""
+        for part in self.proposers:
+            part.scrub(slots)
+
     def reset(self) -> None:
         """Forget what was learnt from requests that have left; a measurement calls it before every repeat."""
 

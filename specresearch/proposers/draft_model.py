@@ -157,6 +157,9 @@ class DraftModel(Proposer):
     def finish(self, slots: Sequence[int]) -> None:
         self.draft.truncate(slots, [0] * len(slots))
 
+    def scrub(self, slots: Sequence[int]) -> None:
+        self.draft.cache.scrub(slots)
+
 
 def _scored_chain(
     token_ids: Int[Tensor, "B N"],

@@ -160,6 +160,10 @@ class Eagle(Proposer):
         for slot in slots:
             self._waiting.pop(slot, None)
 
+    def scrub(self, slots: Sequence[int]) -> None:
+        assert self.model is not None
+        self.model.cache.scrub(slots)
+
 
 @dataclass
 class _Growth:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specresearch.bench.output_check import CHANGED
 from specresearch.bench.stats import Histogram
 from specresearch.reporting.estimates import Estimate
 
@@ -34,7 +35,8 @@ class Output:
         if lossless is False:
             return Output(words)
         if not num_compared:
-            return Output(words, lossless)
+            p_value = told.get("output_p_value")
+            return Output(words, False if p_value is not None and p_value < CHANGED else lossless)
         num_same = num_equal + (told.get("num_rounding_ties") or 0)
         return Output(words, num_same >= num_compared, num_equal if num_equal == num_compared else 0)
 
@@ -189,7 +191,8 @@ class Comparison:
     ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. missing: what the
     folder lacks. is_behind: requests came faster than this side answered them. classes: of a mixed workload; empty where all
     requests are alike. max_running: requests decoded together, at most. is_interleaved: both sides met the same stretches of the
-    machine's time.
+    machine's time. pooled_with: folders of other runs of the setting, whose figures are in these. num_compared: settings and
+    loads for which the interval of the gain holds together.
     """
 
     folder: Path
@@ -214,6 +217,8 @@ class Comparison:
     classes: tuple[ClassChange, ...] = ()
     max_running: int | None = None
     is_interleaved: bool = True
+    pooled_with: tuple[Path, ...] = ()
+    num_compared: int = 1
 
     @property
     def is_overloaded(self) -> bool:

@@ -3,14 +3,18 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from specresearch.reporting.comparisons import BATCH, Comparison, Load, Policy, Workload
 from specresearch.reporting.estimates import Estimate
+from specresearch.reporting.repeats import pooled_by_setting
 
 RULES = {
-    "faster": "the whole 95% interval of the speedup lies above the least speedup that is worth it (1 unless told otherwise), or "
+    "interval of a speedup": "95% for all settings and loads of a decision together (Bonferroni): the best of many settings "
+    "looks faster than it is, and so each is held to 5% / (settings x loads measured). Other workloads and kinds of load are "
+    "decisions of their own. Runs of one setting at one load are pooled; those of the same prompts do not make it narrower",
+    "faster": "the whole interval of the speedup lies above the least speedup that is worth it (1 unless told otherwise), or "
     "includes it and a limit is kept that plain decoding breaks",
     "slower": "the whole interval lies below it, or a limit is broken that plain decoding keeps, or the output is wrong",
     "cannot tell": "anything else: the interval includes it, too little was measured for an interval, or a limit that plain "
@@ -139,15 +143,23 @@ class Decision:
 
 def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
     """One decision per workload and kind of load, in the order of the workloads' names."""
-    scenes: dict[Workload, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    scenes: dict[Workload, dict[str, list[Comparison]]] = defaultdict(lambda: defaultdict(list))
     for comparison in comparisons:
-        scenes[comparison.workload][comparison.load.axis].append(judge(comparison, limits))
+        scenes[comparison.workload][comparison.load.axis].append(comparison)
     decisions = []
     for workload, by_axis in sorted(scenes.items(), key=lambda scene: scene[0].label):
-        for axis, points in by_axis.items():
+        for axis, found in by_axis.items():
             is_main = axis != BATCH or len(by_axis) == 1
+            settings = pooled_by_setting(found)
+            points = [judge(_together(comparison, len(settings)), limits) for comparison in settings]
             decisions.append(_decide(workload, axis, points, is_main=is_main))
     return decisions
+
+
+def _together(comparison: Comparison, num: int) -> Comparison:
+    """Return the comparison with an interval that holds together with those of all others of its decision."""
+    gain = comparison.gain and comparison.gain.simultaneous(num)
+    return replace(comparison, gain=gain, num_compared=num)
 
 
 def judge(comparison: Comparison, limits: Limits) -> Point:
@@ -182,8 +194,8 @@ def _standing(own: Estimate, plain: Estimate, limit: float) -> str:
 
 def _decide(workload: Workload, axis: str, points: Sequence[Point], *, is_main: bool) -> Decision:
     by_policy: dict[Policy, dict[Load, Point]] = defaultdict(dict)
-    for point in sorted(points, key=lambda p: (p.comparison.num_requests, p.comparison.started)):
-        by_policy[point.comparison.policy][point.load] = point  # of repeated measurements the largest
+    for point in points:
+        by_policy[point.comparison.policy][point.load] = point
     policy = _recommend(by_policy)
     own = tuple(by_policy[policy][load] for load in sorted(by_policy[policy]))
     others = tuple(p for other, at in by_policy.items() if other != policy for p in at.values())

@@ -280,9 +280,13 @@ def _next(decision: Decision) -> Fact:
 
 
 def _evidence(decision: Decision) -> str:
-    folders = {point.comparison.folder for point in decision.points}
+    folders = {folder for p in decision.points for folder in (p.comparison.folder, *p.comparison.pooled_with)}
     requests = sum(point.comparison.num_requests for point in decision.points)
     unfinished = sum(not point.comparison.is_complete for point in decision.points)
     how = "interleaved" if all(point.comparison.is_interleaved for point in decision.points) else "measured"
     text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"
-    return text + (f"; {unfinished} unfinished" if unfinished else "")
+    num = decision.points[0].comparison.num_compared
+    together = (
+        f"; the intervals of the speedups hold together for all {num} settings and loads compared" if num > 1 else ""
+    )
+    return text + (f"; {unfinished} unfinished" if unfinished else "") + together

@@ -103,7 +103,7 @@ class _Reader:
         sides = {name: side for name, side in self.rows.sides.items() if side.passes}
         if sides:
             most = int(self.config.get("max_running") or 1)
-            figures = summarize_load(sides, self._limits, most, seed=self._seed)
+            figures = summarize_load(sides, self._limits, most)
             self.results |= {part.name: getattr(figures, part.name) for part in fields(LoadFigures)}
             setting = {"method": inner(self.provenance, "method").get("name")}
             setting |= inner(self.provenance, "arrivals") | {"max_running": most}
@@ -112,11 +112,7 @@ class _Reader:
     @cached_property
     def rows(self) -> LoadRows:
         concurrency = inner(self.provenance, "arrivals").get("concurrency")
-        return LoadRows.of(self.folder, concurrency, self._limits, self._seed)
-
-    @property
-    def _seed(self) -> int:
-        return int(self.config.get("seed") or 0)
+        return LoadRows.of(self.folder, concurrency, self._limits)
 
     @property
     def _limits(self) -> Limits:
@@ -194,12 +190,12 @@ class _Reader:
         return estimate(self.summary.get(key), self.intervals.get(key))
 
     def _throughput_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
-        told = self._told("speedup", name)
-        if told is not None:
-            return told
         sides = self.rows.sides
         if name in sides and PLAIN in sides:
             return throughput_ratio(sides[name], sides[PLAIN])
+        told = self._told("speedup", name)
+        if told is not None:
+            return told
         if name == self.best_fixed and number(self.summary.get("speedup_best_fixed")):
             return estimate(self.summary["speedup_best_fixed"], self.intervals.get("speedup_best_fixed"))
         return ratio_of(own["throughput"], plain["throughput"])

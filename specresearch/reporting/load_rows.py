@@ -11,12 +11,11 @@ from jaxtyping import Float
 
 from specresearch.bench.folder import REQUESTS, STEPS
 from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.load_folder import PASSES, read_steps
+from specresearch.bench.load_folder import KEYS, PASSES, read_steps
 from specresearch.bench.load_records import LoadRow, PassRow
-from specresearch.bench.load_side import PERCENTS, LoadSide, latency, owners_of, resampled
-from specresearch.bench.load_summary import LEAST_RANKED, signature_of
+from specresearch.bench.load_side import PERCENTS, LoadSide
+from specresearch.bench.load_summary import latency_ratios, signature_of
 from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
-from specresearch.bench.stats import LEAST_UNITS, quantile_interval
 from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
 
@@ -34,14 +33,14 @@ class LoadRows:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(folder: Path, concurrency: int | None, limits: Limits, seed: int) -> "LoadRows":
+    def of(folder: Path, concurrency: int | None, limits: Limits) -> "LoadRows":
         try:
             times, notes = _times(folder / STEPS), ()
         except _UNREADABLE:
             times, notes = {}, (NO_STEPS,)
         try:
-            passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES)]
-            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS)]
+            passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES, KEYS[PASSES])]
+            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])]
         except (KeyError, TypeError):
             return LoadRows({}, times, notes)
         places = [row.place for row in passes]
@@ -50,51 +49,36 @@ class LoadRows:
             steps = {name: read_steps(folder, places, name) for name in names}
         except _UNREADABLE:
             steps, notes = {}, (NO_STEPS,)
-        sides = {
-            name: LoadSide.of(name, passes, requests, steps.get(name, {}), concurrency, limits, seed) for name in names
-        }
+        sides = {name: LoadSide.of(name, passes, requests, steps.get(name, {}), concurrency, limits) for name in names}
         return LoadRows(sides, times, notes)
 
 
 def throughput_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
-    """Tokens per second over plain decoding's, stretches of time drawn together."""
+    """Return tokens per second over plain decoding's, stretches of time at one place together."""
     shared = sorted(own.windows.keys() & plain.windows.keys())
-    return paired_ratio(*(side.totals(shared)[:, [0, 3]] for side in (own, plain)))
+    slow = min(own.num_slow, plain.num_slow)
+    rates = [side.totals(shared)[:, [0, 3]] for side in (own, plain)]
+    return paired_ratio(rates[0], rates[1], slow)
 
 
 def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
-    """Plain decoding's mean time from arrival to last token over this side's, of the requests that both answered.
+    """Return plain decoding's mean time from arrival to last token over this side's, of the requests that both answered.
 
-    Requests that arrive together wait for one another, so that they are no independent units: stretches of arrival time are
-    drawn, with the other side's requests of the same stretch. There is no interval of fewer than `LEAST_UNITS`.
+    Requests that arrive together wait for one another: stretches of arrival time are the units, those of all passes at one
+    place together, with the other side's requests of the same stretch.
     """
     shared = sorted(own.windows.keys() & plain.windows.keys())
-    stretches = [_by_arrival(own.windows[repeat], plain.windows[repeat]) for repeat in shared]
-    totals = np.concatenate([np.zeros((0, 3)), *stretches])
-    totals = totals[totals[:, 2] > 0]
-    if not len(totals):
-        return None
-    ratio = paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]])
-    return ratio if ratio is None or len(totals) >= LEAST_UNITS else Estimate(ratio.value)
+    totals = np.sum(
+        [np.zeros((NUM_BLOCKS, 3)), *(_by_arrival(own.windows[r], plain.windows[r]) for r in shared)], axis=0
+    )
+    slow = min(own.num_slow, plain.num_slow)
+    return paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]], slow) if totals[:, 2].any() else None
 
 
 def tpot_ratios(own: LoadSide, plain: LoadSide, category: str) -> tuple[Estimate | None, Estimate | None]:
-    """Of the requests of a class: time per output token over plain decoding's, its median and its 99th percentile. Paired by
-    request; there is no interval of a percentile that too few requests have."""
-    rows = [[row for row in side.counted if row.category == category and row.itl] for side in (own, plain)]
-    if not all(rows):
-        return None, None
-    owners = owners_of([row for of_side in rows for row in of_side])
-    drawn = [resampled(of_side, "tpot", owners, own.seed) for of_side in rows]
-    values = [latency(of_side, "tpot") for of_side in rows]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = drawn[0] / drawn[1]
-    median, slowest = (Estimate.of(float(np.percentile(values[0], p) / np.percentile(values[1], p))) for p in (50, 99))
-    if median is not None:
-        median = Estimate.of(median.value, quantile_interval(ratios[:, PERCENTS.index(50)]))
-    if slowest is not None and min(map(len, rows)) >= LEAST_RANKED:
-        slowest = Estimate.of(slowest.value, quantile_interval(ratios[:, PERCENTS.index(99)]))
-    return median, slowest
+    """Return time per output token of a class of requests over plain decoding's: its median and its 99th percentile."""
+    found = [Estimate.of(ratio, between) for ratio, between in latency_ratios(own, plain, "tpot", category)]
+    return found[PERCENTS.index(50)], found[PERCENTS.index(99)]
 
 
 def has_signature(median: Estimate | None, slowest: Estimate | None) -> bool | None:
@@ -103,20 +87,14 @@ def has_signature(median: Estimate | None, slowest: Estimate | None) -> bool | N
 
 
 def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:
-    """For each stretch: seconds of this side, of plain decoding, and how many requests both answered.
-
-    A stretch is a `NUM_BLOCKS`th of the window, or as long as nine of ten requests take, if that is longer: otherwise those of
-    one would still be waiting for those of the one before.
-    """
+    """Return for each stretch of the windows: seconds of this side, of plain decoding, and how many requests both answered."""
     theirs = {row.id: row.e2el for row in plain.rows}
     shared = [row for row in own.rows if row.id in theirs]
     begin, end = max(own.begin, plain.begin), min(own.end, plain.end)
-    if end <= begin or not shared:
-        return np.zeros((0, 3))
+    if end <= begin:
+        return np.zeros((NUM_BLOCKS, 3))
     seconds = [row.e2el for row in shared], [theirs[row.id] for row in shared]
-    num_stretches = int(np.clip((end - begin) / np.percentile(seconds, 90), 1, NUM_BLOCKS))
-    edges = np.linspace(begin, end, num_stretches + 1)
-    arrivals = [row.arrival for row in shared]
+    arrivals, edges = [row.arrival for row in shared], np.linspace(begin, end, NUM_BLOCKS + 1)
     columns = [np.histogram(arrivals, edges, weights=column)[0] for column in (*seconds, np.ones(len(shared)))]
     return np.stack(columns, axis=1)
 

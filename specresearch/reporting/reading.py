@@ -12,9 +12,9 @@ import numpy as np
 import yaml
 
 from specresearch.bench.folder import CONFIG
-from specresearch.bench.stats import Histogram, bootstrap_interval
+from specresearch.bench.stats import SHARE, Histogram, Statistic
 from specresearch.reporting.comparisons import CONCURRENCY, Acceptance, Load, Workload
-from specresearch.reporting.estimates import Estimate, percentiles
+from specresearch.reporting.estimates import Estimate, estimate_of, percentiles
 
 Row = Mapping[str, Any]
 PERCENTS = (50, 90, 99)
@@ -30,10 +30,10 @@ def number(value: Any) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def estimate(value: Any, interval: Any) -> Estimate | None:
+def estimate(value: Any, interval: Any, freedom: Any = None) -> Estimate | None:
     pair = interval if isinstance(interval, list | tuple) and len(interval) == 2 else (None, None)
     low, high = (number(bound) for bound in pair)
-    return Estimate.of(number(value), None if low is None or high is None else (low, high))
+    return Estimate.of(number(value), None if low is None or high is None else (low, high), number(freedom))
 
 
 def inner(value: Any, *keys: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def settings_of(config: Row, controller: str, most: int | None) -> dict[str, Any
 
 
 def latencies(rows: Sequence[Row], unit: str) -> dict[str, Estimate]:
-    """ttft_p50 and so on in seconds, resampled over the values of the rows' key `unit`."""
+    """ttft_p50 and so on in seconds; rows with one value of their key `unit` belong together."""
     figures: dict[str, Estimate] = {}
     for name in LATENCIES:
         if name == "itl":
@@ -149,29 +149,34 @@ def acceptance_of(rows: Sequence[Row], unit: str) -> Acceptance | None:
     by_unit: dict[str, list[Row]] = defaultdict(list)
     for row in drafted:
         by_unit[str(row[unit])].append(row)
-    rates = [row["num_accepted_tokens"] / row["num_draft_tokens"] for row in drafted]
+    rates = [row["num_accepted_tokens"] / _num_judged(row) for row in drafted]
     deepest = max(len(row.get("reached") or ()) for row in drafted)
-    totals = np.zeros((len(by_unit), 3 + 2 * deepest))
+    totals = np.zeros((len(by_unit), 2 + 2 * deepest))
     for total, own in zip(totals, by_unit.values(), strict=True):
         for row in own:
-            total[:3] += row["num_accepted_tokens"], row["num_draft_tokens"], row["num_drafts"]
-            for offset, name in ((3, "reached"), (3 + deepest, "accepted")):
+            total[:2] += row["num_accepted_tokens"], _num_judged(row)
+            for offset, name in ((2, "reached"), (2 + deepest, "accepted")):
                 counts = row.get(name) or ()
                 total[offset : offset + len(counts)] += counts
+    share: Statistic = lambda t: t[..., 0] / t[..., 1]  # noqa: E731
     positions = tuple(
         {
             "position": at + 1,
-            "num_reached": int(totals[:, 3 + at].sum()),
-            "unconditional": _ratio(totals[:, [3 + deepest + at, 2]]),
-            "conditional": _ratio(totals[:, [3 + deepest + at, 3 + at]]),
+            "num_reached": int(totals[:, 2 + at].sum()),
+            "unconditional": estimate_of(totals, _survival(2, 2 + deepest, at + 1), SHARE),
+            "conditional": estimate_of(totals[:, [2 + deepest + at, 2 + at]], share, SHARE),
         }
         for at in range(deepest)
     )
     p10 = percentiles(rates, [str(row[unit]) for row in drafted], [10])[10]
-    return Acceptance(_ratio(totals[:, [0, 1]]), p10, Histogram.of(rates), positions)
+    return Acceptance(estimate_of(totals[:, :2], share, SHARE), p10, Histogram.of(rates), positions)
 
 
-def _ratio(totals: Any) -> Estimate | None:
-    whole = totals[:, 1].sum()
-    value = totals[:, 0].sum() / whole if whole else None
-    return Estimate.of(value, bootstrap_interval(totals, lambda t: t[..., 0] / t[..., 1]))
+def _num_judged(row: Row) -> int:
+    """Return the draft tokens that an output's end did not cut off; rows without their number have none that it did."""
+    return row["num_draft_tokens"] - (row.get("num_unjudged_tokens") or 0)
+
+
+def _survival(reached: int, accepted: int, depth: int) -> Statistic:
+    """Return the product of the conditional acceptance rates of the first `depth` positions, from the columns they begin at."""
+    return lambda t: (t[..., accepted : accepted + depth] / t[..., reached : reached + depth]).prod(-1)

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from specresearch.bench.folder import REQUESTS
-from specresearch.bench.jsonl import read_jsonl
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
-from specresearch.bench.results import GROUPS
+from specresearch.bench.results import GROUPS, read_rows
 from specresearch.bench.stats import Histogram
-from specresearch.bench.summary import summarize
+from specresearch.bench.summary import Figures, summarize
 from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.reading import (
@@ -36,14 +35,17 @@ STEP = ("propose", "verify", "accept", "commit", "host")
 def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
     """ValueError where no group of prompts was decoded by both sides."""
     config, summary, provenance = read_config(folder), results["summary"], results["provenance"]
-    requests, groups = read_jsonl(folder / REQUESTS), read_jsonl(folder / GROUPS)
+    requests, groups = read_rows(folder, REQUESTS), read_rows(folder, GROUPS)
+    intervals = inner(results, "intervals")
     if not summary:
         is_greedy = not inner(config, "sampling").get("temperature")
-        summary = _summarize(requests, groups, is_greedy=is_greedy)
+        figures = _summarize(requests, groups, is_greedy=is_greedy)
+        summary, intervals = figures.summary, figures.intervals
     method = summary.get("method") or inner(provenance, "method").get("name")
     if method is None:
         raise ValueError("plain decoding only, without a method beside it: not used for the decision")
-    gain = estimate(summary.get("speedup"), summary.get("speedup_ci95"))
+    freedom = inner(intervals, "speedup").get("freedom")
+    gain = estimate(summary.get("speedup"), summary.get("speedup_ci95"), freedom)
     if gain is None:
         raise ValueError(f"{method} has no paired baseline (no group was decoded by both sides): not used")
     missing = () if requests else (f"{REQUESTS} is missing: latencies and acceptance come without intervals",)
@@ -71,7 +73,7 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
 
 def _summarize(
     requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], *, is_greedy: bool
-) -> dict[str, Any]:
+) -> Figures:
     """The figures of a run that was killed before it wrote any, from the groups that both sides decoded."""
     done = {side: {_place(row) for row in groups if row["side"] == side} for side in (BASELINE, METHOD)}
     paired = done[BASELINE] & done[METHOD]
@@ -80,7 +82,7 @@ def _summarize(
     rows = [RequestRow.from_json(row) for row in requests if _place(row) in paired]
     whole = [GroupRow.from_json(row) for row in groups if _place(row) in paired]
     outputs = OutputComparison("outputs were not compared: the run was stopped")
-    return summarize(rows, whole, OutputComparison.greedy(rows) if is_greedy else outputs).summary
+    return summarize(rows, whole, OutputComparison.greedy(rows) if is_greedy else outputs)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -121,7 +121,12 @@ class Simulation:
         for b, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
             expected = None if record.expected_acceptance is None else record.expected_acceptance[b]
             accepted, new = record.num_accepted_tokens[b], num_new[b]
-            self.scheduler.counts[row].add_step(draft.num, draft.depth, accepted, new, expected)
+            has_ended = accepted == new  # inside the draft, whose rest nobody judged
+            num_judged = new if has_ended and draft.num == draft.depth else None
+            judged_depth = accepted if has_ended else None
+            self.scheduler.counts[row].add_step(
+                draft.num, draft.depth, accepted, new, expected, None, num_judged, judged_depth
+            )
         self.method.controller.observe(record)
         self.scheduler.retire()
         self.now += seconds.between

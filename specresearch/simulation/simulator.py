@@ -92,7 +92,7 @@ class Simulator:
         self.seconds = time.perf_counter() - begin
         settings = self.settings
         sides = {name: self._side(name, made) for name, made in passes.items()}
-        figures = summarize_load(sides, settings.limits, settings.max_running, seed=settings.seed)
+        figures = summarize_load(sides, settings.limits, settings.max_running)
         for told in (figures.summary, *figures.sides.values()):
             told["schedule_share"] = None  # the scheduler's own time is not simulated
         header = self.drafting.recording.header
@@ -123,7 +123,6 @@ class Simulator:
             {each.row.place.repeat: PassSteps.of(each.log.take()) for each in made},
             self.arrivals.concurrency,
             self.settings.limits,
-            self.settings.seed,
         )
 
     def _provenance(self) -> dict[str, Any]:

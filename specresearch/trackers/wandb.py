@@ -3,11 +3,13 @@
 What is resumed in its folder goes on as the same run, whose id lies there.
 """
 
+import importlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from specresearch.files import replace_text
 from specresearch.metrics import RequestRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class WandbTracker:
             raise ValueError(f"tracker.every={every} must be at least 1")
         self.project, self.entity, self.name, self.group = project, entity, name, group
         self.mode: Literal["online", "offline", "disabled"] = mode  # type: ignore[assignment]
+        _check_import()
         self.tags = tuple(tags)
         self.every = every
         self._pending: dict[str, list[StepRecord]] = defaultdict(list)
@@ -71,7 +74,7 @@ class WandbTracker:
             raise ValueError(
                 f"wandb cannot start: {error}; check the network, or use tracker.mode=offline and `wandb sync` later"
             ) from error
-        known.write_text(self.run.id + "\n", encoding="utf-8")
+        replace_text(known, self.run.id + "\n")
 
     def log_step(self, side: str, record: StepRecord) -> None:
         self._pending[side].append(record)
@@ -125,6 +128,16 @@ class WandbTracker:
             (artifact.add_dir if file.is_dir() else artifact.add_file)(str(file), name=file.name)
         self.run.log_artifact(artifact)
         self.run.finish()
+
+
+def _check_import() -> None:
+    """Raises ValueError, before a model is loaded, where wandb is missing or broken."""
+    try:
+        importlib.import_module("wandb")
+    except ImportError as error:
+        raise ValueError(
+            f"wandb cannot be imported ({error}); install it with `pip install wandb`, or use tracker=none"
+        ) from error
 
 
 def _check_login() -> None:

@@ -45,9 +45,13 @@ def chunked_losses(
 
     Expected acceptance is sum min(p, q) over the whole vocabulary, or p of the likeliest draft where drafts are not sampled.
 
-    labels: the text's tokens. parameters: what readouts may train. Of a reduced vocabulary p is renormalised over it for the
-    objective. Gradients flow into the guesses' states and `parameters`, once. Memory: about a dozen float32 arrays of
-    chunk_rows x V, and those gradients.
+    labels: the text's tokens. parameters: what readouts may train. Gradients flow into the guesses'
+    states and `parameters`, once. Memory: about a dozen float32 arrays of chunk_rows x V, and those
+    gradients.
+
+    Over a reduced vocabulary p is renormalised for the objective, and a row whose likeliest token
+    of the target lies outside loses nothing, as in the reference implementation of EAGLE-3 (arXiv
+    2503.01840). Acceptance and agreement count every row.
     """
     chunks = _Chunks(objective, guesses, parameters, torch.is_grad_enabled())
     rows = zip(target_states.split(chunk_rows), labels.split(chunk_rows), strict=True)
@@ -81,7 +85,7 @@ class _TargetRows:
     def __init__(self, objective: Objective, logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]) -> None:
         self.objective, self.logits, self.labels = objective, logits, labels
         self.log_p, self.likeliest = objective.log_probs(logits), argmax(logits)
-        self._reduced: dict[int, Tensor] = {}
+        self._reduced: dict[int, tuple[Tensor, Tensor]] = {}
 
     def loss(self, guess: Guess, logits: Float[Tensor, "R D"], log_q: Float[Tensor, "R D"]) -> Float[Tensor, " R"]:
         ids = guess.target_ids
@@ -91,8 +95,10 @@ class _TargetRows:
         if ids is None:
             return self.objective.between(self.log_p, log_q)
         if id(ids) not in self._reduced:
-            self._reduced[id(ids)] = self.objective.log_probs(self.logits[:, ids])
-        return self.objective.between(self._reduced[id(ids)], log_q)
+            is_outside = places_of(self.likeliest, ids) < 0
+            self._reduced[id(ids)] = self.objective.log_probs(self.logits[:, ids]), is_outside
+        log_p, is_outside = self._reduced[id(ids)]
+        return self.objective.between(log_p, log_q).masked_fill(is_outside, 0)
 
     def accepted(self, guess: Guess, log_q: Float[Tensor, "R D"]) -> Float[Tensor, " R"]:
         log_p = self.log_p if guess.target_ids is None else self.log_p[:, guess.target_ids]

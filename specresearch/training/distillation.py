@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
+from specresearch.models.packed import has_packed_layers
 from specresearch.sampling import at_least_float32
 from specresearch.training.chunks import Guess, chunked_losses
 from specresearch.training.objectives import CHUNK_ROWS, Objective
@@ -43,6 +44,7 @@ class Distillation(nn.Module):
         chunk_rows: int | None = None,
     ) -> None:
         super().__init__()
+        assert not has_packed_layers(student.module), "a student must not decode with copies of weights that learn"
         self.autocasts = _autocasts(precision, target)
         self.student, self.target, self.objective = student, target, objective
         self.chunk_rows = chunk_rows or _chunk_rows(target)

@@ -110,7 +110,7 @@ def _copy(target: CausalLM, shares_weights: bool) -> CausalLM:
     shared = {id(weight): weight for weight in target.model.parameters()} if shares_weights else {}
     model, adapter = copy.deepcopy(target.model, dict(shared)), target.adapter
     attention = "slot" if adapter.uses_slot_attention else str(model.config._attn_implementation)
-    return CausalLM(
+    copied = CausalLM(
         model,
         target.tokenizer,
         max_len=target.max_len,
@@ -120,3 +120,5 @@ def _copy(target: CausalLM, shares_weights: bool) -> CausalLM:
         name=target.name,
         self_test=False,
     )
+    copied.unpack_weights()  # the target's own layers were packed, and so are their copies
+    return copied

@@ -112,12 +112,16 @@ class Student(ABC):
 
 
 class DraftStudent(Student):
-    """A draft LM; every step is the same. lora: train adapters in place of all its weights, from random ones by `seed`."""
+    """A draft LM, whose weights are unpacked; every step is the same.
+
+    lora: train adapters in place of all its weights, from random ones by `seed`.
+    """
 
     method = "draft_model"
 
     def __init__(self, draft: CausalLM, target: CausalLM, lora: Lora | None = None, seed: int = 0) -> None:
         check_pair(target, draft)
+        draft.unpack_weights()
         self.draft, self.vocab_size = draft, target.vocab_size
         self.adapter = None if lora is None else Adapter(draft.model, lora, seed)
         self.module, self.decoders = draft.model, (draft,)

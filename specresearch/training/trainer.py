@@ -1,6 +1,7 @@
 """The transformers library's Trainer around a distillation: its loop, optimiser, checkpoints and processes; ours the rest."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -247,6 +248,13 @@ def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint of a run that is whole; its state is written last."""
     found = [path for path in folder.glob("checkpoint-*") if _is_whole(path / STATE)]
     return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def drop_torn_checkpoints(folder: Path) -> None:
+    """Delete what a kill or a full disk left of a checkpoint."""
+    for path in folder.glob("checkpoint-*"):
+        if not _is_whole(path / STATE):
+            shutil.rmtree(path)
 
 
 def _is_whole(state: Path) -> bool:

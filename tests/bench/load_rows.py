@@ -56,4 +56,4 @@ def finished(rows: Sequence[LoadRow], *, stopped: str | None = None, num_waiting
 def side(name: str, *repeats: Sequence[LoadRow], concurrency: int | None = None, **changes: object) -> LoadSide:
     rows = [row for repeat in repeats for row in repeat]
     passes = [finished(repeat, **changes) for repeat in repeats]  # type: ignore[arg-type]
-    return LoadSide.of(name, passes, rows, {}, concurrency, LIMITS, 0)
+    return LoadSide.of(name, passes, rows, {}, concurrency, LIMITS)

@@ -4,7 +4,7 @@ from load_rows import LIMITS, finished, request
 
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_window import Limits, Window, token_times
-from specresearch.bench.stats import bootstrap_interval
+from specresearch.bench.stats import interval_of
 
 
 def test_open_arrivals_lose_their_first_tenth_and_what_comes_after_the_last_arrival() -> None:
@@ -93,4 +93,4 @@ def test_few_requests_are_few_observations_of_a_rate() -> None:
         window = Window.of(finished(rows), rows, concurrency, LIMITS)
         assert window is not None
         assert len(window.blocks) == num_blocks
-        assert bootstrap_interval(window.blocks, lambda t: t[..., 0] / t[..., 3]) is None
+        assert interval_of(window.blocks, lambda t: t[..., 0] / t[..., 3], slow=5) is None

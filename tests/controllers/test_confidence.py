@@ -80,7 +80,7 @@ class DropsTheUnsure(Adaptive):
             return proposal
         is_sure = proposal.scores[:, 1:] >= BOUND
         kept = torch.minimum(proposal.lengths, is_sure.long().cumprod(1).sum(1) + 1)
-        return replace(proposal, lengths=kept)
+        return replace(proposal, lengths=kept, host_lengths=None)
 
 
 @lru_cache

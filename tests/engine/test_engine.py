@@ -205,6 +205,19 @@ class TestRecords:
         )
         assert counts.mean_acceptance_length == 1 + 10 / 3
 
+    def test_a_draft_that_is_the_target_reads_one_whatever_ends_the_output(
+        self, target: CausalLM, self_draft: CausalLM
+    ) -> None:
+        proposer, counts = DraftModel(self_draft, 4), []
+        for seed in range(40):
+            sampling = SamplingParams(temperature=1.0, seed=seed, max_new_tokens=24, stop_token_ids=(3, 7, 11, 19))
+            (output,) = Engine(target, proposer).generate([[1, 2, 3]], sampling)
+            counts.append(output.record.counts)
+        total = Counts.total(counts)
+        assert total.num_unjudged_tokens > 10
+        assert total.draft_acceptance_rate == 1.0
+        assert total.conditional_acceptance_at_position == total.acceptance_at_position == [1.0] * 4
+
     def test_every_generated_token_is_an_accepted_draft_or_the_targets_own(self, target: CausalLM) -> None:
         for output in Engine(target, NGram(3, 2, 1), max_batch_size=2).generate(requests()):
             counts = output.record.counts

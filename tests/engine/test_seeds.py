@@ -7,8 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from jaxtyping import config
-from scenarios import ALL, FORGETFUL, PROPOSERS, SAMPLED, shared_target
+from scenarios import ALL, FORGETFUL, PROPOSERS, shared_target
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.bench.enumeration import Law, Toy, enumerate_outputs
@@ -64,7 +63,7 @@ def test_which_engines_isolate_requests(
 @pytest.mark.parametrize("name", ALL)
 def test_isolated_requests_give_the_same_tokens_in_any_company(target: CausalLM, name: str) -> None:
     """Alone, and beside others that come and go."""
-    sampling = SamplingParams(**SAMPLED, max_new_tokens=14, seed=7)
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=14, seed=7)
     mine = Request((1, 2, 3, 1, 2), sampling, "mine")
     (alone,) = Engine(target, ALL[name](), max_batch_size=1).generate([mine])
     engine = Engine(target, ALL[name](), max_batch_size=3)
@@ -80,7 +79,7 @@ def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_toke
 ) -> None:
     def outputs() -> dict[str, tuple[int, ...]]:
         engine = Engine(target, PROPOSERS["draft_model"](), max_batch_size=3, scheduling=scheduling)
-        sampling = SamplingParams(**SAMPLED, max_new_tokens=14, seed=7)
+        sampling = SamplingParams(temperature=1.0, max_new_tokens=14, seed=7)
         return {output.id: output.token_ids for output in engine.generate([[1, 2, 3]] * 5, sampling)}
 
     first = outputs()
@@ -90,7 +89,7 @@ def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_toke
 
 @pytest.mark.parametrize("name", ["draft_model", *FORGETFUL])
 def test_isolated_requests_of_one_seed_and_prompt_say_the_same(target: CausalLM, name: str) -> None:
-    sampling = SamplingParams(**SAMPLED, max_new_tokens=10, seed=7)
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=10, seed=7)
     outputs = list(Engine(target, ALL[name](), max_batch_size=3).generate([[1, 2, 3]] * 4, sampling))
     assert len({output.token_ids for output in outputs}) == 1
 
@@ -131,18 +130,17 @@ def second_outputs(proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds
     """The fit of the last request of every round, which was preceded by another of the same seed."""
     engine = Engine(toy_target(), proposer, max_batch_size=1, num_checked=0)
     seen: Counter[tuple[int, ...]] = Counter()
-    config.update("jaxtyping_disable", True)
     for seed in seeds:
         proposer.reset()
         sampling = SamplingParams(temperature=1.0, max_new_tokens=2, seed=seed)
         *_, last = engine.generate(prompts, sampling)
         seen[last.token_ids] += 1
-    config.update("jaxtyping_disable", False)
     right = law(prompts[-1])
     counts = np.array([seen[output] for output in right.outputs])
     return Fit.of(counts, right.probs, sum(seen.values()) - int(counts.sum()))
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("name", WARM)
 def test_a_warm_memory_with_equal_seeds_stays_lossless(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one request said becomes the draft of the next. The negative control lets both share their draws."""

@@ -1,12 +1,16 @@
+import copy
 import hashlib
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import loading
+from specresearch.models.eagle_format import read_eagle
+from specresearch.models.head_files import read_head
 from specresearch.models.loading import ModelNotLoadedError, load_model, resolve, resolve_dtype
 from specresearch.proposers import NGram
 
@@ -112,3 +116,79 @@ def test_dtypes() -> None:
 def test_a_gpu_that_is_not_there(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"torch sees no GPU; use target\.device=cpu"):
         load_model(str(folder), device="cuda")
+
+
+class Unwelcome:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("code of a checkpoint was run",)
+
+
+@pytest.mark.parametrize("saved", ["object", "garbage", "empty"])
+def test_pickles_that_are_not_read_say_why_without_advice_to_load_them_all_the_same(
+    folder: Path, saved: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "model.safetensors").unlink()
+    weights = folder / "pytorch_model.bin"
+    if saved == "object":
+        torch.save({"a": Unwelcome()}, weights)
+    else:
+        weights.write_bytes({"garbage": b"<html>gone</html>", "empty": b""}[saved])
+    for load in (lambda: load_model(str(folder), device="cpu", allow_pickle=True), lambda: read_head(str(folder))):
+        with pytest.raises(ModelNotLoadedError, match=r"damaged, or holds? more than tensors") as caught:
+            load()
+        assert "weights_only" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert ("'print'" in str(caught.value)) == (saved == "object")
+    assert "code of a checkpoint" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{}", "lists no tensors"),
+        ("[]", "lists no tensors"),
+        ('{"weight_map": {}}', "lists no tensors"),
+        ('{"weight_map": {"fc.weight": 5}}', "lists no tensors"),
+        ('{"weight_map": {"fc.weight": "gone.safetensors"}}', "gone.safetensors|metadata"),
+    ],
+)
+def test_an_index_without_tensors_is_a_sentence(folder: Path, index: str, message: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
+    for load in (lambda: load_model(str(folder), device="cpu"), lambda: read_eagle(str(folder))):
+        with pytest.raises(ModelNotLoadedError, match=message):
+            load()
+
+
+def test_a_tensor_that_only_the_index_knows_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    save_file({"other": torch.zeros(2)}, folder / "shard.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "shard.safetensors"}}')
+    with pytest.raises(ModelNotLoadedError, match=r"lacks 1 tensors .*such as 'fc.weight' in shard.safetensors"):
+        read_eagle(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "message"),
+    [
+        (4096, "31 tokens and the model a vocabulary of 4096"),
+        (30, r"1 tokens beyond .* vocabulary of 30 \('.*' = 30\)"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(folder: Path, vocab_size: int, message: str) -> None:
+    build("llama", dtype=torch.float32, vocab_size=vocab_size).save_pretrained(folder)
+    with pytest.raises(ModelNotLoadedError, match=f"{message}.*belongs to another model; put"):
+        load_model(str(folder), device="cpu")
+
+
+def test_padded_vocabularies_and_special_tokens_beyond_them_are_loaded(folder: Path) -> None:
+    build("llama", dtype=torch.float32, vocab_size=48).save_pretrained(folder)
+    assert load_model(str(folder), device="cpu")[0].config.vocab_size == 48
+    tokenizer = copy.deepcopy(letters_tokenizer())
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.save_pretrained(folder)
+    build("llama", dtype=torch.float32).save_pretrained(folder)
+    with pytest.warns(UserWarning, match="prompts with them are refused: '<pad>' = 31"):
+        load_model(str(folder), device="cpu")

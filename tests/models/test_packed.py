@@ -10,7 +10,13 @@ from transformers import AutoModelForCausalLM
 
 from specresearch import CausalLM
 from specresearch.models import loading
-from specresearch.models.packed import SMALLEST_WEIGHT, PackedLinear, pack_linear_layers
+from specresearch.models.packed import (
+    SMALLEST_WEIGHT,
+    PackedLinear,
+    has_packed_layers,
+    pack_linear_layers,
+    unpack_linear_layers,
+)
 
 WIDE = SMALLEST_WEIGHT // 64
 
@@ -75,6 +81,28 @@ def test_a_copy_has_weights_of_its_own() -> None:
             parameter.zero_()
         assert not twin(rows).any()
         torch.testing.assert_close(layer(rows), plain(rows), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_unpacked_layer_is_a_plain_one_with_the_same_parameters_and_hooks(bias: bool) -> None:
+    plain, layer = packed(bias=bias)
+    model = nn.ModuleDict({"layer": layer}).eval()
+    calls: list[str] = []
+    before = layer.register_forward_pre_hook(lambda *_: calls.append("before"))
+    layer.register_forward_hook(lambda *_: calls.append("after"))
+    assert has_packed_layers(model)
+    unpack_linear_layers(model)
+    assert not has_packed_layers(model)
+    unpacked = model["layer"]
+    assert type(unpacked) is nn.Linear
+    assert not unpacked.training
+    assert (unpacked.weight, unpacked.bias) == (plain.weight, plain.bias)
+    rows = torch.randn(3, 64)
+    with torch.inference_mode():
+        assert torch.equal(unpacked(rows), plain(rows))
+        before.remove()
+        unpacked(rows)
+    assert calls == ["before", "after", "after"]
 
 
 def test_other_layers_stay() -> None:

@@ -1,4 +1,4 @@
-"""Intervals of ratios and percentiles: paired where they can be, resampled by unit."""
+"""Intervals of ratios and percentiles: paired where they can be, by unit."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ def test_requests_that_share_a_queue_are_no_independent_units() -> None:
         drawn = rng.integers(len(queued[0]), size=(400, len(queued[0])))
         low, high = np.quantile((queued[1] + 1)[drawn].mean(1) / (queued[0] + 1)[drawn].mean(1), [0.025, 0.975])
         by_request += not low <= 1.0 <= high
-    assert missed < 0.25 * NUM_RUNS  # ten units are few, and a percentile bootstrap of so few is a little narrow
+    assert missed < 0.15 * NUM_RUNS  # chance leaves a 5% more than that once in a thousand times
     assert by_request > 0.5 * NUM_RUNS  # what requests as units say
 
 
@@ -71,7 +71,7 @@ def test_a_queue_that_never_empties_is_one_stretch() -> None:
     assert not ratio.has_interval
 
 
-@pytest.mark.parametrize("num", [60, 200])
+@pytest.mark.parametrize("num", [60, 800])
 def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
     """One in ten of `b` is slow with the method, the rest fast; `a` is as it was."""
     sides = [
@@ -88,7 +88,7 @@ def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
     assert slowest is not None
     assert median.is_below(1.0)
     assert slowest.value == pytest.approx(3.0)
-    assert slowest.is_above(1.0) == (num > 100)
-    assert has_signature(median, slowest) is (True if num > 100 else None)
+    assert slowest.is_above(1.0) == (num > 400)
+    assert has_signature(median, slowest) is (True if num > 400 else None)
     assert has_signature(Estimate(1.1, 1.0, 1.2), Estimate(1.1, 0.9, 1.2)) is False
     assert tpot_ratios(sides[0], sides[1], "c") == (None, None)

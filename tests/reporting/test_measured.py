@@ -88,13 +88,12 @@ def test_a_run(measured_run: Path) -> None:
         assert own is not None
         assert plain is not None
         assert (own.value, plain.value) == pytest.approx((summary[name], summary[f"baseline_{name}"]))
-        assert own.has_interval
+        assert own.has_interval == name.endswith("p50")  # a dozen prompts say nothing of the slowest tenth
     told = comparison.own.acceptance
     assert told is not None
     assert told.rate is not None
     assert told.rate.value == pytest.approx(summary["draft_acceptance_rate"])
     assert told.p10 is not None
-    assert told.p10.has_interval
     assert comparison.plain.tokens_per_step == pytest.approx(1)
 
 
@@ -128,7 +127,6 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
     assert set(by_label) == {"ngram, 4 drafts", "ngram, 2 drafts"}
     for comparison in by_label.values():
         assert comparison.gain is not None
-        assert comparison.gain.has_interval or not comparison.load.is_closed  # few arrivals may say too little
         assert comparison.output.is_same
         assert comparison.own.acceptance is not None
         assert comparison.own.acceptance.histogram is not None

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ def test_a_missing_login_says_what_to_do(offline: Path) -> None:
     with pytest.raises(ValueError, match=r"run `wandb login` once, or use tracker.mode=offline"):
         WandbTracker(mode="online").start({}, offline)
     assert not offline.exists()
+
+
+def test_a_missing_wandb_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match=r"wandb cannot be imported .*`pip install wandb`, or use tracker=none"):
+        WandbTracker(mode="offline")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and how much lives at once."""
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,13 +61,25 @@ class Case:
             logits, ids = guess.readout(guess.states), guess.target_ids
             known = torch.arange(V) if ids is None else ids
             labels = self.labels if ids is None else places_of(self.labels, ids)
-            loss = objective(p_logits[:, known], logits, labels)[guess.valid].sum()
+            losses = objective(p_logits[:, known], logits, labels)
+            learns = guess.valid
+            if not isinstance(objective, CrossEntropy):
+                learns = learns & torch.isin(p_logits.argmax(-1), known)
+            loss = losses[learns].sum()
             q = (logits / objective.temperature).softmax(-1)
             accepted = torch.minimum(p[:, known], q).sum(-1)[guess.valid].sum()
             agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[guess.valid].sum()
             total = total + guess.weight * loss
             sums.append(torch.stack([loss, accepted, agreeing.double(), guess.valid.sum().double()]))
         return total, torch.stack(sums).detach()
+
+    def whole_acceptance(self, objective: Objective, guess: Guess) -> Tensor:
+        """Over every row, of a reduced vocabulary."""
+        p, q = (
+            (logits.detach() / objective.temperature).softmax(-1)
+            for logits in (self.target(self.wanted), guess.readout(guess.states))
+        )
+        return torch.minimum(p[:, guess.target_ids], q).sum()
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         found = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
@@ -81,6 +94,22 @@ def test_chunks_change_nothing(objective: Objective, chunk_rows: int) -> None:
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(sums, expected_sums)
     torch.testing.assert_close(case.gradients(loss), case.gradients(expected))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
+def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_vocabulary(objective: Objective) -> None:
+    """The target's likeliest token, or the text's own where that is what is learnt from; all rows count in the other figures."""
+    case = Case()
+    guess, states = case.guesses[2], case.states[2]
+    guess = replace(guess, valid=torch.ones(R, dtype=torch.bool))
+    loss, sums = chunked_losses(objective, case.wanted, case.target, case.labels, [guess], case.parameters, 7)
+    (gradient,) = torch.autograd.grad(loss, [states])
+    wanted = case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
+    is_inside = torch.isin(wanted, IDS)
+    assert 5 < is_inside.sum() < R - 5
+    assert torch.equal(gradient.abs().sum(-1) > 0, is_inside)
+    assert sums[0, 3] == R
+    torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, guess))
 
 
 def test_without_gradients_there_are_none() -> None:

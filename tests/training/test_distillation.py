@@ -88,7 +88,8 @@ def one_by_one(
             num_rows += 1
             accepted += float(torch.minimum(wanted, drafted).sum() if student.samples else wanted[drafted.argmax()])
             wanted = wanted / wanted.sum()
-            loss += float((wanted * (wanted / drafted).log()).sum())
+            if step.target_ids is None or p[b, t + step.shift].argmax() in step.target_ids:
+                loss += float((wanted * (wanted / drafted).log()).sum())
             if step.regression is not None:
                 gap = (step.regression[0][b, t] - step.regression[1][b, t]).abs()
                 distance += float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean())

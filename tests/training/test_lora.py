@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from test_distillation import TARGET, batch, draft, target
 from test_trainer import SETTINGS, Few, trainer
 from tiny_models import build
-from torch import Tensor
+from torch import Tensor, nn
 
 from specresearch import CausalLM
 from specresearch.models import packed
@@ -124,14 +124,14 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
         assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
 
 
-def test_packed_layers_decode_with_what_was_learnt_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_were_packed_decode_with_what_was_learnt_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     of = target(torch.float32)
     learner, reference = student(of), student(of)
     assert learner.adapter is not None
     assert reference.adapter is not None
     kinds = {type(layer.get_base_layer()) for layer in learner.adapter.layers.values()}
-    assert kinds == {packed.PackedLinear}
+    assert kinds == {nn.Linear}
     distillation = Distillation(learner, of, ForwardKL())
     for seed in range(3):
         randomize(learner.adapter, seed)

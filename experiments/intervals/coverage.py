@@ -1,0 +1,201 @@
+"""How often do 95% intervals hold the true value? The percentile bootstrap beside the project's own, on simulated data.
+
+python experiments/intervals/coverage.py --runs 4000
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from specresearch.bench.load_window import NUM_BLOCKS, slow_within
+from specresearch.bench.stats import POSITIVE, SHARE, Interval, interval_of, percentile_of, percentile_ratio
+
+HERE = Path(__file__).parent
+SIZES = (8, 12, 24, 50)
+NUM_RESAMPLES = 1000
+OLD_BLOCKS = 10
+Rng = np.random.Generator
+Sample = tuple[np.ndarray, float, Interval]  # totals of units, the true ratio, its bounds
+
+
+def speedups(spread: float, sizes: float = 0.3) -> Callable[[Rng, int], Sample]:
+    """Groups whose own speedups, and whose times, are lognormal."""
+
+    def draw(rng: Rng, num: int) -> Sample:
+        fast, ratio = rng.lognormal(0, sizes, num), rng.lognormal(0, spread, num)
+        return np.stack([fast * ratio, fast], axis=1), float(np.exp(spread**2 / 2)), POSITIVE
+
+    return draw
+
+
+def slowdowns(rng: Rng, num: int) -> Sample:
+    """The same with the skew on the other side."""
+    totals, true, bounds = speedups(0.45)(rng, num)
+    return totals[:, ::-1], 1 / true, bounds
+
+
+def copied_or_not(rng: Rng, num: int) -> Sample:
+    """Three prompts in ten are three times as fast, the others as fast as plain decoding."""
+    fast, ratio = rng.lognormal(0, 0.3, num), np.where(rng.random(num) < 0.3, 3.0, 1.0)
+    return np.stack([fast * ratio, fast], axis=1), 1.6, POSITIVE
+
+
+def acceptance(a: float, b: float) -> Callable[[Rng, int], Sample]:
+    """Prompts of some sixty drafts each, whose acceptance rates are beta."""
+
+    def draw(rng: Rng, num: int) -> Sample:
+        drafted = rng.poisson(60, num) + 5
+        accepted = rng.binomial(drafted, rng.beta(a, b, num))
+        return np.stack([accepted, drafted], axis=1).astype(float), a / (a + b), SHARE
+
+    return draw
+
+
+POPULATIONS: dict[str, Callable[[Rng, int], Sample]] = {
+    "speedup, lognormal 0.45": speedups(0.45),
+    "slowdown, lognormal 0.45": slowdowns,
+    "speedup, lognormal 0.8": speedups(0.8),
+    "speedup 0.3, sizes lognormal 0.8": speedups(0.3, 0.8),
+    "speedup, copied or not": copied_or_not,
+    "acceptance, beta(2, 2)": acceptance(2, 2),
+    "acceptance, beta(0.5, 6)": acceptance(0.5, 6),
+    "acceptance, beta(6, 0.8)": acceptance(6, 0.8),
+}
+
+
+def ratio(totals: np.ndarray) -> np.ndarray:
+    return totals[..., 0] / totals[..., 1]
+
+
+def paired_rates(totals: np.ndarray) -> np.ndarray:
+    return totals[..., 0] / totals[..., 1] / (totals[..., 2] / totals[..., 3])
+
+
+def bootstrap(totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng) -> Interval:
+    """The percentile bootstrap, which was used before."""
+    num = len(totals)
+    drawn = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
+    low, high = np.nanquantile(statistic(drawn @ totals), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def holds(interval: Interval | None, true: float) -> float:
+    """NaN where there is no interval."""
+    return np.nan if interval is None else float(interval[0] <= true <= interval[1])
+
+
+def of_ratio(draw: Callable[[Rng, int], Sample], num: int, rng: Rng) -> tuple[float, float]:
+    totals, true, bounds = draw(rng, num)
+    return holds(bootstrap(totals, ratio, rng), true), holds(interval_of(totals, ratio, bounds), true)
+
+
+def of_percentile(percent: int, num: int, rng: Rng, *, is_ratio: bool) -> tuple[float, float]:
+    """Latencies of requests that are lognormal, or their ratio for two sides that share most of what differs."""
+    shared = rng.normal(0, 0.4, num)
+    sides = [np.exp(shared + rng.normal(0, 0.3, num)) for _ in range(2)]
+    true = float(np.exp(0.5 * normal_quantile(percent)))
+    drawn = rng.integers(num, size=(NUM_RESAMPLES // 2, num))
+    resampled = [np.percentile(side[drawn], percent, axis=1) for side in sides]
+    found = [percentile_of(side, np.arange(num), num, percent) for side in sides]
+    if is_ratio:
+        low, high = np.quantile(resampled[0] / resampled[1], [0.025, 0.975])
+        return holds((low, high), 1.0), holds(percentile_ratio(found[0], found[1])[1], 1.0)
+    low, high = np.quantile(resampled[0], [0.025, 0.975])
+    assert found[0] is not None
+    return holds((low, high), true), holds(found[0].interval, true)
+
+
+def normal_quantile(percent: int) -> float:
+    return {50: 0.0, 90: 1.2815515655, 99: 2.3263478740}[percent]
+
+
+def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tuple[float, float]:
+    """Tokens per second over plain decoding's, requests always in flight; their lengths and speeds are lognormal."""
+    lengths = np.maximum(rng.lognormal(np.log(100), 0.5, num).round(), 5)
+    speeds = rng.lognormal(-(spread**2) / 2, spread, num)
+    old, new, slow = [], [], NUM_BLOCKS
+    for seconds in (lengths / speeds, lengths):
+        free, start = np.zeros(concurrency), np.zeros(num)
+        for i in range(num):
+            place = int(free.argmin())
+            start[i] = free[place]
+            free[place] += seconds[i]
+        end = start + seconds
+        window = np.sort(end)[concurrency - 1], start[-1]
+        for blocks, num_blocks in ((old, OLD_BLOCKS), (new, NUM_BLOCKS)):
+            edges = np.linspace(*window, num_blocks + 1)
+            done = (np.clip((edges[:, None] - start) / seconds, 0, 1) * lengths).sum(1)
+            blocks += [np.diff(done), np.diff(edges)]
+        counted = seconds[(end > window[0]) & (end <= window[1])]
+        slow = min(slow, slow_of(window[1] - window[0], counted))
+    true = float(np.exp(-(spread**2)))
+    before = bootstrap(np.stack(old, axis=1), paired_rates, rng)
+    return holds(before, true), holds(interval_of(np.stack(new, axis=1), paired_rates, POSITIVE, slow), true)
+
+
+def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[float, float]:
+    """A percentile of the time from arrival to the end, in a queue with one server."""
+    gaps, services = rng.exponential(1 / load, num), rng.exponential(1.0, num)
+    waits = np.zeros(num)
+    wait = float(rng.exponential(1 / (1 - load))) * float(rng.random() < load)  # stationary from the first request on
+    for i in range(num):
+        wait = max(wait - gaps[i], 0.0) if i else wait
+        waits[i] = wait
+        wait += services[i]
+    times = waits + services
+    drawn = rng.integers(num, size=(300, num))
+    low, high = np.quantile(np.percentile(times[drawn], percent, axis=1), [0.025, 0.975])
+    found = percentile_of(times, np.arange(num) * NUM_BLOCKS // num, NUM_BLOCKS, percent, slow_of(num / load, times))
+    assert found is not None
+    return holds((low, high), truth), holds(found.interval, truth)
+
+
+def slow_of(seconds: float, times: np.ndarray) -> int:
+    return slow_within(seconds, times) if len(times) else 0
+
+
+def cases() -> dict[tuple[str, str], Callable[[Rng], tuple[float, float]]]:
+    found: dict[tuple[str, str], Callable[[Rng], tuple[float, float]]] = {}
+    for name, draw in POPULATIONS.items():
+        found |= {(name, f"n = {num}"): lambda rng, draw=draw, num=num: of_ratio(draw, num, rng) for num in SIZES}
+    for percent, sizes in ((50, SIZES), (90, (50, 200)), (99, (100, 500, 1000))):
+        for is_ratio in (False, True):
+            name = f"latency P{percent}" + (", method / plain" if is_ratio else "")
+            found |= {
+                (name, f"n = {num}"): lambda rng, p=percent, num=num, r=is_ratio: of_percentile(p, num, rng, is_ratio=r)
+                for num in sizes
+            }
+    for concurrency, num in ((1, 24), (4, 48), (8, 80), (8, 200), (16, 128), (16, 400)):
+        what = "throughput ratio, closed loop", f"{concurrency} in flight, {num} requests"
+        found[what] = lambda rng, c=concurrency, num=num: closed_loop(rng, c, num)
+    for load, num in ((0.5, 100), (0.5, 400), (0.8, 400), (0.8, 2000)):
+        for percent in (50, 90):
+            truth = float(-np.log(1 - percent / 100) / (1 - load))
+            what = f"latency P{percent} in a queue", f"load {load}, {num} requests"
+            found[what] = lambda rng, a=(load, num, percent, truth): queue(rng, *a)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=4000)
+    num_runs = parser.parse_args().runs
+    rows = []
+    for number, ((figure, size), simulate) in enumerate(cases().items()):
+        rng = np.random.default_rng([0, number])
+        held = np.array([simulate(rng) for _ in range(num_runs)])
+        known = ~np.isnan(held[:, 1])
+        row = {"figure": figure, "size": size, "bootstrap": held[:, 0].mean(), "has_interval": known.mean()}
+        row |= {"jackknife": held[known, 1].mean() if known.any() else np.nan}
+        row |= {"wrong": (held[:, 1] == 0).mean()}
+        rows.append(row)
+        told = [f"{row[name]:.3f}" for name in ("bootstrap", "jackknife", "has_interval", "wrong")]
+        print(f"| {figure} | {size} | {' | '.join(told)} |", flush=True)
+    pd.DataFrame(rows).round(4).to_csv(HERE / "results.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()

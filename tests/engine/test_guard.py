@@ -1,0 +1,256 @@
+"""A step is all or nothing, and other threads may ask while one is made."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scenarios import ALL, MAX_LEN, MODEL, decode, plain, prompts, requests, shared_draft, tokens_of
+from tiny_models import letters_tokenizer
+
+from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.proposers import DraftModel, NGram
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+
+
+@pytest.fixture
+def own_target() -> CausalLM:
+    return CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=MAX_LEN)
+
+
+def run(engine: Engine) -> dict[str, tuple[int, ...]]:
+    """Everything to the end."""
+    outputs = {}
+    while engine.has_work:
+        engine.step()
+        outputs |= {output.id: output.token_ids for output in engine.finished()}
+    return outputs
+
+
+def broken(*_: object, **__: object) -> None:
+    raise ArithmeticError("broken on purpose")
+
+
+PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
+    "prefill": lambda engine: (engine.prefill, "feed"),
+    "start": lambda engine: (engine.proposer, "start"),
+    "propose": lambda engine: (engine.proposer, "propose"),
+    "forward": lambda engine: (engine.target, "forward"),
+    "acceptance": lambda engine: (engine, "acceptance"),
+    "commit": lambda engine: (engine.target, "commit"),
+    "observe": lambda engine: (engine.proposer, "observe"),
+    "on_step": lambda engine: (engine, "on_step"),
+    "release": lambda engine: (engine.target, "release"),
+    "finish": lambda engine: (engine.proposer, "finish"),
+}
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft_model", "eagle", "token_recycling"])
+@pytest.mark.parametrize("place", PLACES)
+def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
+    own_target: CausalLM, place: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(own_target, ALL[drafter](), max_batch_size=3, on_step=lambda record: None)
+    for request in requests():
+        engine.submit(request)
+    with monkeypatch.context() as patch:
+        patch.setattr(*PLACES[place](engine), broken)
+        with pytest.raises(ArithmeticError, match="on purpose"):
+            run(engine)
+    taken = {output.id: output.token_ids for output in engine.finished()}
+    for refused in (engine.step, lambda: engine.submit(Request((1,)))):
+        with pytest.raises(RuntimeError, match=r"failed \(ArithmeticError: broken on purpose\).*abort\(\) drops them"):
+            refused()
+    engine.abort()
+    assert not engine.has_work
+    assert not own_target.in_use
+    assert not engine.scheduler.counts
+    assert taken.items() <= plain().items()
+    assert tokens_of(decode(engine)) == plain()
+
+
+def test_a_full_target_is_no_failure(own_target: CausalLM) -> None:
+    one, other = (Engine(own_target, max_batch_size=1) for _ in range(2))
+    one.submit(Request((1, 2), SamplingParams(max_new_tokens=3), "mine"))
+    one.step()
+    other.submit(Request((3, 4), SamplingParams(max_new_tokens=3), "theirs"))
+    with pytest.raises(RuntimeError, match="in use by another engine"):
+        other.step()
+    assert list(run(one)) == ["mine"]
+    assert list(run(other)) == ["theirs"]
+
+
+class TestGenerate:
+    def test_calls_that_take_turns_get_their_own_outputs(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, NGram(3), max_batch_size=2)
+        halves = [engine.generate(requests()[::2]), engine.generate(requests()[1::2])]
+        outputs: list[dict[str, tuple[int, ...]]] = [{}, {}]
+        for _ in range(3):
+            for half, found in zip(halves, outputs, strict=True):
+                output = next(half)
+                found[output.id] = output.token_ids
+        assert [next(half, None) for half in halves] == [None, None]
+        assert [sorted(found) for found in outputs] == [["0", "2", "4"], ["1", "3", "5"]]
+        assert outputs[0] | outputs[1] == plain()
+
+    def test_two_calls_may_not_use_one_id(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target)
+        first = engine.generate([[1], [2]])
+        next(first)
+        with pytest.raises(ValueError, match="request id '1' is in use by a request whose output has not been taken"):
+            list(engine.generate([[1], [2]]))
+        assert next(first).id == "1"
+
+    def test_leaving_one_call_leaves_the_other(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, max_batch_size=2)
+        mine, other = engine.generate(requests()[::2]), engine.generate(requests()[1::2])
+        first = next(other)
+        next(mine)
+        mine.close()  # pyright: ignore[reportAttributeAccessIssue]
+        assert [first.id, *(output.id for output in other)] == ["1", "3", "5"]
+        assert not own_target.in_use
+
+
+class TestCancel:
+    def test_what_waits_what_runs_and_what_has_finished(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, NGram(3), max_batch_size=2)
+        for request in requests(max_new_tokens=20):
+            engine.submit(request)
+        engine.submit(Request((1,), SamplingParams(max_new_tokens=1), "short"))
+        engine.step()
+        engine.cancel("0", "5", "nobody")
+        assert sum(row.id == "0" for row in engine.scheduler.running) == 0
+        assert len(own_target._free) == 1
+        outputs = run(engine)
+        assert sorted(outputs) == ["1", "2", "3", "4", "short"]
+
+    def test_outputs_that_wait_survive_an_abort(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, max_batch_size=2)
+        engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "done"))
+        engine.submit(Request((1, 2), SamplingParams(max_new_tokens=9), "dropped"))
+        engine.step()
+        engine.abort()
+        assert [output.id for output in engine.finished()] == ["done"]
+        assert not engine.has_work
+        assert not own_target.in_use
+
+    def test_an_id_is_free_again_once_its_output_is_taken_or_dropped(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, max_batch_size=2)
+        for _ in range(2):
+            engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "a"))
+            assert list(run(engine)) == ["a"]
+            engine.submit(Request((1, 2), id="b"))
+            engine.cancel("b")
+
+    def test_inside_a_step_it_takes_effect_at_the_end(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, max_batch_size=2)
+        engine.on_step = lambda record: engine.cancel("a")
+        engine.submit(Request((1, 2), id="a"))
+        engine.submit(Request((1, 2), SamplingParams(max_new_tokens=2), "b"))
+        engine.step()
+        assert [row.id for row in engine.scheduler.running] == ["b"]
+        assert list(run(engine)) == ["b"]
+
+    def test_requests_without_an_id_get_one(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target, max_batch_size=2)
+        ids = [engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1))) for _ in range(5)]
+        assert len(set(ids)) == 5
+        assert set(run(engine)) == set(ids)
+
+
+class TestThreads:
+    def test_a_step_belongs_to_one_thread(self, own_target: CausalLM) -> None:
+        engine = Engine(own_target)
+        inside, go_on = threading.Event(), threading.Event()
+
+        def wait(record: object) -> None:
+            inside.set()
+            go_on.wait(10)
+
+        engine.on_step = wait
+        engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1)))
+        thread = threading.Thread(target=engine.step)
+        thread.start()
+        assert inside.wait(10)
+        with pytest.raises(RuntimeError, match="in the middle of a step; let one thread step it"):
+            engine.step()
+        later = engine.submit(Request((3, 4), SamplingParams(max_new_tokens=2)))  # neither waits nor is lost
+        engine.abort()
+        go_on.set()
+        thread.join()
+        assert engine.scheduler.running == []
+        assert later not in run(engine)
+        assert not own_target.in_use
+
+    def test_requests_that_come_and_go_from_many_threads(self, own_target: CausalLM) -> None:
+        """None is lost, none comes twice, no slot leaks, and whoever stays gets the tokens of plain decoding."""
+        engine = Engine(own_target, DraftModel(shared_draft(), 3), max_batch_size=3)
+        kept: list[tuple[str, int]] = []
+        dropped: list[str] = []
+        asking = threading.Semaphore(0)
+
+        def ask(thread: int) -> None:
+            for number in range(12):
+                prompt = (thread + number) % len(prompts())
+                request = Request(prompts()[prompt], SamplingParams(max_new_tokens=12), f"{thread}/{number}")
+                id = engine.submit(request)
+                if number % 3 == 2:
+                    time.sleep(0.002 * thread)
+                    engine.cancel(id)
+                    dropped.append(id)
+                else:
+                    kept.append((id, prompt))
+            asking.release()
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        outputs: dict[str, tuple[int, ...]] = {}
+        while any(thread.is_alive() for thread in threads) or engine.has_work:
+            engine.step()
+            for output in engine.finished():
+                assert output.id not in outputs
+                outputs[output.id] = output.token_ids
+        assert len(kept) == 32
+        assert {id: outputs[id] for id, _ in kept} == {id: plain()[str(prompt)] for id, prompt in kept}
+        assert outputs.keys() - {id for id, _ in kept} <= set(dropped)
+        assert not own_target.in_use
+
+
+class TestOneTarget:
+    @pytest.mark.parametrize("drafter", ["draft_model", "medusa", "token_recycling", "eagle", "lookahead"])
+    def test_a_second_engine_that_grows_the_cache_leaves_the_first_as_it_is(
+        self, own_target: CausalLM, drafter: str
+    ) -> None:
+        first = Engine(own_target, ALL[drafter](), max_batch_size=2)
+        expected = tokens_of(decode(first))
+        second = Engine(own_target, NGram(3), max_batch_size=6)
+        assert tokens_of(decode(second)) == expected
+        # slots that the first does not know are free, and the lowest are not
+        second.submit(Request((1, 2), SamplingParams(max_new_tokens=4), "long"))
+        second.step()
+        first.submit(Request((1, 2, 3), SamplingParams(max_new_tokens=4), "mine"))
+        assert list(run(first)) == ["mine"]
+        assert list(run(second)) == ["long"]
+        assert tokens_of(decode(first)) == expected == plain()
+
+    def test_a_draft_keeps_its_own_length(self, own_target: CausalLM) -> None:
+        draft = CausalLM(copy.deepcopy(shared_draft().model), max_len=MAX_LEN)
+        short = CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=32)
+        list(Engine(short, DraftModel(draft, 3)).generate([[1, 2]], SamplingParams(max_new_tokens=30)))
+        assert draft.max_len == MAX_LEN
+        assert draft.cache.num_columns < MAX_LEN
+        assert tokens_of(decode(Engine(own_target, DraftModel(draft, 3), max_batch_size=2))) == plain()
+
+
+def test_an_engine_begins_with_nothing_learnt(own_target: CausalLM) -> None:
+    """Its first draws may equal those of an engine that taught the proposer."""
+    proposer: Any = ALL["token_recycling"]()
+    proposer.warm = True
+    decode(Engine(own_target, proposer, max_batch_size=2))
+    assert proposer._successors.any()
+    Engine(own_target, proposer, max_batch_size=2)
+    assert not proposer._successors.any()

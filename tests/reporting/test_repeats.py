@@ -1,0 +1,93 @@
+"""The best of many settings looks faster than it is; several runs of one setting say more than one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specresearch.reporting import Limits, gather
+from specresearch.reporting.comparisons import CONCURRENCY, Comparison, Load, Policy, Side
+from specresearch.reporting.comparisons import Workload as Scene
+from specresearch.reporting.decision import Answer, Outcome, decide, judge
+from specresearch.reporting.estimates import Estimate, paired_ratio, pooled
+from tests.reporting.folders import write_run
+
+NUM_REPORTS, NUM_SETTINGS, LOADS, NUM_GROUPS = 300, 8, (1, 4, 16), 24
+ON = (Answer.ON, Answer.BELOW, Answer.SOME)
+SCENE = Scene("data", "temperature 0", 96, None, "target", "machine")
+
+
+def no_faster(rng: np.random.Generator) -> list[Comparison]:
+    """Settings whose true speedup is 1 at every load."""
+    found = []
+    for length in range(1, NUM_SETTINGS + 1):
+        for load in LOADS:
+            seconds = rng.lognormal(0, 0.3, NUM_GROUPS)
+            sides = [np.stack([np.ones(NUM_GROUPS), seconds * rng.lognormal(0, 0.2, NUM_GROUPS)], 1) for _ in range(2)]
+            gain = paired_ratio(sides[0], sides[1])
+            policy, place = Policy("m", "fixed", length), Load(CONCURRENCY, float(load))
+            side = Side({})
+            found.append(Comparison(Path("f"), SCENE, place, policy, gain, "throughput", side, side, num_requests=24))
+    return found
+
+
+def test_where_nothing_is_faster_a_report_seldom_says_turn_it_on() -> None:
+    rng, wrong, uncorrected = np.random.default_rng(0), 0, 0
+    for _ in range(NUM_REPORTS):
+        comparisons = no_faster(rng)
+        (decision,) = decide(comparisons, Limits())
+        wrong += decision.answer in ON
+        uncorrected += any(judge(c, Limits()).outcome is Outcome.FASTER for c in comparisons)
+    assert wrong <= 0.05 * NUM_REPORTS
+    assert uncorrected > 0.25 * NUM_REPORTS  # what each interval on its own would have said of some setting
+
+
+def test_a_setting_that_is_clearly_faster_is_found_among_many() -> None:
+    comparisons = no_faster(np.random.default_rng(1))
+    best = [replace(c, gain=Estimate(1.5, 1.4, 1.6, 20.0)) if c.policy.length == 3 else c for c in comparisons]
+    (decision,) = decide(best, Limits())
+    assert (decision.answer, decision.policy.length) == (Answer.ON, 3)
+    (point, *_) = decision.points
+    assert point.comparison.gain is not None
+    assert point.comparison.gain.low is not None
+    assert 1.2 < point.comparison.gain.low < 1.4
+    assert point.comparison.num_compared == NUM_SETTINGS * len(LOADS)
+
+
+def test_intervals_that_hold_together_are_wider_and_one_alone_is_not() -> None:
+    gain = Estimate(1.5, 1.4, 1.6, 30.0)
+    assert gain.simultaneous(1) == gain
+    wide, unknown = gain.simultaneous(10), replace(gain, freedom=None).simultaneous(10)
+    assert wide.low is not None
+    assert unknown.low is not None
+    assert unknown.low < wide.low < 1.4
+    assert Estimate(1.5).simultaneous(10) == Estimate(1.5)
+
+
+@pytest.mark.parametrize("same_units", [True, False])
+def test_pooling(same_units: bool) -> None:
+    runs = [Estimate(1.2, 1.0, 1.44, 10.0), Estimate(1.2, 1.0, 1.44, 12.0)]
+    both = pooled(runs, [20, 20], same_units=same_units)
+    assert (both.value, both.freedom) == (pytest.approx(1.2), 10.0)
+    assert both.low == pytest.approx(1.0 if same_units else 1.2 ** (1 - 0.5**0.5))
+    assert not pooled([Estimate(1.0), Estimate(4.0)], [1, 1], same_units=True).has_interval
+    assert pooled([Estimate(1.0), Estimate(4.0)], [3, 1], same_units=True).value == pytest.approx(2**0.5)
+
+
+def test_all_runs_of_a_setting_count(tmp_path: Path) -> None:
+    for name, gain in (("a", (1.5, 1.4, 1.6)), ("b", (1.1, 0.9, 1.3))):
+        write_run(tmp_path / name, gain, batch_size=8)
+    (decision,) = decide(gather([tmp_path]).comparisons, Limits())
+    (point,) = decision.points
+    assert point.comparison.gain is not None
+    assert point.comparison.gain.value == pytest.approx((1.5 * 1.1) ** 0.5)
+    assert point.comparison.num_requests == 400
+    assert len(point.comparison.pooled_with) == 1
+
+
+def test_one_run_with_wrong_output_is_enough(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", batch_size=8, num_outputs_equal=100)
+    write_run(tmp_path / "b", batch_size=8)
+    (decision,) = decide(gather([tmp_path]).comparisons, Limits())
+    assert decision.answer is Answer.OFF
