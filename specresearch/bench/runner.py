@@ -189,8 +189,8 @@ class Runner:
         for begin in range(0, len(rows), size):
             for engine in self.engines.values():
                 prompts = [self._prompt(row, ()) for row in rows[begin : begin + size]]
-                for _ in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
-                    pass
+                for output in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
+                    output.checked()
         self._steps.clear()
         self._take_scores()
         self._watching.take_seconds()
@@ -221,7 +221,7 @@ class Runner:
                 Request(prompts[id].token_ids, self._sampling(place, row, turn), id) for id, row in asked.items()
             ]
             for output in watch.over(engine.generate(requests)):
-                row = asked[output.id]
+                row = asked[output.checked().id]
                 replies[row.id].append(output.text)
                 cut = prompts[output.id].num_cut_tokens
                 self.folder.add_request(RequestRow.of(place, row.id, turn, row.category, cut, output))
