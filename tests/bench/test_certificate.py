@@ -623,7 +623,7 @@ class TestTheCommand:
         rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
         told = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
         assert told == [(name, "", "rejection", "certified") for name in ("draft_model", "ngram")]
-        assert sorted(path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()) == sorted(ATTACKS)
+        assert sorted(path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()) == sorted(f"mixed-{name}" for name in ATTACKS)
         assert not list(Path("sweep").glob("*/stress"))
 
     def test_ctrl_c_says_how_to_continue(self, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,7 +641,7 @@ class TestTheCommand:
             ("+nope=1", "unknown key 'nope'"),
             ("+toy.nope=1", "unexpected keyword argument 'nope'"),
             ("toy.vocab_size=2", "toy.vocab_size=2 must be at least 3"),
-            ("sampled.plain.top_p=0.0", "sampling.top_p=0.0 must lie in (0, 1]"),
+            ("sampled.plain.top_p=0.0", "sampling.top_p=0.0 must be a number in (0, 1]"),
             ("+proposer=nope", "there is no proposer=nope"),
         ],
     )
