@@ -24,7 +24,7 @@ from specresearch.engine import Engine, RequestOutput, SchedulerSettings
 from specresearch.metrics import Counts, StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
-from specresearch.sampling import SamplingParams
+from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.trackers import NoTracker, Tracker
 
 ORDERS = ("dataset", "shuffled")
@@ -249,8 +249,7 @@ class Runner:
     def _sampling(self, place: Place, row: Row, turn: int) -> SamplingParams:
         """Both sides of a request share a seed; no two requests do."""
         base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
-        number = (place.repeat * len(self.rows) + self._number[row.id]) << 10 | turn
-        return replace(self.sampling, seed=(base << 40) + number)
+        return replace(self.sampling, seed=derive_seed(base, place.repeat, self._number[row.id], turn))
 
     def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
         """Only groups that every side has decoded count."""
