@@ -123,6 +123,10 @@ class RequestState:
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
 
+    def newest(self, num: int) -> list[int]:
+        """The last `num` tokens, which may be none."""
+        return self.tokens[len(self.tokens) - num :]
+
     @property
     def num_remaining(self) -> int:
         return self.max_new_tokens - self.num_generated

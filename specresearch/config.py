@@ -109,7 +109,7 @@ def _sentence(error: BaseException, *, resumes: bool = False) -> str:
     folder = Path(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else Path.cwd()
     place = Path(os.fsdecode(named)).absolute() if named else folder
     free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
-    again = f" with {_key_of(folder)} resume=true" if resumes and (folder / "config.yaml").exists() else ""
+    again = f" with {_key_of(folder)} resume=true" if resumes and (folder / "provenance.json").exists() else ""
     return (
         f"no room to write {place}, whose disk has {free / 1e6:,.1f} MB free ({one_line(error)}); what was written before is "
         f"kept: make room, then give the same command{again} once more"

@@ -235,7 +235,7 @@ class Certifier:
         prompts = ragged_prompts(part.trial.toy, self.demands.num_greedy_prompts, self.demands.seed + 1)
         law = GreedyLaw(part.trial.toy, prompts, self.greedy[name])
         requests = [Request(prompt, self.greedy[name], str(i)) for i, prompt in enumerate(prompts)]
-        outputs = list(engine.generate(requests))
+        outputs = [output.checked() for output in engine.generate(requests)]
         company = [setting.request(i, i) for setting in part.settings for i in range(len(requests))]
         if company:
             rng = np.random.default_rng(part.seed(self.demands.seed))

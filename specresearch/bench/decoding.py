@@ -32,7 +32,7 @@ def in_bursts(engine: Engine, requests: Sequence[Request], rng: np.random.Genera
                     engine.submit(coming.pop())
             engine.step()
             chunked.update(row.id for row in engine.scheduler.running if not row.is_prefilled)
-            yield from (Decoded(output, output.id in chunked) for output in engine.finished())
+            yield from (Decoded(output.checked(), output.id in chunked) for output in engine.finished())
     finally:
         engine.abort()
 
@@ -49,6 +49,6 @@ def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Dec
         engine.proposer.reset()
         if isinstance(engine.controller, Adaptive):
             engine.controller.reset()
-        for _ in engine.generate([replace(request, id=f"before {request.id}") for request in wave]):
-            pass
-        yield from map(Decoded, engine.generate(wave))
+        for output in engine.generate([replace(request, id=f"before {request.id}") for request in wave]):
+            output.checked()
+        yield from (Decoded(output.checked()) for output in engine.generate(wave))

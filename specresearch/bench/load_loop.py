@@ -120,6 +120,8 @@ class LoadLoop:
         finally:
             if not goes_on:
                 self.engine.abort()
+                for _ in self.engine.finished():
+                    pass  # an output that nobody took belongs to this pass, and not to the next
 
     @property
     def _now(self) -> float:
@@ -139,7 +141,7 @@ class LoadLoop:
             self.log.begin += self.recorder.take_seconds()
         for output in self.engine.finished():
             self.num_finished += 1
-            self.on_output(output)
+            self.on_output(output.checked())
 
     def _look(self) -> None:
         now, self.num_waiting = self._now, len(self.engine.scheduler.waiting)

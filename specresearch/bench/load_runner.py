@@ -204,8 +204,8 @@ class LoadRunner:
     def _warm_up(self, workload: Workload) -> None:
         num = min(self.settings.warmup, len(workload))
         for engine in self.engines.values():
-            for _ in engine.generate([workload.request(number, 0) for number in range(num)]):
-                pass
+            for output in engine.generate([workload.request(number, 0) for number in range(num)]):
+                output.checked()
 
     def _measure(self, places: Sequence[PassPlace], workload: Workload, watch: LoadProgress) -> None:
         """Whoever has come least far goes on."""

@@ -186,9 +186,11 @@ def latency(rows: Sequence[LoadRow], name: str) -> Float[np.ndarray, " n"]:
 
 def stretches_of(rows: Sequence[LoadRow]) -> dict[str, int]:
     """Return in which of NUM_BLOCKS successive parts of the workload each request comes, on every side and in every pass."""
-    numbers = {row.id: int(row.id) for row in rows}
-    first, last = min(numbers.values(), default=0), max(numbers.values(), default=0)
-    return {id: (number - first) * NUM_BLOCKS // (last - first + 1) for id, number in numbers.items()}
+    first: dict[str, float] = {}
+    for row in rows:
+        first[row.id] = min(row.arrival, first.get(row.id, row.arrival))
+    ordered = sorted(first, key=lambda id: first[id])
+    return {id: rank * NUM_BLOCKS // len(ordered) for rank, id in enumerate(ordered)}
 
 
 def ranked(rows: Sequence[LoadRow], name: str, stretches: Mapping[str, int], slow: int) -> list[Percentile | None]:

@@ -102,11 +102,13 @@ def score_step(batch: Batch, proposal: Proposal, output: ModelOutput, delivery: 
     device, width = output.logits.device, max(delivery.num_new)
     path = delivery.verdict.path[:, :width].clamp(min=0).to(device)
     new = upload(
-        [row.tokens[-n:] + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)], device
+        [row.newest(n) + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)],
+        device,
+        torch.long,
     )
     row = torch.arange(len(batch), device=device)[:, None]
     on_path = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-    on_path[:, 0] = False  # the root is committed already
+    on_path[:, :1] = False  # the root is committed already
     probs = logits_to_probs(output.logits[row, path], batch.sampling, proposal.token_ids.gather(1, path), on_path[None])
     lengths = [0 if params.is_greedy else n for params, n in zip(batch.sampling.params, delivery.num_new, strict=True)]
     is_new = torch.arange(width, device=device) < upload(lengths, device)[:, None]

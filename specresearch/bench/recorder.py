@@ -112,7 +112,9 @@ class Recorder:
         self._last = (now, frozenset(record.request_ids))
 
     def stand_still(self, seconds: float) -> None:
-        """The pass was not under way since the last step."""
+        """The pass, if there is one, was not under way since the last step."""
+        if self._name is None:
+            return
         ended, ids = self._last
         self._lost, self._last = self._lost + seconds, (ended + seconds, ids)
 
@@ -193,7 +195,7 @@ class Recorder:
                     "parents": None if parents is None else parents[b][: num_drafts + 1],
                     "path": path[b][: record.num_accepted_tokens[b] + 1],
                     "num_accepted": record.num_accepted_tokens[b],
-                    "new_ids": state.tokens[-num_new:],
+                    "new_ids": state.newest(num_new),
                     "expected": [] if record.expected_acceptance is None else record.expected_acceptance[b],
                     **{name: values[b][drafted] for name, values in probabilities.of_nodes.items()},
                     **{name: _flat(values[b][:num_new]) for name, values in probabilities.of_new.items()},
@@ -224,8 +226,8 @@ def _probabilities(batch: Batch, proposal: Proposal, output: ModelOutput, delive
     path = delivery.verdict.path.to(device)
     width = int(max(delivery.num_new))
     path = path[:, :width].clamp(min=0)  # [B, W]
-    fresh = [row.tokens[-n:] + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)]
-    new, row = upload(fresh, device), torch.arange(len(batch), device=device)[:, None]
+    fresh = [row.newest(n) + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)]
+    new, row = upload(fresh, device, torch.long), torch.arange(len(batch), device=device)[:, None]
     log_probs = logits[row, path].float().log_softmax(-1)  # [B, W, V]
     top, top_ids = log_probs.topk(min(NUM_TOP, log_probs.shape[-1]))
     nothing: list[list[float]] = [[] for _ in batch.rows]

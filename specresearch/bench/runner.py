@@ -24,7 +24,7 @@ from specresearch.engine import Engine, RequestOutput, SchedulerSettings
 from specresearch.metrics import Counts, StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
-from specresearch.sampling import SamplingParams
+from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.trackers import NoTracker, Tracker
 
 ORDERS = ("dataset", "shuffled")
@@ -189,8 +189,8 @@ class Runner:
         for begin in range(0, len(rows), size):
             for engine in self.engines.values():
                 prompts = [self._prompt(row, ()) for row in rows[begin : begin + size]]
-                for _ in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
-                    pass
+                for output in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
+                    output.checked()
         self._steps.clear()
         self._take_scores()
         self._watching.take_seconds()
@@ -221,7 +221,7 @@ class Runner:
                 Request(prompts[id].token_ids, self._sampling(place, row, turn), id) for id, row in asked.items()
             ]
             for output in watch.over(engine.generate(requests)):
-                row = asked[output.id]
+                row = asked[output.checked().id]
                 replies[row.id].append(output.text)
                 cut = prompts[output.id].num_cut_tokens
                 self.folder.add_request(RequestRow.of(place, row.id, turn, row.category, cut, output))
@@ -249,8 +249,7 @@ class Runner:
     def _sampling(self, place: Place, row: Row, turn: int) -> SamplingParams:
         """Both sides of a request share a seed; no two requests do."""
         base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
-        number = (place.repeat * len(self.rows) + self._number[row.id]) << 10 | turn
-        return replace(self.sampling, seed=(base << 40) + number)
+        return replace(self.sampling, seed=derive_seed(base, place.repeat, self._number[row.id], turn))
 
     def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
         """Only groups that every side has decoded count."""

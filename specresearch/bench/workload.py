@@ -15,7 +15,7 @@ from specresearch.batch import Request
 from specresearch.data import Prompt, PromptDataset, Row, render
 from specresearch.data.traces import TraceRow
 from specresearch.models import CausalLM
-from specresearch.sampling import SamplingParams
+from specresearch.sampling import SamplingParams, derive_seed
 
 NEAREST = 8  # prompts of about the right length, of which one is taken
 LEAST_TEXT = 32  # tokens: the least that is left of a prompt, beside its template
@@ -114,7 +114,7 @@ class Workload:
         """What is submitted. Every side of a repeat decodes it with the same seed; no two requests share one."""
         planned = self.requests[number]
         base = self.seed if planned.sampling.seed is None else planned.sampling.seed
-        sampling = replace(planned.sampling, seed=(base << 40) + repeat * len(self.requests) + number)
+        sampling = replace(planned.sampling, seed=derive_seed(base, repeat, number))
         return Request(planned.prompt_ids.tolist(), sampling, planned.id, planned.num_draft_tokens, planned.category)
 
     @property

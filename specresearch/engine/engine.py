@@ -204,16 +204,16 @@ class Engine:
 
     def _settle(self) -> None:
         """Queue what was submitted, and drop what was cancelled and has not finished."""
-        if not self._inbox:
-            return
-        mail = self._inbox.take()
-        for row in mail.new:
-            self.scheduler.submit(row)
-        finished = {row for row, _ in self.scheduler.finished}
-        dropped = [row for row in mail.cancelled if row not in finished]
-        self._inbox.forget(row.id for row in dropped)
-        self._forget(self.scheduler.drop(dropped))
+        if self._inbox:
+            mail = self._inbox.take()
+            for row in mail.new:
+                self.scheduler.submit(row)
+            finished = {row for row, _ in self.scheduler.finished}
+            dropped = [row for row in mail.cancelled if row not in finished]
+            self._inbox.forget(row.id for row in dropped)
+            self._forget(self.scheduler.drop(dropped))
         if not (self.scheduler.waiting or self.scheduler.running):
+            self._forget(self.scheduler.drop(()))  # slots that a failed step lost track of
             self.prefill.take()
             self._guard.forgive()
 

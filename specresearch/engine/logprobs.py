@@ -15,7 +15,7 @@ def record_logprobs(batch: Batch, logits: Float[Tensor, "B N V"], delivery: Deli
         if num_top is None or num_new == 0:
             continue
         nodes = delivery.verdict.path[b, :num_new].to(logits.device, non_blocking=True)
-        tokens = upload(row.tokens[-num_new:], logits.device)[:, None]
+        tokens = upload(row.newest(num_new), logits.device)[:, None]
         log_probs = logits[b, nodes].float().log_softmax(-1)
         values, ids = log_probs.topk(num_top)
         table = torch.cat([log_probs.gather(1, tokens), values, ids.double()], dim=1).tolist()  # sync

@@ -136,7 +136,7 @@ class Author:
                 asked = [place for place, row in enumerate(rows) if len(row.turns) > turn]
                 prompts = {place: self._prompt(rows[place], replies[place]) for place in asked}
                 requests = [Request(prompts[place], self._sampling(shard, place, turn), str(place)) for place in asked]
-                outputs = {int(output.id): output for output in engine.generate(requests)}
+                outputs = {int(output.id): output.checked() for output in engine.generate(requests)}
                 for place in asked:
                     output = outputs[place]
                     replies[place].append(output.text)

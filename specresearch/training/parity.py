@@ -84,7 +84,7 @@ def decode(
     engine = Engine(target, student.proposer(num_drafts), max_batch_size=batch_size, on_step=records.append)
     sampling = replace(sampling, ignore_eos=True)
     requests = [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]
-    outputs = {output.id: output.token_ids for output in engine.generate(requests)}
+    outputs = {output.id: output.checked().token_ids for output in engine.generate(requests)}
     steps: dict[str, list[tuple[int, int, int]]] = {request.id: [] for request in requests}
     for record in records:
         rows = zip(record.context, record.num_draft_tokens, record.num_accepted_tokens, strict=True)

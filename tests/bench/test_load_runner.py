@@ -287,7 +287,9 @@ def test_a_continued_run_that_is_killed_is_not_complete(make: Make) -> None:
     parts: dict[str, Any] = {"proposer": NGram(4, 3, 1), "method": "ngram"}
     make(settings=replace(SMALL, repeats=1), config={"repeats": 1}, **parts).run()
     runner = make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}, **parts)
-    runner.folder.begin(runner.folder.read_results().provenance)
+    before = runner.folder.read_results()
+    assert before is not None
+    runner.folder.begin(before.provenance)
     last = replace(runner.folder.passes[0], place=PassPlace(1, "plain"))
     runner.folder.end_pass(last)
     again = make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}, **parts)

@@ -17,9 +17,10 @@ from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection, Typical
 from specresearch.batch import Batch, RequestState
 from specresearch.bench import ResultsFolder, Runner, RunSettings
+from specresearch.bench.recorder import Recorder, describe_recording
 from specresearch.bench.records import BASELINE, METHOD
 from specresearch.data import PromptDataset
-from specresearch.engine import engine
+from specresearch.engine import RequestFailedError, engine
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
@@ -114,6 +115,38 @@ def test_a_rule_that_accepts_anything_is_found_out(make_runner: Make) -> None:
     assert difference["logits"]["is_rounding"] is False
     assert difference["logits"]["gap"] > 0
     assert results.summary["output_statement"].startswith("OUTPUT CHANGED")
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(max_new_tokens=12), WARM])
+def test_a_request_that_fails_ends_the_run_in_its_sentence(
+    make_runner: Make, target: CausalLM, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sampling: SamplingParams
+) -> None:
+    """With everything that watches a step looking on. What was measured before is kept, and goes on once numbers are sound."""
+    honest = engine.find_faults
+    calls = 0
+
+    def sometimes(proposal: Proposal, logits: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return honest(proposal, logits) + (calls == 40)
+
+    def make(*, resume: bool = False) -> Runner:
+        proposer, recorder = NGram(4, 3, 1), None
+        if not resume:
+            sides = {BASELINE: None, METHOD: None}
+            recorder = Recorder(tmp_path / "run", describe_recording(target, proposer, Rejection(), "ngram", sides, {}))
+        return make_runner(resume=resume, recorder=recorder, proposer=proposer, method="ngram", sampling=sampling)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "find_faults", sometimes)
+        runner = make()
+        with pytest.raises(
+            RequestFailedError, match=r"failed after \d+ tokens: the target's logits are NaN or infinite"
+        ):
+            runner.run()
+    assert not runner.target.in_use
+    assert 0 < len(runner.folder.groups) < 8
+    assert make(resume=True).run().complete
 
 
 def test_without_a_proposer_plain_decoding_is_measured(make_runner: Make) -> None:

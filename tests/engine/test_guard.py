@@ -72,6 +72,24 @@ def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
     assert tokens_of(decode(engine)) == plain()
 
 
+@pytest.mark.parametrize("place", ["release", "finish"])
+def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
+    own_target: CausalLM, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(own_target, NGram(3))
+    engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "only"))
+    with monkeypatch.context() as patch:
+        patch.setattr(*PLACES[place](engine), broken)
+        with pytest.raises(ArithmeticError, match="on purpose"):
+            engine.step()
+    assert [output.id for output in engine.finished()] == ["only"]
+    with pytest.raises(RuntimeError, match=r"abort\(\) drops them"):
+        engine.step()
+    engine.abort()
+    assert not own_target.in_use
+    assert tokens_of(decode(engine)) == plain()
+
+
 def test_a_full_target_is_no_failure(own_target: CausalLM) -> None:
     one, other = (Engine(own_target, max_batch_size=1) for _ in range(2))
     one.submit(Request((1, 2), SamplingParams(max_new_tokens=3), "mine"))

@@ -14,7 +14,7 @@ ROOM = {
     "run": (0, 16, 40, 96),
     "load": (0, 16, 40, 96),
     "distill": (0, 16, 64, 256),
-    "certify": (0, 24, 40),
+    "certify": (0, 12, 24),
 }  # KiB that are free when the command starts
 
 
@@ -46,14 +46,14 @@ def test_a_full_disk_is_a_sentence_and_after_room_is_made_the_run_goes_on(
         ballast.unlink(missing_ok=True)
         fill(ballast, room)
         before = command.num_rows(folder)
-        resumes = (folder / "config.yaml").exists()
+        resumes = (folder / "provenance.json").exists()
         done = command.finish(folder, *(["resume=true"] if resumes else []))
         assert done.is_a_sentence, done.err
         assert "no room to write" in done.err
         assert "what was written before is kept: make room" in done.err
         assert command.num_rows(folder) >= before or program == "distill"  # which goes back to its last checkpoint
     ballast.unlink()
-    resumes = (folder / "config.yaml").exists()
+    resumes = (folder / "provenance.json").exists()
     done = command.finish(folder, *(["resume=true"] if resumes else []))
     assert done.code == 0, done.err
     assert command.outputs(folder) == expected
