@@ -185,7 +185,7 @@ class BlockByHand(Rule):
 
 
 WARM: dict[str, Callable[[], Proposer]] = {
-    "suffix": lambda: Suffix(use_global=True),
+    "suffix": lambda: Suffix(4, offset=2.0, use_global=True),
     "token_recycling": lambda: TokenRecycling(24, top_k=5, depth=3, warm=True),
 }
 
@@ -279,7 +279,9 @@ class TestWhatIsExactIsCertified:
 
     @pytest.mark.parametrize("name", WARM)
     def test_seeds_shared_with_what_a_warm_proposer_remembers(self, tmp_path: Path, name: str) -> None:
-        assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == CERTIFIED
+        made = certify_it(tmp_path, WARM[name](), **WAVES)
+        assert not made.failures
+        assert made.sampled[1].num_draft_tokens > made.sampled[1].fit.num_samples
 
     @pytest.mark.slow
     @pytest.mark.parametrize("controller", [AcceptanceGate, Goodput, Heuristic, BatchSizeCutoff])
