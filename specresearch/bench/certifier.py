@@ -220,11 +220,12 @@ class Certifier:
         limits = SchedulerSettings() if stress else trial.scheduling
         if told.is_crowded:
             limits = replace(limits, max_step_tokens=told.max_step_tokens, max_cache_tokens=told.max_cache_tokens)
+        caps = [most for most in (self.demands.max_draft_tokens, told.max_draft_tokens) if most is not None]
         return Engine(
             trial.target,
             part.drafter.proposer,
             self.rule,
-            cap(Fixed() if stress else trial.controller, self.demands.max_draft_tokens),
+            cap(Fixed() if stress else trial.controller, min(caps, default=None)),
             max_batch_size=told.batch_size,
             scheduling=limits,
         )

@@ -21,6 +21,7 @@ class TrialSettings:
     batch_size: requests decoded together.
     max_step_tokens, max_cache_tokens: limits of the scheduler so narrow that drafts are cut, prompts are read in chunks and
         requests are preempted; drafting then stops for every other few steps, which lets the cache fill with requests.
+    max_draft_tokens: drafts of a step beyond this are not tried, so that limits mean the same for every method.
     equal_seeds: all requests of a wave share one seed, see `decoding.in_waves`.
     coarseness: the total variation that this trial sees, as a multiple of the certificate's `visible_tv`.
     """
@@ -32,6 +33,7 @@ class TrialSettings:
     batch_size: int = 256
     max_step_tokens: int | None = None
     max_cache_tokens: int | None = None
+    max_draft_tokens: int | None = None
     equal_seeds: bool = False
     coarseness: float = 1.0
 

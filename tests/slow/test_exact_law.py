@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the target is
 
 VOCAB = 6
 ALPHA = 1e-3
-NUM_SAMPLES, NUM_ROUNDS = 2000, 800
+NUM_SAMPLES, NUM_ROUNDS = 2000, 1600
 GROUP = 256  # requests that are submitted together; the last of each run in smaller batches
 Prompt = tuple[int, ...]
 SETTINGS: dict[str, tuple[Prompt, SamplingParams]] = {
