@@ -10,6 +10,7 @@ from command_line import BuildLoad, Outcome, Run, Typed, prompts_of
 from specresearch import load
 from specresearch.acceptance.threshold import WORKLOADS
 from specresearch.bench.load_runner import LoadRunner
+from specresearch.bench.output_check import CHANGED
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:ResourceWarning")
 
@@ -58,6 +59,10 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     assert set(results["classes"]) == {"calm", "warm"}
     assert results["summary"]["temperature"] is None
     assert results["summary"]["num_outputs_compared"] == 4
+    assert results["summary"]["output_p_value"] == results["outputs"]["method"]["output_p_value"] > CHANGED
+    greedy, sampled = results["summary"]["output_statement"].split("; ", 1)
+    assert greedy == "output unchanged: 4 of 4 greedy outputs equal plain decoding's token for token"
+    assert sampled.startswith("output consistent with the target's distribution (16 tokens, p = ")
     assert results["class_unclear"] == ["calm", "warm"]
     assert "calm, warm: not measurable" in outcome.out
 

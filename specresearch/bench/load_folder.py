@@ -40,6 +40,8 @@ MADE_BY = (
     "load_pass",
     "load_records",
     "load_runner",
+    "output_check",
+    "watching",
     "workload",
 )  # modules that rows depend on
 

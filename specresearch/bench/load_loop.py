@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from specresearch.batch import Request
 from specresearch.bench.load_records import StepLog
-from specresearch.bench.recorder import Recorder
+from specresearch.bench.watching import Watching
 from specresearch.engine import Engine, RequestOutput
 
 TICK = 1.0  # seconds between two looks at how far a pass is
@@ -59,7 +59,7 @@ class Stops:
 @dataclass
 class LoadLoop:
     """request: makes the request of a number. on_output: called with each finished one. on_tick: about once a second.
-    recorder: of the engine's steps, whose time is no part of the pass.
+    watching: of the engine's steps, whose time is no part of the pass.
 
     num_tokens: generated so far. After `run`: wall seconds, the last arrival, the length of the queue, and why the pass was
     `stopped`, if it was.
@@ -72,7 +72,7 @@ class LoadLoop:
     stops: Stops
     on_output: Callable[[RequestOutput], None]
     on_tick: Callable[["LoadLoop"], None] = lambda loop: None
-    recorder: Recorder | None = None
+    watching: Watching = field(default_factory=Watching)
     num_finished: int = 0
     num_tokens: int = 0
     last_arrival: float = 0.0
@@ -101,8 +101,7 @@ class LoadLoop:
         """
         rest = self.engine.stand_still(self._left)
         self.log.begin += rest
-        if self.recorder is not None:
-            self.recorder.stand_still(rest)
+        self.watching.stand_still(rest)
         end = self._now + seconds
         goes_on = False
         try:
@@ -137,8 +136,7 @@ class LoadLoop:
         if record is not None:
             self.log.add(record)
             self.num_tokens += sum(record.num_new_tokens)
-        if self.recorder is not None:
-            self.log.begin += self.recorder.take_seconds()
+        self.log.begin += self.watching.take_seconds()
         for output in self.engine.finished():
             self.num_finished += 1
             self.on_output(output.checked())

@@ -10,7 +10,7 @@ from specresearch.bench.load_folder import LoadFolder
 from specresearch.bench.load_loop import Feed, LoadLoop, Stops
 from specresearch.bench.load_memory import resident_bytes
 from specresearch.bench.load_records import LoadRow, PassPlace, PassRow, StepLog
-from specresearch.bench.recorder import Recorder
+from specresearch.bench.watching import Watching
 from specresearch.bench.workload import Workload
 from specresearch.controllers import Adaptive
 from specresearch.engine import Engine, RequestOutput
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class LoadPass:
     """A context that leaves no request behind. The pass counts once `is_over`; after an error nothing of it does.
 
-    on_tick: called about once a second. recorder: of the engine's steps.
+    on_tick: called about once a second. watching: of the engine's steps.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class LoadPass:
         stops: Stops,
         folder: LoadFolder,
         on_tick: Callable[[PassPlace, LoadLoop], None],
-        recorder: Recorder | None = None,
+        watching: Watching,
     ) -> None:
         self.place, self.engine, self.workload = place, engine, workload
-        self.folder, self.on_tick, self.recorder = folder, on_tick, recorder
+        self.folder, self.on_tick, self.watching = folder, on_tick, watching
         self._memory: list[tuple[float, int]] = []
         self._log = StepLog(place, time.perf_counter())
         self.loop = LoadLoop(
@@ -49,13 +49,11 @@ class LoadPass:
             stops,
             self._keep,
             self._tick,
-            recorder,
+            watching,
         )
 
     def __enter__(self) -> "LoadPass":
-        if self.recorder is not None:
-            self.recorder.begin(self.place.side, self.place.repeat)
-            self.recorder.take_seconds()
+        self.watching.begin(self.place.side, self.place.repeat)
         self._files = ExitStack()
         self._rows = self._files.enter_context(self.folder.write_pass(self.place))
         self._look()
@@ -94,8 +92,6 @@ class LoadPass:
         self._look()
         self._rows.add_steps(self._log.take())
         self._files.close()
-        if self.recorder is not None:
-            self.recorder.end()
         loop, controller = self.loop, self.engine.controller
         if loop.stopped is not None:
             logger.warning("%s: %s; going on with what it has", self.place.side, loop.stopped)
@@ -110,5 +106,6 @@ class LoadPass:
             loop.stopped,
             tuple(controller.trace()) if isinstance(controller, Adaptive) else (),
             tuple(self._memory),
+            self.watching.end(),
         )
         self.folder.end_pass(row)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from specresearch.bench.output_check import OutputScores
 from specresearch.bench.records import BASELINE, METHOD, Place, RequestRow
 from specresearch.bench.workload import PlannedRequest
 from specresearch.engine import RequestOutput
@@ -116,7 +117,8 @@ class PassRow:
 
     wall: seconds. last_arrival: of the last request that was submitted. num_waiting: in the queue when the pass ended.
     stopped: why it ended before every request had been answered, None if it did not. trace: the controller's own.
-    memory: about once a second, and at both ends: seconds since it began, and bytes that the process held.
+    memory: about once a second, and at both ends: seconds since it began, and bytes that the process held. scores: of its sampled
+    output, where that was checked.
     """
 
     place: PassPlace
@@ -129,6 +131,7 @@ class PassRow:
     stopped: str | None
     trace: tuple[Mapping[str, float], ...] = ()
     memory: tuple[tuple[float, int], ...] = ()
+    scores: OutputScores | None = None
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
@@ -136,8 +139,10 @@ class PassRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
-        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name not in ("place", "memory")}
+        later = ("memory", "scores")  # than the first version
+        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name not in ("place", *later)}
         own |= {"trace": tuple(own["trace"]), "memory": tuple(map(tuple, row.get("memory", ())))}
+        own |= {"scores": row.get("scores") and OutputScores.from_json(row["scores"])}
         return PassRow(place=PassPlace(row["repeat"], row["side"]), **own)
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_records import CONTROLLED, PLAIN
+from specresearch.bench.output_check import CHANGED
 
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
@@ -77,9 +78,12 @@ def _latency_in_words(results: LoadResults) -> str:
 def _statement(results: LoadResults) -> Text:
     summary = results.summary
     lossless = results.provenance["method"]["lossless"]
-    is_same = lossless if summary["outputs_equal"] is None else summary["outputs_equal"]
-    is_wrong = summary["outputs_equal_but_for_ties"] is False
-    style = "bold green" if is_same else "bold red" if is_wrong else "bold yellow"
+    is_exact = lossless or summary["temperature"] == 0  # a lossy rule may change sampled outputs and no greedy one
+    is_same = lossless if summary["outputs_equal"] is None else summary["outputs_equal"] and is_exact
+    p_values = [summary.get(name) for name in ("output_p_value", "baseline_output_p_value")]
+    is_changed = any(p is not None and p < CHANGED for p in p_values)
+    is_wrong = is_changed or summary["outputs_equal_but_for_ties"] is False
+    style = "bold red" if is_wrong else "bold green" if is_same else "bold yellow"
     return Text(summary["output_statement"], style=style)
 
 

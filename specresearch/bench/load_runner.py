@@ -19,8 +19,10 @@ from specresearch.bench.load_records import CONTROLLED, FIXED, PLAIN, PassPlace
 from specresearch.bench.load_settings import LoadSettings
 from specresearch.bench.load_side import LoadSide
 from specresearch.bench.load_summary import summarize_load
+from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.provenance import describe, describe_method
 from specresearch.bench.recorder import Recorder, describe_recording
+from specresearch.bench.watching import Watching
 from specresearch.bench.workload import RequestClass, Workload
 from specresearch.controllers import Adaptive, Controller, Fixed
 from specresearch.engine import Engine, SchedulerSettings
@@ -93,7 +95,7 @@ class LoadRunner:
             logger.info(
                 "sides do not take turns, since %s; noise of this machine falls on one of them", self.whole_passes
             )
-        self.recorders = self._recorders() if record else {}
+        self.watching = self._watching(record=record)
 
     @property
     def _max_running(self) -> int:
@@ -142,16 +144,24 @@ class LoadRunner:
             slots=range(begin, begin + size),
         )
 
+    def _watching(self, *, record: bool) -> dict[str, Watching]:
+        """One for every side, since sides take turns. Sampled output of a rule that claims to be lossless is checked."""
+        is_sampled = any(not part.sampling.is_greedy for part in self.classes)
+        checks = self.proposer is not None and self.acceptance.lossless and is_sampled
+        recorders = self._recorders() if record else {}
+        found = {side: Watching(recorders.get(side), OutputCheck() if checks else None) for side in self.engines}
+        if record or checks:
+            for side, engine in self.engines.items():
+                engine.watch = found[side]
+        return found
+
     def _recorders(self) -> dict[str, Recorder]:
         """One for every side, once proposer and controllers are bound; what they write is one recording."""
         controllers = {side: None if side == PLAIN else engine.controller for side, engine in self.engines.items()}
         header = describe_recording(
             self.target, self.proposer, self.acceptance, self.method, controllers, self.folder.config
         )
-        recorders = {side: Recorder(self.folder.path, header) for side in self.engines}
-        for side, engine in self.engines.items():
-            engine.watch = recorders[side]
-        return recorders
+        return {side: Recorder(self.folder.path, header) for side in self.engines}
 
     def places(self) -> list[list[PassPlace]]:
         """The order of passes: those that take turns stand together."""
@@ -196,8 +206,9 @@ class LoadRunner:
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
         self.folder.write_steps(complete=complete)
-        if self.recorders:
-            self.recorders[PLAIN].write(complete=complete)
+        recorder = self.watching[PLAIN].recorder
+        if recorder is not None:
+            recorder.write(complete=complete)
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
@@ -227,7 +238,7 @@ class LoadRunner:
         times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
         feed = Feed(times, self.arrivals.concurrency)
         stops = Stops(settings.max_waiting, settings.max_seconds)
-        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.recorders.get(place.side))
+        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.watching[place.side])
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
         datasets = list({id(part.dataset): part.dataset for part in self.classes}.values())
@@ -258,7 +269,7 @@ class LoadRunner:
             for name in self.engines
         }
         figures = summarize_load(sides, settings.limits, settings.max_running)
-        outputs = compare_outputs(requests, list(self.engines), workload, self.target, self.acceptance)
+        outputs = compare_outputs(requests, passes, list(self.engines), workload, self.target, self.acceptance)
         setting = {"method": self.method, "controller": self.controller_name if self.method else None}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         setting |= {"turn_seconds": None if self.whole_passes else settings.turn_seconds}
@@ -269,6 +280,6 @@ class LoadRunner:
             setting,
             settings.limits,
             complete=complete,
-            outputs={name: comparison.figures for name, comparison in outputs.items()},
+            outputs={name: found.figures for name, found in outputs.items()},
             provenance=dict(provenance),
         )

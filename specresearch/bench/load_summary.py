@@ -20,6 +20,7 @@ from specresearch.bench.load_side import (
 )
 from specresearch.bench.load_steps import PassSteps
 from specresearch.bench.load_window import NUM_BLOCKS, RULE, Limits
+from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.stats import (
     INTERVALS,
     LEAST_UNITS,
@@ -58,6 +59,7 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "their whole interval",
     "class_unclear": "classes of which that cannot be said: too few requests for the interval of a 99th percentile, or an "
     "interval that holds 1",
+    **SCORE_DEFINITIONS,
     "memory_start, memory_end, memory_peak": "bytes that this process held resident at the beginning of the first pass, at the "
     "end of the last one, and the most that was seen; passes.jsonl has them about once a second",
     "intervals": f"{INTERVALS}; none of fewer than {LEAST_UNITS} units. Acceptance: over requests, all repeats of one together. "

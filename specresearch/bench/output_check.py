@@ -26,6 +26,13 @@ SCORES = ("log p", "p", "rank")  # rank: the share of p on lower token ids, and 
 FLOOR = -7.0  # of log p: what is less likely counts as this, so that no single token decides
 CHANGED = 1e-4  # p-values below it mean that the distribution is another one
 _SMALL = 1e-9
+SCORE_DEFINITIONS = {
+    "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "
+    f"below {FLOOR:g}), p, and the rank (the share of p on lower token ids, and half of the token's own), each less its mean; "
+    "the sum in standard deviations",
+    "output_p_value": "probability of sums at least as far from 0 if every token is a draw from that distribution (chi-square of "
+    f"all three); below {CHANGED:g} the output's distribution is called changed. baseline_*: of plain decoding, as a control",
+}
 
 
 @dataclass(frozen=True)

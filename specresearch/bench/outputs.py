@@ -127,6 +127,16 @@ class OutputComparison:
         """Examined differences that rounding explains."""
         return sum(d.logits is not None and d.logits.is_rounding for d in self.differences)
 
+    @property
+    def p_values(self) -> tuple[float, ...]:
+        """Of the side's sampled outputs and of plain decoding's; empty where they were not checked."""
+        return tuple(scores.p_value for scores in (self.scores, self.baseline) if scores is not None)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it differs by more than rounding explains, or is no sample of the target's distribution."""
+        return self.num_equal + self.num_ties < self.num_compared or any(p < CHANGED for p in self.p_values)
+
     @staticmethod
     def of_nothing() -> "OutputComparison":
         return OutputComparison("plain decoding only; add +proposer=... to measure a method")

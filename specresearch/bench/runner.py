@@ -192,12 +192,6 @@ class Runner:
                 for output in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
                     output.checked()
         self._steps.clear()
-        self._take_scores()
-        self._watching.take_seconds()
-
-    def _take_scores(self) -> OutputScores | None:
-        """Return what the check has found since the last call; None without one."""
-        return None if self._check is None else self._check.take()
 
     def _reset(self) -> None:
         if self.proposer is not None:
@@ -212,8 +206,7 @@ class Runner:
         replies: dict[str, list[str]] = {row.id: [] for row in rows}
         steps: list[StepRecord] = []
         num_requests = 0
-        if self.recorder is not None:
-            self.recorder.begin(place.side, place.repeat, place.group)
+        self._watching.begin(place.side, place.repeat, place.group)
         for turn in range(max(len(row.turns) for row in rows)):
             asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
             prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
@@ -229,10 +222,9 @@ class Runner:
                 self.tracker.log_request(place.side, output.record)
             self._log_steps(place, steps)
             num_requests += len(requests)
-        if self.recorder is not None:
-            self.recorder.end()
+        scores = self._watching.end()
         seconds = watch.seconds - self._watching.take_seconds()
-        row = GroupRow.of(place, seconds, steps, num_requests, self._take_scores())
+        row = GroupRow.of(place, seconds, steps, num_requests, scores)
         self.folder.add_group(row, steps)
 
     def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
-from specresearch.bench.output_check import CHANGED, FLOOR
+from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.stats import (
@@ -42,11 +42,7 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "memory": "warm: a request finds what the method learnt from those before it, since the start of the repeat; cold: it does "
     "not; null: the method learns nothing that it could keep",
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",
-    "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "
-    f"below {FLOOR:g}), p, and the rank (the share of p on lower token ids, and half of the token's own), each less its mean; "
-    "the sum in standard deviations",
-    "output_p_value": "probability of sums at least as far from 0 if every token is a draw from that distribution (chi-square of "
-    f"all three); below {CHANGED:g} the output's distribution is called changed. baseline_*: of plain decoding, as a control",
+    **SCORE_DEFINITIONS,
     "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - sampling.max_new_tokens",
 }
 

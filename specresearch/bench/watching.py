@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specresearch.batch import Batch, Delivery
-from specresearch.bench.output_check import OutputCheck
+from specresearch.bench.output_check import OutputCheck, OutputScores
 from specresearch.bench.recorder import Recorder
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import ModelOutput
@@ -28,6 +28,25 @@ class Watching:
             self.seconds += self.check.last_seconds
             if self.recorder is not None:
                 self.recorder.stand_still(self.check.last_seconds)
+
+    def begin(self, side: str, repeat: int = 0, group: int = 0) -> None:
+        """Begin a pass, of which what was seen before, such as a warm-up, is no part."""
+        if self.recorder is not None:
+            self.recorder.begin(side, repeat, group)
+        if self.check is not None:
+            self.check.take()
+        self.take_seconds()
+
+    def end(self) -> OutputScores | None:
+        """Return what the check has found in the pass; None without one."""
+        if self.recorder is not None:
+            self.recorder.end()
+        return None if self.check is None else self.check.take()
+
+    def stand_still(self, seconds: float) -> None:
+        """The pass was not under way for so long."""
+        if self.recorder is not None:
+            self.recorder.stand_still(seconds)
 
     def take_seconds(self) -> float:
         """Return the seconds spent on watching since the last call."""

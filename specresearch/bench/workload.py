@@ -122,6 +122,10 @@ class Workload:
         return any(part.sampling.is_greedy for part in self.classes)
 
     @property
+    def has_sampled(self) -> bool:
+        return any(not part.sampling.is_greedy for part in self.classes)
+
+    @property
     def temperature(self) -> float | None:
         """Of all requests; None where they differ."""
         found = {part.sampling.temperature for part in self.classes}

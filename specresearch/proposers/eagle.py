@@ -16,7 +16,7 @@ from specresearch.models.eagle_format import EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers.base import Proposer
-from specresearch.proposers.shapes import TreeShape
+from specresearch.proposers.shapes import TreeShape, small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
 
 TOY_LAYERS = (0, 1, 2)
@@ -72,6 +72,8 @@ class Eagle(Proposer):
             width = len(TOY_LAYERS) * config.hidden_size
             format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)
             fitting["layer_ids"] = TOY_LAYERS
+        if settings.get("tree") == "static" and not settings.get("paths"):
+            fitting |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             fitting["head"] = EagleHead.of(format)

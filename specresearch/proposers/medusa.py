@@ -3,7 +3,6 @@
 import heapq
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
-from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, read_paths
+from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
 from specresearch.sampling import penalize
 
@@ -57,9 +56,7 @@ class Medusa(Proposer):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             heads = MedusaHeads(config.hidden_size, target.vocab_size, 3)
-        ranks = range(min(3, target.vocab_size))
-        paths = [path for depth in (1, 2, 3) for path in product(ranks, repeat=depth) if sum(path) <= 3]
-        return cls(**settings | {"head": heads, "paths": paths})
+        return cls(**settings | {"head": heads, "paths": small_paths(target.vocab_size)})
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if not self.head:

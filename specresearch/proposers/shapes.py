@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,12 @@ class BestTree:
     paths: tuple[RankPath, ...]
     depth: int
     expected: float
+
+
+def small_paths(vocab_size: int) -> list[RankPath]:
+    """Return a static tree of three levels for a target of a few tokens, past 16 nodes where there are three or more."""
+    ranks = range(min(3, vocab_size))
+    return [path for depth in (1, 2, 3) for path in product(ranks, repeat=depth) if sum(path) <= 3]
 
 
 def path_acceptance(path: Sequence[int], rank_acceptance: Sequence[float]) -> float:

@@ -17,7 +17,8 @@ CLOSED = (BATCH, CONCURRENCY)  # a new request comes when one ends, so a faster 
 @dataclass(frozen=True)
 class Output:
     """What is known of a method's text, against plain decoding's. words: the finding. is_same: token for token, but for rounding,
-    or by proof; None where nobody can say, or the rule is lossy. num_equal: greedy outputs, where all are equal."""
+    or by proof; None where nobody can say, or the rule is lossy. num_equal: greedy outputs, where all are equal and no others
+    were checked."""
 
     words: str = ""
     is_same: bool | None = None
@@ -34,11 +35,14 @@ class Output:
         num_compared, num_equal = told.get("num_outputs_compared") or 0, told.get("num_outputs_equal") or 0
         if lossless is False:
             return Output(words)
+        p_value = told.get("output_p_value")
+        if p_value is not None and p_value < CHANGED:
+            return Output(words, False)
         if not num_compared:
-            p_value = told.get("output_p_value")
-            return Output(words, False if p_value is not None and p_value < CHANGED else lossless)
+            return Output(words, lossless)
         num_same = num_equal + (told.get("num_rounding_ties") or 0)
-        return Output(words, num_same >= num_compared, num_equal if num_equal == num_compared else 0)
+        is_all = num_equal == num_compared and p_value is None
+        return Output(words, num_same >= num_compared, num_equal if is_all else 0)
 
 
 @dataclass(frozen=True)

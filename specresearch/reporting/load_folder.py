@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from specresearch.bench.load_outputs import check_of
 from specresearch.bench.load_records import CONTROLLED, PLAIN
 from specresearch.bench.load_summary import LoadFigures, summarize_load
 from specresearch.bench.load_window import Limits
@@ -242,7 +243,16 @@ class _Reader:
 
     def _output(self, name: str) -> Output:
         told, lossless = inner(self.results, "outputs", name), inner(self.provenance, "method").get("lossless")
-        return Output.of(told, lossless) if told else Output.of(self.summary, None if lossless else lossless)
+        if told:
+            return Output.of(told, lossless)
+        return Output.of(self._check(name) or self.summary, None if lossless else lossless)
+
+    def _check(self, name: str) -> dict[str, Any]:
+        """What was found in a side's sampled outputs, where a run was killed before it wrote any figures; empty without."""
+        method = inner(self.provenance, "method")
+        passes = [row for side in self.rows.sides.values() for row in side.passes.values()]
+        found = check_of(passes, name, str(method.get("acceptance")), lossless=bool(method.get("lossless")))
+        return found.figures if found.p_values else {}
 
     def _timeline(self, name: str) -> list[dict[str, Any]]:
         return inner(self.results, "timeline").get(name) or []

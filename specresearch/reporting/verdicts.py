@@ -100,7 +100,7 @@ def _reason(decision: Decision, limits: Limits) -> str:
     groups = {outcome: [p for p in decision.points if p.outcome is outcome] for outcome in Outcome}
     faster, slower, unclear = (groups[outcome] for outcome in Outcome)
     if any(p.comparison.output.is_wrong for p in decision.points):
-        return f"{own} changes greedy output, which an exact method must not; find out why before anything else."
+        return f"{own} changes the target's output, which an exact method must not; find out why before anything else."
     if decision.answer is Answer.MEASURE and unclear == list(decision.points):
         return f"{_sentences([], [], unclear, decision, limits)} More prompts or repeats narrow the interval."
     if decision.answer is Answer.MEASURE:

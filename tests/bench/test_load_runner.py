@@ -1,3 +1,4 @@
+import io
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -8,20 +9,24 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from test_frozen_heap import Watching
+from test_output_check import Gullible as Claiming
 from test_runner import Gullible
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
-from specresearch.bench import load_pass
+from specresearch.bench import load_pass, output_check
 from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.bench.load_folder import LoadFolder
 from specresearch.bench.load_memory import resident_bytes
 from specresearch.bench.load_records import PassPlace
+from specresearch.bench.load_report import print_load
 from specresearch.bench.load_runner import LoadRunner
 from specresearch.bench.load_settings import LoadSettings
+from specresearch.bench.output_check import CHANGED
 from specresearch.bench.recorder import Recorder
 from specresearch.bench.recording import Recording
 from specresearch.bench.workload import RequestClass
@@ -31,13 +36,14 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel, NGram, Suffix
 
 Make = Callable[..., LoadRunner]
+SAMPLED = SamplingParams(temperature=1.0, max_new_tokens=6)
 SMALL = LoadSettings(max_running=3, num_requests=6, warmup=1, turn_seconds=1e-3)
 
 
 class InterruptedLater(NGram):
-    """Ctrl-C in its second repeat."""
+    """Ctrl-C in its second repeat; the engine resets it once, as it is made."""
 
-    num_resets = 0
+    num_resets = -1
 
     def reset(self) -> None:
         self.num_resets += 1
@@ -196,13 +202,79 @@ def test_a_rule_that_accepts_anything_is_found_out(make: Make) -> None:
     assert "OUTPUT CHANGED" in results.summary["output_statement"]
 
 
-def test_sampled_runs_state_what_the_rule_proves(make: Make) -> None:
-    sampling = SamplingParams(temperature=1.0, max_new_tokens=6)
-    runner = make(proposer=NGram(4, 3, 1), method="ngram", sampling=sampling)
-    summary = runner.run().summary
+def test_a_sampled_load_states_what_the_check_found_and_keeps_it(make: Make) -> None:
+    parts: dict[str, Any] = {"settings": replace(SMALL, repeats=2, compare=(2,)), "sampling": SAMPLED}
+    parts |= {"proposer": NGram(4, 3, 1), "method": "ngram"}
+    runner = make(**parts)
+    results = runner.run()
+    summary = results.summary
     assert summary["outputs_equal"] is None
-    assert summary["output_statement"] == "the output's distribution was not checked (rule rejection is lossless)"
-    assert all(row["token_ids"] is None for row in requests_of(runner))
+    assert summary["output_statement"].startswith("output consistent with the target's distribution (")
+    assert "; plain decoding p = " in summary["output_statement"]
+    assert summary["output_p_value"] == min(told["output_p_value"] for told in results.outputs.values()) > CHANGED
+    assert summary["baseline_output_p_value"] > CHANGED
+    assert {"output_p_value", "output_z"} <= results.definitions.keys()
+    rows = requests_of(runner)
+    assert all(row["token_ids"] is None for row in rows)
+    for side in results.sides:
+        scores = [row.scores for row in runner.folder.passes if row.place.side == side]
+        generated = sum(row["num_generated_tokens"] for row in rows if row["side"] == side)
+        assert sum(own.num_tokens for own in scores if own is not None) == generated
+    again = make(resume=True, **parts)
+    assert again.folder.passes == runner.folder.passes
+    assert again.run().summary["output_p_value"] == summary["output_p_value"]
+
+
+def test_a_sampled_load_with_a_broken_rule_says_so(make: Make) -> None:
+    """The rule claims to be lossless, as some that are broken do."""
+    sampling = replace(SAMPLED, temperature=0.5, top_k=3, max_new_tokens=20)
+    results = make(proposer=NGram(4, 2, 1), method="broken", acceptance=Claiming(), sampling=sampling).run()
+    summary = results.summary
+    assert summary["output_statement"].startswith("OUTPUT DISTRIBUTION CHANGED: ")
+    assert summary["output_p_value"] < CHANGED < summary["baseline_output_p_value"]
+    stream = io.StringIO()
+    print_load(results, Path("run"), Console(file=stream, width=200, color_system="standard", force_terminal=True))
+    assert "\x1b[1;31mOUTPUT DISTRIBUTION CHANGED" in stream.getvalue()
+
+
+def test_the_check_takes_no_time_of_a_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is moved on by an hour whenever a step is checked; passes that record have the same times."""
+    now, skipped = time.perf_counter, [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now() + skipped[0])
+    score_step = output_check.score_step
+
+    def slow(*parts: Any) -> output_check.OutputScores:
+        skipped[0] += 3600.0
+        return score_step(*parts)
+
+    monkeypatch.setattr(output_check, "score_step", slow)
+    runner = make(proposer=NGram(4, 3, 1), method="ngram", sampling=SAMPLED, record=True)
+    results = runner.run()
+    assert results.stopped is None
+    assert skipped[0] > 3600.0
+    assert all(row.wall < 600 for row in runner.folder.passes)
+    assert all(0 <= row["arrival"] < 600 and row["e2el"] < 600 for row in requests_of(runner))
+    steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
+    assert steps["start"].max() < 600
+    rows = pq.read_table(runner.folder.path / "recording.parquet").to_pandas()
+    for _, own in rows.groupby("side"):
+        assert own["start"].max() - own["arrival"].min() < 600
+
+
+def test_passes_of_a_version_that_did_not_check_say_so(make: Make) -> None:
+    parts: dict[str, Any] = {"proposer": NGram(4, 3, 1), "method": "ngram", "sampling": SAMPLED}
+    first = make(**parts)
+    first.run()
+    file = first.folder.path / "passes.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "scores"}) + "\n" for row in rows))
+    again = make(resume=True, **parts)
+    assert [row.scores for row in again.folder.passes] == [None, None]
+    results = again.run()
+    assert results.summary["output_p_value"] is None
+    assert (
+        results.summary["output_statement"] == "the output's distribution was not checked (rule rejection is lossless)"
+    )
 
 
 def test_without_a_proposer_plain_decoding_is_measured(make: Make) -> None:

@@ -413,7 +413,7 @@ class TestProbabilityZero:
 
 class TestSeeds:
     def test_first_uniforms_do_not_depend_on_how_many_are_drawn(self) -> None:
-        batch = SamplingBatch([SamplingParams(temperature=1.0)] * 3, [5, -1, 2**63], [0, 7, 100])
+        batch = SamplingBatch([SamplingParams(temperature=1.0)] * 3, [5, 2**64 - 1, 2**63], [0, 7, 100])
         long = batch.uniforms(ACCEPT_STREAM, 100)
         assert long.dtype == torch.float64
         for num in (1, 2, 15, 16, 17, 63):

@@ -118,7 +118,7 @@ def test_wrong_output_is_turned_off_however_fast(tmp_path: Path, decide_on: Deci
     write_run(tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199)
     (decision,) = decide_on()
     assert decision.answer is Answer.OFF
-    assert "changes greedy output" in word(decision, Limits()).reason
+    assert "changes the target's output" in word(decision, Limits()).reason
     write_run(tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199, num_rounding_ties=1)
     assert decide_on()[0].answer is Answer.ON
 

@@ -12,6 +12,7 @@ import yaml
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, SamplingParams
+from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench import ResultsFolder, Runner, RunSettings
 from specresearch.bench.arrivals import Arrivals, ClosedLoop, Poisson
 from specresearch.bench.load_folder import LoadFolder
@@ -22,6 +23,7 @@ from specresearch.data import PromptDataset
 from specresearch.proposers import NGram
 from specresearch.reporting import Limits, compose, gather
 from specresearch.reporting.load_folder import _Reader
+from tests.bench.test_output_check import Gullible
 
 Measure = Callable[..., Path]
 
@@ -54,9 +56,15 @@ def measured_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Pa
 
 @pytest.fixture
 def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Callable[..., Path]:
-    def run(arrivals: Arrivals, max_running: int = 2, max_waiting: int = 256) -> Path:
+    def run(
+        arrivals: Arrivals,
+        max_running: int = 2,
+        max_waiting: int = 256,
+        sampling: SamplingParams | None = None,
+        rule: AcceptanceSampler | None = None,
+    ) -> Path:
         folder = tmp_path / "load"
-        sampling = SamplingParams(max_new_tokens=8)
+        sampling = sampling or SamplingParams(max_new_tokens=8)
         settings = LoadSettings(
             num_requests=12, max_running=max_running, compare=(2,), warmup=0, max_waiting=max_waiting
         )
@@ -65,9 +73,10 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
             [RequestClass(dataset, sampling)],
             arrivals,
             settings,
-            LoadFolder(folder, {"sampling": {"temperature": 0.0}, "max_running": max_running}),
+            LoadFolder(folder, {"sampling": {"temperature": sampling.temperature}, "max_running": max_running}),
             proposer=NGram(4, 3, 1),
             method="ngram",
+            acceptance=rule,
             controller_name="fixed",
         ).run(progress=False)
         return folder
@@ -145,6 +154,22 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
     killed = gather([folder])
     assert {c.policy.label: c.gain for c in killed.comparisons} == {label: c.gain for label, c in by_label.items()}
     assert killed.limits == [{"ttft": 0.5, "tpot": 0.05}]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_sampled_output_of_a_load_is_judged_by_its_check(measured_load: Callable[..., Path], is_broken: bool) -> None:
+    """Whole, and from the passes that a kill left."""
+    rule = Gullible() if is_broken else Rejection()
+    sampling = SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20)
+    folder = measured_load(ClosedLoop(2), sampling=sampling, rule=rule)
+    whole = {c.policy.label: c.output for c in gather([folder]).comparisons}
+    assert [(output.is_same, output.is_wrong) for output in whole.values()] == [(not is_broken, is_broken)] * 2
+    results = json.loads((folder / "results.json").read_text())
+    bare = {"kind": "load", "complete": False, "provenance": results["provenance"]}
+    (folder / "results.json").write_text(json.dumps(bare))
+    killed = {c.policy.label: c.output for c in gather([folder]).comparisons}
+    assert {k: output.words for k, output in killed.items()} == {k: output.words for k, output in whole.items()}
+    assert [output.is_wrong for output in killed.values()] == [is_broken] * 2
 
 
 def test_rows_of_another_version_cost_the_intervals_only(measured_load: Callable[..., Path]) -> None:
