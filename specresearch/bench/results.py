@@ -46,7 +46,7 @@ class ResultsFolder(RunFolder):
     and decoded again.
     """
 
-    code = (*DECODING, "bench/records.py", "bench/runner.py")
+    code = (*DECODING, "bench/output_check.py", "bench/records.py", "bench/runner.py", "bench/watching.py")
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.requests: list[RequestRow] = []
