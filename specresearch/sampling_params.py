@@ -104,8 +104,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         self._set("stop", _tuple_of("stop", stop, str, "strings"))
-        self._set("stop_token_ids", _tuple_of("stop_token_ids", self.stop_token_ids, Integral, "token ids"))
-        self._set("stop_token_ids", tuple(map(int, self.stop_token_ids)))
+        ends = _tuple_of("stop_token_ids", self.stop_token_ids, Integral, "token ids")
+        self._set("stop_token_ids", tuple(map(int, ends)))
         for rule in _RULES:
             self._set(rule.name, rule.read(getattr(self, rule.name)))
         if not isinstance(self.ignore_eos, bool):
