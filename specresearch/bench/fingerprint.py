@@ -26,6 +26,7 @@ DECODING = (
     "proposal.py",
     "proposers",
     "sampling.py",
+    "sampling_params.py",
     "shift_records.py",
     "step_times.py",
 )  # what decides the outputs of a request, and what is counted and timed of it
