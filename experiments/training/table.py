@@ -3,11 +3,12 @@
     python experiments/training/table.py objectives
     python experiments/training/table.py speed --runs outputs/training_speed
 
-Intervals (95%) resample prompts, the same for all arms, and seeds; three seeds make the second part of it coarse.
+Intervals (95%) are for other prompts and other seeds of training; three seeds make the second part of them coarse.
 """
 
 import argparse
 import json
+from math import isnan, nan
 from pathlib import Path
 
 import matplotlib
@@ -18,21 +19,28 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from specresearch.bench.jsonl import read_jsonl
+from specresearch.bench.stats import POSITIVE, Spread, spread
 
 HERE = Path(__file__).parent
 REFERENCES = {"objectives": "cross_entropy", "data": "published text, cross-entropy", "drafters": "draft model"}
-NUM_RESAMPLES = 4000
 SPEED = "speed"
 SPEED_COLUMNS = ("speedup", "mean_acceptance_length", "cost_ratio", "tokens_per_second", "baseline_tokens_per_second")
 
 
 def read(study: str) -> pd.DataFrame:
-    """A row for every arm, dataset and temperature; accepted and drafts are arrays [seed, prompt]."""
-    rows = read_jsonl(HERE / "results" / f"{study}.jsonl")
+    """A row for every arm, dataset and temperature; accepted and drafts are arrays [seed, prompt], seeds in order."""
+    rows = sorted(read_jsonl(HERE / "results" / f"{study}.jsonl"), key=lambda row: row["seed"])
     found: dict[tuple[str, str, float], list[dict]] = {}
+    seeds: dict[str, list[int]] = {}
     for row in rows:
+        seeds.setdefault(row["arm"], []).append(row["seed"])
         for figures in row["figures"]:
             found.setdefault((row["arm"], figures["dataset"], figures["temperature"]), []).append(figures)
+    for arm, own in seeds.items():
+        if own != seeds[REFERENCES[study]]:
+            raise SystemExit(
+                f"{arm} has seeds {own}, the reference {seeds[REFERENCES[study]]}: run study.py {study} again"
+            )
     return pd.DataFrame(
         {
             "arm": arm,
@@ -46,36 +54,48 @@ def read(study: str) -> pd.DataFrame:
     )
 
 
-def lengths(row: pd.Series, prompts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Mean acceptance lengths of an arm, one for each resample of prompts [R, P]; its seeds are drawn here."""
-    num_seeds = len(row["accepted"])
-    seeds = rng.integers(num_seeds, size=(len(prompts), num_seeds))[:, :, None]
-    accepted, drafts = (row[name][seeds, prompts[:, None]].sum((1, 2)) for name in ("accepted", "drafts"))
-    return 1 + accepted / drafts
+def length(totals: np.ndarray) -> np.ndarray:
+    """Mean acceptance length of accepted tokens and drafts [..., 2]."""
+    return 1 + totals[..., 0] / totals[..., 1]
+
+
+def ratio_of_lengths(totals: np.ndarray) -> np.ndarray:
+    """Ratio of two arms' mean acceptance lengths, of their accepted tokens and drafts [..., 4]."""
+    return length(totals[..., :2]) / length(totals[..., 2:])
+
+
+def compare(arm: pd.Series, reference: pd.Series) -> Spread:
+    """The ratio of two arms, whose prompts and seeds of training are both samples: the variances of the two add up.
+
+    Degrees of freedom: Welch and Satterthwaite's.
+    """
+    both = [row[name] for row in (arm, reference) for name in ("accepted", "drafts")]
+    over_prompts = spread(np.stack([counts.mean(0) for counts in both], axis=1), ratio_of_lengths, bounds=POSITIVE)
+    assert over_prompts is not None, "at least eight prompts"
+    by_seed = np.log(ratio_of_lengths(np.stack([counts.sum(1) for counts in both], axis=-1)))
+    variances = np.array([over_prompts.error**2, by_seed.var(ddof=1) / len(by_seed)])
+    freedoms = np.array([over_prompts.freedom, len(by_seed) - 1])
+    freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum() if variances.any() else 1.0
+    return Spread(over_prompts.value, float(np.sqrt(variances.sum())), float(freedom), POSITIVE)
 
 
 def summarise(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Of every arm in every setting: mean acceptance length, and its ratio to the reference's with an interval."""
     summary = []
     for (dataset, temperature), group in rows.groupby(["dataset", "temperature"], sort=False):
-        num_prompts = group.iloc[0]["accepted"].shape[1]
-        prompts = np.random.default_rng(0).integers(num_prompts, size=(NUM_RESAMPLES, num_prompts))
-        rng = np.random.default_rng(1)
-        drawn = {row["arm"]: lengths(row, prompts, rng) for _, row in group.iterrows()}
+        base = group.loc[group["arm"] == reference].iloc[0]
         for _, row in group.iterrows():
-            own = 1 + row["accepted"].sum() / row["drafts"].sum()
-            base = group.loc[group["arm"] == reference].iloc[0]
-            ratio = own / (1 + base["accepted"].sum() / base["drafts"].sum())
-            low, high = np.quantile(drawn[row["arm"]] / drawn[reference], [0.025, 0.975])
-            by_seed = 1 + row["accepted"].sum(1) / row["drafts"].sum(1)
+            ratio = compare(row, base)
+            low, high = ratio.interval()
+            by_seed = length(np.stack([row["accepted"].sum(1), row["drafts"].sum(1)], axis=-1))
             summary.append(
                 {
                     "arm": row["arm"],
                     "setting": f"{dataset}, temperature {temperature:g}",
-                    "length": own,
+                    "length": length(np.array([row["accepted"].sum(), row["drafts"].sum()])),
                     "least": by_seed.min(),
                     "most": by_seed.max(),
-                    "ratio": ratio,
+                    "ratio": ratio.value,
                     "low": low,
                     "high": high,
                     "expected_acceptance": row["expected_acceptance"],
@@ -127,7 +147,7 @@ def speeds(runs: Path) -> pd.DataFrame:
         dataset, batch = file.parent.name.rsplit("-batch", 1)
         rows.append({"arm": file.parents[1].name, "dataset": dataset, "batch_size": int(batch)})
         rows[-1] |= {name: summary[name] for name in SPEED_COLUMNS}
-        rows[-1]["low"], rows[-1]["high"] = summary["speedup_ci95"]
+        rows[-1]["low"], rows[-1]["high"] = summary["speedup_ci95"] or (nan, nan)
     return pd.DataFrame(rows)
 
 
@@ -144,7 +164,8 @@ def speed_markdown(rows: pd.DataFrame) -> str:
 
 
 def _told(row: pd.Series) -> str:
-    return f"{row['speedup']:.2f} ({row['low']:.2f} to {row['high']:.2f}); {row['cost_ratio']:.2f}"
+    interval = "" if isnan(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
+    return f"{row['speedup']:.2f}{interval}; {row['cost_ratio']:.2f}"
 
 
 def main() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.bench.load_records import PLAIN, LoadRow, PassRow
-from specresearch.bench.output_check import OutputScores
+from specresearch.bench.output_check import P_VALUES, OutputScores
 from specresearch.bench.outputs import LogitGap, OutputComparison
 from specresearch.bench.records import RequestRow
 from specresearch.bench.workload import Workload
 from specresearch.models import CausalLM
 
 MAX_EXAMINED = 32  # differences of a side that are looked into
-CHECK = ("output_p_value", "baseline_output_p_value", "output_z", "baseline_output_z")  # figures of sampled outputs
+CHECK = (*P_VALUES, "output_z", "baseline_output_z")  # figures of sampled outputs
 
 
 @dataclass(frozen=True)

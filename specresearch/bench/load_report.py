@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specresearch.bench.load_folder import LoadResults
 from specresearch.bench.load_records import CONTROLLED, PLAIN
-from specresearch.bench.output_check import CHANGED
+from specresearch.bench.output_check import CHANGED, P_VALUES
 
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
@@ -80,7 +80,7 @@ def _statement(results: LoadResults) -> Text:
     lossless = results.provenance["method"]["lossless"]
     is_exact = lossless or summary["temperature"] == 0  # a lossy rule may change sampled outputs and no greedy one
     is_same = lossless if summary["outputs_equal"] is None else summary["outputs_equal"] and is_exact
-    p_values = [summary.get(name) for name in ("output_p_value", "baseline_output_p_value")]
+    p_values = [summary.get(name) for name in P_VALUES]
     is_changed = any(p is not None and p < CHANGED for p in p_values)
     is_wrong = is_changed or summary["outputs_equal_but_for_ties"] is False
     style = "bold red" if is_wrong else "bold green" if is_same else "bold yellow"

@@ -25,6 +25,7 @@ from specresearch.sampling import logits_to_probs
 SCORES = ("log p", "p", "rank")  # rank: the share of p on lower token ids, and half of the token's own
 FLOOR = -7.0  # of log p: what is less likely counts as this, so that no single token decides
 CHANGED = 1e-4  # p-values below it mean that the distribution is another one
+P_VALUES = ("output_p_value", "baseline_output_p_value")  # figures of a side, and of plain decoding as its control
 _SMALL = 1e-9
 SCORE_DEFINITIONS = {
     "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "

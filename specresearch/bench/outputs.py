@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.bench.output_check import CHANGED, OutputScores
-from specresearch.bench.records import BASELINE, METHOD, RequestRow
+from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.metrics import Counts
 from specresearch.models import CausalLM
 
 MAX_EXAMINED = 8
@@ -161,6 +162,15 @@ class OutputComparison:
         return OutputComparison(f"distribution may differ from the target's (rule {rule} is not lossless)")
 
     @staticmethod
+    def of_samples(
+        rule: str, requests: Iterable[RequestRow], groups: Sequence[GroupRow], *, lossless: bool
+    ) -> "OutputComparison":
+        """Compare the sampled outputs of a run's rows; rule: its name."""
+        moved = Counts.total([row.counts for row in requests if row.place.side == METHOD]).output_tv
+        scores, baseline = (_scores(groups, side) for side in (METHOD, BASELINE))
+        return OutputComparison.sampled(rule, lossless=lossless, output_tv=moved, scores=scores, baseline=baseline)
+
+    @staticmethod
     def greedy(
         requests: Iterable[RequestRow],
         logit_gap: Callable[[RequestRow, int], LogitGap] | None = None,
@@ -206,6 +216,13 @@ class OutputComparison:
             "baseline_output_z": self.baseline and self.baseline.z,
             "output_differences": [asdict(difference) for difference in self.differences],
         }
+
+
+def _scores(groups: Iterable[GroupRow], side: str) -> OutputScores | None:
+    """Return the scores of a side's output; None where a group has none."""
+    found = [row.scores for row in groups if row.place.side == side]
+    known = [scores for scores in found if scores is not None]
+    return sum(known, OutputScores()) if known and len(known) == len(found) else None
 
 
 def _statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specresearch.bench.output_check import CHANGED
+from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.results import Results
 
 MEMORIES = {
@@ -87,7 +87,7 @@ def _statement(results: Results) -> Text:
     if method is None:
         return Text(summary["output_statement"])
     is_sure = method["lossless"] or summary["outputs_equal"]
-    p_values = [p for p in (summary["output_p_value"], summary["baseline_output_p_value"]) if p is not None]
+    p_values = [summary[name] for name in P_VALUES if summary[name] is not None]
     is_wrong = summary["outputs_equal"] is False or any(p < CHANGED for p in p_values)
     style = "bold red" if is_wrong else "bold green" if is_sure else "bold yellow"
     return Text(summary["output_statement"], style=style)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
 from specresearch.bench.frozen_heap import frozen_heap
-from specresearch.bench.output_check import OutputCheck, OutputScores
+from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
 from specresearch.bench.provenance import describe, describe_method
@@ -21,7 +21,7 @@ from specresearch.bench.watching import Watching
 from specresearch.controllers import Adaptive, Controller
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, RequestOutput, SchedulerSettings
-from specresearch.metrics import Counts, StepRecord
+from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingParams, derive_seed
@@ -266,14 +266,7 @@ class Runner:
             return None
         if not self.sampling.is_greedy:
             rule = type(self.acceptance).__name__.lower()
-            counts = Counts.total([row.counts for row in requests if row.place.side == METHOD])
-            return OutputComparison.sampled(
-                rule,
-                lossless=self.acceptance.lossless,
-                output_tv=counts.output_tv,
-                scores=_scores(groups, METHOD),
-                baseline=_scores(groups, BASELINE),
-            )
+            return OutputComparison.of_samples(rule, requests, groups, lossless=self.acceptance.lossless)
         turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
         by_id = {row.id: row for row in self.rows}
 
@@ -289,10 +282,3 @@ class Runner:
         return OutputComparison.greedy(
             requests, lambda row, at: LogitGap.after(self.target, context(row, at), rounding), max_examined=None
         )
-
-
-def _scores(groups: list[GroupRow], side: str) -> OutputScores | None:
-    """Return the scores of a side's output; None where a group has none."""
-    found = [row.scores for row in groups if row.place.side == side]
-    known = [scores for scores in found if scores is not None]
-    return sum(known, OutputScores()) if known and len(known) == len(found) else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specresearch.bench.output_check import CHANGED
+from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.stats import Histogram
 from specresearch.reporting.estimates import Estimate
 
@@ -35,13 +35,13 @@ class Output:
         num_compared, num_equal = told.get("num_outputs_compared") or 0, told.get("num_outputs_equal") or 0
         if lossless is False:
             return Output(words)
-        p_value = told.get("output_p_value")
-        if p_value is not None and p_value < CHANGED:
+        p_values = [told[name] for name in P_VALUES if told.get(name) is not None]
+        if p_values and min(p_values) < CHANGED:
             return Output(words, False)
         if not num_compared:
             return Output(words, lossless)
         num_same = num_equal + (told.get("num_rounding_ties") or 0)
-        is_all = num_equal == num_compared and p_value is None
+        is_all = num_equal == num_compared and not p_values
         return Output(words, num_same >= num_compared, num_equal if is_all else 0)
 
 

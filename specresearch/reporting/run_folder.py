@@ -39,7 +39,7 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
     intervals = inner(results, "intervals")
     if not summary:
         is_greedy = not inner(config, "sampling").get("temperature")
-        figures = _summarize(requests, groups, is_greedy=is_greedy)
+        figures = _summarize(requests, groups, inner(provenance, "method"), is_greedy=is_greedy)
         summary, intervals = figures.summary, figures.intervals
     method = summary.get("method") or inner(provenance, "method").get("name")
     if method is None:
@@ -72,7 +72,11 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
 
 
 def _summarize(
-    requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], *, is_greedy: bool
+    requests: Sequence[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
+    method: Mapping[str, Any],
+    *,
+    is_greedy: bool,
 ) -> Figures:
     """The figures of a run that was killed before it wrote any, from the groups that both sides decoded."""
     done = {side: {_place(row) for row in groups if row["side"] == side} for side in (BASELINE, METHOD)}
@@ -81,8 +85,10 @@ def _summarize(
         raise ValueError("was stopped before both sides had decoded a group of prompts: nothing to compare")
     rows = [RequestRow.from_json(row) for row in requests if _place(row) in paired]
     whole = [GroupRow.from_json(row) for row in groups if _place(row) in paired]
-    outputs = OutputComparison("outputs were not compared: the run was stopped")
-    return summarize(rows, whole, OutputComparison.greedy(rows) if is_greedy else outputs)
+    if is_greedy:
+        return summarize(rows, whole, OutputComparison.greedy(rows))
+    rule, lossless = str(method.get("acceptance")), bool(method.get("lossless"))
+    return summarize(rows, whole, OutputComparison.of_samples(rule, rows, whole, lossless=lossless))
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,10 +1,8 @@
 """Numbered files that a killed run leaves whole: each is there with its checksum, or not at all."""
 
-import errno
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any
 
 from filelock import FileLock
 from safetensors import SafetensorError
+
+from specresearch.files import means_full, replace_text, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -59,20 +59,18 @@ class ShardStore:
 
         A full disk is an OSError that says what has been kept.
         """
-        part = self.folder / f"{self._name(number)}.part"
+        path = self.path(number)
         try:
-            save(part)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            entry = {"sha256": _checksum(part), "num_bytes": part.stat().st_size, **facts}
-            os.replace(part, self.path(number))
-            shards = {**self.shards, self._name(number): entry}
-            self._write_manifest(shards)
+            with written_whole(path) as part:
+                save(part)
+            entry = {"sha256": _checksum(path), "num_bytes": path.stat().st_size, **facts}
+            shards = {**self.shards, path.name: entry}
+            manifest = json.dumps({"settings": self.settings, "shards": shards}, indent=1)
+            replace_text(self.folder / MANIFEST, manifest + "\n")
         except (OSError, SafetensorError) as error:
-            unlisted = () if self._name(number) in self.shards else (self.path(number),)
-            for torn in (part, self.folder / f"{MANIFEST}.part", *unlisted):
-                torn.unlink(missing_ok=True)
-            if not _means_full(error):
+            if path.name not in self.shards:
+                path.unlink(missing_ok=True)
+            if not means_full(error):
                 raise
             raise OSError(
                 f"the disk of {self.folder} is full: shard {number} was not written; {len(self.shards)} shards of "
@@ -103,22 +101,7 @@ class ShardStore:
                     "choose another folder, or delete that one"
                 )
 
-    def _write_manifest(self, shards: Mapping[str, Any]) -> None:
-        file = self.folder / MANIFEST
-        part = file.with_name(f"{MANIFEST}.part")
-        text = json.dumps({"settings": self.settings, "shards": shards}, indent=1)
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, file)
-
 
 def _checksum(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _means_full(error: Exception) -> bool:
-    """safetensors tells of a full disk in words only."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)

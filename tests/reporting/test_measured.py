@@ -22,6 +22,7 @@ from specresearch.bench.workload import RequestClass
 from specresearch.data import PromptDataset
 from specresearch.proposers import NGram
 from specresearch.reporting import Limits, compose, gather
+from specresearch.reporting.comparisons import Output
 from specresearch.reporting.load_folder import _Reader
 from tests.bench.test_output_check import Gullible
 
@@ -43,15 +44,36 @@ def dataset(tmp_path: Path) -> PromptDataset:
 
 
 @pytest.fixture
-def measured_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    config = {"batch_size": 1, "sampling": {"temperature": 0.0, "max_new_tokens": 10}}
-    results = ResultsFolder(folder, config)
-    sampling = SamplingParams(max_new_tokens=10)
-    Runner(target, dataset, sampling, RunSettings(warmup=0), results, proposer=NGram(4, 3, 1), method="ngram").run(
-        progress=False
-    )
-    return folder
+def measure_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Callable[..., Path]:
+    def run(sampling: SamplingParams, rule: AcceptanceSampler) -> Path:
+        folder = tmp_path / "run"
+        told = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
+        results = ResultsFolder(folder, {"batch_size": 1, "sampling": told})
+        Runner(
+            target,
+            dataset,
+            sampling,
+            RunSettings(warmup=0),
+            results,
+            proposer=NGram(4, 3, 1),
+            method="ngram",
+            acceptance=rule,
+        ).run(progress=False)
+        return folder
+
+    return run
+
+
+@pytest.fixture
+def measured_run(measure_run: Callable[..., Path]) -> Path:
+    return measure_run(SamplingParams(max_new_tokens=10), Rejection())
+
+
+def leave_as_a_kill_would(folder: Path) -> None:
+    """Take the figures out of a folder's results."""
+    results = json.loads((folder / "results.json").read_text())
+    bare = {name: type(value)() for name, value in results.items()} | {"complete": False}
+    (folder / "results.json").write_text(json.dumps(bare | {"provenance": results["provenance"]}))
 
 
 @pytest.fixture
@@ -106,12 +128,27 @@ def test_a_run(measured_run: Path) -> None:
     assert comparison.plain.tokens_per_step == pytest.approx(1)
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_sampled_output_of_a_run_is_judged_by_its_check(measure_run: Callable[..., Path], is_broken: bool) -> None:
+    """Whole, and from the rows that a kill left."""
+    rule = Gullible() if is_broken else Rejection()
+    folder = measure_run(SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20), rule)
+    (whole,) = gather([folder]).comparisons
+    assert (whole.output.is_same, whole.output.is_wrong) == (not is_broken, is_broken)
+    leave_as_a_kill_would(folder)
+    (killed,) = gather([folder]).comparisons
+    assert killed.output == whole.output
+
+
+def test_a_control_that_fails_makes_the_output_wrong() -> None:
+    told = {"output_statement": "", "output_p_value": 0.5, "baseline_output_p_value": 1e-9}
+    assert Output.of(told, lossless=True).is_wrong
+    assert not Output.of(told | {"baseline_output_p_value": 0.4}, lossless=True).is_wrong
+
+
 def test_a_killed_run_is_reported_from_its_rows(measured_run: Path) -> None:
     whole = gather([measured_run]).comparisons[0].gain
-    results = json.loads((measured_run / "results.json").read_text())
-    bare: dict[str, Any] = {name: type(value)() for name, value in results.items()} | {"complete": False}
-    bare |= {"provenance": results["provenance"]}
-    (measured_run / "results.json").write_text(json.dumps(bare))
+    leave_as_a_kill_would(measured_run)
     material = gather([measured_run])
     (comparison,) = material.comparisons
     assert comparison.gain == whole

@@ -61,7 +61,11 @@ def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseEx
 
 def test_a_shard_whose_entry_was_not_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = fill(tmp_path, "zero")
-    monkeypatch.setattr(shards, "_write_manifest", lambda entries: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def interrupted(path: Path, text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specresearch.training.shards.replace_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         shards.write(1, save("one"))
     assert shards.path(1).exists()
