@@ -16,7 +16,10 @@ from safetensors.torch import load_file
 
 TIMED = ("tokens_per_second", "peak_memory_gb")  # figures of training that no two runs share
 LONGEST = 240.0  # seconds of one command
-LEFT_OUT = [f"~sampled.{name}" for name in ("cool", "top_p", "min_p", "penalties", "everything")]  # to save time
+LEFT_OUT = (  # to save time
+    *(f"~sampled.{name}" for name in ("cool", "top_p", "min_p", "penalties", "everything")),
+    *(f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")),
+)
 PROGRAMS = ("run", "load", "distill", "certify")
 
 
@@ -127,7 +130,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
             [
                 "+proposer=ngram",
                 "visible_tv=0.04",
-                "stress=[]",
+                "trials.mixed.stress=[]",
                 "num_greedy_prompts=2",
                 *LEFT_OUT,
             ],
