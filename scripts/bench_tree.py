@@ -25,11 +25,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specresearch import CausalLM, Request, SamplingParams
 from specresearch.acceptance import Greedy
 from specresearch.batch import Batch, RequestState
-from specresearch.bench.provenance import describe_process
-from specresearch.bench.stats import median_of
 from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
+from specresearch.results.provenance import describe_process
+from specresearch.statistics.intervals import median_of
 
 NUM_NODES, DEPTH, TOP_K, CONTEXT, NUM_WARM = 60, 6, 10, 400, 2
 

@@ -27,11 +27,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.bench.provenance import describe_process
-from specresearch.bench.stats import Percentile, median_of
-from specresearch.config import conf_dir
+from specresearch.cli.entry import conf_dir
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
+from specresearch.results.provenance import describe_process
+from specresearch.statistics.intervals import Percentile, median_of
 
 
 @dataclass(frozen=True)

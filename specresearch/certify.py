@@ -9,19 +9,19 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.bench.certificate import CERTIFICATE, REFUTED, UNTESTED, Certificate, print_certificate
-from specresearch.bench.certifier import Certifier, Demands
-from specresearch.bench.enumeration import Toy
-from specresearch.bench.fingerprint import WHOLE_PACKAGE, describe_software
-from specresearch.bench.folder import PROVENANCE, check_software, write_json
-from specresearch.bench.provenance import git_commit
-from specresearch.bench.substitution import build_on_toy
-from specresearch.bench.trials import Trial, TrialSettings
-from specresearch.config import PACKAGE, check_keys, entry_point
-from specresearch.folder_lock import lock_folder
+from specresearch.certification.certificate import CERTIFICATE, REFUTED, UNTESTED, Certificate, print_certificate
+from specresearch.certification.certifier import Certifier, Demands
+from specresearch.certification.enumeration import Toy
+from specresearch.certification.substitution import build_on_toy
+from specresearch.certification.trials import Trial, TrialSettings
+from specresearch.cli.entry import PACKAGE, check_keys, entry_point
+from specresearch.cli.signals import INTERRUPTED
+from specresearch.files.lock import lock_folder
 from specresearch.proposers import Autoregressive
+from specresearch.results.fingerprint import WHOLE_PACKAGE, describe_software
+from specresearch.results.folder import PROVENANCE, check_software, write_json
+from specresearch.results.provenance import git_commit
 from specresearch.sampling import SamplingParams
-from specresearch.stop_signals import INTERRUPTED
 
 NOT_CERTIFIED = 1
 INDIFFERENT = ("resume", "progress")  # keys that a continued certificate may change

@@ -20,8 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from specresearch.bench.fingerprint import DECODING, describe_software
-from specresearch.bench.folder import (
+from specresearch.cli.entry import PACKAGE, check_keys, entry_point
+from specresearch.cli.signals import INTERRUPTED
+from specresearch.files import replace_text
+from specresearch.files.jsonl import append_rows, read_jsonl, to_line
+from specresearch.files.lock import lock_folder
+from specresearch.models.head_writing import read_provenance
+from specresearch.proposers import DraftModel, Proposer
+from specresearch.results.fingerprint import DECODING, describe_software
+from specresearch.results.folder import (
     CONFIG,
     PROVENANCE,
     RESULTS,
@@ -30,14 +37,7 @@ from specresearch.bench.folder import (
     read_config,
     write_json,
 )
-from specresearch.bench.jsonl import append_rows, read_jsonl, to_line
-from specresearch.bench.provenance import describe, describe_process, git_commit
-from specresearch.config import PACKAGE, check_keys, entry_point
-from specresearch.files import replace_text
-from specresearch.folder_lock import lock_folder
-from specresearch.models.head_writing import read_provenance
-from specresearch.proposers import DraftModel, Proposer
-from specresearch.stop_signals import INTERRUPTED
+from specresearch.results.provenance import describe, describe_process, git_commit
 from specresearch.trackers import NoTracker, Tracker
 from specresearch.training.corpus import Corpus, Mix
 from specresearch.training.distillation import Distillation

@@ -11,18 +11,18 @@ from transformers.utils.logging import disable_progress_bar
 
 from specresearch.acceptance import Threshold
 from specresearch.acceptance.threshold import WORKLOADS
-from specresearch.bench.load_folder import LoadFolder
-from specresearch.bench.load_report import print_load
-from specresearch.bench.load_runner import PROGRAM, LoadRunner
-from specresearch.bench.load_settings import LoadSettings
-from specresearch.bench.load_window import Limits
 from specresearch.bench.report import resume_command
-from specresearch.bench.workload import RequestClass
-from specresearch.config import check_keys, entry_point
+from specresearch.cli.entry import check_keys, entry_point
+from specresearch.cli.signals import INTERRUPTED
 from specresearch.controllers import Controller
 from specresearch.data import PromptDataset
+from specresearch.loadtest.folder import LoadFolder
+from specresearch.loadtest.report import print_load
+from specresearch.loadtest.runner import PROGRAM, LoadRunner
+from specresearch.loadtest.settings import LoadSettings
+from specresearch.loadtest.window import Limits
+from specresearch.loadtest.workload import RequestClass
 from specresearch.run import OPTIONAL, open_folder
-from specresearch.stop_signals import INTERRUPTED
 
 CLASS_KEYS = ("share", "dataset", "sampling", "acceptance", "num_draft_tokens")
 NUM_TO_CHOOSE_FROM = 1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace

@@ -9,11 +9,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.bench.load_folder import LoadResults
-from specresearch.bench.load_window import Limits
-from specresearch.config import check_keys, entry_point
+from specresearch.cli.entry import check_keys, entry_point
 from specresearch.files import replace_text
-from specresearch.folder_lock import lock_folder
+from specresearch.files.lock import lock_folder
+from specresearch.loadtest.folder import LoadResults
+from specresearch.loadtest.window import Limits
 from specresearch.simulation import Drafting, SimulationSettings, Simulator, open_recording
 from specresearch.simulation.report import print_simulation
 

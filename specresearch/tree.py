@@ -4,8 +4,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from specresearch.bench.tree_choice import choose, measure, print_choice, save_choice
-from specresearch.config import entry_point
+from specresearch.cli.entry import entry_point
+from specresearch.tree_tuning.choice import choose, measure, print_choice, save_choice
 
 
 def main() -> None:

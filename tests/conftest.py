@@ -57,8 +57,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     """What `python -m specresearch.load` constructs, and refuses, before anything is decoded; with a small target and draft."""
     from specresearch import load  # once the package's shapes are checked as it is imported
-    from specresearch.bench.load_folder import LoadFolder
-    from specresearch.config import conf_dir
+    from specresearch.cli.entry import conf_dir
+    from specresearch.loadtest.folder import LoadFolder
 
     draft = next(each.removeprefix("target.model=") for each in target_overrides if each.startswith("target.model="))
 

@@ -9,8 +9,8 @@ from command_line import BuildLoad, Outcome, Run, Typed, prompts_of
 
 from specresearch import load
 from specresearch.acceptance.threshold import WORKLOADS
-from specresearch.bench.load_runner import LoadRunner
 from specresearch.bench.output_check import CHANGED
+from specresearch.loadtest.runner import LoadRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:ResourceWarning")
 

@@ -11,7 +11,7 @@ import yaml
 from command_line import Typed, call, prompts_of
 
 from specresearch import load, run, simulate
-from specresearch.bench.recording import Recording
+from specresearch.recording.recording import Recording
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed file .*(run|load|simulate).log:ResourceWarning"),

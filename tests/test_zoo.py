@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 import specresearch
 from specresearch import CausalLM, Engine, SamplingParams
-from specresearch.config import conf_dir
+from specresearch.cli.entry import conf_dir
 from specresearch.data.templates import SUMMARY, render
 from specresearch.proposers import Eagle, Eagle3, Proposer
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from specresearch.bench.load_window import NUM_BLOCKS, slow_within
-from specresearch.bench.stats import POSITIVE, SHARE, Interval, interval_of, percentile_of, percentile_ratio
+from specresearch.loadtest.window import NUM_BLOCKS, slow_within
+from specresearch.statistics.intervals import POSITIVE, SHARE, Interval, interval_of, percentile_of, percentile_ratio
 
 HERE = Path(__file__).parent
 SIZES = (8, 12, 24, 50)

@@ -15,7 +15,7 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from specresearch.bench.results import RESULTS
+from specresearch.bench.folder import RESULTS
 
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]

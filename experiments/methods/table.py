@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specresearch.bench.sweep import collect
+from specresearch.sweeps.callback import collect
 
 HERE = Path(__file__).parent
 FIGURES = ["speedup", "speedup_ci95_low", "speedup_ci95_high", "decode_speedup", "tokens_per_target_forward"]

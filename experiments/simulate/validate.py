@@ -19,11 +19,11 @@ from typing import Any
 import hydra
 import pandas as pd
 
-from specresearch.bench.folder import RESULTS, STEPS
-from specresearch.bench.jsonl import to_line
-from specresearch.config import conf_dir
+from specresearch.cli.entry import conf_dir
 from specresearch.data.files import find_file, read_records
 from specresearch.files import replace_text
+from specresearch.files.jsonl import to_line
+from specresearch.results.folder import RESULTS, STEPS
 from specresearch.simulate import build
 from specresearch.simulation.timing import Timing, Work
 

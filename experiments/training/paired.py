@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.stats import interval_of
+from specresearch.files.jsonl import read_jsonl
+from specresearch.statistics.intervals import interval_of
 
 
 def seconds(runs: list[Path]) -> pd.DataFrame:

@@ -18,8 +18,8 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.stats import POSITIVE, Spread, spread
+from specresearch.files.jsonl import read_jsonl
+from specresearch.statistics.intervals import POSITIVE, Spread, spread
 
 HERE = Path(__file__).parent
 REFERENCES = {"objectives": "cross_entropy", "data": "published text, cross-entropy", "drafters": "draft model"}

@@ -17,9 +17,9 @@ import yaml
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from specresearch.bench.results import CONFIG, RESULTS
-from specresearch.bench.sweep import collect
-from specresearch.bench.tree_picture import draw_tree, node_acceptance
+from specresearch.bench.folder import CONFIG, RESULTS
+from specresearch.sweeps.callback import collect
+from specresearch.tree_tuning.picture import draw_tree, node_acceptance
 
 HERE = Path(__file__).parent
 SHAPES = {

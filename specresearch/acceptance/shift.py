@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.acceptance.base import LossySampler, own_probability, target_distribution
+from specresearch.metrics.shift import TokenShift
 from specresearch.proposal import Proposal, Verdict
 from specresearch.sampling import SamplingBatch
-from specresearch.shift_records import TokenShift
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.bench.stats import SHARE, Interval, Statistic, interval_of, value_of
 from specresearch.metrics import Counts
+from specresearch.statistics.intervals import SHARE, Interval, Statistic, interval_of, value_of
 
 TOTALS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
 JUDGED = (*TOTALS, "num_judged_tokens")

@@ -1,192 +1,122 @@
-"""A folder that holds one run: never overwritten, and continued only by the run that began it."""
+"""The results folder: rows appended as they come, what a killed run left behind, and the final figures."""
 
-import json
-import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from specresearch.bench.fingerprint import DECODING, describe_software, differing_software, fingerprint_of
-from specresearch.bench.jsonl import append_rows
-from specresearch.files import PART, replace_text
-from specresearch.folder_lock import LOCK, lock_folder
-from specresearch.trackers.wandb import RUN_ID
+from specresearch.bench.rows import GroupRow, Place, RequestRow, step_row
+from specresearch.files import replace_text, sync, written_whole
+from specresearch.files.jsonl import read_jsonl, to_line
+from specresearch.metrics import StepRecord
+from specresearch.results.fingerprint import DECODING
+from specresearch.results.folder import CONFIG, PROVENANCE, REQUESTS, RESULTS, STEPS, RunFolder
 
-logger = logging.getLogger(__name__)
-
-CONFIG, RESULTS, REQUESTS, STEPS = "config.yaml", "results.json", "requests.jsonl", "steps.parquet"
-PROVENANCE = "provenance.json"
-BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, "wandb", RUN_ID}  # what there is before anything was decoded
-INDIFFERENT = ("resume", "progress", "tracker")  # keys a resumed run may change
-IDENTITY = (("dataset", "fingerprint"), ("target", "num_parameters"), ("target", "dtype"), ("machine", "device"))
+GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
+PLACE = ("repeat", "group", "side")
+KEYS = {GROUPS: PLACE, REQUESTS: (*PLACE, "row", "turn"), STEPS_PART: (*PLACE, "step")}  # what no two rows share
 
 
-class RunFolder:
-    """A folder that no other process can open as long as this object lives.
+@dataclass(frozen=True)
+class Results:
+    """What results.json holds.
 
-    A kind of run says in `_load` what it finds there when it is resumed, in `may_change` which settings may be others then, and
-    in `code` which source files its rows depend on.
-
-    Raises ValueError when the folder holds another run, or one with different settings, and FolderInUseError when another process
-    writes to it.
+    summary: flat, figures only. intervals: bounds of the summary's figures. per_position: one entry per draft depth.
+    complete: every group was decoded; False after an interruption.
     """
 
-    may_change: tuple[str, ...] = INDIFFERENT
-    code: tuple[str, ...] = DECODING
+    complete: bool
+    summary: dict[str, Any] = field(default_factory=dict)
+    intervals: dict[str, Any] = field(default_factory=dict)
+    per_position: list[dict[str, Any]] = field(default_factory=list)
+    histogram: dict[str, Any] = field(default_factory=dict)
+    by_category: dict[str, dict[str, Any]] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+class ResultsFolder(RunFolder):
+    """The folder of `python -m specresearch.run`.
+
+    A side of a group counts once its row stands in groups.jsonl; when a run is resumed, rows of unfinished ones are dropped
+    and decoded again.
+    """
+
+    code = (*DECODING, "bench/output_check.py", "bench/records.py", "bench/runner.py", "bench/watching.py")
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
-        self.path = path
-        self.config = dict(config)
-        self._lock = lock_folder(path)
-        found = {p.name for p in path.iterdir() if p.name not in (".hydra", LOCK) and p.suffix not in (".log", PART)}
-        is_run = CONFIG in found
-        if found <= BEFORE_ROWS and not self._is_complete and (is_run or found <= {"wandb", RUN_ID}):
-            found = set()
-        self.is_resumed = resume and is_run and bool(found)
-        if found and not self.is_resumed:
-            holds = "a run" if is_run else f"other files ({', '.join(sorted(found)[:3])})"
-            remedy = "add resume=true to continue it, or " if is_run else ""
-            raise ValueError(f"{path} already holds {holds}; {remedy}choose another hydra.run.dir")
-        if self.is_resumed:
-            self._check_config()
-            try:
-                self._load()
-            except (KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{path} has rows of another version ({error}); choose another hydra.run.dir"
-                ) from error
-
-    def _check_config(self) -> None:
-        differing = differing_settings(read_config(self.path), self.config, self.may_change)
-        if differing:
-            told = "; ".join(f"{key} was {before!r} and is now {now!r}" for key, before, now in differing)
-            raise ValueError(
-                f"{self.path} was started with other settings: {told}; repeat the original command with "
-                "resume=true, or choose another hydra.run.dir"
-            )
+        self.requests: list[RequestRow] = []
+        self.groups: list[GroupRow] = []
+        self.done: set[Place] = set()
+        super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
-        """Read what an earlier session left, and drop what it did not finish."""
-
-    @property
-    def _is_complete(self) -> bool:
-        results = read_results(self.path)
-        return results is not None and bool(results.get("complete"))
+        self.groups = [GroupRow.from_json(row) for row in read_rows(self.path, GROUPS)]
+        self.done = {row.place for row in self.groups}
+        for name in (GROUPS, REQUESTS, STEPS_PART):
+            if (self.path / name).exists():
+                kept = [row for row in read_rows(self.path, name) if _place(row) in self.done]
+                replace_text(self.path / name, "".join(to_line(row) for row in kept))
+        requests = read_rows(self.path, REQUESTS)
+        check_requests(self.path, requests, [row.to_json() for row in self.groups])
+        self.requests = [RequestRow.from_json(row) for row in requests]
 
     def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
-        """Call when everything is loaded and before anything is decoded. Returns the provenance to report.
+        merged = super().begin(provenance, *parts)
+        if not self.groups:
+            self.write_results(Results(complete=False, provenance=merged))
+        return merged
 
-        parts: objects whose classes decide what is decoded. Raises ValueError where rows that are there were made by other
-        models, prompts, packages or code.
-        """
-        software = describe_software(self.code, *parts)
-        packages = {**provenance.get("packages", {}), **software["packages"]}
-        merged: dict[str, Any] = {**provenance, **software, "packages": packages, "num_sessions": 1}
-        if self.is_resumed:
-            before = check_software(self.path, software)
-            for part, key in IDENTITY:
-                if before[part][key] != merged[part][key]:
-                    raise ValueError(
-                        f"{self.path} was measured with {part} {key} {before[part][key]!r}, which is now {merged[part][key]!r}; "
-                        "continue it where it was started, or choose another hydra.run.dir"
-                    )
-            merged = before | {"num_sessions": before["num_sessions"] + 1}
-        self.path.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
-        write_json(self.path / PROVENANCE, merged)
-        told = {key: value for key, value in merged.items() if key not in ("code", "modules")}
-        return told | {"code_fingerprint": fingerprint_of({key: merged[key] for key in software})}
+    def add_request(self, row: RequestRow) -> None:
+        self.requests.append(row)
+        self._append(REQUESTS, [row.to_json()], sync=False)
 
-    def _append(self, name: str, rows: Sequence[Mapping[str, Any]], *, sync: bool = True) -> None:
-        append_rows(self.path / name, rows, sync=sync)
+    def add_group(self, row: GroupRow, steps: Sequence[StepRecord]) -> None:
+        """Call after the group's requests, which reach the disk before it."""
+        if (self.path / REQUESTS).exists():
+            sync(self.path / REQUESTS)
+        self._append(STEPS_PART, [step_row(row.place, number, step) for number, step in enumerate(steps)])
+        self._append(GROUPS, [row.to_json()])
+        self.groups.append(row)
+        self.done.add(row.place)
 
-    def write_results(self, results: Any) -> None:
-        """results: a data class."""
-        write_json(self.path / RESULTS, asdict(results))
+    def write_steps(self, *, complete: bool) -> None:
+        """steps.parquet from the rows so far; a complete run no longer needs them as text."""
+        rows = read_rows(self.path, STEPS_PART)
+        if rows:
+            with written_whole(self.path / STEPS) as part:
+                pq.write_table(pa.Table.from_pylist(rows), part)
+        if complete:
+            (self.path / STEPS_PART).unlink(missing_ok=True)
 
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the settings that a run was started with.
-
-    Raises FileNotFoundError where there are none, and ValueError for a damaged file.
-    """
-    try:
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        config = None
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder / CONFIG} is damaged: it holds no settings; choose another hydra.run.dir")
-    return config
+    @property
+    def files(self) -> list[Path]:
+        """What there is to keep."""
+        names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, GROUPS, STEPS)
+        return [self.path / name for name in names if (self.path / name).exists()]
 
 
-def read_results(folder: Path) -> dict[str, Any] | None:
-    """Return what results.json holds; None where it is missing or damaged, since a run can make it again from its rows."""
-    return read_json(folder / RESULTS)
+def read_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of one of a run's files. Raises ValueError for damage, and for a row that is there twice."""
+    return read_jsonl(folder / name, KEYS[name])
 
 
-def read_json(file: Path) -> dict[str, Any] | None:
-    """Return a mapping; None where the file is missing or, which is logged, damaged."""
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        logger.warning("%s is damaged, and is made again", file)
-        return None
-    return told
+def check_requests(folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError where a group lacks the row of one of its requests."""
+    found = Counter(_place(row) for row in requests)
+    for group in groups:
+        if found[_place(group)] != group["num_requests"]:
+            told = ", ".join(f"{name} {group[name]}" for name in PLACE)
+            raise ValueError(
+                f"{folder / REQUESTS} has {found[_place(group)]} rows of {told}, where {group['num_requests']} requests "
+                f"finished; remove the line of that group from {GROUPS} and add resume=true, which decodes it again, or measure "
+                "again in another hydra.run.dir"
+            )
 
 
-def write_json(file: Path, told: Mapping[str, Any]) -> None:
-    replace_text(file, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
-
-
-def check_software(
-    folder: Path, now: Mapping[str, Any], remedy: str = "choose another hydra.run.dir"
-) -> dict[str, Any]:
-    """Return the provenance of the run in `folder`, unless it was started with other packages or code than `now`.
-
-    remedy: besides going back to what it was started with. Raises ValueError naming every package and file that differs.
-    """
-    before = read_json(folder / PROVENANCE)
-    if before is None or not before.keys() >= now.keys():
-        raise ValueError(
-            f"{folder} does not say with which code it was started, having no readable {PROVENANCE}; new rows could not be "
-            f"compared with those it holds: {remedy}"
-        )
-    differing = differing_software(before, now)
-    if differing:
-        commit = before.get("git_commit")
-        back = f"go back to that (commit {commit})" if commit else "go back to that"
-        raise ValueError(
-            f"{folder} was started with other software: {'; '.join(differing)}; rows of the two cannot be compared: {back}, or "
-            f"{remedy}"
-        )
-    return before
-
-
-def differing_settings(
-    one: Mapping[str, Any], other: Mapping[str, Any], indifferent: Collection[str] = ()
-) -> list[tuple[str, Any, Any]]:
-    """Dotted keys that two runs differ in, and both values. indifferent: keys that do not count, nor those below them."""
-    first, second = _flatten(one), _flatten(other)
-    keys = [key for key in sorted(first.keys() | second.keys()) if not {key, *_parents(key)} & set(indifferent)]
-    return [(key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
-
-
-def _parents(key: str) -> list[str]:
-    parts = key.split(".")
-    return [".".join(parts[:num]) for num in range(1, len(parts))]
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+def _place(row: Mapping[str, Any]) -> Place:
+    return Place(row["repeat"], row["group"], row["side"])

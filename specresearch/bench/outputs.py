@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.bench.output_check import CHANGED, OutputScores
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.metrics import Counts
 from specresearch.models import CausalLM
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from rich import progress as bars
 from rich.console import Console
 
-from specresearch.bench.records import BASELINE, METHOD, GroupRow
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow
 
 B = TypeVar("B", bound="Bar")
 

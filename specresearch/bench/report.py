@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specresearch.bench.folder import Results
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.bench.results import Results
 
 MEMORIES = {
     "cold": "cold: a request finds nothing of those before it",

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
+from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.progress import Progress
-from specresearch.bench.provenance import describe, describe_method
-from specresearch.bench.recorder import Recorder
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
-from specresearch.bench.results import Results, ResultsFolder
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
 from specresearch.bench.watching import Watching
 from specresearch.controllers import Adaptive, Controller
@@ -24,6 +22,8 @@ from specresearch.engine import Engine, RequestOutput, SchedulerSettings
 from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
+from specresearch.recording.recorder import Recorder
+from specresearch.results.provenance import describe, describe_method
 from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.trackers import NoTracker, Tracker
 

@@ -12,8 +12,10 @@ from jaxtyping import Float
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
-from specresearch.bench.stats import (
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.metrics import DEFINITIONS, Counts
+from specresearch.metrics.shift import ShiftSums
+from specresearch.statistics.intervals import (
     INTERVALS,
     LEAST_UNITS,
     POSITIVE,
@@ -27,8 +29,6 @@ from specresearch.bench.stats import (
     spread,
     value_of,
 )
-from specresearch.metrics import DEFINITIONS, Counts
-from specresearch.shift_records import ShiftSums
 
 SHIFT = ("output_tv", "output_kl", "refused_rate")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")

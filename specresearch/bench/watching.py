@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from specresearch.batch import Batch, Delivery
 from specresearch.bench.output_check import OutputCheck, OutputScores
-from specresearch.bench.recorder import Recorder
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal
+from specresearch.recording.recorder import Recorder
 
 
 @dataclass

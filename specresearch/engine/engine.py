@@ -21,12 +21,12 @@ from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.seeds import Seeds, isolates_requests
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts, RequestRecord, StepRecord
+from specresearch.metrics.shift import StepShift
+from specresearch.metrics.times import StepClock
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
-from specresearch.shift_records import StepShift
-from specresearch.step_times import StepClock
 
 Watcher = Callable[[Batch, Proposal, ModelOutput, Delivery, StepRecord], None]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.bench.stats import Histogram
 from specresearch.reporting.estimates import Estimate
+from specresearch.statistics.intervals import Histogram
 
 PARTS = ("schedule", "prefill", "control", "propose", "verify", "accept", "commit", "host")
 BATCH, CONCURRENCY = "batch", "concurrency"

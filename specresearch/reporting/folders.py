@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from specresearch.bench.folder import CONFIG, REQUESTS, RESULTS
-from specresearch.bench.results import GROUPS
+from specresearch.bench.folder import GROUPS
 from specresearch.reporting.comparisons import Comparison, Trace, Workload
 from specresearch.reporting.load_folder import read_load
 from specresearch.reporting.run_folder import read_run
 from specresearch.reporting.simulation_folder import Foreseen, Prediction, overlay, read_simulation
+from specresearch.results.folder import CONFIG, REQUESTS, RESULTS
 
 LOAD, SIMULATION = "load", "simulation"
 KINDS = {None: "runs", LOAD: "load runs", SIMULATION: "simulations"}

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specresearch.bench.load_outputs import check_of
-from specresearch.bench.load_records import CONTROLLED, PLAIN
-from specresearch.bench.load_summary import LoadFigures, summarize_load
-from specresearch.bench.load_window import Limits
+from specresearch.loadtest.outputs import check_of
+from specresearch.loadtest.rows import CONTROLLED, PLAIN
+from specresearch.loadtest.summary import LoadFigures, summarize_load
+from specresearch.loadtest.window import Limits
 from specresearch.reporting.comparisons import (
     PARTS,
     Acceptance,

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
-from specresearch.bench.folder import REQUESTS, STEPS
-from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.load_folder import KEYS, PASSES, read_steps
-from specresearch.bench.load_records import LoadRow, PassRow
-from specresearch.bench.load_side import PERCENTS, LoadSide
-from specresearch.bench.load_summary import latency_ratios, signature_of
-from specresearch.bench.load_window import NUM_BLOCKS, Limits, Window
+from specresearch.files.jsonl import read_jsonl
+from specresearch.loadtest.folder import KEYS, PASSES, read_steps
+from specresearch.loadtest.rows import LoadRow, PassRow
+from specresearch.loadtest.side import PERCENTS, LoadSide
+from specresearch.loadtest.summary import latency_ratios, signature_of
+from specresearch.loadtest.window import NUM_BLOCKS, Limits, Window
 from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
+from specresearch.results.folder import REQUESTS, STEPS
 
 NO_STEPS = f"{STEPS} cannot be read: no step times"
 _UNREADABLE = (pa.ArrowException, OSError, KeyError)

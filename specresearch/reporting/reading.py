@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from specresearch.bench.folder import CONFIG
-from specresearch.bench.stats import SHARE, Histogram, Statistic
 from specresearch.reporting.comparisons import CONCURRENCY, Acceptance, Load, Workload
 from specresearch.reporting.estimates import Estimate, estimate_of, percentiles
+from specresearch.results.folder import CONFIG
+from specresearch.statistics.intervals import SHARE, Histogram, Statistic
 
 Row = Mapping[str, Any]
 PERCENTS = (50, 90, 99)

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specresearch.bench.folder import REQUESTS
+from specresearch.bench.folder import GROUPS, read_rows
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, RequestRow
-from specresearch.bench.results import GROUPS, read_rows
-from specresearch.bench.stats import Histogram
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.summary import Figures, summarize
 from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
 from specresearch.reporting.estimates import Estimate
@@ -28,6 +26,8 @@ from specresearch.reporting.reading import (
     settings_of,
     workload_of,
 )
+from specresearch.results.folder import REQUESTS
+from specresearch.statistics.intervals import Histogram
 
 STEP = ("propose", "verify", "accept", "commit", "host")
 

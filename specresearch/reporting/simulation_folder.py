@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specresearch.bench.load_records import CONTROLLED, PLAIN
+from specresearch.loadtest.rows import CONTROLLED, PLAIN
 from specresearch.reporting.comparisons import Comparison, Load, Policy, Workload
 from specresearch.reporting.reading import (
     FIXED,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from specresearch.bench.recording import RecordedRequest
+from specresearch.recording.recording import RecordedRequest
 
 NUM_NEIGHBOURS = 50  # positions among which one stands in for another
 

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Int
 
 from specresearch.acceptance import RULES
 from specresearch.batch import Batch, Request, RequestState
-from specresearch.bench.recording import RecordedRequest, Recording
 from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
+from specresearch.recording.recording import RecordedRequest, Recording
 from specresearch.simulation.acceptance import Blocks, Coins, Positions, Replay, StandIns, Table, Trees, run_ends
 
 EXACT_IF_GREEDY = ("typical",)  # rules that are lossy at other temperatures only

@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 import torch
 
 from specresearch.batch import Batch, RequestState
-from specresearch.bench.load_loop import Feed, Stops
-from specresearch.bench.load_records import LoadRow, PassPlace, PassRow, StepLog
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.scheduler import Scheduler
+from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.rows import LoadRow, PassPlace, PassRow, StepLog
 from specresearch.metrics import RequestRecord, StepRecord
 from specresearch.models.slots import Slots
 from specresearch.proposers.draft_model import MOST_BEHIND

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.bench.recording import Recording
+from specresearch.recording.recording import Recording
 from specresearch.simulation import parts
 from specresearch.simulation.parts import Part
 from specresearch.simulation.recordings import open_recording

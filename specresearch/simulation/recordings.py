@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from specresearch.bench.recording import Header, Recording
+from specresearch.recording.recording import Header, Recording
 
 
 def open_recording(path: Path) -> Recording:

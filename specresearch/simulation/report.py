@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specresearch.bench.load_folder import LoadResults
-from specresearch.bench.load_records import PLAIN
-from specresearch.bench.load_report import load_warnings
+from specresearch.loadtest.folder import LoadResults
+from specresearch.loadtest.report import load_warnings
+from specresearch.loadtest.rows import PLAIN
 
 _LATENCIES = [(f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)]
 

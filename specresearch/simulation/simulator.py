@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specresearch.bench.arrivals import Arrivals
-from specresearch.bench.load_folder import LoadResults
-from specresearch.bench.load_loop import Feed, Stops
-from specresearch.bench.load_records import CONTROLLED, PLAIN, PassPlace
-from specresearch.bench.load_settings import WAVES, LoadSettings, PassSettings
-from specresearch.bench.load_side import LoadSide
-from specresearch.bench.load_steps import PassSteps
-from specresearch.bench.load_summary import summarize_load
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
+from specresearch.loadtest.arrivals import Arrivals
+from specresearch.loadtest.folder import LoadResults
+from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.rows import CONTROLLED, PLAIN, PassPlace
+from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
+from specresearch.loadtest.side import LoadSide
+from specresearch.loadtest.steps import PassSteps
+from specresearch.loadtest.summary import summarize_load
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.events import SimulatedPass, Simulation
 from specresearch.simulation.method import Method

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specresearch.bench.recording import Recording
 from specresearch.metrics import StepTimes
+from specresearch.recording.recording import Recording
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
 from specresearch.bench import Runner, RunSettings
 from specresearch.bench.output_check import CHANGED, OutputCheck, OutputScores, score
-from specresearch.bench.records import METHOD
+from specresearch.bench.rows import METHOD
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import DraftModel, NGram, Proposer
 

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from specresearch.bench.jsonl import read_jsonl
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
-from specresearch.bench.results import Results, ResultsFolder
+from specresearch.bench.folder import Results, ResultsFolder
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
+from specresearch.files.jsonl import read_jsonl
 from specresearch.metrics import Counts, StepRecord
-from specresearch.shift_records import ShiftSums, StepShift, TokenShift
-from specresearch.step_times import StepTimes
+from specresearch.metrics.shift import ShiftSums, StepShift, TokenShift
+from specresearch.metrics.times import StepTimes
 
 CONFIG = {"batch_size": 1, "proposer": {"n_max": 4}, "progress": True}
 PROVENANCE: dict[str, Any] = {

@@ -17,13 +17,13 @@ from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection, Typical
 from specresearch.batch import Batch, RequestState
 from specresearch.bench import ResultsFolder, Runner, RunSettings
-from specresearch.bench.recorder import Recorder, describe_recording
-from specresearch.bench.records import BASELINE, METHOD
+from specresearch.bench.rows import BASELINE, METHOD
 from specresearch.data import PromptDataset
 from specresearch.engine import RequestFailedError, engine
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
+from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.sampling import SamplingBatch
 
 Make = Callable[..., Runner]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.records import BASELINE, METHOD, GroupRow, Place, RequestRow
-from specresearch.bench.stats import LEAST_UNITS
+from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.summary import summarize
 from specresearch.metrics import Counts
-from specresearch.shift_records import ShiftSums
+from specresearch.metrics.shift import ShiftSums
+from specresearch.statistics.intervals import LEAST_UNITS
 
 SAMPLED = OutputComparison.sampled("rejection", lossless=True)
 LOSSY = OutputComparison.sampled("typical", lossless=False)

@@ -11,7 +11,7 @@ from jaxtyping import config
 from specresearch.batch import Batch, Request, RequestState
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
-from specresearch.step_times import StepTimes
+from specresearch.metrics.times import StepTimes
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import torch
 from simulation import unchecked
 
 from specresearch import Engine, SamplingParams
-from specresearch.bench.draws import Setting, Tally
-from specresearch.bench.enumeration import Toy, enumerate_outputs
-from specresearch.bench.goodness import Fit, samples_needed
+from specresearch.certification.draws import Setting, Tally
+from specresearch.certification.enumeration import Toy, enumerate_outputs
+from specresearch.certification.goodness import Fit, samples_needed
 from specresearch.controllers import Adaptive, Confidence
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import DraftModel

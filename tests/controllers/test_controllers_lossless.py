@@ -13,9 +13,9 @@ from simulation import unchecked
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.bench.draws import CHUNK, Setting, Tally
-from specresearch.bench.enumeration import Toy, enumerate_outputs
-from specresearch.bench.goodness import Fit, samples_needed
+from specresearch.certification.draws import CHUNK, Setting, Tally
+from specresearch.certification.enumeration import Toy, enumerate_outputs
+from specresearch.certification.goodness import Fit, samples_needed
 from specresearch.controllers import (
     AcceptanceGate,
     Adaptive,
@@ -27,8 +27,8 @@ from specresearch.controllers import (
     Heuristic,
 )
 from specresearch.metrics import StepRecord
+from specresearch.metrics.times import StepTimes
 from specresearch.proposers import DraftModel, NGram, Proposer, Suffix, TokenRecycling
-from specresearch.step_times import StepTimes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
 

@@ -6,7 +6,7 @@ from simulation import record_of
 
 from specresearch.controllers.late_reading import LateReading
 from specresearch.metrics import StepRecord
-from specresearch.step_times import StepTimes
+from specresearch.metrics.times import StepTimes
 
 
 def reading(num_tokens: int) -> StepRecord:

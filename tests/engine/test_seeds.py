@@ -10,8 +10,8 @@ import pytest
 from scenarios import ALL, FORGETFUL, PROPOSERS, shared_target
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.bench.enumeration import Law, Toy, enumerate_outputs
-from specresearch.bench.goodness import Fit
+from specresearch.certification.enumeration import Law, Toy, enumerate_outputs
+from specresearch.certification.goodness import Fit
 from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput, Heuristic
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.seeds import Seeds

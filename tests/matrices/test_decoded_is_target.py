@@ -12,9 +12,9 @@ from jaxtyping import config
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
 from specresearch.batch import Batch
-from specresearch.bench.draws import CHUNK, Setting, Tally, setting_of
-from specresearch.bench.enumeration import Law, Toy, enumerate_outputs, ragged_prompts
-from specresearch.bench.goodness import Fit, samples_needed
+from specresearch.certification.draws import CHUNK, Setting, Tally, setting_of
+from specresearch.certification.enumeration import Law, Toy, enumerate_outputs, ragged_prompts
+from specresearch.certification.goodness import Fit, samples_needed
 from specresearch.proposal import Proposal
 from specresearch.proposers import (
     Cascade,

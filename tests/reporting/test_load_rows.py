@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from specresearch.bench.load_records import LoadRow
+from specresearch.loadtest.rows import LoadRow
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.load_rows import has_signature, latency_ratio, tpot_ratios
-from tests.bench.load_rows import request, side
+from tests.loadtest.load_rows import request, side
 
 NUM_RUNS, NUM_STRETCHES, AT_ONCE = 60, 10, 12
 

@@ -14,12 +14,12 @@ from tiny_models import build, letters_tokenizer
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench import ResultsFolder, Runner, RunSettings
-from specresearch.bench.arrivals import Arrivals, ClosedLoop, Poisson
-from specresearch.bench.load_folder import LoadFolder
-from specresearch.bench.load_runner import LoadRunner, LoadSettings
-from specresearch.bench.load_summary import LoadFigures
-from specresearch.bench.workload import RequestClass
 from specresearch.data import PromptDataset
+from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Poisson
+from specresearch.loadtest.folder import LoadFolder
+from specresearch.loadtest.runner import LoadRunner, LoadSettings
+from specresearch.loadtest.summary import LoadFigures
+from specresearch.loadtest.workload import RequestClass
 from specresearch.proposers import NGram
 from specresearch.reporting import Limits, compose, gather
 from specresearch.reporting.comparisons import Output

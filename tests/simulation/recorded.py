@@ -12,11 +12,11 @@ from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Rejection
-from specresearch.bench.recorder import Recorder, describe_recording
-from specresearch.bench.recording import Recording
 from specresearch.controllers import Controller, Fixed
 from specresearch.metrics import Counts
 from specresearch.proposers import DraftModel, NGram, Proposer
+from specresearch.recording.recorder import Recorder, describe_recording
+from specresearch.recording.recording import Recording
 
 NGRAM = {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": 8, "n_max": 3, "n_min": 1}
 SIDE = "method"

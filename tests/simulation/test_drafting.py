@@ -6,10 +6,10 @@ import pytest
 from recorded import NGRAM, SIDE, decoded, draft_model, ngram, record, requests_of
 
 from specresearch.acceptance import Block, Rejection, Typical
-from specresearch.bench.recording import Recording
 from specresearch.controllers import Fixed, Goodput
 from specresearch.metrics import Counts
 from specresearch.proposers import DraftModel, Suffix
+from specresearch.recording.recording import Recording
 from specresearch.simulation import Drafting
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")

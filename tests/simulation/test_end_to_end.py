@@ -10,14 +10,14 @@ import pytest
 from recorded import NGRAM, SIDE, draft, draft_model, ngram, record, requests_of, target, unchecked
 
 from specresearch import CausalLM, Engine, Request
-from specresearch.bench.arrivals import Arrivals, ClosedLoop, Poisson
-from specresearch.bench.load_loop import Feed, Stops
-from specresearch.bench.load_records import LoadRow, PassPlace
-from specresearch.bench.recording import Recording
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
+from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Poisson
+from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.rows import LoadRow, PassPlace
 from specresearch.metrics import RequestRecord
 from specresearch.proposers import Proposer
+from specresearch.recording.recording import Recording
 from specresearch.simulation import Drafting, Fitted, Method, Replays, Simulation, Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")

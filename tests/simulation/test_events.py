@@ -10,12 +10,12 @@ from recorded import NGRAM, SIDE, draft_model, ngram, record, requests_of, targe
 
 from specresearch import Engine, Request, SamplingParams
 from specresearch.batch import Batch
-from specresearch.bench.arrivals import Arrivals, ClosedLoop, Constant, Poisson
-from specresearch.bench.load_loop import Feed, Stops
-from specresearch.bench.load_records import PassPlace
 from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput
 from specresearch.data.traces import TraceRow
 from specresearch.engine import SchedulerSettings, ShortestPrompt
+from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant, Poisson
+from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.rows import PassPlace
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind
 from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recorded import NGRAM, draft_model, ngram, record, requests_of
 
-from specresearch.bench.recording import Recording
+from specresearch.recording.recording import Recording
 from specresearch.simulation import Fitted, Linear, Roofline, Work
 from specresearch.simulation.parts import Part
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.bench.load_memory import resident_bytes
 from specresearch.engine import SchedulerSettings
+from specresearch.loadtest.memory import resident_bytes
 from specresearch.proposers import Cascade, DraftModel, NGram, Suffix
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("untyped")]

@@ -11,7 +11,7 @@ import pytest
 import wandb
 
 from specresearch.metrics import Counts, RequestRecord, StepRecord
-from specresearch.step_times import StepTimes
+from specresearch.metrics.times import StepTimes
 from specresearch.trackers import NoTracker, Tracker, WandbTracker
 
 BLOCK, FILE_HEADER, CHUNK_HEADER = 32768, 7, 7

@@ -1,0 +1,1 @@
+"""Certificates of losslessness: enumerated targets, many samples, adversarial drafts and exact tests."""

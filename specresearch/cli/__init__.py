@@ -1,0 +1,1 @@
+"""What all commands share: configuration, folders, interruption, and errors in one line."""

@@ -1,0 +1,141 @@
+"""The clock of an engine: timestamps, pauses, and how long each part of a step takes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import torch
+
+
+class Lap:
+    """One timed stretch of work, used as a context manager. See `Clock.lap`."""
+
+    def __init__(self, clock: "Clock", name: str, device: torch.device | None) -> None:
+        self.name = name
+        self._clock = clock
+        self._device = device
+        self._seconds = 0.0
+        self._events: list[torch.cuda.Event] = []
+
+    def __enter__(self) -> "Lap":
+        self._mark()
+        self._begin = self._clock.now()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._seconds = self._clock.now() - self._begin
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._device is not None:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            self._events.append(event)
+
+    @property
+    def seconds(self) -> float:
+        """Return the length of the lap. On CUDA this waits until its work is done."""
+        if self._device is None:
+            return self._seconds
+        begin, end = self._events
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+
+class Clock:
+    """Tell the time in seconds, excluding the time during which the clock was paused.
+
+    Every timestamp of an engine comes from its clock: arrivals, tokens and steps. Pausing it excludes
+    whatever happens meanwhile, such as measuring or another engine's turn, from all of them.
+
+    Args:
+        device: Where the work of a lap runs. On CUDA a lap is measured on the GPU's own stream, so
+            that it covers kernels that are still queued when the host goes on.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._num_pauses = 0
+        self._paused_at = 0.0
+        self._excluded = 0.0
+        self._laps: list[Lap] = []
+
+    def now(self) -> float:
+        """Return the current time in seconds."""
+        read = self._paused_at if self._num_pauses else self._read()
+        return read - self._excluded
+
+    def pause(self) -> None:
+        """Stop the clock. Pauses nest: it runs again after as many calls of `resume`."""
+        if self._num_pauses == 0:
+            self._paused_at = self._read()
+        self._num_pauses += 1
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self._num_pauses -= 1
+        if self._num_pauses == 0:
+            self._excluded += self._read() - self._paused_at
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pause the clock for the duration of the block."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; a negative time is none."""
+        time.sleep(max(seconds, 0.0))
+
+    def lap(self, name: str, *, on_host: bool = False) -> Lap:
+        """Return a context manager that adds the time of its block to `name`.
+
+        Args:
+            name: Laps of one name are added up by `pop_laps`. Laps may nest.
+            on_host: Measure host time on CUDA as well.
+        """
+        lap = Lap(self, name, None if on_host else self._device)
+        self._laps.append(lap)
+        return lap
+
+    def discard(self, lap: Lap) -> None:
+        """Forget a lap in which nothing was done."""
+        self._laps.remove(lap)
+
+    def pop_laps(self) -> dict[str, float]:
+        """Return the seconds of every name since the last call. On CUDA this waits for their work."""
+        laps, self._laps = self._laps, []
+        seconds: dict[str, float] = {}
+        for lap in laps:
+            seconds[lap.name] = seconds.get(lap.name, 0.0) + lap.seconds
+        return seconds
+
+    def _read(self) -> float:
+        return time.perf_counter()
+
+
+class ManualClock(Clock):
+    """A clock that only moves when told to, for simulations and tests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._time = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward. While it is paused this has no effect on `now`."""
+        self._time += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(max(seconds, 0.0))
+
+    def _read(self) -> float:
+        return self._time

@@ -1,0 +1,1 @@
+"""Load testing: the same requests at the same times, with and without a method."""

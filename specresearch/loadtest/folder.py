@@ -1,0 +1,247 @@
+"""The folder of a load run: rows appended as requests finish, the steps of every pass, and the final figures."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import dataset
+
+from specresearch.files import replace_text, sync, written_whole
+from specresearch.files.jsonl import read_jsonl, to_line
+from specresearch.loadtest.rows import SCHEMA, LoadRow, PassPlace, PassRow
+from specresearch.loadtest.steps import COLUMNS, SUMMED, PassSteps
+from specresearch.loadtest.summary import LOAD_DEFINITIONS, LoadFigures
+from specresearch.loadtest.window import Limits
+from specresearch.results.fingerprint import DECODING
+from specresearch.results.folder import (
+    CONFIG,
+    INDIFFERENT,
+    PROVENANCE,
+    REQUESTS,
+    RESULTS,
+    STEPS,
+    RunFolder,
+    read_results,
+)
+
+PASSES, STEPS_PARTS = "passes.jsonl", "steps"
+PLACE = ("repeat", "side")
+KEYS = {PASSES: PLACE, REQUESTS: (*PLACE, "id")}  # what no two rows share
+MADE_BY = (
+    "arrivals",
+    "load_loop",
+    "load_pass",
+    "load_records",
+    "load_runner",
+    "output_check",
+    "watching",
+    "workload",
+)  # modules that rows depend on
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResults(LoadFigures):
+    """What results.json holds: the figures, and what they are of; docs/load.md says what each part is.
+
+    complete: every pass came to its end. kind: `load`, or `simulation`.
+    """
+
+    complete: bool
+    kind: str = "load"
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(figures: LoadFigures, setting: Mapping[str, Any], limits: Limits, **told: Any) -> "LoadResults":
+        """setting: what was measured, which opens the summary. told: the other fields."""
+        parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
+        parts["summary"] = {**setting, **figures.summary}
+        return LoadResults(**parts, limits=asdict(limits), definitions=LOAD_DEFINITIONS, **told)
+
+
+class LoadFolder(RunFolder):
+    """A pass counts once its row stands in passes.jsonl; when a run is resumed, rows of unfinished ones are dropped.
+
+    A complete run is continued when more `repeats` are asked for.
+    """
+
+    may_change = (*INDIFFERENT, "repeats")
+    code = (*DECODING, *(f"bench/{name}.py" for name in MADE_BY))
+
+    def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.passes: list[PassRow] = []
+        super().__init__(path, config, resume=resume)
+
+    def _load(self) -> None:
+        self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])]
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Without the rows of passes that are not done."""
+        replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
+        if (self.path / REQUESTS).exists():
+            with written_whole(self.path / REQUESTS) as part, part.open("w", encoding="utf-8") as stream:
+                stream.writelines(to_line(row) for row in self._rows())
+
+    @property
+    def done(self) -> set[PassPlace]:
+        return {row.place for row in self.passes}
+
+    @property
+    def is_complete(self) -> bool:
+        """An earlier session came to the end of all repeats that are asked for."""
+        num_repeats = len({place.repeat for place in self.done})
+        if not self.is_resumed or num_repeats < self.config.get("repeats", num_repeats):
+            return False
+        results = self.read_results()
+        return results is not None and results.complete
+
+    def read_results(self) -> LoadResults | None:
+        """Return the last figures; None where there are none, or none that this version can read."""
+        told = read_results(self.path)
+        try:
+            return None if told is None else LoadResults(**told)
+        except TypeError:
+            return None
+
+    def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
+        before = (self.read_results() if self.passes else None) or LoadResults(complete=False)
+        merged = super().begin(provenance, *parts)
+        self.write_results(replace(before, complete=False, provenance=merged))
+        return merged
+
+    def forget(self, places: Collection[PassPlace]) -> None:
+        """Drop passes that are to be decoded again. Raises ValueError where one that stays lacks rows, or has some twice."""
+        self.passes = [row for row in self.passes if row.place not in places]
+        check_requests(self.path, self._rows(), self.passes)
+        self._rewrite()
+
+    @contextmanager
+    def write_pass(self, place: PassPlace) -> "Iterator[PassWriter]":
+        """Where the rows of a pass go while it runs."""
+        parts = self.path / STEPS_PARTS
+        parts.mkdir(exist_ok=True)
+        with (
+            (self.path / REQUESTS).open("a", encoding="utf-8", buffering=1) as stream,  # whole lines: passes take turns
+            pq.ParquetWriter(self._part(place), SCHEMA) as steps,
+        ):
+            yield PassWriter(stream, steps)
+
+    def end_pass(self, row: PassRow) -> None:
+        """Call when all of its rows are written, which reach the disk before this one."""
+        for file in (self.path / REQUESTS, self._part(row.place)):
+            if file.exists():
+                sync(file)
+        self._append(PASSES, [row.to_json()])
+        self.passes.append(row)
+
+    def requests(self) -> list[LoadRow]:
+        """Of the passes that are done."""
+        return [LoadRow.from_json(row) for row in self._rows()]
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        done = self.done
+        if not (self.path / REQUESTS).exists():
+            return
+        with (self.path / REQUESTS).open("rb") as lines:
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except ValueError:  # torn off when the run was killed
+                    continue
+                if PassPlace(row["repeat"], row["side"]) in done:
+                    yield row
+
+    def steps(self, side: str) -> dict[int, PassSteps]:
+        """Of every repeat that is done."""
+        return read_steps(self.path, self.done, side)
+
+    def _part(self, place: PassPlace) -> Path:
+        return _part(self.path, place)
+
+    def write_steps(self, *, complete: bool) -> None:
+        """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
+        if any(self._part(place).exists() for place in self.done):
+            with written_whole(self.path / STEPS) as part, pq.ParquetWriter(part, SCHEMA) as writer:
+                for place in sorted(self.done):
+                    for table in _tables(self.path, place):
+                        writer.write_table(table)
+        if complete:
+            shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
+
+    @property
+    def files(self) -> list[Path]:
+        """What there is to keep."""
+        names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, PASSES, STEPS)
+        return [self.path / name for name in names if (self.path / name).exists()]
+
+
+@dataclass
+class PassWriter:
+    """Rows of one pass, buffered."""
+
+    _requests: Any
+    _steps: pq.ParquetWriter
+
+    def add_request(self, row: LoadRow) -> None:
+        self._requests.write(to_line(row.to_json()))
+
+    def add_steps(self, table: pa.Table) -> None:
+        self._steps.write_table(table)
+
+
+def check_requests(folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]) -> None:
+    """Raises ValueError where a pass has the row of a request twice, or lacks one."""
+    found = Counter((PassPlace(row["repeat"], row["side"]), row["id"]) for row in rows)
+    per_place = Counter(place for place, _ in found)
+    file, remedy = folder / REQUESTS, "measure again in another hydra.run.dir"
+    for (place, id), count in found.items():
+        if count > 1:
+            raise ValueError(
+                f"{file} has {count} rows of request {id}, repeat {place.repeat}, side {place.side}: two processes wrote to this "
+                f"folder, or files were joined; {remedy}"
+            )
+    for one in passes:
+        place, num_rows = one.place, per_place[one.place]
+        if num_rows != one.num_finished:
+            raise ValueError(
+                f"{file} has {num_rows} rows of repeat {place.repeat}, side {place.side}, where {one.num_finished} requests "
+                f"finished; remove the line of that pass from {PASSES} and add resume=true, which decodes it again, or {remedy}"
+            )
+
+
+def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int, PassSteps]:
+    """Of every repeat of a side that stands among `places`; passes whose steps are gone are left out."""
+    found, columns = {}, [*COLUMNS, *SUMMED]
+    for place in sorted(place for place in places if place.side == side):
+        part, whole = _part(folder, place), folder / STEPS
+        if part.exists():
+            found[place.repeat] = PassSteps.of(pq.read_table(part, columns=columns))
+        elif whole.exists():
+            own = [("repeat", "=", place.repeat), ("side", "=", side)]
+            found[place.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
+    return found
+
+
+def _tables(folder: Path, place: PassPlace) -> Iterator[pa.Table]:
+    """The steps of a pass, from its own file, or from the one of all passes that an earlier session left. Columns that an earlier
+    version did not write are null."""
+    part, whole = _part(folder, place), folder / STEPS
+    file = part if part.exists() else whole
+    if file.exists():
+        own = (dataset.field("repeat") == place.repeat) & (dataset.field("side") == place.side)
+        for batch in dataset.dataset(file, schema=SCHEMA).to_batches(filter=own):
+            yield pa.Table.from_batches([batch])
+
+
+def _part(folder: Path, place: PassPlace) -> Path:
+    return folder / STEPS_PARTS / f"{place.repeat}-{place.side}.parquet"

@@ -1,0 +1,221 @@
+"""From the rows of a load run to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specresearch.bench.output_check import SCORE_DEFINITIONS
+from specresearch.loadtest.rows import CONTROLLED, FIXED, PLAIN
+from specresearch.loadtest.side import (
+    ANSWERED,
+    LATENCIES,
+    PERCENTS,
+    RANKED,
+    LoadSide,
+    acceptance,
+    latencies,
+    ranked,
+    stretches_of,
+)
+from specresearch.loadtest.steps import PassSteps
+from specresearch.loadtest.window import NUM_BLOCKS, RULE, Limits
+from specresearch.metrics import DEFINITIONS
+from specresearch.statistics.intervals import (
+    INTERVALS,
+    LEAST_UNITS,
+    PERCENTILE_INTERVALS,
+    SERIES_INTERVALS,
+    Interval,
+    Statistic,
+    interval_of,
+    percentile_ratio,
+    value_of,
+)
+
+LOAD_DEFINITIONS = DEFINITIONS | {
+    "window": RULE,
+    "throughput": "generated tokens per second of the windows of all passes",
+    "request_throughput": "requests finished per second of the windows",
+    "goodput": "the part of request_throughput that met limits.ttft and limits.tpot",
+    "speedup": "throughput of the method / throughput of plain decoding, in passes side by side. Open arrivals that both can "
+    "serve make it 1, whatever the method does: look at the latencies then",
+    "speedup_over_best": "throughput of the method / throughput of the better of plain decoding and best_fixed",
+    "speedup_best_fixed, speedup_worst_fixed": "the highest and the lowest throughput of a fixed length / plain decoding's",
+    "speedup_NAME, speedup_over_best_NAME": "speedup and speedup_over_best of a side of `variants`, by its name",
+    "best_fixed": "the fixed draft length of `compare` with the highest throughput, known in hindsight only",
+    "tpot_p99_ratio": "99th percentile of tpot, method / plain decoding; the other *_ratio likewise",
+    "acceptance_p10": "10th percentile of a request's draft acceptance rate",
+    "mean_draft_length": "draft tokens per target forward of a request, those without drafts included",
+    "waiting_*, running_mean": "requests, over the time of the windows; waiting_max over whole passes",
+    "schedule_share": "seconds of the scheduler / seconds of steps, prefill included",
+    "overloaded": "requests came faster than they were answered: a pass was stopped with its queue growing; or, of open "
+    f"arrivals, less than {ANSWERED:.0%} of what had come was answered by the last arrival, somebody waited all through the last "
+    "third of the window, and more did in its second half than in its first",
+    "too_short": "open arrivals of which a window is shorter than the median request takes once it is no longer in the queue: "
+    "rates are those of a beginning, while prompts are read and the batch fills",
+    "class_signature": "classes whose median tpot is better than plain decoding's and whose 99th percentile is worse, both with "
+    "their whole interval",
+    "class_unclear": "classes of which that cannot be said: too few requests for the interval of a 99th percentile, or an "
+    "interval that holds 1",
+    **SCORE_DEFINITIONS,
+    "memory_start, memory_end, memory_peak": "bytes that this process held resident at the beginning of the first pass, at the "
+    "end of the last one, and the most that was seen; passes.jsonl has them about once a second",
+    "intervals": f"{INTERVALS}; none of fewer than {LEAST_UNITS} units. Acceptance: over requests, all repeats of one together. "
+    f"Rates and their ratios: over stretches of time, a {NUM_BLOCKS}th of a window each or, where a pass has fewer requests to "
+    "count, as many as these, with those of the compared side at the same place, those of all repeats at one place together; "
+    f"{SERIES_INTERVALS}. Latencies: {PERCENTILE_INTERVALS}; over stretches of the workload likewise. ITL: none",
+}
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """What results.json says of the rows."""
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    intervals: dict[str, Any] = field(default_factory=dict)
+    sides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    class_signature: list[str] = field(default_factory=list)
+    class_unclear: list[str] = field(default_factory=list)
+    timeline: dict[str, list[dict[str, float | None]]] = field(default_factory=dict)
+    controller: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+    stopped: str | None = None
+
+
+def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: int) -> LoadFigures:
+    """sides: by name; those that have finished no pass are left out."""
+    sides = {name: side for name, side in sides.items() if side.passes}
+    told = {name: side.figures(max_running) for name, side in sides.items()}
+    figures = {name: of_side for name, (of_side, _) in told.items()}
+    summary, intervals = _compare(sides, figures)
+    classes = _by_class(sides, limits)
+    signature = {name: _has_signature(sides, name) for name in classes}
+    stops = [
+        f"{name}, repeat {row.place.repeat}: {row.stopped}"
+        for name, side in sides.items()
+        for row in side.passes.values()
+        if row.stopped is not None
+    ]
+    return LoadFigures(
+        summary,
+        intervals,
+        figures,
+        {name: between for name, (_, between) in told.items()},
+        classes,
+        [name for name, is_there in signature.items() if is_there],
+        [name for name, is_there in signature.items() if is_there is None],
+        {name: PassSteps.timeline(list(side.steps.values())) for name, side in sides.items()},
+        {
+            name: [
+                {"repeat": float(repeat)} | dict(entry) for repeat, row in side.passes.items() for entry in row.trace
+            ]
+            for name, side in sides.items()
+            if any(row.trace for row in side.passes.values())
+        },
+        "; ".join(stops) or None,
+    )
+
+
+def _compare(
+    sides: Mapping[str, LoadSide], figures: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    main = CONTROLLED if CONTROLLED in sides else PLAIN
+    summary: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    for name in ("throughput", "request_throughput", "goodput", *(f"{x}_p{p}" for x in LATENCIES for p in PERCENTS)):
+        for suffix, side in (("", main), ("_plain", PLAIN)):
+            summary[f"{name}{suffix}"] = figures.get(side, {}).get(name)
+    fixed = sorted(
+        (side for name, side in sides.items() if name.startswith(FIXED)),
+        key=lambda side: side.throughput,
+    )
+    best, worst = (fixed[-1], fixed[0]) if fixed else (None, None)
+    plain, method = sides.get(PLAIN), sides.get(CONTROLLED)
+    summary |= {"best_fixed": best and best.name, "worst_fixed": worst and worst.name}
+    better = max((side for side in (plain, best) if side), key=lambda side: side.throughput, default=None)
+    pairs = {
+        "speedup": (method, plain),
+        "speedup_best_fixed": (best, plain),
+        "speedup_worst_fixed": (worst, plain),
+        "speedup_over_best": (method, better),
+    }
+    for name, side in sides.items():
+        if name not in (PLAIN, CONTROLLED) and not name.startswith(FIXED):
+            pairs |= {f"speedup_{name}": (side, plain), f"speedup_over_best_{name}": (side, better)}
+    for name, (own, other) in pairs.items():
+        summary[name], intervals[name] = _throughput_ratio(own, other)
+    for name in RANKED:
+        ratios = latency_ratios(method, plain, name) if method and plain else [(None, None)] * len(PERCENTS)
+        for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
+            summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
+    kept = ("draft_acceptance_rate", "mean_acceptance_length", "acceptance_p10", "tokens_per_target_forward")
+    kept += ("mean_draft_length", "waiting_max", "waiting_mean", "running_mean", "num_requests", "num_unfinished")
+    kept += ("num_generated_tokens", "num_preemptions", "schedule_share", "overloaded")
+    summary |= {name: figures.get(main, {}).get(name) for name in kept}
+    summary |= {"overloaded_plain": figures.get(PLAIN, {}).get("overloaded")}
+    return summary, {name: between for name, between in intervals.items() if between is not None}
+
+
+def _throughput_ratio(own: LoadSide | None, other: LoadSide | None) -> tuple[float | None, Interval | None]:
+    """Return the ratio and its interval, from the repeats that both have, stretches of both at one place together."""
+    if own is None or other is None:
+        return None, None
+    if own is other:
+        return 1.0, None
+    shared = sorted(own.windows.keys() & other.windows.keys())
+    totals = np.concatenate([own.totals(shared), other.totals(shared)], axis=1)
+    ratio = _ratio_of_rates()
+    return value_of(ratio, totals), interval_of(totals, ratio, slow=min(own.num_slow, other.num_slow))
+
+
+def _ratio_of_rates() -> Statistic:
+    """Of tokens per second, of two sides whose blocks stand side by side."""
+    return lambda t: (t[..., 0] / t[..., 3]) / (t[..., 4] / t[..., 7])
+
+
+def latency_ratios(
+    own: LoadSide, other: LoadSide, name: str, category: str | None = None
+) -> list[tuple[float | None, Interval | None]]:
+    """Return the ratio of each of PERCENTS and its interval, paired by stretches of the workload. category: None for all."""
+    sides = [[row for row in side.counted if category in (None, row.category)] for side in (own, other)]
+    stretches, slow = stretches_of([*sides[0], *sides[1]]), min(own.num_slow, other.num_slow)
+    found = [ranked(rows, name, stretches, slow) for rows in sides]
+    return [percentile_ratio(above, below, slow) for above, below in zip(*found, strict=True)]
+
+
+def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[str, dict[str, Any]]]:
+    """Empty where requests are of one kind."""
+    names = sorted({row.category for side in sides.values() for row in side.counted})
+    if names in ([], [""]):
+        return {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for category in names:
+        table[category] = {}
+        for name, side in sides.items():
+            rows = [row for row in side.counted if row.category == category]
+            if rows:
+                good = sum(limits.met(row) for row in rows) / len(rows)
+                own = {"num_requests": len(rows), "share_within_limits": good}
+                table[category][name] = own | latencies(rows, 0)[0] | acceptance(rows)[0]
+    return table
+
+
+def _has_signature(sides: Mapping[str, LoadSide], category: str) -> bool | None:
+    """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
+    if CONTROLLED not in sides or PLAIN not in sides:
+        return False
+    ratios = latency_ratios(sides[CONTROLLED], sides[PLAIN], "tpot", category)
+    median, slowest = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
+    return signature_of(median, slowest)
+
+
+def signature_of(median: tuple[float, float] | None, slowest: tuple[float, float] | None) -> bool | None:
+    """Of the intervals of two ratios: is the first below 1 while the second is above it? None where that cannot be said."""
+    if median is None or slowest is None:
+        return None
+    if median[1] < 1 < slowest[0]:
+        return True
+    return False if median[0] >= 1 or slowest[1] <= 1 else None

@@ -1,0 +1,1 @@
+"""Recordings of runs, from which the simulator answers questions without the model."""

@@ -1,0 +1,1 @@
+"""The folder of a run: its configuration, provenance, and the code it depends on."""

@@ -1,0 +1,216 @@
+"""Where conf/ is found, and that every choice in it composes and names things that exist."""
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from command_line import BuildLoad
+from hydra.utils import get_class, get_method, get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+from tiny_models import build, letters_tokenizer
+
+from specresearch import CausalLM
+from specresearch.cli.entry import check_keys, conf_dir, one_line
+from specresearch.models import loading
+from specresearch.run import OPTIONAL
+from specresearch.statistics.intervals import LEAST_UNITS
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
+DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "scheduler", "tracker"}
+EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
+LOAD_EXPERIMENTS = [
+    name for name in EXPERIMENTS if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text()
+]
+METHODS = ("ngram", "draft_model")
+LIKE_MODELS = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+VALUES_ONLY = ("experiment", "strength")  # groups whose choices build nothing
+CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name not in VALUES_ONLY)
+
+
+@pytest.fixture
+def compose() -> Iterator[Callable[..., DictConfig]]:
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield lambda *overrides: hydra.compose("run", list(overrides))
+
+
+def parameters(function: Callable[..., Any]) -> set[str]:
+    return {name for name, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD}
+
+
+def test_a_checkout_and_an_editable_install_have_conf_beside_the_package() -> None:
+    assert conf_dir() == CONF
+
+
+def test_an_installed_wheel_has_conf_inside_the_package(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "specresearch"
+    (package / "conf").mkdir(parents=True)
+    (package / "conf" / "run.yaml").touch()
+    assert conf_dir(package) == package / "conf"
+
+
+def test_a_built_wheel_carries_every_file_of_conf(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site-packages")
+    found = conf_dir(tmp_path / "site-packages" / "specresearch")
+    assert {p.relative_to(found) for p in found.rglob("*.yaml")} == {p.relative_to(CONF) for p in CONF.rglob("*.yaml")}
+
+
+def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/conf"):
+        conf_dir(tmp_path)
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictConfig], group: str, choice: str) -> None:
+    cfg = compose(f"{'' if group in DEFAULT_GROUPS else '+'}{group}={choice}")
+    part = cfg[group]
+    if group not in (*DEFAULT_GROUPS, "proposer"):  # of another entry point
+        assert {str(key) for key in part} - {"_target_"} <= parameters(get_object(part._target_))
+        return
+    check_keys(cfg, "run", *OPTIONAL)
+    if group == "target":
+        assert get_method(part._target_).__self__.__name__ == "CausalLM"
+        known = parameters(get_method(part._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part} - {"_target_"} <= known
+        assert OmegaConf.is_missing(part, "model") == (choice == "local")
+        assert (cfg.draft is None) == (choice == "local")
+        return
+    if group == "proposer" and "draft" in part:
+        known = parameters(get_method(part.draft._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part.draft} - {"_target_"} <= known
+        assert part.draft.model == cfg.draft
+        draft = CausalLM(build("llama"), letters_tokenizer())
+        settings = {key: value for key, value in part.items() if key not in ("_target_", "draft")}
+        assert get_class(part._target_)(draft, **settings).draft is draft
+        return
+    built = instantiate(part, _convert_="all", **({"source": "sample"} if group == "dataset" else {}))
+    module, _, name = part._target_.rpartition(".")
+    assert isinstance(built, getattr(importlib.import_module(module), name))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None:
+    program = "load" if name in LOAD_EXPERIMENTS else "run"
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra.compose(program, [f"+experiment={name}"], return_hydra_config=True)
+        chosen = hydra.compose(program, [f"+experiment={name}", "proposer=draft_model"])
+    assert cfg.hydra.mode.name == "MULTIRUN"
+    assert cfg.hydra.sweeper.params
+    for key in cfg.hydra.sweeper.params:
+        assert OmegaConf.select(cfg, str(key), default="missing") != "missing"
+    check_keys(chosen, program, *OPTIONAL)
+    assert chosen.proposer._target_ == "specresearch.proposers.DraftModel"
+
+
+@LIKE_MODELS
+@pytest.mark.parametrize("proposer", METHODS)
+@pytest.mark.parametrize("name", LOAD_EXPERIMENTS)
+def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
+    build_load: BuildLoad, name: str, proposer: str
+) -> None:
+    runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
+    settings = runner.settings
+    assert set(runner.engines) == {"plain", "method", *(f"fixed-{length}" for length in settings.compare)}
+    if runner.arrivals.concurrency is None:
+        assert runner.num_requests > settings.max_running + settings.max_waiting
+    if len(runner.classes) > 1:
+        assert runner.num_requests >= 200
+
+
+@LIKE_MODELS
+@pytest.mark.parametrize("proposer", METHODS)
+def test_the_grid_of_the_load_study_is_accepted(
+    build_load: BuildLoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposer: str
+) -> None:
+    """Its script, with a `python` that writes down what it is given."""
+    told, stub = tmp_path / "told", tmp_path / "bin" / "python"
+    stub.parent.mkdir()
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    stub.chmod(0o755)
+    for name, value in {"PATH": f"{stub.parent}:{os.environ['PATH']}", "CNNDM": "", "SHAREGPT": ""}.items():
+        monkeypatch.setenv(name, value)
+    subprocess.run(["bash", str(ROOT / "experiments" / "load" / "run.sh")], check=True)
+    cells = [line.split() for line in told.read_text().splitlines() if "specresearch.load" in line]
+    assert len(cells) == 10
+    for words in cells:
+        kept = [
+            word
+            for word in words[3:]
+            if not word.startswith(("hydra.", "dataset.path=", "+proposer=", "sampling.temp"))
+        ]
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            hydra.compose("load", kept)  # as Hydra does before it starts a sweep over proposers
+        runner = build_load([*kept, f"+proposer={proposer}"])
+        assert "bounded" in runner.engines
+        assert runner.num_requests - 2 * (runner.arrivals.concurrency or 0) >= 32
+
+
+def test_the_largest_batch_of_the_ready_sweep_leaves_enough_groups_for_an_interval() -> None:
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra.compose("run", ["+experiment=batch_size"], return_hydra_config=True)
+    largest = max(int(size) for size in cfg.hydra.sweeper.params.batch_size.split(","))
+    assert cfg.num_prompts // largest >= LEAST_UNITS
+
+
+def test_the_defaults_have_no_proposer(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose()
+    assert "proposer" not in cfg
+    assert cfg.target.model == "zoo:tiny"
+    assert instantiate(cfg.sampling, _convert_="all").is_greedy
+
+
+def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose("+proposer=draft_model", "target=vicuna_7b", "target.device=cpu", "target.dtype=float64")
+    draft = cfg.proposer.draft
+    assert (draft.model, draft.device, draft.dtype, draft.allow_pickle) == (
+        "double7/vicuna-68m",
+        "cpu",
+        "float64",
+        True,
+    )
+
+
+def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(Exception, match="dataset") as unknown:
+        compose("dataset=nope")
+    assert one_line(unknown.value).startswith("there is no dataset=nope; available: cnndm, gsm8k")
+    with pytest.raises(Exception, match="n_min") as bad:
+        instantiate(compose("+proposer=ngram", "proposer.n_min=9").proposer)
+    assert one_line(bad.value) == "proposer.n_min=9, n_max=4: need 1 <= n_min <= n_max"
+    with pytest.raises(Exception, match="foo") as strange:
+        instantiate(compose("+proposer=ngram", "+proposer.foo=9").proposer)
+    assert "unexpected keyword argument 'foo'" in one_line(strange.value)
+    with pytest.raises(MissingMandatoryValue) as missing:
+        _ = compose("target=local").target.model
+    assert one_line(missing.value) == "target.model is not set; add target.model=..."
+    assert one_line(ValueError()) == "ValueError"
+
+
+def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
+    compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match="n_min") as unknown:
+        compose("proposer.n_min=2")
+    assert one_line(unknown.value) == "there is no key 'proposer.n_min' here; --help lists those there are"
+    monkeypatch.setattr("sys.argv", ["run", "-m", "+proposer=ngram,suffix", "proposer.n_min=2"])
+    assert "belongs to a proposer of which a sweep has several; write ++proposer.n_min=" in one_line(unknown.value)
+
+
+def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'num_promts'; there are: .*num_prompts"):
+        check_keys(compose("+num_promts=3"), "run", *OPTIONAL)
+    check_keys(compose("+num_promts=3"), "run", *OPTIONAL, "num_promts")

@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from specresearch.cli.entry import conf_dir
+from specresearch.sweeps.callback import collect, print_comparison
+from specresearch.sweeps.plot import _axis, _series, plot_sweep
+from specresearch.sweeps.progress import SweepProgress, swept
+
+
+def run_row(overrides: str, speedup: float | None = 1.2, **figures: Any) -> dict[str, Any]:
+    return {
+        "job": "0-ngram",
+        "overrides": overrides,
+        "method": "ngram",
+        "speedup": speedup,
+        "speedup_ci95_low": speedup and speedup - 0.1,
+        "speedup_ci95_high": speedup and speedup + 0.1,
+    } | figures
+
+
+def load_row(overrides: str, **figures: Any) -> dict[str, Any]:
+    told = {"kind": "load", "controller": "goodput", "throughput_plain": 10.0, "throughput_fixed-2": 12.0}
+    told |= {"tpot_p99_ratio": 0.9, "e2el_p50_ratio": 0.8, "throughput": 12.0, "best_fixed": "fixed-2"}
+    return run_row(overrides, **told, **figures)
+
+
+def test_the_axis_is_the_swept_number_and_the_rest_makes_series() -> None:
+    rows = [
+        run_row(f"+proposer={method} dataset=cnndm batch_size={size}")
+        for method in ("ngram", "suffix")
+        for size in (1, 2, 4)
+    ]
+    assert _axis(rows) == "batch_size"
+    assert {name: len(series) for name, series in _series(rows, "batch_size").items()} == {"ngram": 3, "suffix": 3}
+
+
+def test_plots_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> None:
+    file = tmp_path / "summary.png"
+    assert not plot_sweep([run_row("+proposer=ngram"), run_row("+proposer=suffix")], file)
+    assert not plot_sweep([run_row("batch_size=1", None), run_row("batch_size=2", None)], file)
+    assert not file.exists()
+    assert plot_sweep([run_row(f"batch_size={size}") for size in (1, 8)], file)
+    assert file.stat().st_size > 1000
+    closed = [load_row(f"arrivals.concurrency={n}", concurrency=n) for n in (1, 4)]
+    assert plot_sweep(closed, tmp_path / "closed.png")
+    assert plot_sweep([load_row(f"arrivals.qps={n}", qps=n) for n in (1, 4)], tmp_path / "open.png")
+
+
+def test_load_runs_are_compared_in_figures_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job, concurrency in enumerate((1, 4)):
+        folder = tmp_path / f"{job}-ngram"
+        (folder / ".hydra").mkdir(parents=True)
+        (folder / ".hydra" / "overrides.yaml").write_text(f"- arrivals.concurrency={concurrency}\n- +proposer=ngram\n")
+        results = {
+            "kind": "load",
+            "complete": True,
+            "stopped": "plain: the queue grows" if job else None,
+            "summary": {"speedup": 1.3, "best_fixed": "fixed-2", "outputs_equal": True, "throughput": 20.0},
+            "intervals": {"speedup": [1.1, 1.5]},
+            "sides": {"fixed-2": {"throughput": 12.0, "e2el_p50": 1.0, "tpot_p99": 0.1}},
+        }
+        (folder / "results.json").write_text(json.dumps(results))
+    rows = collect(tmp_path)
+    assert [row["speedup_ci95_low"] for row in rows] == [1.1, 1.1]
+    assert rows[0]["throughput_fixed-2"] == 12.0
+    print_comparison(rows, Console(highlight=False, width=80))
+    told = capsys.readouterr().out
+    assert "concurrency=4    1.30 1.10-1.50" in told
+    assert "1-ngram: plain: the queue grows" in told
+
+
+def test_a_sweep_says_how_many_runs_it_has_and_how_long_they_take() -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("load", ["+experiment=concurrency"], return_hydra_config=True)
+    OmegaConf.set_readonly(cfg.hydra, False)
+    cfg.hydra.overrides.task = ["+experiment=concurrency", "proposer=ngram,suffix", "seed=range(3)", "repeats=2"]
+    assert swept(cfg) == {"arrivals.concurrency": 5, "proposer": 2, "seed": 3}
+    cfg.hydra.overrides.task = ["arrivals.concurrency=1,2"]
+    assert swept(cfg) == {"arrivals.concurrency": 2}
+    progress = SweepProgress()
+    progress.num_jobs, progress._first = 4, 0
+    assert progress.line(0, "qps=1", 3.0) == "run 1 of 4: qps=1"
+    assert progress.line(2, "qps=4", 120.0) == "run 3 of 4: qps=4; 2 min so far, about 2 min to go"
