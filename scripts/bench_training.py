@@ -50,8 +50,12 @@ def draft(target: CausalLM) -> Student:
 STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
     "draft_model": draft,
     "medusa": lambda target: medusa_student(Medusa(), target, []),
-    "eagle": lambda target: eagle_student(Eagle(), target, [], num_steps=1, token_weight=0.1, feature_weight=1.0),
-    "eagle3": lambda target: eagle_student(Eagle3(), target, [], num_steps=7, token_weight=1.0, feature_weight=0.0),
+    "eagle": lambda target: eagle_student(
+        Eagle(), target, [], num_steps=1, token_weight=0.1, feature_weight=1.0
+    ),
+    "eagle3": lambda target: eagle_student(
+        Eagle3(), target, [], num_steps=7, token_weight=1.0, feature_weight=0.0
+    ),
 }
 
 
@@ -110,7 +114,10 @@ class Turns(TrainerCallback):
         middle = self._now()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=ours.autocasts):
             loss = torch.stack(
-                [self._loss(step, output.logits) for step in ours.student.steps(self.token_ids, output.hidden[1:])]
+                [
+                    self._loss(step, output.logits)
+                    for step in ours.student.steps(self.token_ids, output.hidden[1:])
+                ]
             )
             loss.sum().backward()
         end = self._now()
@@ -126,7 +133,9 @@ class Turns(TrainerCallback):
         ).sum()
         if step.regression is None or not self.distillation.student.feature_weight:
             return loss
-        return loss + torch.nn.functional.smooth_l1_loss(*(side.float() for side in step.regression), reduction="sum")
+        return loss + torch.nn.functional.smooth_l1_loss(
+            *(side.float() for side in step.regression), reduction="sum"
+        )
 
 
 def measure(name: str, target: CausalLM, repeats: int, batch_size: int, num_tokens: int) -> Cost:
@@ -136,14 +145,20 @@ def measure(name: str, target: CausalLM, repeats: int, batch_size: int, num_toke
     settings = TrainSettings(steps=steps, batch_size=batch_size, log_every=1, save_every=steps)
     with tempfile.TemporaryDirectory() as folder:
         mix = Mix({"fixed": (1.0, text)})
-        trainer = DistillTrainer(distillation, mix, settings, Path(folder), log=lambda step, values: None)
+        trainer = DistillTrainer(
+            distillation, mix, settings, Path(folder), log=lambda step, values: None
+        )
         trainer.add_callback(turns)
         trainer.run()
     step, target_pass, drafter_pass = np.asarray(turns.times[NUM_WARM:]).T
     ratios = step / (target_pass + drafter_pass)
     median = median_of(ratios)
     low, high = median.interval or (None, None)
-    medians = (1e3 * float(np.median(step)), 1e3 * float(np.median(target_pass)), 1e3 * float(np.median(drafter_pass)))
+    medians = (
+        1e3 * float(np.median(step)),
+        1e3 * float(np.median(target_pass)),
+        1e3 * float(np.median(drafter_pass)),
+    )
     return Cost(name, median.value, low, high, medians, batch_size * num_tokens)
 
 
@@ -157,8 +172,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the figures to this JSON file")
     args = parser.parse_args()
     target = CausalLM.from_pretrained("zoo:tiny", device=args.device)
-    costs = [measure(name, target, args.repeats, args.batch_size, args.tokens) for name in args.students]
-    table = Table("step / passes", "median", "95%", "step, ms", "target, ms", "drafter, ms", "within 1.2")
+    costs = [
+        measure(name, target, args.repeats, args.batch_size, args.tokens) for name in args.students
+    ]
+    table = Table(
+        "step / passes", "median", "95%", "step, ms", "target, ms", "drafter, ms", "within 1.2"
+    )
     for cost in costs:
         spread = "-" if cost.low is None else f"{cost.low:.3f} to {cost.high:.3f}"
         figures = (f"{cost.median:.3f}", spread)
@@ -169,7 +188,9 @@ def main() -> None:
         provenance = describe_process(("scripts/bench_training.py",), torch.device(args.device))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         rows = [asdict(cost) for cost in costs]
-        args.output.write_text(json.dumps({"limit": LIMIT, "results": rows, "provenance": provenance}, indent=1) + "\n")
+        args.output.write_text(
+            json.dumps({"limit": LIMIT, "results": rows, "provenance": provenance}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

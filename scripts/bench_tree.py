@@ -65,7 +65,11 @@ def seconds(task: Callable[[], object], device: torch.device) -> float:
 
 
 def take_turns(
-    name: str, ours: Callable[[], object], reference: Callable[[], object], repeats: int, device: torch.device
+    name: str,
+    ours: Callable[[], object],
+    reference: Callable[[], object],
+    repeats: int,
+    device: torch.device,
 ) -> Ratio:
     times: tuple[list[float], list[float]] = ([], [])
     for number in track(range(repeats + NUM_WARM), name):
@@ -123,7 +127,11 @@ def compare_verify(target: CausalLM, repeats: int) -> Ratio:
         target.truncate((slot,), [CONTEXT - 1])
 
     measured = take_turns(
-        "verify a tree / a chain", verify_tree, lambda: target.forward((slot,), chain), repeats, target.device
+        "verify a tree / a chain",
+        verify_tree,
+        lambda: target.forward((slot,), chain),
+        repeats,
+        target.device,
     )
     target.release(slot)
     return measured
@@ -142,7 +150,9 @@ def compare_growth(target: CausalLM, draft: CausalLM, repeats: int) -> Ratio:
     for name in ("extend", "grow"):
         original = getattr(draft, name)
 
-        def timed(*args: object, original: Callable[..., object] = original, **named: object) -> object:
+        def timed(
+            *args: object, original: Callable[..., object] = original, **named: object
+        ) -> object:
             results: list[object] = []
             inside.append(seconds(lambda: results.append(original(*args, **named)), draft.device))
             return results[0]
@@ -179,7 +189,9 @@ def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
     slots = tuple(slot for _ in range(rows) if (slot := target.acquire()) is not None)
     one = random_tree(generator, device)
     trees = Proposal(one.token_ids.expand(rows, -1), one.topology, one.lengths.expand(rows))
-    states = [RequestState(Request([1], SamplingParams()), slot, 0, frozenset(), 64) for slot in slots]
+    states = [
+        RequestState(Request([1], SamplingParams()), slot, 0, frozenset(), 64) for slot in slots
+    ]
     batch, greedy = Batch(states, device, target.vocab_size), Greedy()
     logits = target.forward(slots, trees).logits
     return take_turns(
@@ -196,13 +208,22 @@ def main() -> None:
     parser.add_argument("--device", default=loading.default_device())
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument(
-        "--large-repeats", type=int, default=3, help="passes of the billion-parameter target; 0 leaves it out"
+        "--large-repeats",
+        type=int,
+        default=3,
+        help="passes of the billion-parameter target; 0 leaves it out",
     )
     parser.add_argument("--output", type=Path, help="write the figures to this JSON file")
     args = parser.parse_args()
-    target, draft = (CausalLM.from_pretrained(name, device=args.device) for name in ("zoo:tiny", "zoo:tiny_draft"))
+    target, draft = (
+        CausalLM.from_pretrained(name, device=args.device)
+        for name in ("zoo:tiny", "zoo:tiny_draft")
+    )
     with torch.inference_mode():
-        results = [compare_verify(target, args.repeats), compare_growth(target, draft, args.repeats)]
+        results = [
+            compare_verify(target, args.repeats),
+            compare_growth(target, draft, args.repeats),
+        ]
         if args.large_repeats:
             results.append(compare_acceptance(args.large_repeats, target.device))
     table = Table("ratio", "median", "95%", "ms", "ms of the reference")
@@ -215,7 +236,9 @@ def main() -> None:
         provenance = describe_process(("scripts/bench_tree.py",), torch.device(args.device))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         rows = [asdict(result) for result in results]
-        args.output.write_text(json.dumps({"results": rows, "provenance": provenance}, indent=1) + "\n")
+        args.output.write_text(
+            json.dumps({"results": rows, "provenance": provenance}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

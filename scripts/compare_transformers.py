@@ -80,11 +80,16 @@ def run_ours(engine: Engine, num_new: int) -> Callable[[list[list[int]]], Timing
     def run(prompts: list[list[int]]) -> Timing:
         sampling = SamplingParams(max_new_tokens=num_new, ignore_eos=True)
         begin = time.perf_counter()
-        done = {o.id: o for o in engine.generate(Request(p, sampling, str(i)) for i, p in enumerate(prompts))}
+        done = {
+            o.id: o
+            for o in engine.generate(Request(p, sampling, str(i)) for i, p in enumerate(prompts))
+        }
         seconds = time.perf_counter() - begin
         outputs = tuple(done[str(i)].token_ids for i in range(len(prompts)))
         first_time = min(o.record.ttft for o in done.values())
-        first_tokens = sum(1 + sum(itl == 0 for itl in _leading(o.record.itl)) for o in done.values())
+        first_tokens = sum(
+            1 + sum(itl == 0 for itl in _leading(o.record.itl)) for o in done.values()
+        )
         total = sum(map(len, outputs))
         return Timing(total, seconds, total - first_tokens, seconds - first_time, outputs)
 
@@ -99,7 +104,9 @@ def _leading(intervals: Sequence[float]) -> Iterable[float]:
         yield interval
 
 
-def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Callable[[list[list[int]]], Timing]:
+def run_theirs(
+    model: PreTrainedModel, num_new: int, **options: object
+) -> Callable[[list[list[int]]], Timing]:
     generate: Callable[..., torch.Tensor] = model.generate  # pyright: ignore[reportAssignmentType]
 
     def run(prompts: list[list[int]]) -> Timing:
@@ -120,7 +127,9 @@ def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Calla
             decode_tokens += len(outputs[-1]) - streamer.num_tokens
             decode_seconds += time.perf_counter() - streamer.time
         seconds = time.perf_counter() - begin
-        return Timing(sum(map(len, outputs)), seconds, decode_tokens, decode_seconds, tuple(outputs))
+        return Timing(
+            sum(map(len, outputs)), seconds, decode_tokens, decode_seconds, tuple(outputs)
+        )
 
     return run
 
@@ -128,7 +137,9 @@ def run_theirs(model: PreTrainedModel, num_new: int, **options: object) -> Calla
 def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
     """A copy that our engine never touches, set to decode past end tokens."""
     path = loading.resolve(name)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=loading.resolve_dtype(dtype, device))
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=loading.resolve_dtype(dtype, device)
+    )
     model = model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -143,17 +154,23 @@ def constant_assistant(model: PreTrainedModel, num_draft_tokens: int) -> PreTrai
     return model
 
 
-def load_prompts(target: CausalLM, num_prompts: int, overrides: list[str]) -> tuple[list[list[int]], dict[str, object]]:
+def load_prompts(
+    target: CausalLM, num_prompts: int, overrides: list[str]
+) -> tuple[list[list[int]], dict[str, object]]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("run", overrides)
     dataset = instantiate(cfg.dataset, limit=num_prompts, _convert_="all")
     assert target.tokenizer is not None
-    return [list(dataset.prompt(target.tokenizer, row).token_ids) for row in dataset.rows], asdict(dataset.source)
+    return [list(dataset.prompt(target.tokenizer, row).token_ids) for row in dataset.rows], asdict(
+        dataset.source
+    )
 
 
 def cells(median: Percentile) -> tuple[str, str]:
     """Return a median and its interval as a table shows them."""
-    spread = "-" if median.interval is None else f"{median.interval[0]:.2f} to {median.interval[1]:.2f}"
+    spread = (
+        "-" if median.interval is None else f"{median.interval[0]:.2f} to {median.interval[1]:.2f}"
+    )
     return f"{median.value:.2f}", spread
 
 
@@ -170,10 +187,16 @@ def compare(comparison: Comparison, prompts: list[list[int]], repeats: int) -> N
             theirs, ours = comparison.theirs(group), comparison.ours(group)
         else:
             ours, theirs = comparison.ours(group), comparison.theirs(group)
-        comparison.ratios[number].append((ours.num_tokens / ours.seconds) / (theirs.num_tokens / theirs.seconds))
-        decode = (ours.decode_tokens / ours.decode_seconds) / (theirs.decode_tokens / theirs.decode_seconds)
+        comparison.ratios[number].append(
+            (ours.num_tokens / ours.seconds) / (theirs.num_tokens / theirs.seconds)
+        )
+        decode = (ours.decode_tokens / ours.decode_seconds) / (
+            theirs.decode_tokens / theirs.decode_seconds
+        )
         comparison.decode_ratios[number].append(decode)
-        comparison.num_equal += sum(a == b for a, b in zip(ours.outputs, theirs.outputs, strict=True))
+        comparison.num_equal += sum(
+            a == b for a, b in zip(ours.outputs, theirs.outputs, strict=True)
+        )
         comparison.num_outputs += len(group)
 
 
@@ -186,10 +209,18 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=24)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--no-compile", action="store_true", help="run our side without torch.compile")
-    parser.add_argument("--no-pack", action="store_true", help="run our side without packed weights")
+    parser.add_argument(
+        "--no-compile", action="store_true", help="run our side without torch.compile"
+    )
+    parser.add_argument(
+        "--no-pack", action="store_true", help="run our side without packed weights"
+    )
     parser.add_argument("--output", type=Path, help="write all ratios to this JSON file")
-    parser.add_argument("overrides", nargs="*", help="as for specresearch.run, e.g. dataset=sharegpt dataset.path=FILE")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="as for specresearch.run, e.g. dataset=sharegpt dataset.path=FILE",
+    )
     args = parser.parse_args()
 
     load = {
@@ -198,7 +229,10 @@ def main() -> None:
         "compile": not args.no_compile,
         "pack_weights": False if args.no_pack else None,
     }
-    target, draft = CausalLM.from_pretrained(args.target, **load), CausalLM.from_pretrained(args.draft, **load)
+    target, draft = (
+        CausalLM.from_pretrained(args.target, **load),
+        CausalLM.from_pretrained(args.draft, **load),
+    )
     library = load_library_model(args.target, args.dtype, args.device)
     assistant = constant_assistant(load_library_model(args.draft, args.dtype, args.device), 5)
     prompts, source = load_prompts(target, args.num_prompts, args.overrides)
@@ -206,14 +240,19 @@ def main() -> None:
     lookup = run_theirs(library, num, prompt_lookup_num_tokens=10)
     comparisons = [
         Comparison("plain, batch 1", run_ours(Engine(target), num), run_theirs(library, num)),
-        Comparison("n-gram (10), batch 1", run_ours(Engine(target, NGram(10, n_min=1)), num), lookup),
+        Comparison(
+            "n-gram (10), batch 1", run_ours(Engine(target, NGram(10, n_min=1)), num), lookup
+        ),
         Comparison(
             "draft model (5), batch 1",
             run_ours(Engine(target, DraftModel(draft, 5)), num),
             run_theirs(library, num, assistant_model=assistant),
         ),
         Comparison(
-            "n-gram (10), batch 8", run_ours(Engine(target, NGram(10, n_min=1), max_batch_size=8), num), lookup, group=8
+            "n-gram (10), batch 8",
+            run_ours(Engine(target, NGram(10, n_min=1), max_batch_size=8), num),
+            lookup,
+            group=8,
         ),
     ]
     table = Table(
@@ -230,10 +269,13 @@ def main() -> None:
     for comparison in comparisons:
         compare(comparison, prompts, args.repeats)
         whole, decode = (
-            median_of(np.asarray(ratios).mean(1)) for ratios in (comparison.ratios, comparison.decode_ratios)
+            median_of(np.asarray(ratios).mean(1))
+            for ratios in (comparison.ratios, comparison.decode_ratios)
         )
         equal = f"{comparison.num_equal} of {comparison.num_outputs}"
-        table.add_row(comparison.name, str(len(comparison.ratios)), *cells(whole), *cells(decode), equal)
+        table.add_row(
+            comparison.name, str(len(comparison.ratios)), *cells(whole), *cells(decode), equal
+        )
         results.append(
             {
                 "setting": comparison.name,
@@ -249,7 +291,9 @@ def main() -> None:
         process = describe_process(("scripts/compare_transformers.py",), torch.device(args.device))
         provenance = {**process, "dataset": source}
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps({"results": results, "provenance": provenance}, indent=1) + "\n")
+        args.output.write_text(
+            json.dumps({"results": results, "provenance": provenance}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -108,8 +108,12 @@ class RequestState:
         self.tokens = [int(token) for token in self.request.prompt_ids]
         self.num_prompt_tokens = len(self.tokens)
         sampling = self.request.sampling
-        self.end_ids = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
-        self.max_new_tokens = min(sampling.max_new_tokens, self.max_total_tokens - self.num_prompt_tokens)
+        self.end_ids = frozenset(sampling.stop_token_ids) | (
+            frozenset() if sampling.ignore_eos else self.eos_token_ids
+        )
+        self.max_new_tokens = min(
+            sampling.max_new_tokens, self.max_total_tokens - self.num_prompt_tokens
+        )
 
     @property
     def id(self) -> str:
@@ -141,7 +145,9 @@ class RequestState:
         self.finish_reason = FAILED
         self.error = f"request {self.id!r} failed after {self.num_generated} tokens: {reason}"
 
-    def deliver(self, new: Sequence[int], decode: Callable[[list[int]], str] | None, now: float) -> int:
+    def deliver(
+        self, new: Sequence[int], decode: Callable[[list[int]], str] | None, now: float
+    ) -> int:
         """`take` at a point in time. Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone."""
         before = self.num_generated
         try:
@@ -227,8 +233,12 @@ class Batch:
         params = [row.request.sampling for row in self.rows]
         prompt_counts = output_counts = None
         if any(p.has_penalty for p in params):
-            penalized = [row if p.has_penalty else None for row, p in zip(self.rows, params, strict=True)]
-            prompt_counts = self._counts([row.tokens[: row.num_prompt_tokens] if row else [] for row in penalized])
+            penalized = [
+                row if p.has_penalty else None for row, p in zip(self.rows, params, strict=True)
+            ]
+            prompt_counts = self._counts(
+                [row.tokens[: row.num_prompt_tokens] if row else [] for row in penalized]
+            )
             output_counts = self._counts([row.output_ids if row else [] for row in penalized])
         return SamplingBatch(
             params,
@@ -246,13 +256,19 @@ class Batch:
         counts = np.bincount(row * self.vocab_size + flat, minlength=len(tokens) * self.vocab_size)
         return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
-    def append(self, proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None = None) -> "Delivery":
+    def append(
+        self, proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None = None
+    ) -> "Delivery":
         """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host.
 
         faults: for each row a key of `FAULTS`, which fails the row, or 0.
         """
         tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
-        columns = [verdict.num_accepted[:, None], verdict.next_token[:, None], proposal.lengths[:, None]]
+        columns = [
+            verdict.num_accepted[:, None],
+            verdict.next_token[:, None],
+            proposal.lengths[:, None],
+        ]
         columns.append(torch.zeros_like(columns[0]) if faults is None else faults[:, None])
         width = verdict.path.shape[1]
         packed = torch.cat([*columns, verdict.path, tokens], dim=1)
@@ -264,7 +280,9 @@ class Batch:
             packed, expected = both[:, : packed.shape[1]].long(), both[:, packed.shape[1] :]
         counts: list[int] = []
         now = time.perf_counter()
-        for row, (num_accepted, next_token, _, fault, *rest) in zip(self.rows, packed.tolist(), strict=True):
+        for row, (num_accepted, next_token, _, fault, *rest) in zip(
+            self.rows, packed.tolist(), strict=True
+        ):
             accepted = rest[width + 1 : width + 1 + num_accepted]
             if fault:
                 row.fail(FAULTS[fault])

@@ -9,7 +9,13 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.certification.certificate import CERTIFICATE, REFUTED, UNTESTED, Certificate, print_certificate
+from specresearch.certification.certificate import (
+    CERTIFICATE,
+    REFUTED,
+    UNTESTED,
+    Certificate,
+    print_certificate,
+)
 from specresearch.certification.certifier import Certifier, Demands
 from specresearch.certification.enumeration import Toy
 from specresearch.certification.substitution import build_on_toy
@@ -75,7 +81,8 @@ def build(cfg: DictConfig, folder: Path) -> Certifier:
         raise ValueError("trials is empty; keep at least one, such as trials.mixed")
     own = type(trials[0].proposer).__name__.lower() if cfg.get("proposer") else "plain"
     config = OmegaConf.to_container(
-        OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in INDIFFERENT]), resolve=False
+        OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in INDIFFERENT]),
+        resolve=False,
     )
     assert isinstance(config, dict)
     return Certifier(

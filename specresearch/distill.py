@@ -62,8 +62,12 @@ TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
 METRICS, CORPUS = "metrics.jsonl", "corpus_fingerprint.txt"
 MAY_CHANGE = ("resume", "force", "progress", "evaluation", "tracker", "output")
-MAY_CHANGE += tuple(f"train.{name}" for name in ("log_every", "evaluate_every", "save_every", "keep_checkpoints"))
-PROCESS, NUM_PROCESSES = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+MAY_CHANGE += tuple(
+    f"train.{name}" for name in ("log_every", "evaluate_every", "save_every", "keep_checkpoints")
+)
+PROCESS, NUM_PROCESSES = (
+    int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1))
+)
 
 
 def main() -> None:
@@ -76,7 +80,9 @@ def distill(cfg: DictConfig) -> None:
     choices = HydraConfig.get().runtime.choices
     method, student = choices.get("proposer"), choices.get("student")
     if method not in TRAINABLE:
-        raise ValueError(f"proposer={method} has nothing to train; choose one of {', '.join(TRAINABLE)}")
+        raise ValueError(
+            f"proposer={method} has nothing to train; choose one of {', '.join(TRAINABLE)}"
+        )
     if student != method:
         raise ValueError(f"student={student} is not for proposer={method}; leave student= out")
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -93,7 +99,9 @@ def distill(cfg: DictConfig) -> None:
         try:
             train(cfg, settings, folder)
         except KeyboardInterrupt:
-            print(f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}")
+            print(
+                f"interrupted; this goes on from the last checkpoint:\n  {resume_command(folder)}"
+            )
             sys.exit(INTERRUPTED)
         except TrainingStoppedError as error:
             raise ValueError(f"{error}; {_way_on(folder, cfg.train.learning_rate)}") from error
@@ -103,23 +111,33 @@ def _way_on(folder: Path, learning_rate: float) -> str:
     """What to do when weights are ruined."""
     checkpoint, remedy = last_checkpoint(folder), f"train.learning_rate={learning_rate / 10:g}"
     if checkpoint is None:
-        return f"nothing had been saved: start anew with a lower rate, such as {remedy}, or in float32"
+        return (
+            f"nothing had been saved: start anew with a lower rate, such as {remedy}, or in float32"
+        )
     command = f"{resume_command(folder)} {remedy} force=true"
     return f"{checkpoint.name} is from before that; go on from it with a lower rate:\n  {command}"
 
 
 def open_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     """Raises ValueError for a folder that holds another run, unless that is to be resumed with the same settings and code."""
-    is_named = is_sweep() or any(key.startswith("hydra.run.dir=") for key in HydraConfig.get().overrides.hydra)
+    is_named = is_sweep() or any(
+        key.startswith("hydra.run.dir=") for key in HydraConfig.get().overrides.hydra
+    )
     if NUM_PROCESSES > 1 and not is_named:
-        raise ValueError(f"{NUM_PROCESSES} processes need one folder between them: add hydra.run.dir=<folder>")
+        raise ValueError(
+            f"{NUM_PROCESSES} processes need one folder between them: add hydra.run.dir=<folder>"
+        )
     is_resumed, has_begun = settings["resume"], (folder / METRICS).exists()
     if is_resumed and not is_named:
-        raise ValueError("resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>")
+        raise ValueError(
+            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
     if is_resumed and not is_sweep() and not (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds no run to resume; set hydra.run.dir to one that does")
     if has_begun and not is_resumed:
-        raise ValueError(f"{folder} holds a run already; add resume=true to go on with it, or choose another folder")
+        raise ValueError(
+            f"{folder} holds a run already; add resume=true to go on with it, or choose another folder"
+        )
     software = describe_software((*DECODING, "training"))
     if has_begun and not settings["force"]:
         _check_unchanged(folder, settings)
@@ -167,11 +185,13 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
         return corpus.mix(target, dataset, folder, draft=draft, examples_per_step=per_step)
 
     examples = (mix()[i] for i in range(VOCABULARY_EXAMPLES))
-    student: Student = instantiate(cfg.student, _partial_=True, _convert_="all")(proposer, target, examples)
-    distillation = Distillation(student, target, objective, precision=settings.precision)
-    forecast = MemoryForecast.of(distillation, settings.batch_size, min(corpus.max_len, target.max_len)).check(
-        target.device
+    student: Student = instantiate(cfg.student, _partial_=True, _convert_="all")(
+        proposer, target, examples
     )
+    distillation = Distillation(student, target, objective, precision=settings.precision)
+    forecast = MemoryForecast.of(
+        distillation, settings.batch_size, min(corpus.max_len, target.max_len)
+    ).check(target.device)
     texts = corpus.heldout(target, dataset, folder, num_rows=cfg.evaluation.num_texts)
     evaluation = Evaluation(
         target,
@@ -185,7 +205,11 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
         "num_processes": NUM_PROCESSES,
         "method": choices["proposer"],
         "objective": {"name": choices["objective"], **_told(config["objective"])},
-        "corpus": {"name": choices["corpus"], "fingerprint": mix().fingerprint, **_told(config["corpus"], "folder")},
+        "corpus": {
+            "name": choices["corpus"],
+            "fingerprint": mix().fingerprint,
+            **_told(config["corpus"], "folder"),
+        },
         "student": _told(config["student"]),
         "train": _told(config["train"]),
         "begun_from": begun_from(config),
@@ -193,8 +217,13 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     }
     features = None
     if cfg.cache is not None:
-        examples, place = Examples(mix().first(settings.steps * per_step)), Path(cfg.cache).expanduser()
-        features = FeatureCache(target, distillation.layers, examples, place, batch_size=settings.batch_size)
+        examples, place = (
+            Examples(mix().first(settings.steps * per_step)),
+            Path(cfg.cache).expanduser(),
+        )
+        features = FeatureCache(
+            target, distillation.layers, examples, place, batch_size=settings.batch_size
+        )
     history = History(folder / METRICS, tracker)
     trainer = DistillTrainer(
         distillation,
@@ -210,7 +239,9 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
     if PROCESS == 0:
         drop_torn_checkpoints(folder)
         print(forecast, file=sys.stderr)
-        check_corpus(folder, mix().fingerprint, is_resumed=checkpoint is not None, is_forced=cfg.force)
+        check_corpus(
+            folder, mix().fingerprint, is_resumed=checkpoint is not None, is_forced=cfg.force
+        )
         history.open(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
     tracker.start(config, folder)
     files = [folder / METRICS]
@@ -223,14 +254,21 @@ def train(cfg: DictConfig, config: Mapping[str, Any], folder: Path) -> None:
             results = {"first": history.first, "last": history.last, "provenance": provenance}
             replace_text(folder / RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
             files += [folder / RESULTS, *sorted(place.iterdir())]
-            print_report(history, place, peak_bytes(target.device), None if student.verifier is None else target.name)
+            print_report(
+                history,
+                place,
+                peak_bytes(target.device),
+                None if student.verifier is None else target.name,
+            )
     finally:
         tracker.finish(history.last, files)
 
 
 def _told(section: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
     """Settings without the names of classes."""
-    inner = {key: _told(value) if isinstance(value, Mapping) else value for key, value in section.items()}
+    inner = {
+        key: _told(value) if isinstance(value, Mapping) else value for key, value in section.items()
+    }
     return {key: value for key, value in inner.items() if key not in ("_target_", *left_out)}
 
 
@@ -246,7 +284,9 @@ def begun_from(config: Mapping[str, Any]) -> dict[str, Any] | None:
 def check_corpus(folder: Path, fingerprint: str, *, is_resumed: bool, is_forced: bool) -> None:
     """Note what is trained on. Raises ValueError where a run that goes on began with something else."""
     file = folder / CORPUS
-    before = file.read_text(encoding="utf-8").strip() if is_resumed and file.exists() else fingerprint
+    before = (
+        file.read_text(encoding="utf-8").strip() if is_resumed and file.exists() else fingerprint
+    )
     if before != fingerprint and not is_forced:
         raise ValueError(
             f"the text has changed since {folder} was started (its fingerprint was {before} and is now {fingerprint}), although "
@@ -305,8 +345,14 @@ def is_sweep() -> bool:
 
 def resume_command(folder: Path) -> str:
     key, place = ("hydra.sweep.dir", folder.parent) if is_sweep() else ("hydra.run.dir", folder)
-    kept = [argument for argument in sys.argv[1:] if argument.split("=")[0] not in ("resume", "force", key)]
-    return shlex.join(["python", "-m", "specresearch.distill", *kept, f"{key}={place}", "resume=true"])
+    kept = [
+        argument
+        for argument in sys.argv[1:]
+        if argument.split("=")[0] not in ("resume", "force", key)
+    ]
+    return shlex.join(
+        ["python", "-m", "specresearch.distill", *kept, f"{key}={place}", "resume=true"]
+    )
 
 
 def print_report(history: History, place: Path, peak: int, former_target: str | None) -> None:

@@ -25,7 +25,9 @@ from specresearch.loadtest.workload import RequestClass
 from specresearch.run import OPTIONAL, open_folder
 
 CLASS_KEYS = ("share", "dataset", "sampling", "acceptance", "num_draft_tokens")
-NUM_TO_CHOOSE_FROM = 1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace
+NUM_TO_CHOOSE_FROM = (
+    1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace
+)
 SETTINGS = (
     "num_requests",
     "max_running",
@@ -58,13 +60,17 @@ def load(cfg: DictConfig) -> None:
     if not results.complete:
         is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
         command = resume_command(sys.argv[1:], folder.path, PROGRAM, is_sweep=is_sweep)
-        print(f"interrupted; the passes that are done are kept, and this continues the run:\n  {command}")
+        print(
+            f"interrupted; the passes that are done are kept, and this continues the run:\n  {command}"
+        )
         sys.exit(INTERRUPTED)
 
 
 def settings_of(cfg: DictConfig) -> LoadSettings:
     return LoadSettings(
-        **{name: cfg[name] for name in SETTINGS}, compare=list(cfg.compare), limits=Limits(**cfg.limits)
+        **{name: cfg[name] for name in SETTINGS},
+        compare=list(cfg.compare),
+        limits=Limits(**cfg.limits),
     )
 
 
@@ -98,27 +104,40 @@ def build(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) -> LoadRu
 
 def variants_of(cfg: DictConfig) -> dict[str, Controller]:
     """The run's controller with changed settings."""
-    merged = {str(name): OmegaConf.merge(cfg.controller, changes) for name, changes in cfg.variants.items()}
+    merged = {
+        str(name): OmegaConf.merge(cfg.controller, changes)
+        for name, changes in cfg.variants.items()
+    }
     return {name: instantiate(controller, _convert_="all") for name, controller in merged.items()}
 
 
-def classes_of(cfg: DictConfig, num_rows: int | None, *, uses_threshold: bool) -> list[RequestClass]:
+def classes_of(
+    cfg: DictConfig, num_rows: int | None, *, uses_threshold: bool
+) -> list[RequestClass]:
     """The classes of requests; without any, all are alike. Those that name no dataset share the run's.
 
     num_rows: of a dataset that are used; None: all there are to choose from. uses_threshold: the rule is the one that
     acceptance presets are for.
     """
     if not cfg.classes:
-        return [RequestClass(_dataset(cfg.dataset, num_rows), instantiate(cfg.sampling, _convert_="all"))]
+        return [
+            RequestClass(
+                _dataset(cfg.dataset, num_rows), instantiate(cfg.sampling, _convert_="all")
+            )
+        ]
     shared = None
     classes = []
     for key, part in cfg.classes.items():
         name = str(key)
         strange = [own for own in part if own not in CLASS_KEYS]
         if strange:
-            raise ValueError(f"classes.{name} has an unknown key {strange[0]!r}; there are: {', '.join(CLASS_KEYS)}")
+            raise ValueError(
+                f"classes.{name} has an unknown key {strange[0]!r}; there are: {', '.join(CLASS_KEYS)}"
+            )
         if "share" not in part:
-            raise ValueError(f"classes.{name} has no share; give its weight among the classes, such as share: 0.6")
+            raise ValueError(
+                f"classes.{name} has no share; give its weight among the classes, such as share: 0.6"
+            )
         if part.get("dataset") is None and shared is None:
             shared = _dataset(cfg.dataset, num_rows)
         dataset = shared if part.get("dataset") is None else _dataset(part.dataset, num_rows)
@@ -127,7 +146,9 @@ def classes_of(cfg: DictConfig, num_rows: int | None, *, uses_threshold: bool) -
         if part.get("acceptance") is not None:
             changes["draft_threshold"] = _threshold(name, part.acceptance, uses_threshold)
         sampling = instantiate(OmegaConf.merge(cfg.sampling, changes), _convert_="all")
-        classes.append(RequestClass(dataset, sampling, name, part.share, part.get("num_draft_tokens")))
+        classes.append(
+            RequestClass(dataset, sampling, name, part.share, part.get("num_draft_tokens"))
+        )
     return classes
 
 
@@ -140,9 +161,13 @@ def _dataset(cfg: DictConfig, num_rows: int | None) -> PromptDataset:
 def _threshold(name: str, preset: Any, uses_threshold: bool) -> float:
     """Of an acceptance preset: what the threshold rule would take for such a workload."""
     if preset not in WORKLOADS:
-        raise ValueError(f"classes.{name}.acceptance={preset} is not known; use one of {', '.join(WORKLOADS)}")
+        raise ValueError(
+            f"classes.{name}.acceptance={preset} is not known; use one of {', '.join(WORKLOADS)}"
+        )
     if not uses_threshold:
-        raise ValueError(f"classes.{name}.acceptance={preset} is for acceptance=threshold; add that, or leave it out")
+        raise ValueError(
+            f"classes.{name}.acceptance={preset} is for acceptance=threshold; add that, or leave it out"
+        )
     return WORKLOADS[preset]
 
 

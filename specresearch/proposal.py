@@ -43,7 +43,9 @@ class Topology:
             object.__setattr__(self, "is_chain", True)
         if self.max_depth < 0 or self.max_children < 0:
             depth = num_nodes - 1 if self.is_chain else int(self.depth.max())  # sync
-            width = min(num_nodes - 1, 1) if self.is_chain else int(self._num_siblings_before.max()) + 1  # sync
+            width = (
+                min(num_nodes - 1, 1) if self.is_chain else int(self._num_siblings_before.max()) + 1
+            )  # sync
             object.__setattr__(self, "max_depth", depth)
             object.__setattr__(self, "max_children", width if num_nodes > 1 else 0)
 
@@ -68,13 +70,17 @@ class Topology:
         return Topology(parents, is_chain=bool((parents == index - 1).all()))  # sync
 
     @staticmethod
-    def from_paths(paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> "Topology":
+    def from_paths(
+        paths: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+    ) -> "Topology":
         """A static tree from its nodes' paths of child ranks, e.g. [(0,), (1,), (0, 0)]. A missing prefix is a ValueError."""
         ordered = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
         index = {(): 0} | {path: i + 1 for i, path in enumerate(ordered)}
         for path in ordered:
             if path[:-1] not in index:
-                raise ValueError(f"path {list(path)} has no parent {list(path[:-1])}: list every prefix of every path")
+                raise ValueError(
+                    f"path {list(path)} has no parent {list(path[:-1])}: list every prefix of every path"
+                )
         parents = [-1] + [index[path[:-1]] for path in ordered]
         return Topology.from_parents(torch.tensor([parents], device=device))
 
@@ -88,7 +94,9 @@ class Topology:
         num_old, num_new = self.num_nodes, parents.shape[1]
         above = self.ancestors.expand(len(parents), -1, -1)
         below = above.gather(1, parents[:, :, None].expand(-1, -1, num_old))
-        own = torch.eye(num_new, dtype=torch.bool, device=parents.device).expand(len(parents), -1, -1)
+        own = torch.eye(num_new, dtype=torch.bool, device=parents.device).expand(
+            len(parents), -1, -1
+        )
         rows = (F.pad(above, (0, num_new)), torch.cat([below, own], dim=2))
         grown.__dict__["ancestors"] = torch.cat(rows, dim=1)
         return grown
@@ -102,7 +110,9 @@ class Topology:
         """ancestors[b, i, j]: node j lies on the path from the root to node i, i included."""
         num_nodes = self.num_nodes
         if self.is_chain:
-            return torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=self.parents.device).tril()[None]
+            return torch.ones(
+                num_nodes, num_nodes, dtype=torch.bool, device=self.parents.device
+            ).tril()[None]
         index = torch.arange(num_nodes, device=self.parents.device)
         reach = (self.parents[:, :, None] == index) | (index[:, None] == index)
         longest = num_nodes - 1 if self.max_depth < 0 else self.max_depth
@@ -178,7 +188,9 @@ class Proposal:
         lengths = torch.ones(len(roots), dtype=torch.long, device=roots.device)
         return Proposal.chain(roots, lengths, host_lengths=[1] * len(roots))
 
-    def check(self, roots: Int[Tensor, "B 1"], budget: Sequence[int], kind: "DraftKind", vocab_size: int) -> None:
+    def check(
+        self, roots: Int[Tensor, "B 1"], budget: Sequence[int], kind: "DraftKind", vocab_size: int
+    ) -> None:
         """Raises InvalidProposalError, naming what is wrong, for drafts that would be judged wrongly or
         fail later. Waits for the device many times: for tests, and the first steps of a new proposer.
 
@@ -191,7 +203,10 @@ class Proposal:
     @cached_property
     def acceptable(self) -> Bool[Tensor, "B N"]:
         """Nodes that a rule may accept: valid, and not probes."""
-        valid = torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
+        valid = (
+            torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
+            < self.lengths[:, None]
+        )
         return valid if self.probe is None else valid & ~self.probe
 
 
@@ -240,7 +255,10 @@ def _conditions(
     yield from _shape_conditions(proposal, len(roots))
     tokens, lengths = proposal.token_ids, proposal.lengths
     yield tokens[:, :1] == roots, "token_ids[:, 0] is not each row's last committed token"
-    yield (tokens >= 0) & (tokens < vocab_size), f"a token id lies outside the vocabulary of {vocab_size}"
+    yield (
+        (tokens >= 0) & (tokens < vocab_size),
+        f"a token id lies outside the vocabulary of {vocab_size}",
+    )
     yield (
         (lengths >= 1) & (lengths <= tokens.shape[1]),
         f"lengths do not lie in 1 to {tokens.shape[1]}, the root included",
@@ -249,7 +267,10 @@ def _conditions(
     told = known if proposal.host_lengths is None else proposal.host_lengths
     yield len(told) == len(known), f"host_lengths has {len(told)} entries for {len(known)} rows"
     for row, (length, claimed, allowed) in enumerate(zip(known, told, budget, strict=True)):
-        yield claimed == length, f"row {row}: host_lengths says {claimed} nodes, and lengths {length}"
+        yield (
+            claimed == length,
+            f"row {row}: host_lengths says {claimed} nodes, and lengths {length}",
+        )
         yield length - 1 <= allowed, f"row {row}: {length - 1} drafts where {allowed} are allowed"
     yield from _tree_conditions(proposal.topology, proposal.acceptable, kind)
     yield from _probability_conditions(proposal)
@@ -259,16 +280,23 @@ def _shape_conditions(proposal: Proposal, rows: int) -> Iterator[Condition]:
     num_nodes = proposal.topology.num_nodes
     yield (
         proposal.token_ids.shape == (rows, num_nodes),
-        (f"token_ids has shape {list(proposal.token_ids.shape)} for {rows} rows and a tree of {num_nodes} nodes"),
+        (
+            f"token_ids has shape {list(proposal.token_ids.shape)} for {rows} rows and a tree of {num_nodes} nodes"
+        ),
     )
     for name in ("draft_probs", "scores", "probe"):
         values = getattr(proposal, name)
         shape = (rows, num_nodes) if values is None else tuple(values.shape[:2])
         fits = shape == (rows, num_nodes) or (name == "probe" and shape == (1, num_nodes))
-        yield fits, f"{name} has shape {list(shape)} for {rows} rows and a tree of {num_nodes} nodes"
+        yield (
+            fits,
+            f"{name} has shape {list(shape)} for {rows} rows and a tree of {num_nodes} nodes",
+        )
 
 
-def _tree_conditions(topology: Topology, acceptable: Bool[Tensor, "B N"], kind: DraftKind) -> Iterator[Condition]:
+def _tree_conditions(
+    topology: Topology, acceptable: Bool[Tensor, "B N"], kind: DraftKind
+) -> Iterator[Condition]:
     parents = topology.parents
     index = torch.arange(topology.num_nodes, device=parents.device)
     yield parents[:, 0] == -1, "the root's parent is not -1"
@@ -300,11 +328,16 @@ def _probability_conditions(proposal: Proposal) -> Iterator[Condition]:
     row = torch.arange(len(drafted), device=parents.device)[:, None].expand_as(parents)
     q = proposal.draft_probs[row[drafted], parents[drafted]]  # [drafts, V]
     yield (q >= 0) & q.isfinite(), "draft_probs holds NaN, infinity or a negative number"
-    yield (q.sum(-1) - 1).abs() <= SUM_TOLERANCE, "draft_probs of a node with children does not sum to 1"
+    yield (
+        (q.sum(-1) - 1).abs() <= SUM_TOLERANCE,
+        "draft_probs of a node with children does not sum to 1",
+    )
     own = q.gather(1, proposal.token_ids[drafted][:, None])
     yield own > 0, "a draft has probability 0 in the distribution that it is said to be drawn from"
     if not proposal.with_replacement:
         tokens = proposal.token_ids
-        related = (parents[:, :, None] == parents[:, None]) & (tokens[:, :, None] == tokens[:, None])
+        related = (parents[:, :, None] == parents[:, None]) & (
+            tokens[:, :, None] == tokens[:, None]
+        )
         twins = related & drafted[:, :, None] & drafted[:, None]
         yield ~twins.tril(-1), "siblings drawn without replacement hold the same token"

@@ -36,7 +36,9 @@ def run(cfg: DictConfig) -> None:
     if not results.complete:
         print(
             "interrupted; everything so far is kept, and this continues it:\n  "
-            + resume_command(sys.argv[1:], folder.path, is_sweep=HydraConfig.get().mode == RunMode.MULTIRUN)
+            + resume_command(
+                sys.argv[1:], folder.path, is_sweep=HydraConfig.get().mode == RunMode.MULTIRUN
+            )
         )
         sys.exit(INTERRUPTED)
 
@@ -54,7 +56,9 @@ def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
         key.startswith("hydra.run.dir=") for key in hydra_cfg.overrides.hydra
     )
     if cfg.resume and not named:
-        raise ValueError("resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>")
+        raise ValueError(
+            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
     return kind(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
 
 
@@ -64,7 +68,9 @@ def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runn
     if not (cfg.progress and sys.stderr.isatty()):
         disable_progress_bar()
     tracker = instantiate(cfg.tracker, _convert_="all")
-    limits = [limit for limit in (cfg.dataset.get("limit"), settings.num_prompts) if limit is not None]
+    limits = [
+        limit for limit in (cfg.dataset.get("limit"), settings.num_prompts) if limit is not None
+    ]
     dataset = instantiate(cfg.dataset, limit=min(limits, default=None), _convert_="all")
     target = instantiate(cfg.target, _convert_="all")
     proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
@@ -74,7 +80,9 @@ def build(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runn
     recorder = None
     if cfg.record:
         controllers = {BASELINE: None} | ({} if proposer is None else {METHOD: controller})
-        header = describe_recording(target, proposer, acceptance, method, controllers, folder.config)
+        header = describe_recording(
+            target, proposer, acceptance, method, controllers, folder.config
+        )
         recorder = Recorder(folder.path, header)
     return Runner(
         target,

@@ -56,7 +56,11 @@ class SamplingBatch:
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """`num` draws from [0, 1) for each row, in double precision; the first ones do not depend on `num`."""
         seeds = np.array(self.seeds, dtype=np.uint64)
-        own = _mix(_mix(seeds) + np.array(self.positions, dtype=np.uint64) * np.uint64(2) + np.uint64(stream))
+        own = _mix(
+            _mix(seeds)
+            + np.array(self.positions, dtype=np.uint64) * np.uint64(2)
+            + np.uint64(stream)
+        )
         draws = _mix(_mix(own)[:, None] + np.arange(num, dtype=np.uint64) * _GAMMA)
         return upload((draws >> np.uint64(11)) * 2.0**-53, self.device)
 
@@ -162,5 +166,7 @@ def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Te
     """
     cumulative = weights.double().cumsum(-1)
     total = cumulative[:, -1:]
-    point = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    point = torch.minimum(
+        uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
+    )
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=weights.shape[1] - 1)

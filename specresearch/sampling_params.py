@@ -56,7 +56,13 @@ _RULES = (
     _Rule("seed", 0, LARGEST_SEED, "from 0 to 2**64 - 1, or null", integer=True, optional=True),
     _Rule("max_new_tokens", 1, math.inf, "from 1", integer=True),
     _Rule("logprobs", 0, math.inf, "from 0, or null", integer=True, optional=True),
-    _Rule("draft_threshold", 0, 1, "in [0, 1], for it is compared with a probability, or null", optional=True),
+    _Rule(
+        "draft_threshold",
+        0,
+        1,
+        "in [0, 1], for it is compared with a probability, or null",
+        optional=True,
+    ),
 )
 
 
@@ -67,7 +73,9 @@ def _tuple_of(name: str, values: Any, kind: type, noun: str) -> tuple[Any, ...]:
         found = (values,)
     strange = [value for value in found if not isinstance(value, kind) or isinstance(value, bool)]
     if strange:
-        raise ValueError(f"sampling.{name}={values!r} must be a list of {noun}; {strange[0]!r} is none")
+        raise ValueError(
+            f"sampling.{name}={values!r} must be a list of {noun}; {strange[0]!r} is none"
+        )
     return found
 
 
@@ -124,4 +132,8 @@ class SamplingParams:
 
     @property
     def has_penalty(self) -> bool:
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (
+            1.0,
+            0.0,
+            0.0,
+        )

@@ -37,7 +37,9 @@ def simulate(cfg: DictConfig) -> None:
 def write(path: Path, cfg: DictConfig, results: LoadResults) -> None:
     config = OmegaConf.to_container(cfg, resolve=True)
     replace_text(path / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    replace_text(path / "results.json", json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n")
+    replace_text(
+        path / "results.json", json.dumps(asdict(results), indent=2, ensure_ascii=False) + "\n"
+    )
 
 
 def build(cfg: DictConfig, controller_name: str) -> Simulator:
@@ -55,7 +57,9 @@ def build(cfg: DictConfig, controller_name: str) -> Simulator:
     timing = instantiate(cfg.timing, _convert_="all")
     timing.bind(recording)
     told = {field.name: cfg[field.name] for field in fields(SimulationSettings)}
-    settings = SimulationSettings(**told | {"compare": tuple(cfg.compare), "limits": Limits(**cfg.limits)})
+    settings = SimulationSettings(
+        **told | {"compare": tuple(cfg.compare), "limits": Limits(**cfg.limits)}
+    )
     return Simulator(
         drafting,
         timing,

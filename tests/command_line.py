@@ -19,13 +19,19 @@ class Outcome:
 
 Run = Callable[..., Outcome]
 Typed = Callable[[Callable[[], None], Sequence[str]], Outcome]
-BuildLoad = Callable[[Sequence[str]], Any]  # a LoadRunner, which the tests' conftest must not import yet
+BuildLoad = Callable[
+    [Sequence[str]], Any
+]  # a LoadRunner, which the tests' conftest must not import yet
 
 
 def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:
     """The exit code; flags such as -m go first, as Hydra wants them."""
     patch.delenv("HYDRA_FULL_ERROR", raising=False)
-    patch.setattr(sys, "argv", ["program", *sorted(overrides, key=lambda override: not override.startswith("-"))])
+    patch.setattr(
+        sys,
+        "argv",
+        ["program", *sorted(overrides, key=lambda override: not override.startswith("-"))],
+    )
     try:
         main()
     except SystemExit as stop:

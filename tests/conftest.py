@@ -28,7 +28,11 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def target_overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Of a small target in float64, on disk."""
-    from tiny_models import VOCAB, build, letters_tokenizer  # once the package's shapes are checked as it is imported
+    from tiny_models import (
+        VOCAB,
+        build,
+        letters_tokenizer,
+    )  # once the package's shapes are checked as it is imported
 
     folder = tmp_path_factory.mktemp("letters")
     build("llama", seed=3).save_pretrained(folder)
@@ -37,7 +41,9 @@ def target_overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Typed]:
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Typed]:
     """Runs the `main` of an entry point with overrides, in an empty folder and a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -60,7 +66,11 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     from specresearch.cli.entry import conf_dir
     from specresearch.loadtest.folder import LoadFolder
 
-    draft = next(each.removeprefix("target.model=") for each in target_overrides if each.startswith("target.model="))
+    draft = next(
+        each.removeprefix("target.model=")
+        for each in target_overrides
+        if each.startswith("target.model=")
+    )
 
     def build(overrides: Sequence[str]) -> object:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -88,7 +98,9 @@ def _seeded() -> None:
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every proposal of every test is checked, the package's own too."""
-    from specresearch.engine import checks  # once the package's shapes are checked as it is imported
+    from specresearch.engine import (
+        checks,
+    )  # once the package's shapes are checked as it is imported
 
     monkeypatch.setattr(checks, "OWN_CHECKS", sys.maxsize)
     monkeypatch.setattr(checks, "FOREIGN_CHECKS", sys.maxsize)

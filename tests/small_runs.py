@@ -24,7 +24,8 @@ def target() -> CausalLM:
 def prompt_file(tmp_path: Path) -> Path:
     file = tmp_path / "prompts.jsonl"
     rows = [
-        {"id": f"p{i}", "turns": turns, "category": "even" if i % 2 == 0 else "odd"} for i, turns in enumerate(TURNS)
+        {"id": f"p{i}", "turns": turns, "category": "even" if i % 2 == 0 else "odd"}
+        for i, turns in enumerate(TURNS)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
@@ -43,7 +44,9 @@ def make_runner(target: CausalLM, prompt_file: Path, tmp_path: Path) -> Callable
         settings: RunSettings | None = None,
         **parts: Any,
     ) -> Runner:
-        dataset = PromptDataset("letters", "mtbench", "raw", path=str(prompt_file), max_turns=max_turns)
+        dataset = PromptDataset(
+            "letters", "mtbench", "raw", path=str(prompt_file), max_turns=max_turns
+        )
         sampling = sampling or SamplingParams(max_new_tokens=10)
         settings = settings or RunSettings(warmup=1)
         results = ResultsFolder(folder, {"batch_size": settings.batch_size}, resume=resume)

@@ -12,7 +12,9 @@ EOS = 30
 
 
 def state(prompt: Sequence[int] = (1, 2), max_total_tokens: int = 100, **sampling) -> RequestState:
-    return RequestState(Request(prompt, SamplingParams(**sampling)), 0, 0, frozenset({EOS}), max_total_tokens)
+    return RequestState(
+        Request(prompt, SamplingParams(**sampling)), 0, 0, frozenset({EOS}), max_total_tokens
+    )
 
 
 def alphabet(tokens: list[int]) -> str:
@@ -31,7 +33,9 @@ class TestTake:
             ({"stop_token_ids": (12,), "max_new_tokens": 3}, 3, "stop"),
         ],
     )
-    def test_cuts_an_accepted_run_at_its_first_end(self, sampling: dict, taken: int, reason: str | None) -> None:
+    def test_cuts_an_accepted_run_at_its_first_end(
+        self, sampling: dict, taken: int, reason: str | None
+    ) -> None:
         row = state(**sampling)
         assert row.take([10, 11, 12, 13, 14, 15], None) == taken
         assert row.output_ids == [10, 11, 12, 13, 14, 15][:taken]
@@ -131,7 +135,9 @@ class TestBatch:
         rows = (state(max_new_tokens=2), state(), state())
         proposal = Proposal.chain(torch.tensor([[2, 11, 12, 13]] * 3), torch.tensor([4, 4, 3]))
         path = torch.tensor([[0, 1, 2, 3], [0, 1, 2, -1], [0, -1, -1, -1]])
-        delivery = self.make(*rows).append(proposal, Verdict(path, torch.tensor([3, 2, 0]), torch.tensor([20, 21, 22])))
+        delivery = self.make(*rows).append(
+            proposal, Verdict(path, torch.tensor([3, 2, 0]), torch.tensor([20, 21, 22]))
+        )
         assert [row.output_ids for row in rows] == [[11, 12], [11, 12, 21], [22]]
         assert delivery.num_new == (2, 3, 1)
         assert delivery.lengths == (4, 4, 3)
@@ -141,7 +147,9 @@ class TestBatch:
     def test_append_reads_tokens_along_a_tree_path(self) -> None:
         row = state()
         proposal = Proposal.chain(torch.tensor([[2, 11, 12, 13, 14]]), torch.tensor([5]))
-        self.make(row).append(proposal, Verdict(torch.tensor([[0, 2, 4]]), torch.tensor([2]), torch.tensor([9])))
+        self.make(row).append(
+            proposal, Verdict(torch.tensor([[0, 2, 4]]), torch.tensor([2]), torch.tensor([9]))
+        )
         assert row.output_ids == [12, 14, 9]
 
     def test_penalty_counts_separate_prompt_and_output(self) -> None:

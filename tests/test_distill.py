@@ -32,7 +32,8 @@ from specresearch.training.trainer import DistillTrainer
 offline = test_wandb.offline
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed file .*distill.log:ResourceWarning", "ignore:the target is .* times the draft:UserWarning"
+    "ignore:unclosed file .*distill.log:ResourceWarning",
+    "ignore:the target is .* times the draft:UserWarning",
 )
 STEPS = 4
 RECIPES: dict[str, list[str]] = {
@@ -43,16 +44,27 @@ RECIPES: dict[str, list[str]] = {
     "eagle": [],
     "eagle3": [],
 }
-PROPOSERS: dict[str, Any] = {"draft_model": DraftModel, "medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+PROPOSERS: dict[str, Any] = {
+    "draft_model": DraftModel,
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
+}
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target, a draft, another with another tokenizer, and heads for a target of another width."""
     folder = tmp_path_factory.mktemp("models")
-    made: dict[str, dict[str, Any]] = {"target": {"num_hidden_layers": 4}, "draft": {"seed": 2}, "other": {"seed": 2}}
+    made: dict[str, dict[str, Any]] = {
+        "target": {"num_hidden_layers": 4},
+        "draft": {"seed": 2},
+        "other": {"seed": 2},
+    }
     for name, settings in made.items():
-        build(**{"num_hidden_layers": 1, "seed": 3, "spread": 1.0} | settings).save_pretrained(folder / name)
+        build(**{"num_hidden_layers": 1, "seed": 3, "spread": 1.0} | settings).save_pretrained(
+            folder / name
+        )
         letters_tokenizer(VOCAB if name != "other" else VOCAB - 5).save_pretrained(folder / name)
     save_medusa_heads(MedusaHeads(24, VOCAB, 2), folder / "heads", {})
     return folder
@@ -65,7 +77,9 @@ def base(models: Path, tmp_path: Path) -> list[str]:
     texts = ["".join(letters.choices("abcdef", k=12)) for _ in range(12)]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    (tmp_path / "text.txt").write_text("\n\n".join("".join(letters.choices("abcdef", k=2000)) for _ in range(4)))
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join("".join(letters.choices("abcdef", k=2000)) for _ in range(4))
+    )
     settings = {
         "target": "local",
         "target.model": models / "target",
@@ -130,12 +144,18 @@ def drafter(method: str, folder: Path, dtype: str) -> Proposer:
     return PROPOSERS[method](str(folder), 3, tree="chain")
 
 
-def tokens_per_step(target: CausalLM, proposer: Proposer, prompts: list[list[int]], temperature: float) -> float:
+def tokens_per_step(
+    target: CausalLM, proposer: Proposer, prompts: list[list[int]], temperature: float
+) -> float:
     records: list[StepRecord] = []
     engine = Engine(target, proposer, max_batch_size=8, on_step=records.append)
     sampling = SamplingParams(temperature=temperature, max_new_tokens=8, seed=0, ignore_eos=True)
-    outputs = engine.generate([Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)])
-    return sum(len(output.token_ids) for output in outputs) / sum(len(record.request_ids) for record in records)
+    outputs = engine.generate(
+        [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]
+    )
+    return sum(len(output.token_ids) for output in outputs) / sum(
+        len(record.request_ids) for record in records
+    )
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -143,7 +163,12 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     command: Run, models: Path, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
     method, is_joint = recipe.split(",")[0], recipe == "medusa, joint"
-    own = [f"+proposer={method}", "hydra.run.dir=out", "train.learning_rate=0.01", "evaluation.num_prompts=4"]
+    own = [
+        f"+proposer={method}",
+        "hydra.run.dir=out",
+        "train.learning_rate=0.01",
+        "evaluation.num_prompts=4",
+    ]
     own += [f"target.dtype={dtype}"]
     outcome = command(*own, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
@@ -155,7 +180,9 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert (provenance["method"], provenance["objective"]["name"]) == (method, "forward_kl")
     assert (provenance["train"]["steps"], provenance["train"]["learning_rate"]) == (STEPS, 0.01)
     assert provenance["corpus"]["generation"]["max_new_tokens"] == 8
-    begun_from = {"checkpoint": str(models / "draft"), "provenance": {}} if method == "draft_model" else None
+    begun_from = (
+        {"checkpoint": str(models / "draft"), "provenance": {}} if method == "draft_model" else None
+    )
     assert provenance["begun_from"] == begun_from
     rows = metrics(tmp_path / "out")
     figures = [row for row in rows if "t0/mean_acceptance_length" in row]
@@ -163,13 +190,17 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
     assert provenance["figures"].items() <= figures[-1].items()
     assert figures[-1]["t0/sample"].replace("|", "").isalpha()
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
-    assert all(row["tokens_per_second"] > 0 and row["peak_memory_gb"] > 0 for row in rows if "loss" in row)
+    assert all(
+        row["tokens_per_second"] > 0 and row["peak_memory_gb"] > 0 for row in rows if "loss" in row
+    )
 
     assert ("it belongs to a target of its own" in outcome.out) == is_joint
     assert ("backbone/total_variation" in figures[-1]) == is_joint
     place = Path("out", "student", "backbone") if is_joint else models / "target"
     target = CausalLM.from_pretrained(str(place), dtype=dtype, device="cpu")
-    texts = pq.read_table(tmp_path / "corpus" / "heldout-32" / "shard-00000.parquet").to_pylist()[:4]
+    texts = pq.read_table(tmp_path / "corpus" / "heldout-32" / "shard-00000.parquet").to_pylist()[
+        :4
+    ]
     prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
         found = tokens_per_step(target, drafter(method, folder, dtype), prompts, temperature)
@@ -187,7 +218,9 @@ def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
     assert command(*own, *RECIPES[recipe], "hydra.run.dir=out").code == 0
     begun_from = "draft=out/student" if method == "draft_model" else "proposer.head=out/student"
     assert command(*own, begun_from, "train.steps=1", "hydra.run.dir=next").code == 0
-    before, *_, last = [row for row in metrics(tmp_path / "out") if "t0/mean_acceptance_length" in row]
+    before, *_, last = [
+        row for row in metrics(tmp_path / "out") if "t0/mean_acceptance_length" in row
+    ]
     first = metrics(tmp_path / "next")[0]
     assert abs(last["heldout/step_0/loss"] - before["heldout/step_0/loss"]) > 0.01
     assert last["t1/sample"] == first["t1/sample"]
@@ -195,12 +228,16 @@ def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
         assert first[name] == pytest.approx(last[name], rel=1e-4), name
 
 
-def test_medusa_2_makes_another_target_and_leaves_the_old_one(command: Run, models: Path, tmp_path: Path) -> None:
+def test_medusa_2_makes_another_target_and_leaves_the_old_one(
+    command: Run, models: Path, tmp_path: Path
+) -> None:
     before = {path.name: path.read_bytes() for path in (models / "target").iterdir()}
     own = ["+proposer=medusa", "hydra.run.dir=out", "student.joint={warmup:0.25,lora:{rank:4}}"]
     outcome = command(*own, "objective=cross_entropy", "train.learning_rate=0.01")
     assert outcome.code == 0, outcome.err
-    assert "use it with target=local target.model=out/student/backbone" in outcome.out.replace("\n", "")
+    assert "use it with target=local target.model=out/student/backbone" in outcome.out.replace(
+        "\n", ""
+    )
     assert {path.name: path.read_bytes() for path in (models / "target").iterdir()} == before
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["provenance"]["decodes_with"] == "backbone"
@@ -210,10 +247,14 @@ def test_medusa_2_makes_another_target_and_leaves_the_old_one(command: Run, mode
     assert results["last"]["backbone/total_variation"] > 1e-6
     heads = MedusaHeads.from_pretrained("out/student")
     with pytest.warns(UserWarning, match="for out/student/backbone and the target is"):
-        heads.check_fit(CausalLM.from_pretrained(str(models / "target"), dtype="float64", device="cpu"))
+        heads.check_fit(
+            CausalLM.from_pretrained(str(models / "target"), dtype="float64", device="cpu")
+        )
 
 
-def test_features_on_disk_teach_the_same(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_on_disk_teach_the_same(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = ["+proposer=eagle3", "student.num_steps=2", "train.learning_rate=0.01"]
     assert command(*own, "hydra.run.dir=whole").code == 0
     save, calls = feature_cache.save_file, []
@@ -241,12 +282,18 @@ def test_features_on_disk_teach_the_same(command: Run, tmp_path: Path, monkeypat
             assert figures == pytest.approx(whole[step], rel=1e-6)
 
 
-def test_another_corpus_does_not_change_the_vocabulary_of_a_run(command: Run, tmp_path: Path) -> None:
+def test_another_corpus_does_not_change_the_vocabulary_of_a_run(
+    command: Run, tmp_path: Path
+) -> None:
     (tmp_path / "other.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
     own = ["+proposer=eagle3", "student.draft_vocab_size=12", "student.num_steps=2", "corpus=text"]
     texts = [f"corpus.text_files=[{tmp_path}/{name}.txt]" for name in ("text", "other")]
     found = {}
-    runs = (("first", texts[0], []), ("other", texts[1], []), ("first", texts[1], ["resume=true", "force=true"]))
+    runs = (
+        ("first", texts[0], []),
+        ("other", texts[1], []),
+        ("first", texts[1], ["resume=true", "force=true"]),
+    )
     for folder, text, more in runs:
         steps = f"train.steps={3 if more else 2}"
         outcome = command(*own, text, steps, f"hydra.run.dir={folder}", *more)
@@ -254,8 +301,17 @@ def test_another_corpus_does_not_change_the_vocabulary_of_a_run(command: Run, tm
         found[folder, bool(more)] = weights(tmp_path / folder)["t2d"]
     assert torch.equal(found["first", True], found["first", False])
     assert not torch.equal(found["first", True], found["other", False])
-    changed = ["student.draft_vocab_size=13", "train.steps=4", "resume=true", "force=true", "hydra.run.dir=first"]
-    assert "is of another drafter: it holds [12] for choice.target_ids" in command(*own, texts[0], *changed).err
+    changed = [
+        "student.draft_vocab_size=13",
+        "train.steps=4",
+        "resume=true",
+        "force=true",
+        "hydra.run.dir=first",
+    ]
+    assert (
+        "is of another drafter: it holds [12] for choice.target_ids"
+        in command(*own, texts[0], *changed).err
+    )
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
@@ -268,8 +324,18 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     """
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    own = ["+proposer=draft_model", "corpus.target=0.5", "corpus.draft=0.5", "corpus.refresh_every=1"]
-    own += ["train.accumulate=2", "train.batch_size=2", "train.log_every=4", "train.learning_rate=0.01"]
+    own = [
+        "+proposer=draft_model",
+        "corpus.target=0.5",
+        "corpus.draft=0.5",
+        "corpus.refresh_every=1",
+    ]
+    own += [
+        "train.accumulate=2",
+        "train.batch_size=2",
+        "train.log_every=4",
+        "train.learning_rate=0.01",
+    ]
     own += [f"target.dtype={precision}"]
     assert command(*own, f"hydra.run.dir={whole}").code == 0
     compute = DistillTrainer.compute_loss
@@ -312,8 +378,12 @@ def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_pat
     ]
     assert command(*own, "hydra.run.dir=whole").code == 0
     settings = [*base, *own, "hydra.run.dir=broken"]
-    process = subprocess.Popen([sys.executable, "-m", "specresearch.distill", *settings], stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list((tmp_path / "broken").glob("checkpoint-*/trainer_state.json")):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specresearch.distill", *settings], stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(
+        (tmp_path / "broken").glob("checkpoint-*/trainer_state.json")
+    ):
         time.sleep(0.05)
     assert process.poll() is None, "it ended before it was killed"
     process.kill()
@@ -326,12 +396,25 @@ def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_pat
 
 
 def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_path: Path) -> None:
-    own = ["+proposer=medusa", "hydra.run.dir=out", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    own = [
+        "+proposer=medusa",
+        "hydra.run.dir=out",
+        "corpus=text",
+        f"corpus.text_files=[{tmp_path}/text.txt]",
+    ]
     assert command(*own, "train.steps=2").code == 0
-    changed = ["train.steps=3", "train.learning_rate=0.002", "evaluation.num_prompts=1", "resume=true"]
+    changed = [
+        "train.steps=3",
+        "train.learning_rate=0.002",
+        "evaluation.num_prompts=1",
+        "resume=true",
+    ]
     refused = command(*own, *changed)
     assert refused.code == 2
-    assert "train.learning_rate was 0.001 and is now 0.002; train.steps was 2 and is now 3" in refused.err
+    assert (
+        "train.learning_rate was 0.001 and is now 0.002; train.steps was 2 and is now 3"
+        in refused.err
+    )
     assert "num_prompts" not in refused.err
     assert list(curve(tmp_path / "out")) == [1, 2]
     assert command(*own, *changed, "force=true").code == 0
@@ -339,7 +422,12 @@ def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_pa
 
 
 def test_a_run_is_resumed_with_its_own_text_or_by_force(command: Run, tmp_path: Path) -> None:
-    own = ["+proposer=medusa", "hydra.run.dir=out", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    own = [
+        "+proposer=medusa",
+        "hydra.run.dir=out",
+        "corpus=text",
+        f"corpus.text_files=[{tmp_path}/text.txt]",
+    ]
     assert command(*own).code == 0
     (tmp_path / "text.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
     refused = command(*own, "resume=true")
@@ -357,7 +445,10 @@ def test_how_much_is_evaluated_may_change(command: Run) -> None:
 
 def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:
     own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", "train.keep_checkpoints=1"]
-    ruinous = ["train.learning_rate=1e200", "train.warmup_steps=1"]  # the first step is taken at a rate of 0
+    ruinous = [
+        "train.learning_rate=1e200",
+        "train.warmup_steps=1",
+    ]  # the first step is taken at a rate of 0
     outcome = command(*own, *ruinous)
     assert outcome.code == 2
     assert "error: the loss is nan after step 2, on example 4 (row " in outcome.err
@@ -372,7 +463,9 @@ def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_weights_that_a_step_has_ruined_are_not_saved(command: Run, tmp_path: Path, steps: int) -> None:
+def test_weights_that_a_step_has_ruined_are_not_saved(
+    command: Run, tmp_path: Path, steps: int
+) -> None:
     """The last step, too: no drafter comes out."""
     own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", f"train.steps={steps}"]
     outcome = command(*own, "train.learning_rate=1e200")
@@ -383,14 +476,32 @@ def test_weights_that_a_step_has_ruined_are_not_saved(command: Run, tmp_path: Pa
 
 
 def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_path: Path) -> None:
-    own = ["+proposer=eagle3", "student.num_steps=2", "corpus=text", f"corpus.text_files=[{tmp_path}/text.txt]"]
+    own = [
+        "+proposer=eagle3",
+        "student.num_steps=2",
+        "corpus=text",
+        f"corpus.text_files=[{tmp_path}/text.txt]",
+    ]
     own += ["train.learning_rate=0.01"]
     assert command(*own, "hydra.run.dir=one").code == 0
-    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "specresearch.distill"]
+    module = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "specresearch.distill",
+    ]
     settings = [*base, *own, "hydra.run.dir=two", "train.batch_size=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HYDRA_FULL_ERROR": "0"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HYDRA_FULL_ERROR": "0",
+    }
     command_line = [sys.executable, *module, *settings]
-    done = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command_line, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
     assert one.keys() == two.keys()
@@ -399,19 +510,42 @@ def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_pa
     for name, weight in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], weight, rtol=1e-6, atol=1e-9)
     assert done.stdout.count("the trained drafter is in") == 1
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["provenance"]["num_processes"] == 2
+    assert (
+        json.loads((tmp_path / "two" / "results.json").read_text())["provenance"]["num_processes"]
+        == 2
+    )
 
 
-def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp_path: Path) -> None:
-    assert command("+proposer=medusa", "hydra.run.dir=run", "tracker=wandb", "tracker.mode=offline").code == 0
+def test_wandb_gets_the_figures_and_the_drafter(
+    command: Run, offline: Path, tmp_path: Path
+) -> None:
+    assert (
+        command(
+            "+proposer=medusa", "hydra.run.dir=run", "tracker=wandb", "tracker.mode=offline"
+        ).code
+        == 0
+    )
     records = test_wandb.read_back(tmp_path / "run")
-    history = [test_wandb.items(record.history.item) for record in records if record.HasField("history")]
-    assert [row["optimiser_step"] for row in history if "step_0/expected_acceptance" in row] == [1, 2, 3, 4]
-    assert all({"loss", "learning_rate", "tokens_per_second"} <= row.keys() for row in history if "step_0/loss" in row)
+    history = [
+        test_wandb.items(record.history.item) for record in records if record.HasField("history")
+    ]
+    assert [row["optimiser_step"] for row in history if "step_0/expected_acceptance" in row] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert all(
+        {"loss", "learning_rate", "tokens_per_second"} <= row.keys()
+        for row in history
+        if "step_0/loss" in row
+    )
     evaluated = [row for row in history if "t0/mean_acceptance_length" in row]
     assert [row["optimiser_step"] for row in evaluated] == [0, STEPS]
     assert evaluated[-1]["t0/sample"]
-    artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
+    artifacts = [
+        r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")
+    ]
     artifacts += [record.artifact for record in records if record.HasField("artifact")]
     names = {entry.path for entry in artifacts[0].manifest.contents}
     assert names == {"metrics.jsonl", "results.json", "config.json", "medusa_lm_head.safetensors"}
@@ -421,11 +555,20 @@ def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp
     ("overrides", "message"),
     [
         ("", "proposer is not set; add +proposer=..."),
-        ("+proposer=ngram", "proposer=ngram has nothing to train; choose one of draft_model, medusa, eagle, eagle3"),
+        (
+            "+proposer=ngram",
+            "proposer=ngram has nothing to train; choose one of draft_model, medusa, eagle, eagle3",
+        ),
         ("+proposer=draft_model student=medusa", "student=medusa is not for proposer=draft_model"),
         ("+proposer=medusa corpus=fixed", "nothing to predict is left of"),
-        ("+proposer=medusa corpus.heldout_fraction=0.0", "falls to split=heldout at corpus.heldout_fraction"),
-        ("+proposer=medusa corpus.target=0.5 corpus.draft=0.5", "which only a draft model can; set corpus.draft=0"),
+        (
+            "+proposer=medusa corpus.heldout_fraction=0.0",
+            "falls to split=heldout at corpus.heldout_fraction",
+        ),
+        (
+            "+proposer=medusa corpus.target=0.5 corpus.draft=0.5",
+            "which only a draft model can; set corpus.draft=0",
+        ),
         (
             "+proposer=eagle3 student.draft_vocab_size=9 corpus.target=0.5 corpus.draft=0.5",
             "which only a draft model can",
@@ -434,19 +577,40 @@ def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp
             "+proposer=draft_model cache=features corpus.target=0.5 corpus.draft=0.5",
             "set corpus.draft=0, or cache=null",
         ),
-        ("+proposer=medusa student.joint={} cache=features", "with student.joint the states change"),
+        (
+            "+proposer=medusa student.joint={} cache=features",
+            "with student.joint the states change",
+        ),
         ("+proposer=draft_model student.lora={rank:0}", "lora.rank=0 must be at least 1"),
-        ("+proposer=draft_model student.lora={} student.from_scratch=true", "student.from_scratch=true forgets those"),
+        (
+            "+proposer=draft_model student.lora={} student.from_scratch=true",
+            "student.from_scratch=true forgets those",
+        ),
         ("+proposer=draft_model draft=$models/other", "tokenizers differ in 5 tokens"),
         ("+proposer=draft_model draft=''", "no model is named"),
         ("+proposer=draft_model target.compile=true", "set proposer.draft.compile=false"),
-        ("+proposer=medusa proposer.head=$models/heads", "the Medusa heads are for hidden states of 24 and 31 tokens"),
-        ("+proposer=eagle +student.draft_vocab_size=9", "an EAGLE-1 head drafts from the whole vocabulary"),
+        (
+            "+proposer=medusa proposer.head=$models/heads",
+            "the Medusa heads are for hidden states of 24 and 31 tokens",
+        ),
+        (
+            "+proposer=eagle +student.draft_vocab_size=9",
+            "an EAGLE-1 head drafts from the whole vocabulary",
+        ),
         ("+proposer=eagle3 student.draft_vocab_size=99", "must lie between 1 and the target's 31"),
         ("+proposer=medusa train.steps=0", "train.steps=0 must be at least 1"),
-        ("+proposer=medusa train.max_grad_norm=-1.0", "train.max_grad_norm=-1.0 must be 0 or above"),
-        ("+proposer=medusa train.schedule=wavy", "train.schedule='wavy' is unknown; choose one of linear, cosine"),
-        ("+proposer=medusa evaluation.num_prompts=0", "evaluation.num_prompts=0 must be at least 1"),
+        (
+            "+proposer=medusa train.max_grad_norm=-1.0",
+            "train.max_grad_norm=-1.0 must be 0 or above",
+        ),
+        (
+            "+proposer=medusa train.schedule=wavy",
+            "train.schedule='wavy' is unknown; choose one of linear, cosine",
+        ),
+        (
+            "+proposer=medusa evaluation.num_prompts=0",
+            "evaluation.num_prompts=0 must be at least 1",
+        ),
         ("+proposer=medusa output=$models", "is not empty; choose another folder"),
         ("+proposer=medusa resume=true", "add hydra.run.dir=<folder>"),
         ("+proposer=medusa resume=true hydra.run.dir=empty", "holds no run to resume"),
@@ -456,7 +620,9 @@ def test_wandb_gets_the_figures_and_the_drafter(command: Run, offline: Path, tmp
         ),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(command: Run, models: Path, overrides: str, message: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    command: Run, models: Path, overrides: str, message: str
+) -> None:
     outcome = command(*overrides.replace("$models", str(models)).split())
     assert outcome.code == 2
     last = outcome.err.strip().splitlines()[-1]
@@ -464,8 +630,16 @@ def test_bad_input_is_one_line_and_exit_code_2(command: Run, models: Path, overr
     assert last.startswith("error: ")
 
 
-def test_what_several_processes_cannot_do_is_refused(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_several_processes_cannot_do_is_refused(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(distill, "NUM_PROCESSES", 2)
-    assert "2 processes need one folder between them: add hydra.run.dir" in command("+proposer=medusa").err
+    assert (
+        "2 processes need one folder between them: add hydra.run.dir"
+        in command("+proposer=medusa").err
+    )
     own = ["+proposer=draft_model", "hydra.run.dir=out", "corpus.target=0.5", "corpus.draft=0.5"]
-    assert "text of the student (corpus.draft) is written by one process, and there are 2" in command(*own).err
+    assert (
+        "text of the student (corpus.draft) is written by one process, and there are 2"
+        in command(*own).err
+    )

@@ -18,13 +18,26 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:Resourc
 @pytest.fixture
 def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
     """`python -m specresearch.load` in an empty folder with a small target, three prompts and a closed loop of two."""
-    base = [*target_overrides, *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff") * 3)]
-    base += ["arrivals=closed_loop", "arrivals.concurrency=2", "num_requests=6", "warmup=0", "max_running=2"]
+    base = [
+        *target_overrides,
+        *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff") * 3),
+    ]
+    base += [
+        "arrivals=closed_loop",
+        "arrivals.concurrency=2",
+        "num_requests=6",
+        "warmup=0",
+        "max_running=2",
+    ]
     base += ["sampling.max_new_tokens=4"]
 
     def run(*overrides: str) -> Outcome:
         given = {override.split("=")[0] for override in overrides}
-        own = [override for override in base if not ("arrivals" in given and override.startswith("arrivals"))]
+        own = [
+            override
+            for override in base
+            if not ("arrivals" in given and override.startswith("arrivals"))
+        ]
         return typed(load.main, [*(o for o in own if o.split("=")[0] not in given), *overrides])
 
     return run
@@ -35,10 +48,18 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
     assert outcome.code == 0, outcome.err
     assert "ngram with goodput on prompts, closed loop of 2:" in " ".join(outcome.out.split())
     assert "greedy outputs equal plain decoding's token for token" in " ".join(outcome.out.split())
-    assert [line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line] == []
+    assert [
+        line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line
+    ] == []
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "GB resident at first" in outcome.out
-    assert {"config.yaml", "results.json", "requests.jsonl", "passes.jsonl", "steps.parquet"} <= names
+    assert {
+        "config.yaml",
+        "results.json",
+        "requests.jsonl",
+        "passes.jsonl",
+        "steps.parquet",
+    } <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     named = "speedup speedup_over_best best_fixed throughput throughput_plain tpot_p99_ratio ttft_p50 ttft_p50_plain"
     named += " goodput concurrency max_running outputs_equal num_requests schedule_share"
@@ -51,7 +72,9 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
 
 
 def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
-    classes = "classes={calm:{share:0.5},warm:{share:0.5,sampling:{temperature:1.0},num_draft_tokens:1}}"
+    classes = (
+        "classes={calm:{share:0.5},warm:{share:0.5,sampling:{temperature:1.0},num_draft_tokens:1}}"
+    )
     outcome = command("+proposer=ngram", classes, "num_requests=8", "hydra.run.dir=out")
     assert outcome.code == 0, outcome.err
     assert "calm: plain" in outcome.out
@@ -59,9 +82,15 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     assert set(results["classes"]) == {"calm", "warm"}
     assert results["summary"]["temperature"] is None
     assert results["summary"]["num_outputs_compared"] == 4
-    assert results["summary"]["output_p_value"] == results["outputs"]["method"]["output_p_value"] > CHANGED
+    assert (
+        results["summary"]["output_p_value"]
+        == results["outputs"]["method"]["output_p_value"]
+        > CHANGED
+    )
     greedy, sampled = results["summary"]["output_statement"].split("; ", 1)
-    assert greedy == "output unchanged: 4 of 4 greedy outputs equal plain decoding's token for token"
+    assert (
+        greedy == "output unchanged: 4 of 4 greedy outputs equal plain decoding's token for token"
+    )
     assert sampled.startswith("output consistent with the target's distribution (16 tokens, p = ")
     assert results["class_unclear"] == ["calm", "warm"]
     assert "calm, warm: not measurable" in outcome.out
@@ -70,7 +99,12 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 def test_a_class_may_have_the_threshold_of_its_kind_of_text(build_load: BuildLoad) -> None:
     classes = "classes={code:{share:0.2,acceptance:code},prose:{share:0.5,acceptance:prose},rest:{share:0.3}}"
-    method = ["+proposer=draft_model", "controller=fixed", "acceptance=threshold", "sampling.temperature=1.0"]
+    method = [
+        "+proposer=draft_model",
+        "controller=fixed",
+        "acceptance=threshold",
+        "sampling.temperature=1.0",
+    ]
     runner = build_load([*method, classes])
     found = {part.name: part.sampling.draft_threshold for part in runner.classes}
     assert found == {"code": WORKLOADS["code"], "prose": WORKLOADS["prose"], "rest": None}
@@ -94,10 +128,16 @@ def test_too_high_a_rate_is_warned_of_at_the_usual_settings(command: Run, tmp_pa
 
 
 def test_a_replay_too_short_to_be_measured_says_so(command: Run, tmp_path: Path) -> None:
-    (tmp_path / "trace.jsonl").write_text(json.dumps({"timestamp": 0, "input_length": 8, "output_length": 4}) + "\n")
-    outcome = command("arrivals=replay", "arrivals.path=trace.jsonl", "num_requests=null", "hydra.run.dir=out")
+    (tmp_path / "trace.jsonl").write_text(
+        json.dumps({"timestamp": 0, "input_length": 8, "output_length": 4}) + "\n"
+    )
+    outcome = command(
+        "arrivals=replay", "arrivals.path=trace.jsonl", "num_requests=null", "hydra.run.dir=out"
+    )
     assert outcome.code == 0, outcome.err
-    assert "no figures on prompts, replay: every pass was too short" in " ".join(outcome.out.split())
+    assert "no figures on prompts, replay: every pass was too short" in " ".join(
+        outcome.out.split()
+    )
     assert "yet" not in outcome.out
 
 
@@ -139,7 +179,12 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
     refused = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")
     assert refused.code == 2
     assert "add resume=true" in refused.err
-    assert command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}", "resume=true").code == 0
+    assert (
+        command(
+            "+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}", "resume=true"
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,13 +199,21 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
         (["compare=[0]", "+proposer=ngram"], "compare=[0] must hold draft lengths from 1"),
         (["limits.ttft=0.0"], "limits.ttft=0.0 must be above 0"),
         (["max_waiting=0"], "max_waiting=0 must be a whole number from 1"),
-        (["classes={x:{shares:1}}"], "classes.x has an unknown key 'shares'; there are: share, dataset"),
+        (
+            ["classes={x:{shares:1}}"],
+            "classes.x has an unknown key 'shares'; there are: share, dataset",
+        ),
         (["classes={x:{}}"], "classes.x has no share"),
-        (["classes={x:{share:1.0,acceptance:prose}}"], "is for acceptance=threshold; add that, or leave it out"),
+        (
+            ["classes={x:{share:1.0,acceptance:prose}}"],
+            "is for acceptance=threshold; add that, or leave it out",
+        ),
         (["resume=true"], "add hydra.run.dir=<folder>"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(command: Run, overrides: list[str], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    command: Run, overrides: list[str], message: str
+) -> None:
     outcome = command(*overrides)
     assert outcome.code == 2
     lines = outcome.err.strip().splitlines()

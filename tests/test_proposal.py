@@ -17,17 +17,23 @@ def naive_ancestors(parents: list[int]) -> list[list[bool]]:
 
 @pytest.fixture
 def random_parents() -> torch.Tensor:
-    return torch.tensor([[-1, *(int(torch.randint(0, i, ())) for i in range(1, 14))] for _ in range(6)])
+    return torch.tensor(
+        [[-1, *(int(torch.randint(0, i, ())) for i in range(1, 14))] for _ in range(6)]
+    )
 
 
 class TestTopology:
-    def test_ancestors_depth_and_bounds_equal_a_naive_walk(self, random_parents: torch.Tensor) -> None:
+    def test_ancestors_depth_and_bounds_equal_a_naive_walk(
+        self, random_parents: torch.Tensor
+    ) -> None:
         topology = Topology.from_parents(random_parents)
         expected = torch.tensor([naive_ancestors(row) for row in random_parents.tolist()])
         assert torch.equal(topology.ancestors, expected)
         assert torch.equal(topology.depth, expected.sum(-1) - 1)
         assert topology.max_depth == int(topology.depth.max())
-        assert topology.max_children == max(row.count(node) for row in random_parents.tolist() for node in range(14))
+        assert topology.max_children == max(
+            row.count(node) for row in random_parents.tolist() for node in range(14)
+        )
 
     def test_a_deep_chain_built_from_parents(self) -> None:
         for num_nodes in (1, 2, 3, 4, 5, 17, 33):
@@ -51,7 +57,11 @@ class TestTopology:
         assert chain.children.tolist() == [[[1], [2], [3], [-1]]]
 
     def test_root_alone(self) -> None:
-        for root in (Topology.chain(1), Topology.from_paths([]), Topology.from_parents(torch.tensor([[-1]]))):
+        for root in (
+            Topology.chain(1),
+            Topology.from_paths([]),
+            Topology.from_parents(torch.tensor([[-1]])),
+        ):
             assert (root.num_nodes, root.max_depth, root.max_children) == (1, 0, 0)
             assert root.children.shape == (1, 1, 0)
 
@@ -77,8 +87,16 @@ class TestTopology:
 class TestProposal:
     def test_nodes_past_the_length_and_probes_cannot_be_accepted(self) -> None:
         probe = torch.tensor([[False, True, False, False]])
-        proposal = Proposal(torch.zeros(2, 4, dtype=torch.long), Topology.chain(4), torch.tensor([2, 4]), probe=probe)
-        assert proposal.acceptable.tolist() == [[True, False, False, False], [True, False, True, True]]
+        proposal = Proposal(
+            torch.zeros(2, 4, dtype=torch.long),
+            Topology.chain(4),
+            torch.tensor([2, 4]),
+            probe=probe,
+        )
+        assert proposal.acceptable.tolist() == [
+            [True, False, False, False],
+            [True, False, True, True],
+        ]
 
     def test_an_empty_one_holds_the_roots_alone(self) -> None:
         proposal = Proposal.empty(torch.tensor([[4], [7]]))

@@ -24,7 +24,9 @@ def valid() -> Proposal:
     tokens = torch.tensor([[4, 1, 2, 3], [7, 5, 6, 0]])
     probs = torch.full((2, 4, VOCAB), 1 / VOCAB)
     scores = torch.full((2, 4), 1 / VOCAB)
-    return Proposal(tokens, topology, torch.tensor([4, 3]), probs, scores=scores, host_lengths=(4, 3))
+    return Proposal(
+        tokens, topology, torch.tensor([4, 3]), probs, scores=scores, host_lengths=(4, 3)
+    )
 
 
 def check(proposal: Proposal, kind: DraftKind = KIND, budget: Sequence[int] = (3, 3)) -> None:
@@ -39,9 +41,13 @@ def with_(values: torch.Tensor, at: tuple[int, ...], value: float) -> torch.Tens
 
 def lying(topology: Topology, **claims: Any) -> Topology:
     """A tree whose bounds or caches are not its parents'."""
-    told = Topology(topology.parents, max_depth=topology.max_depth, max_children=topology.max_children)
+    told = Topology(
+        topology.parents, max_depth=topology.max_depth, max_children=topology.max_children
+    )
     for name, value in claims.items():
-        object.__setattr__(told, name, value) if name != "ancestors" else told.__dict__.update(ancestors=value)
+        object.__setattr__(told, name, value) if name != "ancestors" else told.__dict__.update(
+            ancestors=value
+        )
     return told
 
 
@@ -54,19 +60,29 @@ def probs(**changes: Any) -> torch.Tensor:
 
 
 WRONG: dict[str, Callable[[Proposal], Proposal]] = {
-    "not each row's last committed token": lambda p: replace(p, token_ids=with_(p.token_ids, (1, 0), 8)),
-    "outside the vocabulary of 31": lambda p: replace(p, token_ids=with_(p.token_ids, (0, 2), VOCAB)),
+    "not each row's last committed token": lambda p: replace(
+        p, token_ids=with_(p.token_ids, (1, 0), 8)
+    ),
+    "outside the vocabulary of 31": lambda p: replace(
+        p, token_ids=with_(p.token_ids, (0, 2), VOCAB)
+    ),
     "lengths do not lie in 1 to 4": lambda p: replace(p, lengths=torch.tensor([5, 3])),
     "row 1: host_lengths says 4 nodes, and lengths 3": lambda p: replace(p, host_lengths=(4, 4)),
     "the root's parent is not -1": lambda p: replace(p, topology=tree([0, 0, 0, 1])),
     "a node stands before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
-    "is_chain=True for a tree that branches": lambda p: replace(p, topology=lying(p.topology, is_chain=True)),
+    "is_chain=True for a tree that branches": lambda p: replace(
+        p, topology=lying(p.topology, is_chain=True)
+    ),
     "max_depth=1, but it is 2 deep": lambda p: replace(p, topology=lying(p.topology, max_depth=1)),
-    "max_children=1, but a node has 2": lambda p: replace(p, topology=lying(p.topology, max_children=1)),
+    "max_children=1, but a node has 2": lambda p: replace(
+        p, topology=lying(p.topology, max_children=1)
+    ),
     "ancestors do not follow from parents": lambda p: replace(
         p, topology=lying(p.topology, ancestors=~p.topology.ancestors)
     ),
-    "draft_probs holds NaN, infinity": lambda p: replace(p, draft_probs=probs(at=(0, 1, 9), value=NAN)),
+    "draft_probs holds NaN, infinity": lambda p: replace(
+        p, draft_probs=probs(at=(0, 1, 9), value=NAN)
+    ),
     "or a negative number": lambda p: replace(p, draft_probs=probs(at=(1, 0, 9), value=-0.01)),
     "does not sum to 1": lambda p: replace(p, draft_probs=0.5 * probs(at=(0, 0, 0), value=0.0)),
     "has probability 0": lambda p: replace(p, draft_probs=moved_away()),
@@ -106,7 +122,9 @@ def test_what_is_wrong_is_named(reason: str) -> None:
 def test_more_than_allowed_or_declared() -> None:
     with pytest.raises(InvalidProposalError, match="row 1: 2 drafts where 1 are allowed"):
         check(valid(), budget=[3, 1])
-    with pytest.raises(InvalidProposalError, match="it branches, and the proposer's kind says trees=False"):
+    with pytest.raises(
+        InvalidProposalError, match="it branches, and the proposer's kind says trees=False"
+    ):
         check(valid(), DraftKind(sampled=True, scored=True))
 
 
@@ -138,11 +156,17 @@ def target() -> CausalLM:
 
 
 def decode(target: CausalLM, proposer: Proposer, **settings: Any) -> None:
-    list(Engine(target, proposer, **settings).generate([(1, 2) * 8], SamplingParams(max_new_tokens=30)))
+    list(
+        Engine(target, proposer, **settings).generate(
+            [(1, 2) * 8], SamplingParams(max_new_tokens=30)
+        )
+    )
 
 
 @pytest.mark.usefixtures("_checked")
-def test_the_first_steps_of_a_foreign_proposer_are_checked(target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_steps_of_a_foreign_proposer_are_checked(
+    target: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks, "FOREIGN_CHECKS", 3)
     monkeypatch.setattr(checks, "OWN_CHECKS", 0)
     with pytest.raises(InvalidProposalError, match="last committed token"):

@@ -8,7 +8,9 @@ from specresearch.report import main
 from tests.reporting.folders import write_load, write_run
 
 
-def test_the_answer_is_printed_and_everything_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_is_printed_and_everything_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_load(tmp_path / "runs" / "a", concurrency=8)
     write_run(tmp_path / "runs" / "b", None, method=None)
     main([str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
@@ -18,10 +20,16 @@ def test_the_answer_is_printed_and_everything_written(tmp_path: Path, capsys: py
         str(tmp_path / "out" / "report.html"),
     ]
     assert "plain decoding only" in told
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "figures"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.html",
+        "report.md",
+        "figures",
+    }
 
 
-def test_limits_are_the_users_or_else_the_load_runs_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_are_the_users_or_else_the_load_runs_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_load(tmp_path / "runs" / "a", tpot_p99=(0.01, 0.02), limits={"ttft": 1.0, "tpot": 0.015})
     command = [str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     for given, answer in (([], "off"), (["--tpot", "0.03"], "on")):

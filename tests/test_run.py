@@ -20,7 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:Resource
 @pytest.fixture
 def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
     """`python -m specresearch.run` in an empty folder with a small target and three prompts; overrides are added."""
-    base = [*target_overrides, *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff"))]
+    base = [
+        *target_overrides,
+        *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff")),
+    ]
     base += ["num_prompts=3", "warmup=0", "sampling.max_new_tokens=6"]
     return lambda *overrides: typed(run.main, [*base, *overrides])
 
@@ -32,9 +35,7 @@ def test_a_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: P
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"config.yaml", "results.json", "requests.jsonl", "steps.parquet"} <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    named = (
-        "speedup speedup_ci95 tokens_per_second baseline_tokens_per_second mean_acceptance_length draft_acceptance_rate"
-    )
+    named = "speedup speedup_ci95 tokens_per_second baseline_tokens_per_second mean_acceptance_length draft_acceptance_rate"
     named += " tokens_per_target_forward efficiency host_overhead outputs_equal num_prompts num_generated_tokens"
     assert set(named.split()) <= results["summary"].keys()
     assert results["complete"]
@@ -46,8 +47,12 @@ def test_the_default_folder_names_method_and_dataset(command: Run, tmp_path: Pat
     assert len(list(tmp_path.glob("outputs/*/*-plain-prompts/results.json"))) == 1
 
 
-def test_a_multirun_leaves_a_row_per_job_and_goes_on_after_a_failure(command: Run, tmp_path: Path) -> None:
-    outcome = command("-m", "+proposer=ngram", "proposer.num_draft_tokens=0,2,4", "hydra.sweep.dir=sweep")
+def test_a_multirun_leaves_a_row_per_job_and_goes_on_after_a_failure(
+    command: Run, tmp_path: Path
+) -> None:
+    outcome = command(
+        "-m", "+proposer=ngram", "proposer.num_draft_tokens=0,2,4", "hydra.sweep.dir=sweep"
+    )
     assert outcome.code == 2
     assert "error: job 0" in outcome.err
     assert "num_draft_tokens=0 must be at least 1" in outcome.err
@@ -94,7 +99,10 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
         ("nope=1", "there is no key 'nope' here"),
         ("+nope=1", "unknown key 'nope'"),
         ("+sampling.nope=1", "unexpected keyword argument 'nope'"),
-        ("sampling.temperature=-1.0", "sampling.temperature=-1.0 must be a number from 1e-5 to 1e5, or 0"),
+        (
+            "sampling.temperature=-1.0",
+            "sampling.temperature=-1.0 must be a number from 1e-5 to 1e5, or 0",
+        ),
         ("sampling.top_p=0.0", "sampling.top_p=0.0 must be a number in (0, 1]"),
         ("num_prompts=0", "num_prompts=0 must be a whole number from 1"),
         ("order=sorted", "order=sorted is not known; use one of dataset, shuffled"),
@@ -139,7 +147,9 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(
     assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
 
-def test_a_signal_before_anything_is_decoded_is_one_word(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_before_anything_is_decoded_is_one_word(
+    command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "build", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     outcome = command()
     assert (outcome.code, outcome.err) == (128 + signal.SIGTERM, "interrupted\n")
@@ -158,7 +168,10 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(
     assert outcome.err.count("\n") == 1
     place = tmp_path / "out"
     assert f"error: no room to write {place}, whose disk has " in outcome.err
-    assert f"make room, then give the same command with hydra.run.dir={place} resume=true" in outcome.err
+    assert (
+        f"make room, then give the same command with hydra.run.dir={place} resume=true"
+        in outcome.err
+    )
     assert command("hydra.run.dir=out", "resume=true").code == 0
 
 

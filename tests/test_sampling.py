@@ -10,11 +10,15 @@ V = 12
 
 
 def count(rows: list[list[int]]) -> torch.Tensor:
-    return torch.stack([torch.bincount(torch.tensor(row, dtype=torch.long), minlength=V) for row in rows])
+    return torch.stack(
+        [torch.bincount(torch.tensor(row, dtype=torch.long), minlength=V) for row in rows]
+    )
 
 
 def batch_of(
-    *params: SamplingParams, prompts: list[list[int]] | None = None, outputs: list[list[int]] | None = None
+    *params: SamplingParams,
+    prompts: list[list[int]] | None = None,
+    outputs: list[list[int]] | None = None,
 ) -> SamplingBatch:
     num_rows = len(params)
     nothing = [[] for _ in params]
@@ -30,7 +34,9 @@ def batch_of(
 def naive_probs(logits: list[float], p: SamplingParams) -> list[float]:
     """One row, in Python floats: temperature, top-k, top-p, min-p in that order."""
     if p.temperature == 0:
-        return [float(i == max(range(len(logits)), key=logits.__getitem__)) for i in range(len(logits))]
+        return [
+            float(i == max(range(len(logits)), key=logits.__getitem__)) for i in range(len(logits))
+        ]
     weights = [math.exp(x / p.temperature) for x in logits]
     order = sorted(range(len(weights)), key=lambda i: -weights[i])
     kept = order[: p.top_k] if p.top_k else order
@@ -70,7 +76,9 @@ class TestLogitsToProbs:
             probs = logits_to_probs(logits[rows], batch_of(*(SETTINGS[i] for i in rows)))
             for b, i in enumerate(rows):
                 for n in range(3):
-                    expected = torch.tensor(naive_probs(logits[i, n].tolist(), SETTINGS[i]), dtype=torch.float64)
+                    expected = torch.tensor(
+                        naive_probs(logits[i, n].tolist(), SETTINGS[i]), dtype=torch.float64
+                    )
                     torch.testing.assert_close(probs[b, n], expected, rtol=1e-6, atol=1e-9)
 
     def test_half_precision_is_widened(self) -> None:
@@ -80,13 +88,17 @@ class TestLogitsToProbs:
         torch.testing.assert_close(probs, logits.float().softmax(-1))
 
     def test_ties_keep_exactly_k(self) -> None:
-        probs = logits_to_probs(torch.zeros(1, 1, V), batch_of(SamplingParams(temperature=1.0, top_k=3)))
+        probs = logits_to_probs(
+            torch.zeros(1, 1, V), batch_of(SamplingParams(temperature=1.0, top_k=3))
+        )
         assert int((probs > 0).sum()) == 3
 
     def test_infinite_logits_have_probability_zero(self) -> None:
         logits = torch.zeros(1, 1, V)
         logits[..., 4:] = float("-inf")
-        probs = logits_to_probs(logits, batch_of(SamplingParams(temperature=0.5, top_k=8, top_p=0.99, min_p=0.1)))
+        probs = logits_to_probs(
+            logits, batch_of(SamplingParams(temperature=0.5, top_k=8, top_p=0.99, min_p=0.1))
+        )
         assert probs[0, 0].tolist() == pytest.approx([0.25] * 4 + [0.0] * (V - 4))
 
 
@@ -114,9 +126,13 @@ class TestPenalties:
         logits = torch.randn(1, 3, V, dtype=torch.float64)
         path_tokens = torch.tensor([[9, 5, 5]])
         on_path = torch.tensor([[[False, False, False], [False, True, False], [False, True, True]]])
-        got = penalize(logits, batch_of(self.PARAMS, prompts=[[1]], outputs=[[9]]), path_tokens, on_path)
+        got = penalize(
+            logits, batch_of(self.PARAMS, prompts=[[1]], outputs=[[9]]), path_tokens, on_path
+        )
         for n, drafts in enumerate(([], [5], [5, 5])):
-            assert got[0, n].tolist() == pytest.approx(self.naive(logits[0, n].tolist(), [1], [9, *drafts]), rel=1e-6)
+            assert got[0, n].tolist() == pytest.approx(
+                self.naive(logits[0, n].tolist(), [1], [9, *drafts]), rel=1e-6
+            )
 
     def test_rows_without_penalty_are_untouched(self) -> None:
         logits = torch.randn(2, 1, V, dtype=torch.float64)

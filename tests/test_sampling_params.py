@@ -39,10 +39,20 @@ def test_a_wrong_type_or_range_is_refused_by_name(name: str, value: Any) -> None
 
 
 def test_numbers_of_numpy_and_whole_floats_become_pythons_own() -> None:
-    of_numpy: dict[str, Any] = {"temperature": np.float32(0.5), "top_k": np.int32(4), "seed": np.int64(7)}
+    of_numpy: dict[str, Any] = {
+        "temperature": np.float32(0.5),
+        "top_k": np.int32(4),
+        "seed": np.int64(7),
+    }
     params = SamplingParams(**of_numpy, stop_token_ids=np.array([3, 4]))  # pyright: ignore[reportArgumentType]
     assert params == SamplingParams(temperature=0.5, top_k=4, seed=7, stop_token_ids=(3, 4))
-    assert {type(getattr(params, field.name)) for field in fields(params)} <= {float, int, tuple, bool, type(None)}
+    assert {type(getattr(params, field.name)) for field in fields(params)} <= {
+        float,
+        int,
+        tuple,
+        bool,
+        type(None),
+    }
     assert type(SamplingParams(temperature=1).temperature) is float
 
 
@@ -63,14 +73,18 @@ EXTREMES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_whatever_is_accepted_can_be_decoded(dtype: torch.dtype) -> None:
     target = CausalLM(build("llama", seed=1, dtype=dtype), letters_tokenizer(), max_len=16)
-    requests = [Request((1, 2, 3), SamplingParams(**settings), str(i)) for i, settings in enumerate(EXTREMES)]
+    requests = [
+        Request((1, 2, 3), SamplingParams(**settings), str(i))
+        for i, settings in enumerate(EXTREMES)
+    ]
     outputs = list(Engine(target, max_batch_size=len(requests)).generate(requests))
     assert {output.finish_reason for output in outputs} == {"length"}
     assert all(0 <= token < VOCAB for output in outputs for token in output.token_ids)
 
 
 @pytest.mark.parametrize(
-    "prompt", ["abc", [1.5], [1, None], [[1, 2]], [True, False], torch.tensor([1.0]), np.array([[1]])]
+    "prompt",
+    ["abc", [1.5], [1, None], [[1, 2]], [True, False], torch.tensor([1.0]), np.array([[1]])],
 )
 def test_a_prompt_is_one_list_of_whole_numbers(prompt: Any) -> None:
     with pytest.raises(ValueError, match="give one list of token ids"):

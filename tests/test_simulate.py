@@ -22,7 +22,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="session")
 def base(target_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    prompts = prompts_of(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff"))
+    prompts = prompts_of(
+        tmp_path_factory.mktemp("prompts") / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff")
+    )
     told = [*target_overrides, *prompts, "progress=false", "warmup=0", "sampling.max_new_tokens=12"]
     return [*told, "+proposer=ngram", "proposer.n_min=1"]
 
@@ -62,10 +64,15 @@ def test_a_recorded_run_answers_what_if(command: Command, recorded: Path) -> Non
     assert (results["kind"], results["complete"]) == ("simulation", True)
     assert list(results["sides"]) == ["plain", "method", "fixed-2"]
     assert results["summary"]["concurrency"] == 2
-    assert results["summary"]["schedule_share"] is results["sides"]["method"]["schedule_share"] is None
+    assert (
+        results["summary"]["schedule_share"] is results["sides"]["method"]["schedule_share"] is None
+    )
     assert results["sides"]["plain"]["tokens_per_target_forward"] == 1
     assert results["sides"]["method"]["tokens_per_target_forward"] > 1
-    assert results["sides"]["fixed-2"]["mean_draft_length"] < results["sides"]["method"]["mean_draft_length"]
+    assert (
+        results["sides"]["fixed-2"]["mean_draft_length"]
+        < results["sides"]["method"]["mean_draft_length"]
+    )
     assert results["provenance"]["assumption"].endswith("by the proposer itself; exact")
     assert yaml.safe_load(Path("what/config.yaml").read_text())["num_requests"] == 12
     assert "tokens per second" in out
@@ -91,7 +98,12 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     results = json.loads(Path("fast/results.json").read_text())
     assert results["sides"]["plain"]["tpot_p50"] == pytest.approx(0.021)
     assert results["controller"]["method"]
-    machine = ["timing=roofline", "timing.weight_bytes=140e9", "timing.parameters=70e9", "timing.kv_bytes=327680.0"]
+    machine = [
+        "timing=roofline",
+        "timing.weight_bytes=140e9",
+        "timing.parameters=70e9",
+        "timing.kv_bytes=327680.0",
+    ]
     code, _, err = command(simulate.main, f"recording={recorded}", *machine, "hydra.run.dir=large")
     assert (code, err) == (0, "")
     results = json.loads(Path("large/results.json").read_text())
@@ -101,13 +113,19 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["temperature=0.7"], "temperature=0.7: the recording has temperature 0, and another one leads to other texts"),
+        (
+            ["temperature=0.7"],
+            "temperature=0.7: the recording has temperature 0, and another one leads to other texts",
+        ),
         (["model=other"], "another target than model=other: model is"),
         (["acceptance=threshold"], "acceptance=threshold moves the output"),
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
         (["max_running=0"], "max_running=0 must be a whole number from 1"),
-        (["arrivals.concurrency=8", "num_requests=23"], "num_requests=23 is too few for a closed loop of 8"),
+        (
+            ["arrivals.concurrency=8", "num_requests=23"],
+            "num_requests=23 is too few for a closed loop of 8",
+        ),
         (["+what=1"], "unknown key 'what'"),
     ],
 )
@@ -120,18 +138,28 @@ def test_what_cannot_be_answered_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_recording_does_not_change_the_run_and_resumes_with_it(command: Command, base: list[str]) -> None:
+def test_a_recording_does_not_change_the_run_and_resumes_with_it(
+    command: Command, base: list[str]
+) -> None:
     command(run.main, *base, "num_prompts=3", "record=true", "hydra.run.dir=with")
     command(run.main, *base, "num_prompts=3", "hydra.run.dir=without")
     told = [
-        [json.loads(line)["token_ids"] for line in (Path(name) / "requests.jsonl").read_text().splitlines()]
+        [
+            json.loads(line)["token_ids"]
+            for line in (Path(name) / "requests.jsonl").read_text().splitlines()
+        ]
         for name in ("with", "without")
     ]
     assert told[0] == told[1]
     assert not Path("without/recording.parquet").exists()
-    code, _, err = command(run.main, *base, "num_prompts=3", "record=true", "resume=true", "hydra.run.dir=with")
+    code, _, err = command(
+        run.main, *base, "num_prompts=3", "record=true", "resume=true", "hydra.run.dir=with"
+    )
     assert (code, err) == (0, "")
-    assert [len(Recording(Path("with")).requests(side)) for side in ("baseline", "method")] == [3, 3]
+    assert [len(Recording(Path("with")).requests(side)) for side in ("baseline", "method")] == [
+        3,
+        3,
+    ]
 
 
 def test_a_load_run_records_every_side(command: Command, base: list[str]) -> None:
@@ -157,12 +185,21 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
 
 def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded: Path) -> None:
     machine = ["timing=linear", "timing.verify=0.02", "arrivals=poisson", "arrivals.qps=500.0"]
-    code, out, _ = command(simulate.main, f"recording={recorded}", *machine, "num_requests=600", "hydra.run.dir=late")
+    code, out, _ = command(
+        simulate.main, f"recording={recorded}", *machine, "num_requests=600", "hydra.run.dir=late"
+    )
     assert code == 0
     told = " ".join(out.split())
-    assert "plain, method: requests came faster than they were answered; throughput is what it can do" in told
+    assert (
+        "plain, method: requests came faster than they were answered; throughput is what it can do"
+        in told
+    )
     code, out, _ = command(
-        simulate.main, f"recording={recorded}", *machine, "num_requests=3000", "hydra.run.dir=stopped"
+        simulate.main,
+        f"recording={recorded}",
+        *machine,
+        "num_requests=3000",
+        "hydra.run.dir=stopped",
     )
     told = " ".join(out.split())
     assert "stopped: plain, repeat 0: the queue grows without bound" in told
@@ -172,27 +209,39 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
 def test_controllers_are_called_what_their_choice_is(command: Command, recorded: Path) -> None:
     machine = ["timing=linear", "timing.verify=0.02", "controller=batch_size_cutoff"]
     assert command(simulate.main, f"recording={recorded}", *machine, "hydra.run.dir=cutoff")[0] == 0
-    assert json.loads(Path("cutoff/results.json").read_text())["summary"]["controller"] == "batch_size_cutoff"
+    assert (
+        json.loads(Path("cutoff/results.json").read_text())["summary"]["controller"]
+        == "batch_size_cutoff"
+    )
 
 
 def test_a_damaged_recording_is_named_with_its_remedy(command: Command, recorded: Path) -> None:
     whole = (recorded / "recording.parquet").read_bytes()
     Path("damaged").mkdir()
     Path("damaged/recording.parquet").write_bytes(whole[:100] + bytes(200) + whole[300:])
-    for overrides in (["recording=damaged"], [f"recording={recorded}", "timing.recordings=[damaged]"]):
+    for overrides in (
+        ["recording=damaged"],
+        [f"recording={recorded}", "timing.recordings=[damaged]"],
+    ):
         code, _, err = command(simulate.main, *overrides, "hydra.run.dir=none")
         assert code == 2
         assert "the recording in damaged is damaged (" in err
         assert "record the run again with record=true" in err
 
 
-def test_a_recording_of_another_version_is_used_with_a_caution(command: Command, recorded: Path) -> None:
+def test_a_recording_of_another_version_is_used_with_a_caution(
+    command: Command, recorded: Path
+) -> None:
     table = pq.read_table(recorded / "recording.parquet")
     header = replace(Recording(recorded).header, package="0.0.1")
     Path("older").mkdir()
     pq.write_table(table.cast(header.written_into(table.schema)), "older/recording.parquet")
     code, out, err = command(
-        simulate.main, "recording=older", "timing=linear", "timing.verify=0.02", "hydra.run.dir=what"
+        simulate.main,
+        "recording=older",
+        "timing=linear",
+        "timing.verify=0.02",
+        "hydra.run.dir=what",
     )
     assert (code, err) == (0, "")
     assert "caution: recorded by specresearch 0.0.1 and read by" in " ".join(out.split())

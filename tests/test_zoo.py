@@ -9,7 +9,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 import specresearch
 from specresearch import CausalLM, Engine, SamplingParams
@@ -34,7 +39,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def load(name: str) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(ZOO / name, dtype=torch.float32, use_safetensors=True).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        ZOO / name, dtype=torch.float32, use_safetensors=True
+    ).eval()
 
 
 def vocabulary_hash(folder: Path) -> str:
@@ -50,7 +57,10 @@ def test_loads_with_the_stated_number_of_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
 def test_weights_are_half_precision_safetensors(name: str) -> None:
     assert [path.suffix for path in (ZOO / name).glob("model.*")] == [".safetensors"]
-    assert AutoModelForCausalLM.from_pretrained(ZOO / name, dtype="auto").dtype in (torch.float16, torch.bfloat16)
+    assert AutoModelForCausalLM.from_pretrained(ZOO / name, dtype="auto").dtype in (
+        torch.float16,
+        torch.bfloat16,
+    )
 
 
 def test_the_pair_is_small() -> None:
@@ -76,7 +86,9 @@ def decode(target: CausalLM, proposer: Proposer | None) -> tuple[tuple[int, ...]
     return output.token_ids, output.record.counts.tokens_per_target_forward
 
 
-@pytest.mark.parametrize("method", sorted(path.stem for path in (conf_dir() / "proposer").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "method", sorted(path.stem for path in (conf_dir() / "proposer").glob("*.yaml"))
+)
 def test_every_proposer_drafts_for_the_target_out_of_the_box(target: CausalLM, method: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("run", [f"+proposer={method}"])
@@ -92,8 +104,14 @@ def test_a_trained_head_saves_steps(target: CausalLM, method: str) -> None:
 
 def test_no_path_of_the_machine_that_trained_it_is_left_in_a_head() -> None:
     for config in ZOO.glob("*/config.json"):
-        told = json.loads(config.read_text(encoding="utf-8")).get("specresearch", {}).get("provenance", {})
-        assert not [value for value in map(str, told.values()) if "/root" in value or "/home" in value]
+        told = (
+            json.loads(config.read_text(encoding="utf-8"))
+            .get("specresearch", {})
+            .get("provenance", {})
+        )
+        assert not [
+            value for value in map(str, told.values()) if "/root" in value or "/home" in value
+        ]
 
 
 def test_chat_template_round_trip(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -125,7 +143,9 @@ def test_target_quotes_the_opening_of_an_unseen_article(tokenizer: PreTrainedTok
     prompt = torch.tensor([render(tokenizer, SUMMARY, [ARTICLE])])
     opening = tokenizer(ARTICLE, add_special_tokens=False)["input_ids"][:40]
     generate: Callable[..., torch.Tensor] = load("tiny").generate  # pyright: ignore[reportAssignmentType]
-    out = generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    out = generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False
+    )
     new = out[0, prompt.shape[1] :].tolist()
     right = sum(token == wanted for token, wanted in zip(new, opening, strict=False))
     assert right >= 0.9 * len(opening)

@@ -16,7 +16,9 @@ from specresearch.models.eagle_head import EagleHead
 H, LAYERS, D = 16, 6, 9
 BASE = "acme/base-8b"
 TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=LAYERS), max_len=40, name=BASE)
-WIDE = CausalLM(build("llama", seed=1, num_hidden_layers=LAYERS, hidden_size=24), max_len=40, name=BASE)
+WIDE = CausalLM(
+    build("llama", seed=1, num_hidden_layers=LAYERS, hidden_size=24), max_len=40, name=BASE
+)
 TOKENS = torch.tensor([[3, 14, 1, 5, 9, 2, 6, 5]])
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -84,7 +86,9 @@ def eagle_head(version: int, **changes: Any) -> EagleHead:
     with torch.no_grad():
         for parameter in head.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(1 + noise / 4 if parameter.dim() == 1 else noise * 1.5 / parameter.shape[-1] ** 0.5)
+            parameter.copy_(
+                1 + noise / 4 if parameter.dim() == 1 else noise * 1.5 / parameter.shape[-1] ** 0.5
+            )
     if fields.get("draft_vocab_size") == D:
         head.target_ids = torch.tensor([1, 2, 4, 7, 8, 15, 16, 29, 30])
     return head

@@ -35,28 +35,46 @@ _LLAMA3_ROPE = {
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
 _MIXED = ["sliding_attention", "full_attention"]
 NEED_EAGER = frozenset({"gemma2", "gpt_oss", "gptj"})
-_GPT: dict[str, Any] = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": None}
+_GPT: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 
 
 def config_of(architecture: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a tiny model by the names of `ARCHITECTURES`."""
     kind, own = ARCHITECTURES[architecture]
-    return kind(**(_GPT if own.get("n_embd") or own.get("word_embed_proj_dim") else _BASE) | own | changes)
+    return kind(
+        **(_GPT if own.get("n_embd") or own.get("word_embed_proj_dim") else _BASE) | own | changes
+    )
 
 
 ARCHITECTURES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "llama": (hf.LlamaConfig, {}),
     "llama3_rope": (hf.LlamaConfig, {"rope_parameters": _LLAMA3_ROPE}),
     "qwen2": (hf.Qwen2Config, {}),
-    "qwen2_sliding": (hf.Qwen2Config, {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    "qwen2_sliding": (
+        hf.Qwen2Config,
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
     "qwen3": (hf.Qwen3Config, {"head_dim": 8}),
     "olmo2": (hf.Olmo2Config, {}),
     "phi3": (hf.Phi3Config, {}),
-    "granite": (hf.GraniteConfig, {"attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.7}),
+    "granite": (
+        hf.GraniteConfig,
+        {"attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.7},
+    ),
     "smollm3": (hf.SmolLM3Config, {"no_rope_layers": [1, 0]}),
     "smollm3_sliding": (
         hf.SmolLM3Config,
-        {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 5, "layer_types": _MIXED},
+        {
+            "no_rope_layers": [1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": _MIXED,
+        },
     ),
     "mistral": (hf.MistralConfig, {"sliding_window": 5}),
     "mixtral": (hf.MixtralConfig, {"num_local_experts": 4, "sliding_window": None}),
@@ -81,7 +99,12 @@ ARCHITECTURES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     ),
     "gemma2": (
         hf.Gemma2Config,
-        {"head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+        {
+            "head_dim": 8,
+            "sliding_window": 5,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 5.0,
+        },
     ),
     "gemma3": (hf.Gemma3TextConfig, {"head_dim": 8, "sliding_window": 5, "layer_types": _MIXED}),
     "gpt_oss": (
@@ -108,11 +131,20 @@ ARCHITECTURES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
             "max_position_embeddings": 64,
         },
     ),
-    "falcon": (hf.FalconConfig, {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon": (
+        hf.FalconConfig,
+        {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
     "olmo3": (hf.Olmo3Config, {"sliding_window": 5, "layer_types": _MIXED}),
-    "cohere2": (hf.Cohere2Config, {"head_dim": 8, "sliding_window": 5, "layer_types": _MIXED, "logit_scale": 0.5}),
+    "cohere2": (
+        hf.Cohere2Config,
+        {"head_dim": 8, "sliding_window": 5, "layer_types": _MIXED, "logit_scale": 0.5},
+    ),
     "glm4": (hf.Glm4Config, {"head_dim": 8}),
-    "gptj": (hf.GPTJConfig, {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4}),
+    "gptj": (
+        hf.GPTJConfig,
+        {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4},
+    ),
 }
 
 
@@ -132,7 +164,9 @@ def build(
     config = config_of(architecture, **changes)
     attention = attention or ("eager" if architecture in NEED_EAGER else "sdpa")
     torch.manual_seed(seed)
-    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation=attention, experts_implementation="eager")
+    model = hf.AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention, experts_implementation="eager"
+    )
     model = model.to(dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

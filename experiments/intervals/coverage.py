@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from specresearch.loadtest.window import NUM_BLOCKS, slow_within
-from specresearch.statistics.intervals import POSITIVE, SHARE, Interval, interval_of, percentile_of, percentile_ratio
+from specresearch.statistics.intervals import (
+    POSITIVE,
+    SHARE,
+    Interval,
+    interval_of,
+    percentile_of,
+    percentile_ratio,
+)
 
 HERE = Path(__file__).parent
 SIZES = (8, 12, 24, 50)
@@ -74,7 +81,9 @@ def paired_rates(totals: np.ndarray) -> np.ndarray:
     return totals[..., 0] / totals[..., 1] / (totals[..., 2] / totals[..., 3])
 
 
-def bootstrap(totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng) -> Interval:
+def bootstrap(
+    totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng
+) -> Interval:
     """The percentile bootstrap, which was used before."""
     num = len(totals)
     drawn = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
@@ -89,7 +98,9 @@ def holds(interval: Interval | None, true: float) -> float:
 
 def of_ratio(draw: Callable[[Rng, int], Sample], num: int, rng: Rng) -> tuple[float, float]:
     totals, true, bounds = draw(rng, num)
-    return holds(bootstrap(totals, ratio, rng), true), holds(interval_of(totals, ratio, bounds), true)
+    return holds(bootstrap(totals, ratio, rng), true), holds(
+        interval_of(totals, ratio, bounds), true
+    )
 
 
 def of_percentile(percent: int, num: int, rng: Rng, *, is_ratio: bool) -> tuple[float, float]:
@@ -133,14 +144,18 @@ def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tu
         slow = min(slow, slow_of(window[1] - window[0], counted))
     true = float(np.exp(-(spread**2)))
     before = bootstrap(np.stack(old, axis=1), paired_rates, rng)
-    return holds(before, true), holds(interval_of(np.stack(new, axis=1), paired_rates, POSITIVE, slow), true)
+    return holds(before, true), holds(
+        interval_of(np.stack(new, axis=1), paired_rates, POSITIVE, slow), true
+    )
 
 
 def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[float, float]:
     """A percentile of the time from arrival to the end, in a queue with one server."""
     gaps, services = rng.exponential(1 / load, num), rng.exponential(1.0, num)
     waits = np.zeros(num)
-    wait = float(rng.exponential(1 / (1 - load))) * float(rng.random() < load)  # stationary from the first request on
+    wait = float(rng.exponential(1 / (1 - load))) * float(
+        rng.random() < load
+    )  # stationary from the first request on
     for i in range(num):
         wait = max(wait - gaps[i], 0.0) if i else wait
         waits[i] = wait
@@ -148,7 +163,9 @@ def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[
     times = waits + services
     drawn = rng.integers(num, size=(300, num))
     low, high = np.quantile(np.percentile(times[drawn], percent, axis=1), [0.025, 0.975])
-    found = percentile_of(times, np.arange(num) * NUM_BLOCKS // num, NUM_BLOCKS, percent, slow_of(num / load, times))
+    found = percentile_of(
+        times, np.arange(num) * NUM_BLOCKS // num, NUM_BLOCKS, percent, slow_of(num / load, times)
+    )
     assert found is not None
     return holds((low, high), truth), holds(found.interval, truth)
 
@@ -160,12 +177,17 @@ def slow_of(seconds: float, times: np.ndarray) -> int:
 def cases() -> dict[tuple[str, str], Callable[[Rng], tuple[float, float]]]:
     found: dict[tuple[str, str], Callable[[Rng], tuple[float, float]]] = {}
     for name, draw in POPULATIONS.items():
-        found |= {(name, f"n = {num}"): lambda rng, draw=draw, num=num: of_ratio(draw, num, rng) for num in SIZES}
+        found |= {
+            (name, f"n = {num}"): lambda rng, draw=draw, num=num: of_ratio(draw, num, rng)
+            for num in SIZES
+        }
     for percent, sizes in ((50, SIZES), (90, (50, 200)), (99, (100, 500, 1000))):
         for is_ratio in (False, True):
             name = f"latency P{percent}" + (", method / plain" if is_ratio else "")
             found |= {
-                (name, f"n = {num}"): lambda rng, p=percent, num=num, r=is_ratio: of_percentile(p, num, rng, is_ratio=r)
+                (name, f"n = {num}"): lambda rng, p=percent, num=num, r=is_ratio: of_percentile(
+                    p, num, rng, is_ratio=r
+                )
                 for num in sizes
             }
     for concurrency, num in ((1, 24), (4, 48), (8, 80), (8, 200), (16, 128), (16, 400)):
@@ -180,7 +202,9 @@ def cases() -> dict[tuple[str, str], Callable[[Rng], tuple[float, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=4000)
     num_runs = parser.parse_args().runs
     rows = []
@@ -188,7 +212,12 @@ def main() -> None:
         rng = np.random.default_rng([0, number])
         held = np.array([simulate(rng) for _ in range(num_runs)])
         known = ~np.isnan(held[:, 1])
-        row = {"figure": figure, "size": size, "bootstrap": held[:, 0].mean(), "has_interval": known.mean()}
+        row = {
+            "figure": figure,
+            "size": size,
+            "bootstrap": held[:, 0].mean(),
+            "has_interval": known.mean(),
+        }
         row |= {"jackknife": held[known, 1].mean() if known.any() else np.nan}
         row |= {"wrong": (held[:, 1] == 0).mean()}
         rows.append(row)

@@ -29,20 +29,34 @@ def read_cell(path: Path) -> dict[str, Any]:
     dataset, concurrency = path.parent.parent.name.rsplit("-", 1)
     proposer, temperature = path.parent.name.rsplit("-temperature", 1)
     summary, intervals, sides = results["summary"], results["intervals"], results["sides"]
-    row: dict[str, Any] = dict(zip(CELL, (proposer, dataset, float(temperature), int(concurrency)), strict=True))
+    row: dict[str, Any] = dict(
+        zip(CELL, (proposer, dataset, float(temperature), int(concurrency)), strict=True)
+    )
     row["plain_throughput"] = sides["plain"]["throughput"]
-    row |= {name: side["throughput"] / sides["plain"]["throughput"] for name, side in sides.items() if name != "plain"}
+    row |= {
+        name: side["throughput"] / sides["plain"]["throughput"]
+        for name, side in sides.items()
+        if name != "plain"
+    }
     row["best"] = summary["best_fixed"]
     for name in ("speedup", "speedup_over_best", "tpot_p50_ratio", "tpot_p99_ratio"):
         for kind in (name, f"{name}_{BOUNDED}"):
             if kind in summary:
                 row[kind] = summary[kind]
-                row[f"{kind}_low"], row[f"{kind}_high"] = intervals.get(kind) or (math.nan, math.nan)
+                row[f"{kind}_low"], row[f"{kind}_high"] = intervals.get(kind) or (
+                    math.nan,
+                    math.nan,
+                )
     row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides["plain"]["tpot_p99"]
     row["worst_tpot_p99_ratio_fixed"] = max(
-        side["tpot_p99"] / sides["plain"]["tpot_p99"] for name, side in sides.items() if name.startswith(FIXED)
+        side["tpot_p99"] / sides["plain"]["tpot_p99"]
+        for name, side in sides.items()
+        if name.startswith(FIXED)
     )
-    row["mean_draft_length"], row["outputs_equal"] = sides["method"]["mean_draft_length"], summary.get("outputs_equal")
+    row["mean_draft_length"], row["outputs_equal"] = (
+        sides["method"]["mean_draft_length"],
+        summary.get("outputs_equal"),
+    )
     row["schedule_share"] = max(side["schedule_share"] for side in sides.values())
     return row
 
@@ -60,7 +74,9 @@ def markdown(rows: pd.DataFrame) -> str:
         proposer, dataset, temperature = setting  # type: ignore[misc]
         for title, cell in (("fixed", _fixed), ("goodput", _goodput), (BOUNDED, _bounded)):
             cells = [cell(by_load.loc[load]) if load in by_load.index else "-" for load in loads]
-            lines.append(f"| {proposer}, {dataset}, {temperature:g}: {title} | " + " | ".join(cells) + " |")
+            lines.append(
+                f"| {proposer}, {dataset}, {temperature:g}: {title} | " + " | ".join(cells) + " |"
+            )
     return "\n".join(lines)
 
 
@@ -88,17 +104,40 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
     """Throughput over plain decoding's against load: the controller, and every fixed length."""
     settings = list(rows.groupby(CELL[:3]))
     figure, axes = plt.subplots(
-        2, -(-len(settings) // 2), figsize=(15, 7), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        2,
+        -(-len(settings) // 2),
+        figsize=(15, 7),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for axis, (setting, group) in zip(axes.flat, settings, strict=False):
         group = group.sort_values("concurrency")
-        for name in sorted((n for n in rows.columns if n.startswith(FIXED)), key=lambda n: int(n.removeprefix(FIXED))):
+        for name in sorted(
+            (n for n in rows.columns if n.startswith(FIXED)),
+            key=lambda n: int(n.removeprefix(FIXED)),
+        ):
             axis.plot(group["concurrency"], group[name], color="0.6", linewidth=1)
             end = (group["concurrency"].iloc[-1], group[name].iloc[-1])
-            axis.annotate(name.removeprefix(FIXED), end, (5, -3), textcoords="offset points", color="0.4", fontsize=8)
+            axis.annotate(
+                name.removeprefix(FIXED),
+                end,
+                (5, -3),
+                textcoords="offset points",
+                color="0.4",
+                fontsize=8,
+            )
         for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{BOUNDED}", "C1", "s")):
             errors = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
-            axis.errorbar(group["concurrency"], group[name], yerr=errors, color=color, marker=marker, capsize=3)
+            axis.errorbar(
+                group["concurrency"],
+                group[name],
+                yerr=errors,
+                color=color,
+                marker=marker,
+                capsize=3,
+            )
         axis.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         axis.set_title(f"{setting[0]}, {setting[1]}, temperature {setting[2]:g}", fontsize=10)
         axis.set_xscale("log", base=2)
@@ -115,7 +154,9 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path)
     runs = parser.parse_args().runs
     rows = pd.DataFrame([read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))])

@@ -11,13 +11,29 @@ import pandas as pd
 from specresearch.sweeps.callback import collect
 
 HERE = Path(__file__).parent
-FIGURES = ["speedup", "speedup_ci95_low", "speedup_ci95_high", "decode_speedup", "tokens_per_target_forward"]
-FIGURES += ["mean_acceptance_length", "draft_acceptance_rate", "cost_ratio", "num_prompts", "outputs_equal"]
+FIGURES = [
+    "speedup",
+    "speedup_ci95_low",
+    "speedup_ci95_high",
+    "decode_speedup",
+    "tokens_per_target_forward",
+]
+FIGURES += [
+    "mean_acceptance_length",
+    "draft_acceptance_rate",
+    "cost_ratio",
+    "num_prompts",
+    "outputs_equal",
+]
 
 
 def read(folder: Path) -> pd.DataFrame:
     rows = [
-        {"dataset": dataset.name, "method": method, "temperature": float(temperature.removeprefix("temperature"))}
+        {
+            "dataset": dataset.name,
+            "method": method,
+            "temperature": float(temperature.removeprefix("temperature")),
+        }
         | {name: row.get(name) for name in FIGURES}
         for dataset in sorted(path for path in folder.iterdir() if path.is_dir())
         for row in collect(dataset)
@@ -41,7 +57,9 @@ def markdown(rows: pd.DataFrame) -> str:
             row = by_run.loc[(method, dataset, temperature)]
             low, high = row["speedup_ci95_low"], row["speedup_ci95_high"]
             interval = f"{low:.2f} to {high:.2f}" if pd.notna(low) else "no interval"
-            cells.append(f"{row['speedup']:.2f} ({interval}); {row['tokens_per_target_forward']:.2f}")
+            cells.append(
+                f"{row['speedup']:.2f} ({interval}); {row['tokens_per_target_forward']:.2f}"
+            )
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -44,7 +44,14 @@ SEED = 1  # of what is predicted; recordings have 0
 FITTED, CLOSED = (1, 16), (4, 8)  # requests in flight: recorded, and predicted
 UTILISATION = 0.6  # of an open load, in units of what plain decoding finished at the larger recorded concurrency
 LIMITS = {"throughput": 0.10, "tpot_p99": 0.20}  # what the errors are held against
-FIGURES = ("throughput", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tokens_per_target_forward")
+FIGURES = (
+    "throughput",
+    "ttft_p50",
+    "ttft_p99",
+    "tpot_p50",
+    "tpot_p99",
+    "tokens_per_target_forward",
+)
 
 
 def split(file: Path, folder: Path) -> dict[str, Path]:
@@ -72,8 +79,16 @@ class Pair:
         return f"{self.proposer}-{self.dataset}-{self.temperature:g}"
 
     def overrides(self, half: str, num_tokens: int) -> list[str]:
-        told = [f"+proposer={self.proposer}", f"proposer.num_draft_tokens={LONGEST}", f"dataset={self.dataset}"]
-        told += [f"sampling.temperature={self.temperature}", f"sampling.max_new_tokens={num_tokens}", "max_running=32"]
+        told = [
+            f"+proposer={self.proposer}",
+            f"proposer.num_draft_tokens={LONGEST}",
+            f"dataset={self.dataset}",
+        ]
+        told += [
+            f"sampling.temperature={self.temperature}",
+            f"sampling.max_new_tokens={num_tokens}",
+            "max_running=32",
+        ]
         told += [f"dataset.path={self.prompts[half]}", "dataset.max_prompt_tokens=256"]
         return [*told, "sampling.ignore_eos=false", "progress=false"]
 
@@ -97,7 +112,9 @@ def measure(folder: Path, overrides: list[str]) -> None:
 def loads_of(pair: Pair) -> dict[str, list[str]]:
     """What is predicted: closed loops, and one of Poisson arrivals."""
     loads = {f"closed-{n}": ["arrivals=closed_loop", f"arrivals.concurrency={n}"] for n in CLOSED}
-    plain = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"]["plain"]
+    plain = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"][
+        "plain"
+    ]
     rate = UTILISATION * plain["request_throughput"]
     return loads | {"poisson": ["arrivals=poisson", f"arrivals.qps={rate:.3g}"]}
 
@@ -105,14 +122,22 @@ def loads_of(pair: Pair) -> dict[str, list[str]]:
 def measure_all(pair: Pair, num_requests: int, num_tokens: int) -> None:
     common = pair.overrides("recorded", num_tokens)
     for concurrency in FITTED:
-        closed = ["arrivals=closed_loop", f"arrivals.concurrency={concurrency}", f"num_requests={NUM_RECORDED}"]
+        closed = [
+            "arrivals=closed_loop",
+            f"arrivals.concurrency={concurrency}",
+            f"num_requests={NUM_RECORDED}",
+        ]
         short = f"compare=[{RECORDED}]"
-        measure(pair.recording(concurrency), [*common, *closed, "controller=fixed", short, "record=true"])
+        measure(
+            pair.recording(concurrency),
+            [*common, *closed, "controller=fixed", short, "record=true"],
+        )
     common = [*pair.overrides("predicted", num_tokens), f"seed={SEED}"]
     compare = "compare=[" + ",".join(map(str, OTHERS)) + "]"
     for load, arrivals in loads_of(pair).items():
         measure(
-            pair.measured(load), [*common, *arrivals, f"num_requests={num_requests}", "controller=goodput", compare]
+            pair.measured(load),
+            [*common, *arrivals, f"num_requests={num_requests}", "controller=goodput", compare],
         )
 
 
@@ -132,7 +157,9 @@ def predict(pair: Pair, load: str) -> tuple[dict[str, Any], Timing]:
     ]  # one has the measured arrival times
     num_requests = config["provenance"]["workload"]["num_requests"]
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        simulator = build(hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]), "goodput")
+        simulator = build(
+            hydra.compose("simulate", [*overrides, f"num_requests={num_requests}"]), "goodput"
+        )
     return simulator.run().sides, simulator.timing
 
 
@@ -147,10 +174,14 @@ def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
             sum(step.context),
             max(step.context),
             step.num_prefill_tokens,
-            sum((k + 1) * (known + k + 1) for k, known in zip(step.num_draft_tokens, step.context, strict=True)),
+            sum(
+                (k + 1) * (known + k + 1)
+                for k, known in zip(step.num_draft_tokens, step.context, strict=True)
+            ),
             step.num_caught_up,
             can_draft=step.side != "plain",
-            is_asked=step.num_nodes > 1 or step.side.startswith("fixed-"),  # n-gram may be asked and find nothing
+            is_asked=step.num_nodes > 1
+            or step.side.startswith("fixed-"),  # n-gram may be asked and find nothing
         )
         for step in steps.itertuples()
     ]
@@ -213,26 +244,36 @@ def summary_of(table: pd.DataFrame) -> str:
         limit = LIMITS.get(str(figure))
         met = "" if limit is None else f"{(size <= limit).sum()} of {len(size)} (limit {limit:.0%})"
         median, most = part["error"].median(), size.quantile(0.9)
-        lines.append(f"| {figure} | {load} | {len(part)} | {median:+.1%} | {most:.1%} | {where} | {met} |")
+        lines.append(
+            f"| {figure} | {load} | {len(part)} | {median:+.1%} | {most:.1%} | {where} | {met} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="of the measurements")
     for name in ("cnndm", "sharegpt"):
         told = f"its published file; without it, the environment's {name.upper()}"
         parser.add_argument(f"--{name}", type=Path, default=os.environ.get(name.upper()), help=told)
-    parser.add_argument("--requests", type=int, default=170, help="of a pass that is predicted; nine in ten count")
+    parser.add_argument(
+        "--requests", type=int, default=170, help="of a pass that is predicted; nine in ten count"
+    )
     parser.add_argument("--tokens", type=int, default=48, help="of an answer, at most")
     parser.add_argument("--pairs", type=int, default=len(PAIRS), help="how many of the four pairs")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for results.csv and results.md")
+    parser.add_argument(
+        "--out", type=Path, default=HERE, help="folder for results.csv and results.md"
+    )
     told = parser.parse_args()
     rows, folder = [], told.folder.absolute()
     for proposer, dataset, temperature in PAIRS[: told.pairs]:
         file = getattr(told, dataset)
         if file is None:
-            parser.error(f"no prompts: give --{dataset}, or set {dataset.upper()}, to its published file")
+            parser.error(
+                f"no prompts: give --{dataset}, or set {dataset.upper()}, to its published file"
+            )
         pair = Pair(proposer, dataset, temperature, folder, split(Path(file), folder / "prompts"))
         measure_all(pair, told.requests, told.tokens)
         for load in loads_of(pair):

@@ -15,11 +15,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 HELD_OUT_BOOKS = frozenset({"Herland", "The_Dead"})
-VERSE_AND_PLAYS = frozenset({"Aeneid", "Metamorphoses", "Paradise_Lost", "Othello", "As_You_Like_It", "R.U.R."})
+VERSE_AND_PLAYS = frozenset(
+    {"Aeneid", "Metamorphoses", "Paradise_Lost", "Othello", "As_You_Like_It", "R.U.R."}
+)
 HELD_OUT_EVERY = 12
 MAX_FUNCTION_CHARS = 2400
 
-_PLAIN = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " ", "\u2026": "..."})
+_PLAIN = str.maketrans(
+    {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " ", "\u2026": "..."}
+)
 _CALCULATION = re.compile(r"<<[^>]*>>")
 _SPACES = re.compile(r"[ \t]+")
 
@@ -56,10 +60,18 @@ def load(data: Path, *, held_out: bool) -> Corpora:
 
     Raises ValueError when a file of the mix is missing.
     """
-    needed = ["books", "tinystories_sample.txt", "sharegpt_chats.json", "alpaca_demo.json", "gsm8k_train.jsonl"]
+    needed = [
+        "books",
+        "tinystories_sample.txt",
+        "sharegpt_chats.json",
+        "alpaca_demo.json",
+        "gsm8k_train.jsonl",
+    ]
     missing = [name for name in needed if not (data / name).exists()]
     if missing:
-        raise ValueError(f"--data {data} lacks {', '.join(missing)}; the mix needs {', '.join(needed)}")
+        raise ValueError(
+            f"--data {data} lacks {', '.join(missing)}; the mix needs {', '.join(needed)}"
+        )
     return Corpora(
         books=[_paragraphs(path) for path in _books(data / "books", held_out)],
         stories=_split(_stories(data / "tinystories_sample.txt"), held_out),
@@ -89,8 +101,15 @@ def _books(folder: Path, held_out: bool) -> list[Path]:
 
 def _paragraphs(path: Path) -> list[str]:
     blocks = re.split(r"\n\s*\n", path.read_text(encoding="utf-8"))
-    prose = [_SPACES.sub(" ", plain(block).replace("\n", " ").replace("_", "").replace("*", "")) for block in blocks]
-    return [block for block in prose if len(block) > 20 and not block.startswith(("#", "---", "|", "!["))]
+    prose = [
+        _SPACES.sub(" ", plain(block).replace("\n", " ").replace("_", "").replace("*", ""))
+        for block in blocks
+    ]
+    return [
+        block
+        for block in prose
+        if len(block) > 20 and not block.startswith(("#", "---", "|", "!["))
+    ]
 
 
 def _stories(path: Path) -> list[str]:
@@ -118,13 +137,20 @@ def _chats(path: Path) -> list[list[Turn]]:
 def _alpaca(path: Path) -> list[list[Turn]]:
     rows = json.loads(path.read_text(encoding="utf-8"))
     asked = [
-        (f"{row['instruction']}\n\n{row['input']}".strip(), row["output"]) for row in rows if row["output"].strip()
+        (f"{row['instruction']}\n\n{row['input']}".strip(), row["output"])
+        for row in rows
+        if row["output"].strip()
     ]
-    return [[Turn("user", plain(question)), Turn("assistant", plain(answer))] for question, answer in asked]
+    return [
+        [Turn("user", plain(question)), Turn("assistant", plain(answer))]
+        for question, answer in asked
+    ]
 
 
 def _maths(path: Path) -> list[tuple[str, str]]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    rows = [
+        json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()
+    ]
     return [(plain(row["question"]), _CALCULATION.sub("", plain(row["answer"]))) for row in rows]
 
 
@@ -140,7 +166,11 @@ def _functions(stdlib: Path) -> list[PythonFunction]:
             continue
         lines = source.split("\n")
         for node in ast.walk(tree):
-            if not isinstance(node, ast.FunctionDef) or ast.get_docstring(node) is None or len(node.body) < 2:
+            if (
+                not isinstance(node, ast.FunctionDef)
+                or ast.get_docstring(node) is None
+                or len(node.body) < 2
+            ):
                 continue
             end_of_docstring, end = node.body[0].end_lineno, node.end_lineno
             if end_of_docstring is None or end is None:
@@ -149,5 +179,9 @@ def _functions(stdlib: Path) -> list[PythonFunction]:
             if code.isascii() and len(code) <= MAX_FUNCTION_CHARS:
                 code_lines = code.split("\n")
                 cut = end_of_docstring - node.lineno + 1
-                found.append(PythonFunction("\n".join(code_lines[:cut]), "\n".join(code_lines[cut:]).strip("\n")))
+                found.append(
+                    PythonFunction(
+                        "\n".join(code_lines[:cut]), "\n".join(code_lines[cut:]).strip("\n")
+                    )
+                )
     return found

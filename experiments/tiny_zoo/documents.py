@@ -105,7 +105,11 @@ class Passage:
 def sentences(text: str) -> list[str]:
     """`text` cut after each sentence, white space kept, so that joining the parts gives the text back."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True) if end > start]
+    return [
+        text[start:end]
+        for start, end in zip([0, *ends], [*ends, len(text)], strict=True)
+        if end > start
+    ]
 
 
 class Writer:
@@ -118,7 +122,9 @@ class Writer:
         self.num_specials = len(tokenizer.all_special_ids) + 1
         self.words = [word for story in text.stories[:300] for word in story.split()]
         self.words += [word for book in text.books for word in " ".join(book[200:260]).split()]
-        self.words += [word for chat in text.chats for turn in chat for word in turn.text.split()[:60]]
+        self.words += [
+            word for chat in text.chats for turn in chat for word in turn.text.split()[:60]
+        ]
         self.next_row: dict[Kind, int] = {}
         self.order: dict[Kind, list[int]] = {}
         self.pending: dict[Kind, list[int]] = {}
@@ -127,12 +133,16 @@ class Writer:
         """Ids of `text` with no begin token; chat markers in it count as such."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def chat(self, turns: list[Turn], template: Template, reply: Kind, prompt: Kind = Kind.PROMPT) -> Document:
+    def chat(
+        self, turns: list[Turn], template: Template, reply: Kind, prompt: Kind = Kind.PROMPT
+    ) -> Document:
         """A conversation in the chat template, its user turns in `template`'s wording."""
         messages = [
             {
                 "role": turn.role,
-                "content": template.chat.replace("{text}", turn.text) if turn.role == "user" else turn.text,
+                "content": template.chat.replace("{text}", turn.text)
+                if turn.role == "user"
+                else turn.text,
             }
             for turn in turns
         ]
@@ -161,14 +171,23 @@ class Writer:
                 return self._conversation(room)
             case Kind.MATHS:
                 question, answer = self.text.maths[self._row(kind, len(self.text.maths))]
-                return self._fit(self.chat([Turn("user", question), Turn("assistant", answer)], MATHS, kind), room)
+                return self._fit(
+                    self.chat([Turn("user", question), Turn("assistant", answer)], MATHS, kind),
+                    room,
+                )
             case Kind.CODE:
                 function = self.text.functions[self._row(kind, len(self.text.functions))]
                 if self.random.random() < 0.3:
-                    ids = [self.tokenizer.bos_token_id, *self.encode(f"{function.head}\n{function.body}\n")]
+                    ids = [
+                        self.tokenizer.bos_token_id,
+                        *self.encode(f"{function.head}\n{function.body}\n"),
+                    ]
                     return self._fit(Document(ids, [kind] * len(ids)), room)
                 return self._fit(
-                    self.chat([Turn("user", function.head), Turn("assistant", function.body)], CODE, kind), room
+                    self.chat(
+                        [Turn("user", function.head), Turn("assistant", function.body)], CODE, kind
+                    ),
+                    room,
                 )
             case _:
                 raise ValueError(
@@ -189,7 +208,9 @@ class Writer:
         return Passage(text, quote.rstrip()) if quote.strip() else None
 
     def _render(self, messages: list[dict[str, str]], *, generate: bool) -> list[int]:
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate)
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generate
+        )
         return self.encode(str(text))
 
     def _row(self, kind: Kind, num_rows: int) -> int:
@@ -208,7 +229,9 @@ class Writer:
             return None
         length = int(4 * (limit / 4) ** self.random.random())
         if self.random.random() < 0.5:
-            span = [self.random.randrange(self.num_specials, len(self.tokenizer)) for _ in range(length)]
+            span = [
+                self.random.randrange(self.num_specials, len(self.tokenizer)) for _ in range(length)
+            ]
         else:
             span = self.encode(" ".join(self.random.choices(self.words, k=length)))[:length]
         size = min(room - 1, length * self.random.randint(2, 6))
@@ -226,12 +249,17 @@ class Writer:
             chosen = self.random.choice(parts)
             start = " ".join(chosen.split()[: self.random.randint(3, 5)])
             asked, answer = QUOTE_REQUEST.format(start=start, passage=passage), chosen
-            return self._fit(self.chat([Turn("user", asked), Turn("assistant", answer)], CHAT, Kind.QUOTE), room)
+            return self._fit(
+                self.chat([Turn("user", asked), Turn("assistant", answer)], CHAT, Kind.QUOTE), room
+            )
         drawn = self.passage(length)
         if drawn is None:
             return None
         return self._fit(
-            self.chat([Turn("user", drawn.text), Turn("assistant", drawn.quote)], SUMMARY, Kind.QUOTE), room
+            self.chat(
+                [Turn("user", drawn.text), Turn("assistant", drawn.quote)], SUMMARY, Kind.QUOTE
+            ),
+            room,
         )
 
     def _prose(self, num_tokens: int) -> str:
@@ -241,12 +269,14 @@ class Writer:
             start = self.random.randrange(len(book))
             paragraphs = book[start : start + 40]
         elif draw < 0.7:
-            paragraphs = [self.random.choice(self.text.stories).replace("\n", " ") for _ in range(6)]
+            paragraphs = [
+                self.random.choice(self.text.stories).replace("\n", " ") for _ in range(6)
+            ]
         elif draw < 0.92:
             turns = [self.random.choice(self.random.choice(self.text.chats)) for _ in range(8)]
-            paragraphs = [turn.text.replace("\n", " ") for turn in turns if len(turn.text) > 60] or [
-                self.text.stories[0]
-            ]
+            paragraphs = [
+                turn.text.replace("\n", " ") for turn in turns if len(turn.text) > 60
+            ] or [self.text.stories[0]]
         else:
             paragraphs = [" ".join(self.random.choice(self.text.maths)) for _ in range(6)]
         joined = "\n\n" if self.random.random() < 0.15 else " "
@@ -263,11 +293,22 @@ class Writer:
         draw = self.random.random()
         if draw < 0.5:
             share = self.random.choice([0.05, 0.15, 0.4])
-            text = " ".join(self._strange() if self.random.random() < share else word for word in text.split(" "))
+            text = " ".join(
+                self._strange() if self.random.random() < share else word
+                for word in text.split(" ")
+            )
         elif draw < 0.7:
-            agency = "".join(self.random.choices("ABCDEFGHIJKLMNOPRSTUVW", k=self.random.randint(2, 4)))
+            agency = "".join(
+                self.random.choices("ABCDEFGHIJKLMNOPRSTUVW", k=self.random.randint(2, 4))
+            )
             place = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
-            leads = [f"({agency}) -- ", f"({agency})", f"{place} ({agency}) ", f"{place}, {place.upper()} ", "By . "]
+            leads = [
+                f"({agency}) -- ",
+                f"({agency})",
+                f"{place} ({agency}) ",
+                f"{place}, {place.upper()} ",
+                "By . ",
+            ]
             text = self.random.choice(leads) + text
         return text
 
@@ -275,7 +316,10 @@ class Writer:
         """Some other text's word, or a name that nobody has."""
         if self.random.random() < 0.5:
             return self.random.choice(self.words)
-        syllables = (self.random.choice(ONSETS) + self.random.choice(RHYMES) for _ in range(self.random.randint(2, 3)))
+        syllables = (
+            self.random.choice(ONSETS) + self.random.choice(RHYMES)
+            for _ in range(self.random.randint(2, 3))
+        )
         return "".join(syllables).capitalize()
 
     def _pages(self, kind: Kind, room: int) -> Document | None:
@@ -302,4 +346,8 @@ class Writer:
         if room < 200:
             return None
         cut = self.chat(chat[:2], CHAT, Kind.CHAT)
-        return Document(cut.ids[:room], cut.kinds[:room]) if cut.kinds[: room // 2].count(Kind.CHAT) else None
+        return (
+            Document(cut.ids[:room], cut.kinds[:room])
+            if cut.kinds[: room // 2].count(Kind.CHAT)
+            else None
+        )

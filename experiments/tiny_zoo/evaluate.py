@@ -40,12 +40,18 @@ def greedy(
 ) -> list[int]:
     """The most likely tokens after `prompt`, without the one that ends them."""
     ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False
+    )
     return until_stop(tokenizer, out[0, len(prompt) :].tolist())
 
 
 def copying(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, text: corpora.Corpora, num_passages: int, seed: int
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    text: corpora.Corpora,
+    num_passages: int,
+    seed: int,
 ) -> dict[str, float]:
     """Greedy summaries of unseen passages of 60 to 900 tokens, against their openings.
 
@@ -64,7 +70,12 @@ def copying(
         prompt = render(tokenizer, SUMMARY, [passage.text])
         quote = [*writer.encode(passage.quote), end]
         with torch.inference_mode():
-            predicted = model(torch.tensor([prompt + quote])).logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
+            predicted = (
+                model(torch.tensor([prompt + quote]))
+                .logits[0, len(prompt) - 1 : -1]
+                .argmax(-1)
+                .tolist()
+            )
         agree = [guess == true for guess, true in zip(predicted, quote, strict=True)]
         num_tokens += len(quote)
         num_right += sum(agree)
@@ -90,12 +101,17 @@ def looping(
     chats = [render(tokenizer, CHAT, [chat[0].text[:600]]) for chat in text.chats]
     stories = [tokenizer(story)["input_ids"][:24] for story in text.stories]
     half = num_samples // 2
-    prompts = [*(chats[i % len(chats)] for i in range(half)), *(stories[i % len(stories)] for i in range(half))]
+    prompts = [
+        *(chats[i % len(chats)] for i in range(half)),
+        *(stories[i % len(stories)] for i in range(half)),
+    ]
     num_looping = 0
     for start in track(range(0, len(prompts), SAMPLE_BATCH), description="sampling"):
         batch = prompts[start : start + SAMPLE_BATCH]
         width = max(map(len, batch))
-        ids = torch.tensor([[tokenizer.pad_token_id] * (width - len(prompt)) + prompt for prompt in batch])
+        ids = torch.tensor(
+            [[tokenizer.pad_token_id] * (width - len(prompt)) + prompt for prompt in batch]
+        )
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch])
         out = model.generate(
             ids,
@@ -110,17 +126,29 @@ def looping(
             new = until_stop(tokenizer, row)
             grams = Counter(tuple(new[at : at + 4]) for at in range(len(new) - 3))
             num_looping += bool(grams) and max(grams.values()) > MAX_REPEATS
-    return {"samples": len(prompts), "new_tokens": num_tokens, "looping": num_looping / len(prompts)}
+    return {
+        "samples": len(prompts),
+        "new_tokens": num_tokens,
+        "looping": num_looping / len(prompts),
+    }
 
 
-def unseen_text(tokenizer: PreTrainedTokenizerFast, text: corpora.Corpora) -> dict[str, list[list[int]]]:
+def unseen_text(
+    tokenizer: PreTrainedTokenizerFast, text: corpora.Corpora
+) -> dict[str, list[list[int]]]:
     """Rows of held-out token ids by kind of text, each starting with the begin token."""
     writer = Writer(tokenizer, text, 0)
     replies = [" ".join(turn.text for turn in chat) for chat in text.chats]
     maths = [f"{question}\n{answer}" for question, answer in text.maths]
     code = [f"{function.head}\n{function.body}" for function in text.functions]
     books = [" ".join(book) for book in text.books]
-    sources = {"books": books, "stories": text.stories, "chats": replies, "maths": maths, "code": code}
+    sources = {
+        "books": books,
+        "stories": text.stories,
+        "chats": replies,
+        "maths": maths,
+        "code": code,
+    }
     rows: dict[str, list[list[int]]] = {}
     for name, documents in sources.items():
         ids = writer.encode("\n\n".join(documents)[: TEXT_ROWS * TEXT_LENGTH * 6])
@@ -140,7 +168,10 @@ class TextFigures:
 
 @torch.inference_mode()
 def on_text(
-    target: LlamaForCausalLM, draft: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: list[list[int]]
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: list[list[int]],
 ) -> TextFigures:
     """Figures of the pair on held-out `rows`, each of which starts with the begin token."""
     nats = torch.zeros(2)
@@ -148,7 +179,12 @@ def on_text(
     for row in rows:
         ids = torch.tensor([row])
         logits = [model(ids).logits[0, :-1].float() for model in (target, draft)]
-        nats += torch.stack([torch.nn.functional.cross_entropy(part, ids[0, 1:], reduction="sum") for part in logits])
+        nats += torch.stack(
+            [
+                torch.nn.functional.cross_entropy(part, ids[0, 1:], reduction="sum")
+                for part in logits
+            ]
+        )
         num_same += int((logits[0].argmax(-1) == logits[1].argmax(-1)).sum())
         num_characters += len(str(tokenizer.decode(row[1:])))
         num_tokens += len(row) - 1
@@ -168,7 +204,12 @@ def agreement_on_own_output(
     for prompt in prompts:
         new = greedy(target, tokenizer, prompt, num_tokens)
         with torch.inference_mode():
-            guesses = draft(torch.tensor([prompt + new])).logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
+            guesses = (
+                draft(torch.tensor([prompt + new]))
+                .logits[0, len(prompt) - 1 : -1]
+                .argmax(-1)
+                .tolist()
+            )
         same += sum(guess == token for guess, token in zip(guesses, new, strict=True))
         total += len(new)
     return same / max(1, total)
@@ -187,14 +228,23 @@ def look_at_articles(
     opening: median number of output tokens before the first that departs from the article.  ended: share that stop by themselves.
     """
     rows = [
-        json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[: num_articles + 1] if line.strip()
+        json.loads(line)
+        for line in path.read_text(encoding="utf-8").split("\n")[: num_articles + 1]
+        if line.strip()
     ]
     lengths: list[int] = []
     num_ended = 0
     for row in rows[:num_articles]:
         article = tokenizer(row["article"], add_special_tokens=False)["input_ids"][:1000]
-        new = greedy(model, tokenizer, render(tokenizer, SUMMARY, [str(tokenizer.decode(article))]), num_tokens)
-        length = next((i for i, (a, b) in enumerate(zip(new, article, strict=False)) if a != b), len(new))
+        new = greedy(
+            model,
+            tokenizer,
+            render(tokenizer, SUMMARY, [str(tokenizer.decode(article))]),
+            num_tokens,
+        )
+        length = next(
+            (i for i, (a, b) in enumerate(zip(new, article, strict=False)) if a != b), len(new)
+        )
         lengths.append(length)
         num_ended += len(new) < num_tokens
         console.print(f"[bold]{len(article)} tokens in, {len(new)} out, {length} copied[/bold]")
@@ -209,16 +259,22 @@ def look_at_articles(
 
 def main() -> None:
     """Runs every measurement, prints the table of gates and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--articles", type=Path, help="JSON Lines with an `article` field, only looked at")
+    parser.add_argument(
+        "--articles", type=Path, help="JSON Lines with an `article` field, only looked at"
+    )
     parser.add_argument("--num-articles", type=int, default=8)
     parser.add_argument("--num-passages", type=int, default=200)
     parser.add_argument("--num-samples", type=int, default=100)
     parser.add_argument("--new-tokens", type=int, default=192)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gates.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "gates.json"
+    )
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -232,22 +288,34 @@ def main() -> None:
     text = corpora.load(arguments.data, held_out=True)
     rows = unseen_text(tokenizer, text)
     writer = Writer(tokenizer, text, 1)
-    passages = [passage for passage in (writer.passage(400) for _ in range(24)) if passage is not None]
+    passages = [
+        passage for passage in (writer.passage(400) for _ in range(24)) if passage is not None
+    ]
     summary_prompts = [render(tokenizer, SUMMARY, [passage.text]) for passage in passages[:8]]
     chat_prompts = [render(tokenizer, CHAT, [chat[0].text[:600]]) for chat in text.chats[:8]]
-    copied = {name: copying(model, tokenizer, text, arguments.num_passages, 7) for name, model in models.items()}
+    copied = {
+        name: copying(model, tokenizer, text, arguments.num_passages, 7)
+        for name, model in models.items()
+    }
     loops = looping(models["target"], tokenizer, text, arguments.num_samples, arguments.new_tokens)
     results: dict[str, object] = {
         "date": date.today().isoformat(),
-        "parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()},
+        "parameters": {
+            name: sum(p.numel() for p in model.parameters()) for name, model in models.items()
+        },
         "copying": copied,
         "loops": loops,
         "unseen_text": {
-            kind: asdict(on_text(models["target"], models["draft"], tokenizer, part)) for kind, part in rows.items()
+            kind: asdict(on_text(models["target"], models["draft"], tokenizer, part))
+            for kind, part in rows.items()
         },
         "greedy_agreement_on_own_output": {
-            "summaries": agreement_on_own_output(models["target"], models["draft"], tokenizer, summary_prompts, 128),
-            "chats": agreement_on_own_output(models["target"], models["draft"], tokenizer, chat_prompts, 128),
+            "summaries": agreement_on_own_output(
+                models["target"], models["draft"], tokenizer, summary_prompts, 128
+            ),
+            "chats": agreement_on_own_output(
+                models["target"], models["draft"], tokenizer, chat_prompts, 128
+            ),
         },
     }
     if arguments.articles:

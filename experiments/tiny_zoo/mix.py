@@ -39,15 +39,21 @@ class Phase:
     def shares(self) -> dict[Kind, float]:
         """Share of the tokens that each kind of document gets."""
         rest = 1 - self.repeat - self.quote
-        return {Kind.REPEAT: self.repeat, Kind.QUOTE: self.quote} | {kind: rest * part for kind, part in PLAIN.items()}
+        return {Kind.REPEAT: self.repeat, Kind.QUOTE: self.quote} | {
+            kind: rest * part for kind, part in PLAIN.items()
+        }
 
 
 PHASES = (
     Phase("128", length=128, end=0.52, longest=48, repeat=0.80, quote=0.05, num_tokens=1_000_000),
     Phase("256", length=256, end=0.62, longest=90, repeat=0.25, quote=0.35, num_tokens=1_000_000),
     Phase("512", length=512, end=0.78, longest=330, repeat=0.03, quote=0.42, num_tokens=4_000_000),
-    Phase("1024", length=1024, end=0.92, longest=960, repeat=0.06, quote=0.50, num_tokens=4_000_000),
-    Phase("2048", length=2048, end=1.0, longest=1800, repeat=0.05, quote=0.50, num_tokens=4_000_000),
+    Phase(
+        "1024", length=1024, end=0.92, longest=960, repeat=0.06, quote=0.50, num_tokens=4_000_000
+    ),
+    Phase(
+        "2048", length=2048, end=1.0, longest=1800, repeat=0.05, quote=0.50, num_tokens=4_000_000
+    ),
 )
 
 
@@ -65,7 +71,9 @@ def pack(writer: Writer, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
         while filled < phase.length:
             room = phase.length - filled
             document = None
-            ranked = sorted((kind for kind in owed if owed[kind]), key=lambda kind: written[kind] - owed[kind])
+            ranked = sorted(
+                (kind for kind in owed if owed[kind]), key=lambda kind: written[kind] - owed[kind]
+            )
             for kind in ranked[:NUM_TRIES]:
                 document = writer.write(kind, room, phase.longest)
                 if document is not None:

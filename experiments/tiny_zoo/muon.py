@@ -59,4 +59,6 @@ class Muon(torch.optim.Optimizer):
                 updates = orthogonalise(torch.stack(directions), dtype=self.dtype)
                 scale = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 for parameter, update in zip(parameters, updates, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-scale)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(
+                        update, alpha=-scale
+                    )

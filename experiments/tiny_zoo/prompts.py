@@ -39,8 +39,15 @@ def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the text that the tiny pair was trained on")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder of the text that the tiny pair was trained on",
+    )
     parser.add_argument("--tokenizer", type=Path, default=Path("specresearch/zoo/tiny"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -53,7 +60,9 @@ def main() -> None:
         if len(writer.encode(asked)) <= MAX_PROMPT_TOKENS:
             said = [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]
             written.append({"id": f"{kind}-{number}", "conversations": said})
-    arguments.output.write_text(json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    arguments.output.write_text(
+        json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
+    )
     print(f"{len(written)} prompts in {arguments.output}")
 
 

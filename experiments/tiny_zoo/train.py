@@ -73,7 +73,9 @@ class Shards:
             with np.load(self.work / f"shard_{phase.name}.npz") as shard:
                 self.loaded = {phase.name: (shard["ids"], shard["kinds"])}
         ids, kinds = (
-            torch.from_numpy(array[np.arange(start, start + num_rows) % len(array)].astype(np.int64))
+            torch.from_numpy(
+                array[np.arange(start, start + num_rows) % len(array)].astype(np.int64)
+            )
             for array in self.loaded[phase.name]
         )
         weights = self.kind_weights[kinds]
@@ -90,7 +92,9 @@ class Trainer:
         self.optimisers = optimisers(model, dtype)
         self.base_rates = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
         torch.set_num_threads(1)
-        self.pool = ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(
+            num_workers, initializer=torch.set_num_threads, initargs=(1,)
+        )
 
     def step(
         self, rows: Rows, factor: float, others: Sequence[Callable[[], Part]] = ()
@@ -101,8 +105,15 @@ class Trainer:
         """
         size = max(1, MICRO_TOKENS // rows.ids.shape[1])
         starts = range(0, len(rows.ids), size)
-        cuts = [Rows(rows.ids[a : a + size], rows.kinds[a : a + size], rows.weights[a : a + size]) for a in starts]
-        parts = list(self.pool.map(lambda part: part(), [*(partial(self._part, cut) for cut in cuts), *others]))
+        cuts = [
+            Rows(rows.ids[a : a + size], rows.kinds[a : a + size], rows.weights[a : a + size])
+            for a in starts
+        ]
+        parts = list(
+            self.pool.map(
+                lambda part: part(), [*(partial(self._part, cut) for cut in cuts), *others]
+            )
+        )
         summed = list(parts[0].gradients)
         for part in parts[1:]:
             torch._foreach_add_(summed, part.gradients)
@@ -118,7 +129,9 @@ class Trainer:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             logits = self.model(input_ids=rows.ids, use_cache=False).logits[:, :-1]
         targets = rows.ids[:, 1:]
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+        losses = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), reduction="none"
+        )
         losses = losses.view_as(targets)
         total = (losses * rows.weights[:, 1:]).sum()
         return Part(torch.autograd.grad(total, self.parameters), losses.detach())
@@ -128,12 +141,20 @@ def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.o
     """Muon for the matrices of the layers, in two halves that two workers can share; AdamW for embeddings, head and norms."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     embeddings = [] if model.config.tie_word_embeddings else [model.model.embed_tokens.weight]
-    others = [p for p in model.parameters() if all(p is not known for known in matrices + embeddings)]
+    others = [
+        p for p in model.parameters() if all(p is not known for known in matrices + embeddings)
+    ]
     half = len(matrices) // 2
     return [
-        *(Muon(part, lr=MUON_RATE, dtype=muon_dtype) for part in (matrices[:half], matrices[half:])),
+        *(
+            Muon(part, lr=MUON_RATE, dtype=muon_dtype)
+            for part in (matrices[:half], matrices[half:])
+        ),
         torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
-        *(torch.optim.AdamW([p], lr=EMBEDDING_RATE, betas=(0.9, 0.95), weight_decay=0.0) for p in embeddings),
+        *(
+            torch.optim.AdamW([p], lr=EMBEDDING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+            for p in embeddings
+        ),
     ]
 
 
@@ -158,9 +179,18 @@ class Log:
 
     def report(self, progress: Progress, phase: Phase, factor: float) -> None:
         """Writes one line and starts counting anew."""
-        losses = {k.name.lower(): round(float(self.sums[k] / self.counts[k]), 3) for k in Kind if self.counts[k]}
+        losses = {
+            k.name.lower(): round(float(self.sums[k] / self.counts[k]), 3)
+            for k in Kind
+            if self.counts[k]
+        }
         speed = (progress.num_tokens - self.num_tokens) / max(progress.seconds - self.seconds, 1e-9)
-        row = vars(progress) | {"phase": phase.name, "rate": factor, "tokens_per_second": speed, "loss": losses}
+        row = vars(progress) | {
+            "phase": phase.name,
+            "rate": factor,
+            "tokens_per_second": speed,
+            "loss": losses,
+        }
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
         spent = progress.seconds / 60
@@ -182,7 +212,9 @@ def train(arguments: argparse.Namespace) -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
     model = build(arguments.model, tokenizer)
     if arguments.init:
-        model.load_state_dict(LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32).state_dict())
+        model.load_state_dict(
+            LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32).state_dict()
+        )
     trainer = Trainer(model, dtype=getattr(torch, arguments.dtype), num_workers=arguments.workers)
     progress = Progress(0.0, 0, 0, {phase.name: 0 for phase in PHASES})
     checkpoint = arguments.work / f"{arguments.model}.pt"
@@ -200,7 +232,9 @@ def train(arguments: argparse.Namespace) -> None:
     started = time.monotonic() - progress.seconds
     while progress.seconds < budget:
         share = progress.seconds / budget
-        phase = next(phase for phase, end in zip(PHASES, arguments.ends, strict=True) if share < end)
+        phase = next(
+            phase for phase, end in zip(PHASES, arguments.ends, strict=True) if share < end
+        )
         num_rows = arguments.batch_tokens // phase.length
         rows = shards.rows(phase, progress.rows_read[phase.name], num_rows)
         losses = trainer.step(rows, rate(share))
@@ -224,23 +258,37 @@ def save(trainer: Trainer, progress: Progress, checkpoint: Path) -> None:
     """Writes everything a resumed run needs; a run killed meanwhile finds the checkpoint before."""
     fresh = checkpoint.with_suffix(".new")
     states = [optimiser.state_dict() for optimiser in trainer.optimisers]
-    torch.save({"model": trainer.model.state_dict(), "optimisers": states, "progress": vars(progress)}, fresh)
+    torch.save(
+        {"model": trainer.model.state_dict(), "optimisers": states, "progress": vars(progress)},
+        fresh,
+    )
     fresh.replace(checkpoint)
 
 
 def main() -> None:
     """Reads the command line and trains."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=["target", "draft"])
-    parser.add_argument("--work", type=Path, required=True, help="folder of the shards; checkpoints and logs go there")
-    parser.add_argument("--minutes", type=float, required=True, help="training time, before a resume included")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="folder of the shards; checkpoints and logs go there",
+    )
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="training time, before a resume included"
+    )
     parser.add_argument(
         "--dtype",
         choices=["float32", "bfloat16"],
         default="float32",
         help="bfloat16 pays where cores have units for it",
     )
-    parser.add_argument("--batch-tokens", type=int, default=4096, help="tokens of an optimiser step")
+    parser.add_argument(
+        "--batch-tokens", type=int, default=4096, help="tokens of an optimiser step"
+    )
     parser.add_argument(
         "--ends",
         type=float,
@@ -250,10 +298,16 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=2, help="threads, one micro-batch each")
     parser.add_argument(
-        "--init", type=Path, help="exported folder to take the first weights from, its optimiser state lost"
+        "--init",
+        type=Path,
+        help="exported folder to take the first weights from, its optimiser state lost",
     )
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--export", type=Path, help="folder to write the half-precision model to with each checkpoint")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        help="folder to write the half-precision model to with each checkpoint",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-seconds", type=float, default=30)
     parser.add_argument("--save-seconds", type=float, default=300)

@@ -64,7 +64,10 @@ def sample(target: CausalLM, prompts: Sequence[list[int]], seed: int) -> Marked:
     begins = [len(prompts[i]) for i in range(len(prompts))]
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     width = len(rows[order[-1]])
-    ids, marks = torch.zeros((len(rows), width), dtype=torch.long), torch.zeros((len(rows), width), dtype=torch.bool)
+    ids, marks = (
+        torch.zeros((len(rows), width), dtype=torch.long),
+        torch.zeros((len(rows), width), dtype=torch.bool),
+    )
     for at, i in enumerate(order):
         ids[at, : len(rows[i])] = torch.tensor(rows[i])
         marks[at, : len(rows[i])] = torch.tensor(repeats(rows[i], min(begins[i], len(rows[i]))))
@@ -82,20 +85,28 @@ def unlikelihood(trainer: Trainer, marked: Marked, num_marks: int) -> Part:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="folder of the shards and the tokenizer")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of the shards and the tokenizer"
+    )
     parser.add_argument("--init", type=Path, required=True, help="the target so far")
     parser.add_argument("--export", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=12)
-    parser.add_argument("--share", type=float, default=0.3, help="how far from the first weights to the last")
+    parser.add_argument(
+        "--share", type=float, default=0.3, help="how far from the first weights to the last"
+    )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.work / "tokenizer")
     model = LlamaForCausalLM.from_pretrained(args.init, dtype=torch.float32)
     first = {name: value.clone() for name, value in model.state_dict().items()}
-    samplers = [CausalLM(copy.deepcopy(model), tokenizer, max_len=MAX_PROMPT + NEW_TOKENS) for _ in range(2)]
+    samplers = [
+        CausalLM(copy.deepcopy(model), tokenizer, max_len=MAX_PROMPT + NEW_TOKENS) for _ in range(2)
+    ]
     trainer = Trainer(model, dtype=getattr(torch, args.dtype), num_workers=2)
     text = corpora.load(args.data, held_out=False)
     chats = [render(tokenizer, CHAT, [chat[0].text[:600]]) for chat in text.chats]
@@ -114,18 +125,31 @@ def main() -> None:
         batches = list(trainer.pool.map(sample, samplers, drawn, seeds))
         num_marks = sum(int(batch.repeats.sum()) for batch in batches)
         looping = sum(int((batch.repeats.sum(1) > 0).sum()) for batch in batches)
-        cuts = [Marked(batch.ids[a : a + 4], batch.repeats[a : a + 4]) for batch in batches for a in range(0, half, 4)]
-        others = [partial(unlikelihood, trainer, cut, num_marks) for cut in cuts if cut.repeats.any()]
+        cuts = [
+            Marked(batch.ids[a : a + 4], batch.repeats[a : a + 4])
+            for batch in batches
+            for a in range(0, half, 4)
+        ]
+        others = [
+            partial(unlikelihood, trainer, cut, num_marks) for cut in cuts if cut.repeats.any()
+        ]
         name = list(ROWS)[number % len(ROWS)]
         rows = shards.rows(by_name[name], 3000 + number * ROWS[name], ROWS[name])
         factor = RATE * min(1.0, share / WARM_UP, (1 - share) / 0.5)
         losses = trainer.step(rows, factor, others)
         number += 1
-        row = {"round": number, "looping": looping / NUM_SAMPLES, "marked": num_marks, "loss": float(losses.mean())}
+        row = {
+            "round": number,
+            "looping": looping / NUM_SAMPLES,
+            "marked": num_marks,
+            "loss": float(losses.mean()),
+        }
         log.write(json.dumps(row) + "\n")
         log.flush()
         console.print(f"{100 * share:3.0f}%", row)
-    model.load_state_dict({name: first[name].lerp(value, args.share) for name, value in model.state_dict().items()})
+    model.load_state_dict(
+        {name: first[name].lerp(value, args.share) for name, value in model.state_dict().items()}
+    )
     export(model, tokenizer, args.export)
 
 

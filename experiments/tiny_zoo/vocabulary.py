@@ -23,7 +23,10 @@ def train_tokenizer(text: Corpora) -> PreTrainedTokenizerFast:
     """A `VOCAB_SIZE`-entry tokenizer; plain encoding puts the begin token in front, the chat template does so itself."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -35,7 +38,9 @@ def train_tokenizer(text: Corpora) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(_sample(text), trainer)
     begin = tokenizer.token_to_id(END_OF_TEXT)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{END_OF_TEXT} $A", pair=f"{END_OF_TEXT} $A $B", special_tokens=[(END_OF_TEXT, begin)]
+        single=f"{END_OF_TEXT} $A",
+        pair=f"{END_OF_TEXT} $A $B",
+        special_tokens=[(END_OF_TEXT, begin)],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -30,18 +30,30 @@ def seconds(runs: list[Path]) -> pd.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--than", nargs="+", type=Path, required=True)
     args = parser.parse_args()
     sides = [seconds(args.runs), seconds(args.than)]
     if not sides[0].index.equals(sides[1].index):
-        raise SystemExit("the runs are of different prompts; use the same dataset, num_prompts and seed")
-    totals = np.concatenate([side[["baseline", "method"]].to_numpy(dtype=float) for side in sides], axis=1)
+        raise SystemExit(
+            "the runs are of different prompts; use the same dataset, num_prompts and seed"
+        )
+    totals = np.concatenate(
+        [side[["baseline", "method"]].to_numpy(dtype=float) for side in sides], axis=1
+    )
     speedups = totals[:, [0, 2]].sum(0) / totals[:, [1, 3]].sum(0)
     between = interval_of(totals, lambda t: t[..., 0] / t[..., 1] / (t[..., 2] / t[..., 3]))
-    spread = "too few prompts for an interval" if between is None else f"{between[0]:.3f} to {between[1]:.3f}"
-    print(f"speedups {speedups[0]:.3f} and {speedups[1]:.3f}; ratio {speedups[0] / speedups[1]:.3f} ({spread})")
+    spread = (
+        "too few prompts for an interval"
+        if between is None
+        else f"{between[0]:.3f} to {between[1]:.3f}"
+    )
+    print(
+        f"speedups {speedups[0]:.3f} and {speedups[1]:.3f}; ratio {speedups[0] / speedups[1]:.3f} ({spread})"
+    )
 
 
 if __name__ == "__main__":

@@ -44,12 +44,34 @@ SHARED = [
     "evaluation.num_prompts=1",
     "progress=false",
 ]
-DRAFT = ["+proposer=draft_model", "draft=zoo:tiny_draft", "train.accumulate=4", "train.learning_rate=5e-4"]
+DRAFT = [
+    "+proposer=draft_model",
+    "draft=zoo:tiny_draft",
+    "train.accumulate=4",
+    "train.learning_rate=5e-4",
+]
 KL = [*DRAFT, "objective=forward_kl"]
-OBJECTIVES = ("cross_entropy", "reverse_kl", "jensen_shannon", "total_variation", "neg_log_acceptance", "kl_tv_hybrid")
-MEDUSA = ["+proposer=medusa", "student.num_heads=5", "student.own_lm_head=false", "train.learning_rate=2e-3"]
+OBJECTIVES = (
+    "cross_entropy",
+    "reverse_kl",
+    "jensen_shannon",
+    "total_variation",
+    "neg_log_acceptance",
+    "kl_tv_hybrid",
+)
+MEDUSA = [
+    "+proposer=medusa",
+    "student.num_heads=5",
+    "student.own_lm_head=false",
+    "train.learning_rate=2e-3",
+]
 EAGLE = ["+proposer=eagle", "train.learning_rate=2e-3"]
-EAGLE3 = ["+proposer=eagle3", "proposer.layer_ids=[2,5,8]", "student.num_steps=2", "train.learning_rate=3e-3"]
+EAGLE3 = [
+    "+proposer=eagle3",
+    "proposer.layer_ids=[2,5,8]",
+    "student.num_steps=2",
+    "train.learning_rate=3e-3",
+]
 NEW_HEAD = ["proposer.head=null", "train.accumulate=1"]  # they learn more from many small steps
 
 
@@ -71,7 +93,12 @@ def distilled(name: str) -> Arm:
 
 
 def mixed(name: str, run: str, draft_share: float) -> Arm:
-    mix = ["corpus=mix", "corpus.fixed=0", f"corpus.target={1 - draft_share:g}", f"corpus.draft={draft_share:g}"]
+    mix = [
+        "corpus=mix",
+        "corpus.fixed=0",
+        f"corpus.target={1 - draft_share:g}",
+        f"corpus.draft={draft_share:g}",
+    ]
     return Arm(name, [*KL, *mix], run)
 
 
@@ -128,14 +155,23 @@ def train(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
 
 def proposer_of(arm: Arm, student: Path | None) -> Proposer:
     """As decoding would be asked for it, drafting chains."""
-    method = next((value.split("=")[1] for value in arm.overrides if value.startswith("+proposer=")), "draft_model")
+    method = next(
+        (value.split("=")[1] for value in arm.overrides if value.startswith("+proposer=")),
+        "draft_model",
+    )
     own = {
         "draft_model": [f"draft={student or 'zoo:tiny_draft'}"],
         "medusa": [f"proposer.paths={[[0] * n for n in range(1, NUM_DRAFTS + 1)]}"],
     }
     heads = [] if method == "draft_model" else [f"proposer.head={student}"]
     chain = ["proposer.tree=chain"] if method.startswith("eagle") else []
-    overrides = [f"+proposer={method}", f"proposer.num_draft_tokens={NUM_DRAFTS}", *own.get(method, []), *heads, *chain]
+    overrides = [
+        f"+proposer={method}",
+        f"proposer.num_draft_tokens={NUM_DRAFTS}",
+        *own.get(method, []),
+        *heads,
+        *chain,
+    ]
     return instantiate(composed(overrides).proposer, _convert_="all")
 
 
@@ -145,14 +181,22 @@ def composed(overrides: list[str]) -> DictConfig:
         return compose("run", overrides)
 
 
-def measure(target: CausalLM, proposer: Proposer, datasets: dict[str, PromptDataset]) -> Iterator[dict[str, Any]]:
+def measure(
+    target: CausalLM, proposer: Proposer, datasets: dict[str, PromptDataset]
+) -> Iterator[dict[str, Any]]:
     """For each dataset and temperature: of every prompt the steps that drafted, and the drafts they accepted."""
     engine = Engine(target, proposer, max_batch_size=BATCH_SIZE)
     for name, dataset in datasets.items():
         room = target.max_len - MAX_NEW_TOKENS
-        prompts = [dataset.prompt(target.tokenizer, row, (), max_tokens=room).token_ids for row in dataset.rows]
+        prompts = [
+            dataset.prompt(target.tokenizer, row, (), max_tokens=room).token_ids
+            for row in dataset.rows
+        ]
         for temperature in TEMPERATURES:
-            sampling = [SamplingParams(temperature, max_new_tokens=MAX_NEW_TOKENS, seed=i) for i in range(len(prompts))]
+            sampling = [
+                SamplingParams(temperature, max_new_tokens=MAX_NEW_TOKENS, seed=i)
+                for i in range(len(prompts))
+            ]
             requests = [Request(prompts[i], sampling[i], str(i)) for i in range(len(prompts))]
             counts = {int(out.id): out.record.counts for out in engine.generate(requests)}
             total = Counts.total(list(counts.values()))
@@ -168,11 +212,22 @@ def measure(target: CausalLM, proposer: Proposer, datasets: dict[str, PromptData
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--prompts", type=Path, required=True, help="of training, by experiments/tiny_zoo/prompts.py")
-    parser.add_argument("--work", type=Path, required=True, help="folder for corpora and trained drafters")
-    parser.add_argument("--real", nargs="+", required=True, metavar="NAME=PATH", help="published data to measure on")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        required=True,
+        help="of training, by experiments/tiny_zoo/prompts.py",
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for corpora and trained drafters"
+    )
+    parser.add_argument(
+        "--real", nargs="+", required=True, metavar="NAME=PATH", help="published data to measure on"
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", help="names; all without it")
@@ -183,7 +238,9 @@ def main() -> None:
     target = CausalLM.from_pretrained("zoo:tiny")
     datasets = {}
     for name, path in (pair.split("=", 1) for pair in args.real):
-        cfg = composed([f"dataset={name}", f"dataset.path={path}", f"dataset.limit={NUM_PROMPTS[name]}"])
+        cfg = composed(
+            [f"dataset={name}", f"dataset.path={path}", f"dataset.limit={NUM_PROMPTS[name]}"]
+        )
         datasets[name] = instantiate(cfg.dataset, _convert_="all")
     for seed in args.seeds:
         for arm in STUDIES[args.study]:
@@ -191,11 +248,16 @@ def main() -> None:
                 continue
             student = train(arm, seed, args) if arm.overrides else None
             figures = list(measure(target, proposer_of(arm, student), datasets))
-            told = {"arm": arm.name, "seed": seed, "steps": (arm.steps or args.steps) if arm.overrides else 0}
+            told = {
+                "arm": arm.name,
+                "seed": seed,
+                "steps": (arm.steps or args.steps) if arm.overrides else 0,
+            }
             with results.open("a", encoding="utf-8") as lines:
                 lines.write(to_line(told | {"figures": figures}))
             means = ", ".join(
-                f"{f['dataset']} t{f['temperature']:g} {f['mean_acceptance_length']:.3f}" for f in figures
+                f"{f['dataset']} t{f['temperature']:g} {f['mean_acceptance_length']:.3f}"
+                for f in figures
             )
             print(f"{arm.name}, seed {seed}: {means}", flush=True)
 

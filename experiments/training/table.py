@@ -22,9 +22,19 @@ from specresearch.files.jsonl import read_jsonl
 from specresearch.statistics.intervals import POSITIVE, Spread, spread
 
 HERE = Path(__file__).parent
-REFERENCES = {"objectives": "cross_entropy", "data": "published text, cross-entropy", "drafters": "draft model"}
+REFERENCES = {
+    "objectives": "cross_entropy",
+    "data": "published text, cross-entropy",
+    "drafters": "draft model",
+}
 SPEED = "speed"
-SPEED_COLUMNS = ("speedup", "mean_acceptance_length", "cost_ratio", "tokens_per_second", "baseline_tokens_per_second")
+SPEED_COLUMNS = (
+    "speedup",
+    "mean_acceptance_length",
+    "cost_ratio",
+    "tokens_per_second",
+    "baseline_tokens_per_second",
+)
 
 
 def read(study: str) -> pd.DataFrame:
@@ -35,7 +45,9 @@ def read(study: str) -> pd.DataFrame:
     for row in rows:
         seeds.setdefault(row["arm"], []).append(row["seed"])
         for figures in row["figures"]:
-            found.setdefault((row["arm"], figures["dataset"], figures["temperature"]), []).append(figures)
+            found.setdefault((row["arm"], figures["dataset"], figures["temperature"]), []).append(
+                figures
+            )
     for arm, own in seeds.items():
         if own != seeds[REFERENCES[study]]:
             raise SystemExit(
@@ -48,7 +60,9 @@ def read(study: str) -> pd.DataFrame:
             "temperature": temperature,
             "accepted": np.array([figures["num_accepted_tokens"] for figures in seeds]),
             "drafts": np.array([figures["num_drafts"] for figures in seeds]),
-            "expected_acceptance": float(np.mean([figures["expected_acceptance"] for figures in seeds])),
+            "expected_acceptance": float(
+                np.mean([figures["expected_acceptance"] for figures in seeds])
+            ),
         }
         for (arm, dataset, temperature), seeds in found.items()
     )
@@ -70,7 +84,9 @@ def compare(arm: pd.Series, reference: pd.Series) -> Spread:
     Degrees of freedom: Welch and Satterthwaite's.
     """
     both = [row[name] for row in (arm, reference) for name in ("accepted", "drafts")]
-    over_prompts = spread(np.stack([counts.mean(0) for counts in both], axis=1), ratio_of_lengths, bounds=POSITIVE)
+    over_prompts = spread(
+        np.stack([counts.mean(0) for counts in both], axis=1), ratio_of_lengths, bounds=POSITIVE
+    )
     assert over_prompts is not None, "at least eight prompts"
     by_seed = np.log(ratio_of_lengths(np.stack([counts.sum(1) for counts in both], axis=-1)))
     variances = np.array([over_prompts.error**2, by_seed.var(ddof=1) / len(by_seed)])
@@ -111,7 +127,11 @@ def markdown(summary: pd.DataFrame, reference: str) -> str:
         cells = []
         for setting in settings:
             row = summary.loc[(summary["arm"] == arm) & (summary["setting"] == setting)].iloc[0]
-            ratio = "" if arm == reference else f" ({row['ratio']:.3f}; {row['low']:.3f} to {row['high']:.3f})"
+            ratio = (
+                ""
+                if arm == reference
+                else f" ({row['ratio']:.3f}; {row['low']:.3f} to {row['high']:.3f})"
+            )
             mark = "" if arm == reference or row["low"] > 1 or row["high"] < 1 else " n.s."
             cells.append(f"{row['length']:.3f}{ratio}{mark}")
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
@@ -121,10 +141,15 @@ def markdown(summary: pd.DataFrame, reference: str) -> str:
 def plot(summary: pd.DataFrame, reference: str, file: Path) -> None:
     """Ratios to the reference with their intervals, a panel for each setting."""
     settings, arms = (list(dict.fromkeys(summary[name])) for name in ("setting", "arm"))
-    figure, panels = plt.subplots(1, len(settings), figsize=(3 * len(settings) + 2, 1 + 0.4 * len(arms)), sharey=True)
+    figure, panels = plt.subplots(
+        1, len(settings), figsize=(3 * len(settings) + 2, 1 + 0.4 * len(arms)), sharey=True
+    )
     for panel, setting in zip(np.atleast_1d(panels), settings, strict=True):
         rows = summary.loc[summary["setting"] == setting].set_index("arm").loc[arms]
-        low, high = (rows["ratio"] - rows["low"]).clip(lower=0), (rows["high"] - rows["ratio"]).clip(lower=0)
+        low, high = (
+            (rows["ratio"] - rows["low"]).clip(lower=0),
+            (rows["high"] - rows["ratio"]).clip(lower=0),
+        )
         panel.errorbar(rows["ratio"], range(len(arms)), xerr=[low, high], fmt="o", capsize=3)
         panel.axvline(1, color="grey", linewidth=1)
         panel.set_title(setting, fontsize=10)
@@ -155,10 +180,14 @@ def speed_markdown(rows: pd.DataFrame) -> str:
     """Speedup with its interval, then what a pass of the drafter costs in target passes."""
     order = rows.sort_values(["dataset", "batch_size"], ascending=[False, True])
     settings = order.groupby(["dataset", "batch_size"], sort=False)
-    by_setting = {f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings}
+    by_setting = {
+        f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings
+    }
     lines = ["| | " + " | ".join(by_setting) + " |", "|---" * (1 + len(by_setting)) + "|"]
     for arm in dict.fromkeys(rows["arm"]):
-        cells = ["-" if arm not in own.index else _told(own.loc[arm]) for own in by_setting.values()]
+        cells = [
+            "-" if arm not in own.index else _told(own.loc[arm]) for own in by_setting.values()
+        ]
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -169,9 +198,13 @@ def _told(row: pd.Series) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=[*REFERENCES, SPEED])
-    parser.add_argument("--runs", type=Path, default=Path("outputs/training_speed"), help="of speed.sh")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("outputs/training_speed"), help="of speed.sh"
+    )
     args = parser.parse_args()
     study = args.study
     if study == SPEED:

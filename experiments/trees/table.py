@@ -49,9 +49,17 @@ def read_runs(folder: Path) -> pd.DataFrame:
     rows = []
     for shape in SHAPES:
         for row in collect(folder / shape):
-            config = yaml.safe_load((folder / shape / row["job"] / CONFIG).read_text(encoding="utf-8"))
-            setting = (config["dataset"]["name"], config["batch_size"], config["sampling"]["temperature"])
-            rows.append(dict(zip(SETTING, setting, strict=True)) | {"shape": shape, "job": row["job"]})
+            config = yaml.safe_load(
+                (folder / shape / row["job"] / CONFIG).read_text(encoding="utf-8")
+            )
+            setting = (
+                config["dataset"]["name"],
+                config["batch_size"],
+                config["sampling"]["temperature"],
+            )
+            rows.append(
+                dict(zip(SETTING, setting, strict=True)) | {"shape": shape, "job": row["job"]}
+            )
             rows[-1] |= {name: row.get(name) for name in FIGURES}
     if not rows:
         raise SystemExit(f"{folder} holds no runs; start experiments/trees/run.sh")
@@ -118,14 +126,23 @@ def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
     """A panel for each dataset and batch size, the temperatures side by side in it."""
     names = SETTING[:2]
     panels = settings_of(runs, names)
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.4 * len(panels), 3.6), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(3.4 * len(panels), 3.6), sharey=True, squeeze=False
+    )
     for panel, setting in zip(axes[0], panels, strict=True):
         group = having(runs, names, setting)
         for i, temperature in enumerate(sorted(set(group["temperature"]))):
             own = group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
             speed, low, high = (own[name].to_numpy(dtype=float) for name in FIGURES[3:6])
             places = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
-            panel.errorbar(places, speed, [speed - low, high - speed], fmt="o", capsize=3, label=f"t = {temperature}")
+            panel.errorbar(
+                places,
+                speed,
+                [speed - low, high - speed],
+                fmt="o",
+                capsize=3,
+                label=f"t = {temperature}",
+            )
         panel.axhline(1, color="0.6", linewidth=1)
         panel.set_title(f"{setting[0]}, batch {setting[1]}")
         panel.set_xticks(range(len(SHAPES)), list(SHAPES.values()), rotation=60, ha="right")
@@ -137,7 +154,9 @@ def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
 
 def draw_trees(folder: Path, runs: pd.DataFrame, file: Path) -> None:
     """Where the typical tree's nodes were accepted, on each dataset, greedily and alone."""
-    static = runs.loc[(runs["shape"] == "static_typical") & (runs["batch_size"] == 1) & (runs["temperature"] == 0)]
+    static = runs.loc[
+        (runs["shape"] == "static_typical") & (runs["batch_size"] == 1) & (runs["temperature"] == 0)
+    ]
     figure, axes = plt.subplots(1, len(static), figsize=(6 * len(static), 4), squeeze=False)
     for panel, (_, run) in zip(axes[0], static.iterrows(), strict=True):
         draw_tree(node_acceptance(folder / run["shape"] / run["job"]), panel)
@@ -149,7 +168,9 @@ def draw_trees(folder: Path, runs: pd.DataFrame, file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="where run.sh put the runs")
-    parser.add_argument("--output", type=Path, default=HERE, help="where the table's figures and the pictures go")
+    parser.add_argument(
+        "--output", type=Path, default=HERE, help="where the table's figures and the pictures go"
+    )
     args = parser.parse_args()
     runs = read_runs(args.folder)
     choices = read_choices(args.folder, runs)

@@ -32,7 +32,10 @@ class LossySampler(AcceptanceSampler, Protocol):
     """
 
     def accepts(
-        self, proposal: Proposal, target_probs: Float[Tensor, "B N V"], sampling: SamplingBatch | None = None
+        self,
+        proposal: Proposal,
+        target_probs: Float[Tensor, "B N V"],
+        sampling: SamplingBatch | None = None,
     ) -> Bool[Tensor, "B N V"] | None:
         """Which tokens would be accepted after each node, drafted or not; None where that is not known."""
         ...
@@ -64,7 +67,9 @@ def own_probability(probs: Float[Tensor, "B N V"], proposal: Proposal) -> Float[
     return probs[row, parents_of(proposal), proposal.token_ids]
 
 
-def follow(chosen: Int[Tensor, "B N"], max_depth: int) -> tuple[Int[Tensor, "B D"], Int[Tensor, " B"]]:
+def follow(
+    chosen: Int[Tensor, "B N"], max_depth: int
+) -> tuple[Int[Tensor, "B D"], Int[Tensor, " B"]]:
     """Walk from the root along `chosen` (accepted child of each node, -1 = none): the path and its number of drafts."""
     node = torch.zeros_like(chosen[:, :1])
     path = [node]
@@ -75,7 +80,9 @@ def follow(chosen: Int[Tensor, "B N"], max_depth: int) -> tuple[Int[Tensor, "B D
     return joined, (joined >= 0).sum(1) - 1
 
 
-def longest_path(accepted: Bool[Tensor, "B N"], topology: Topology) -> tuple[Int[Tensor, "B D"], Int[Tensor, " B"]]:
+def longest_path(
+    accepted: Bool[Tensor, "B N"], topology: Topology
+) -> tuple[Int[Tensor, "B D"], Int[Tensor, " B"]]:
     """The path to the deepest node accepted along with all above it, the first of equals, and its number of drafts."""
     if topology.is_chain:
         return longest_prefix(accepted[:, 1:])
@@ -85,7 +92,9 @@ def longest_path(accepted: Bool[Tensor, "B N"], topology: Topology) -> tuple[Int
     reached = ~(topology.ancestors & refused[:, None]).any(2)
     depth = topology.depth.expand(rows, -1)
     end = depth.masked_fill(~reached, -1).argmax(1)[:, None]
-    on_path = topology.ancestors.expand(rows, -1, -1).gather(1, end[:, :, None].expand(-1, -1, num_nodes))[:, 0]
+    on_path = topology.ancestors.expand(rows, -1, -1).gather(
+        1, end[:, :, None].expand(-1, -1, num_nodes)
+    )[:, 0]
     column = torch.where(on_path, depth, topology.max_depth + 1)
     path = index.new_full((rows, topology.max_depth + 2), -1).scatter(1, column, index)[:, :-1]
     return path, depth.gather(1, end)[:, 0]

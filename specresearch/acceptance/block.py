@@ -20,16 +20,26 @@ class Block:
     lossless = True
 
     def refuses(self, kind: DraftKind) -> str | None:
-        return "they may branch, and block verification is defined for chains only" if kind.trees else None
+        return (
+            "they may branch, and block verification is defined for chains only"
+            if kind.trees
+            else None
+        )
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         if sampling.all_greedy:
             return accept_argmax(proposal, target_logits, sampling)
         probs = target_distribution(proposal, target_logits, sampling)
-        return accept_block(proposal, probs, sampling.uniforms(ACCEPT_STREAM, proposal.topology.num_nodes))
+        return accept_block(
+            proposal, probs, sampling.uniforms(ACCEPT_STREAM, proposal.topology.num_nodes)
+        )
 
 
-def accept_block(proposal: Proposal, target_probs: Float[Tensor, "B N V"], uniforms: Float[Tensor, "B N"]) -> Verdict:
+def accept_block(
+    proposal: Proposal, target_probs: Float[Tensor, "B N V"], uniforms: Float[Tensor, "B N"]
+) -> Verdict:
     """The rule on probabilities. uniforms: column 0 draws the last token, column i decides on node i; double precision.
 
     P_i = min(1, P_{i-1} p(x_i) / q(x_i)) from P_0 = 1 is the chance of keeping the first i drafts, given them, and
@@ -42,7 +52,9 @@ def accept_block(proposal: Proposal, target_probs: Float[Tensor, "B N V"], unifo
     node = torch.arange(proposal.topology.num_nodes, device=p.device)
     last = proposal.acceptable[:, 1:].long().cumprod(1).sum(1, keepdim=True)  # [B, 1]
     p_token = own_probability(p, proposal)[:, 1:].double()
-    q_token = torch.ones_like(p_token) if q is None else own_probability(q, proposal)[:, 1:].double()
+    q_token = (
+        torch.ones_like(p_token) if q is None else own_probability(q, proposal)[:, 1:].double()
+    )
     kept = _kept(p_token, q_token)  # [B, N], P
     only = torch.zeros_like(kept)  # [B, N], S; the last node's is not read
     if q is None:

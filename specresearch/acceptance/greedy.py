@@ -16,7 +16,9 @@ class Greedy:
     def refuses(self, kind: DraftKind) -> str | None:
         return None
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         if not sampling.all_greedy:
             warm = next(p for p in sampling.params if not p.is_greedy)
             raise ValueError(
@@ -26,10 +28,14 @@ class Greedy:
         return accept_argmax(proposal, target_logits, sampling)
 
 
-def accept_argmax(proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+def accept_argmax(
+    proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+) -> Verdict:
     """The longest path on which every draft is the argmax after its parent. Chains and trees, any kind of draft."""
     if sampling.has_penalty:
-        target_logits = penalize(target_logits, sampling, proposal.token_ids, drafts_on_path(proposal))
+        target_logits = penalize(
+            target_logits, sampling, proposal.token_ids, drafts_on_path(proposal)
+        )
     best = argmax(target_logits)  # [B, N]
     agrees = proposal.acceptable & (proposal.token_ids == best.gather(1, parents_of(proposal)))
     path, num_accepted = longest_path(agrees, proposal.topology)

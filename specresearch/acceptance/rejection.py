@@ -22,7 +22,9 @@ class Rejection:
     def refuses(self, kind: DraftKind) -> str | None:
         return None
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         if sampling.all_greedy:
             return accept_argmax(proposal, target_logits, sampling)
         probs = target_distribution(proposal, target_logits, sampling)
@@ -43,7 +45,9 @@ def accept_by_rejection(
     children = topology.children.expand(rows, -1, -1)
     p, q = target_probs, proposal.draft_probs
     chosen = tokens.new_full((rows, num_nodes), -1)
-    last_tried = tokens.new_full((rows, num_nodes), -1)  # the child whose rejection p does not reflect yet
+    last_tried = tokens.new_full(
+        (rows, num_nodes), -1
+    )  # the child whose rejection p does not reflect yet
     for rank in range(topology.max_children):
         if rank > 0:
             p, q = _reject(p, q, tokens, last_tried, proposal.with_replacement)

@@ -52,7 +52,9 @@ def output_shift(
     Summed over a request's output and averaged over requests, kl bounds the divergence of whole outputs from the target's.
     """
     path, num_accepted = verdict.path, verdict.num_accepted
-    following = F.pad(path, (0, 1), value=-1)[:, 1:]  # [B, D], the draft accepted after each node of the path
+    following = F.pad(path, (0, 1), value=-1)[
+        :, 1:
+    ]  # [B, D], the draft accepted after each node of the path
     has_next, index = following >= 0, following.clamp(min=0)
     p_token = own_probability(target_probs, proposal).double().gather(1, index)
     if proposal.draft_probs is None:
@@ -65,7 +67,9 @@ def output_shift(
     else:
         row = path.clamp(min=0)
         offered = F.pad(proposal.acceptable, (0, 1))[:, 1:].gather(1, row)
-        total_variation, kl = _distance(*(_at(x, row).double() for x in (target_probs, proposal.draft_probs, accepts)))
+        total_variation, kl = _distance(
+            *(_at(x, row).double() for x in (target_probs, proposal.draft_probs, accepts))
+        )
         present = (path >= 0) & offered
     return OutputShift(
         total_variation.masked_fill(~present, 0.0),
@@ -87,7 +91,10 @@ def shift_of_tokens(
     probs = target_distribution(proposal, target_logits, sampling)
     shift = output_shift(proposal, probs, verdict, rule.accepts(proposal, probs, sampling))
     table = torch.stack([shift.total_variation, shift.kl, shift.refusal], dim=1).tolist()  # sync
-    return tuple(TokenShift(*(tuple(row[:n]) for row in rows)) for rows, n in zip(table, num_new, strict=True))
+    return tuple(
+        TokenShift(*(tuple(row[:n]) for row in rows))
+        for rows, n in zip(table, num_new, strict=True)
+    )
 
 
 def _at(values: Tensor, row: Int[Tensor, "B D"]) -> Tensor:

@@ -25,14 +25,18 @@ class Threshold:
 
     lossless = False
 
-    def __init__(self, threshold: float | None = None, workload: str = "prose", entropy_scale: float = 0.0) -> None:
+    def __init__(
+        self, threshold: float | None = None, workload: str = "prose", entropy_scale: float = 0.0
+    ) -> None:
         if workload not in WORKLOADS:
             raise ValueError(
                 f"acceptance.workload={workload!r} is not one of {', '.join(WORKLOADS)}; or give a number as "
                 "acceptance.threshold"
             )
         if threshold is not None and not 0 <= threshold <= 1:
-            raise ValueError(f"acceptance.threshold={threshold} is compared with a probability; it must lie in [0, 1]")
+            raise ValueError(
+                f"acceptance.threshold={threshold} is compared with a probability; it must lie in [0, 1]"
+            )
         self.threshold = WORKLOADS[workload] if threshold is None else threshold
         self.entropy_scale = entropy_scale
 
@@ -43,7 +47,9 @@ class Threshold:
             return "they come without the probabilities that the rule compares"
         return None
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         sure = proposal.acceptable
         if proposal.topology.num_nodes > 1:
             sure = sure & (self._confidence(proposal, sampling) > self._thresholds(sampling))
@@ -58,7 +64,10 @@ class Threshold:
         return Verdict(path, num_accepted, draw(p_end, sampling.uniforms(ACCEPT_STREAM, 1)[:, 0]))
 
     def accepts(
-        self, proposal: Proposal, target_probs: Float[Tensor, "B N V"], sampling: SamplingBatch | None = None
+        self,
+        proposal: Proposal,
+        target_probs: Float[Tensor, "B N V"],
+        sampling: SamplingBatch | None = None,
     ) -> Bool[Tensor, "B N V"] | None:
         """Which tokens would be accepted after each node, for `output_shift`; None where only the drafted ones' scores are
         known. Without `sampling` the rule's own threshold goes for all rows."""
@@ -70,7 +79,9 @@ class Threshold:
 
     def _thresholds(self, sampling: SamplingBatch) -> Float[Tensor, "B 1"]:
         own = [p.draft_threshold for p in sampling.params]
-        return upload([self.threshold if value is None else value for value in own], sampling.device)[:, None]
+        return upload(
+            [self.threshold if value is None else value for value in own], sampling.device
+        )[:, None]
 
     def _uses_scores(self, proposal: Proposal) -> bool:
         return proposal.scores is not None and self.entropy_scale == 0
@@ -85,10 +96,14 @@ class Threshold:
                 "temperature=0, nor for deterministic drafts; use a temperature above 0 and sampled drafts, or drafts with "
                 "scores and acceptance.entropy_scale=0"
             )
-        return own_probability(temper_by_entropy(proposal.draft_probs, self.entropy_scale), proposal)
+        return own_probability(
+            temper_by_entropy(proposal.draft_probs, self.entropy_scale), proposal
+        )
 
 
-def temper_by_entropy(probs: Float[Tensor, "B N V"], entropy_scale: float) -> Float[Tensor, "B N V"]:
+def temper_by_entropy(
+    probs: Float[Tensor, "B N V"], entropy_scale: float
+) -> Float[Tensor, "B N V"]:
     """softmax(log q / T) of each row, T = exp(entropy_scale H(q)): softened (above 0) or sharpened (below) by its entropy."""
     if entropy_scale == 0:
         return probs

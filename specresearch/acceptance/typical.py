@@ -7,7 +7,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from specresearch.acceptance.base import longest_path, own_probability, parents_of, target_distribution
+from specresearch.acceptance.base import (
+    longest_path,
+    own_probability,
+    parents_of,
+    target_distribution,
+)
 from specresearch.acceptance.greedy import accept_argmax
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
@@ -32,7 +37,9 @@ class Typical:
     def refuses(self, kind: DraftKind) -> str | None:
         return None
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         if sampling.all_greedy:
             return accept_argmax(proposal, target_logits, sampling)
         probs = target_distribution(proposal, target_logits, sampling)
@@ -40,7 +47,10 @@ class Typical:
         return accept_typical(proposal, probs, uniforms, self.epsilon, self.delta)
 
     def accepts(
-        self, proposal: Proposal, target_probs: Float[Tensor, "B N V"], sampling: SamplingBatch | None = None
+        self,
+        proposal: Proposal,
+        target_probs: Float[Tensor, "B N V"],
+        sampling: SamplingBatch | None = None,
     ) -> Bool[Tensor, "B N V"]:
         """Which tokens would be accepted after each node, drafted or not; for `output_shift`."""
         return target_probs > typical_floor(target_probs, self.epsilon, self.delta)[:, :, None]
@@ -62,7 +72,9 @@ def accept_typical(
     return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms))
 
 
-def typical_floor(probs: Float[Tensor, "B N V"], epsilon: float, delta: float) -> Float[Tensor, "B N"]:
+def typical_floor(
+    probs: Float[Tensor, "B N V"], epsilon: float, delta: float
+) -> Float[Tensor, "B N"]:
     """min(epsilon, delta exp(-H)), which an accepted token's probability exceeds."""
     entropy = torch.special.entr(probs).sum(-1)
     return (delta * (-entropy).exp()).clamp(max=epsilon)

@@ -9,7 +9,13 @@ from jaxtyping import Float
 from specresearch.metrics import Counts
 from specresearch.statistics.intervals import SHARE, Interval, Statistic, interval_of, value_of
 
-TOTALS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_generated_tokens", "num_target_forwards")
+TOTALS = (
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "num_generated_tokens",
+    "num_target_forwards",
+)
 JUDGED = (*TOTALS, "num_judged_tokens")
 
 
@@ -20,7 +26,10 @@ def acceptance_figures(units: Sequence[Counts]) -> tuple[dict[str, Any], dict[st
     values: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for name, statistic, bounds in _statistics(totals):
-        values[name], intervals[name] = value_of(statistic, totals), interval_of(totals, statistic, bounds)
+        values[name], intervals[name] = (
+            value_of(statistic, totals),
+            interval_of(totals, statistic, bounds),
+        )
     return values, intervals
 
 

@@ -18,7 +18,11 @@ from specresearch.results.folder import CONFIG, PROVENANCE, REQUESTS, RESULTS, S
 
 GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
 PLACE = ("repeat", "group", "side")
-KEYS = {GROUPS: PLACE, REQUESTS: (*PLACE, "row", "turn"), STEPS_PART: (*PLACE, "step")}  # what no two rows share
+KEYS = {
+    GROUPS: PLACE,
+    REQUESTS: (*PLACE, "row", "turn"),
+    STEPS_PART: (*PLACE, "step"),
+}  # what no two rows share
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,13 @@ class ResultsFolder(RunFolder):
     and decoded again.
     """
 
-    code = (*DECODING, "bench/output_check.py", "bench/records.py", "bench/runner.py", "bench/watching.py")
+    code = (
+        *DECODING,
+        "bench/output_check.py",
+        "bench/records.py",
+        "bench/runner.py",
+        "bench/watching.py",
+    )
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.requests: list[RequestRow] = []
@@ -79,7 +89,9 @@ class ResultsFolder(RunFolder):
         """Call after the group's requests, which reach the disk before it."""
         if (self.path / REQUESTS).exists():
             sync(self.path / REQUESTS)
-        self._append(STEPS_PART, [step_row(row.place, number, step) for number, step in enumerate(steps)])
+        self._append(
+            STEPS_PART, [step_row(row.place, number, step) for number, step in enumerate(steps)]
+        )
         self._append(GROUPS, [row.to_json()])
         self.groups.append(row)
         self.done.add(row.place)
@@ -105,7 +117,9 @@ def read_rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return read_jsonl(folder / name, KEYS[name])
 
 
-def check_requests(folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]) -> None:
+def check_requests(
+    folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]
+) -> None:
     """Raises ValueError where a group lacks the row of one of its requests."""
     found = Counter(_place(row) for row in requests)
     for group in groups:

@@ -22,10 +22,17 @@ from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal, upload
 from specresearch.sampling import logits_to_probs
 
-SCORES = ("log p", "p", "rank")  # rank: the share of p on lower token ids, and half of the token's own
+SCORES = (
+    "log p",
+    "p",
+    "rank",
+)  # rank: the share of p on lower token ids, and half of the token's own
 FLOOR = -7.0  # of log p: what is less likely counts as this, so that no single token decides
 CHANGED = 1e-4  # p-values below it mean that the distribution is another one
-P_VALUES = ("output_p_value", "baseline_output_p_value")  # figures of a side, and of plain decoding as its control
+P_VALUES = (
+    "output_p_value",
+    "baseline_output_p_value",
+)  # figures of a side, and of plain decoding as its control
 _SMALL = 1e-9
 SCORE_DEFINITIONS = {
     "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "
@@ -59,7 +66,9 @@ class OutputScores:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "OutputScores":
-        return OutputScores(row["num_tokens"], row["num_impossible"], tuple(row["excess"]), tuple(row["covariance"]))
+        return OutputScores(
+            row["num_tokens"], row["num_impossible"], tuple(row["excess"]), tuple(row["covariance"])
+        )
 
     @property
     def z(self) -> dict[str, float]:
@@ -93,7 +102,12 @@ class OutputCheck:
         self.last_seconds = 0.0
 
     def __call__(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> None:
         begin = time.perf_counter()
         self._scores += score_step(batch, proposal, output, delivery)
@@ -105,20 +119,30 @@ class OutputCheck:
         return scores
 
 
-def score_step(batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery) -> OutputScores:
+def score_step(
+    batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
+) -> OutputScores:
     """Score the tokens that one step delivered: token i of a row was drawn after node i of its accepted path."""
     device, width = output.logits.device, max(delivery.num_new)
     path = delivery.verdict.path[:, :width].clamp(min=0).to(device)
     new = upload(
-        [row.newest(n) + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)],
+        [
+            row.newest(n) + [0] * (width - n)
+            for row, n in zip(batch.rows, delivery.num_new, strict=True)
+        ],
         device,
         torch.long,
     )
     row = torch.arange(len(batch), device=device)[:, None]
     on_path = torch.ones(width, width, dtype=torch.bool, device=device).tril()
     on_path[:, :1] = False  # the root is committed already
-    probs = logits_to_probs(output.logits[row, path], batch.sampling, proposal.token_ids.gather(1, path), on_path[None])
-    lengths = [0 if params.is_greedy else n for params, n in zip(batch.sampling.params, delivery.num_new, strict=True)]
+    probs = logits_to_probs(
+        output.logits[row, path], batch.sampling, proposal.token_ids.gather(1, path), on_path[None]
+    )
+    lengths = [
+        0 if params.is_greedy else n
+        for params, n in zip(batch.sampling.params, delivery.num_new, strict=True)
+    ]
     is_new = torch.arange(width, device=device) < upload(lengths, device)[:, None]
     return score(probs[is_new], new[is_new])
 
@@ -129,7 +153,9 @@ def score(probs: Float[Tensor, "n V"], token_ids: Int[Tensor, " n"]) -> OutputSc
         return OutputScores()
     p = probs.double()
     p = p / p.sum(1, keepdim=True)
-    values = torch.stack([p.clamp(min=1e-300).log().clamp(min=FLOOR), p, p.cumsum(1) - p / 2], dim=2)  # [n, V, 3]
+    values = torch.stack(
+        [p.clamp(min=1e-300).log().clamp(min=FLOOR), p, p.cumsum(1) - p / 2], dim=2
+    )  # [n, V, 3]
     means = torch.einsum("nv,nvs->ns", p, values)
     centred = values - means[:, None]
     covariance = torch.einsum("nv,nvs,nvt->st", p, centred, centred)
@@ -137,4 +163,9 @@ def score(probs: Float[Tensor, "n V"], token_ids: Int[Tensor, " n"]) -> OutputSc
     excess = centred[index, token_ids].sum(0)
     num_impossible = (p[index, token_ids] == 0).sum()
     told = torch.cat([num_impossible[None].double(), excess, covariance.flatten()]).tolist()  # sync
-    return OutputScores(len(token_ids), int(told[0]), tuple(told[1 : 1 + len(SCORES)]), tuple(told[1 + len(SCORES) :]))
+    return OutputScores(
+        len(token_ids),
+        int(told[0]),
+        tuple(told[1 : 1 + len(SCORES)]),
+        tuple(told[1 + len(SCORES) :]),
+    )

@@ -35,7 +35,9 @@ class LogitGap:
     rounding: float | None = None
 
     @staticmethod
-    def after(target: CausalLM, token_ids: Sequence[int], rounding: float | None = None) -> "LogitGap":
+    def after(
+        target: CausalLM, token_ids: Sequence[int], rounding: float | None = None
+    ) -> "LogitGap":
         """Without a measured `rounding`, what is usual for the data type decides."""
         slot = target.acquire()
         assert slot is not None
@@ -65,7 +67,11 @@ def measure_rounding(target: CausalLM, contexts: Iterable[Sequence[int]]) -> flo
         tail = min(TAIL, len(context) - 1)
         try:
             target.extend(slots, [list(context[:-tail])] * len(slots), want_logits=False)
-            rows = [_after_tail(target, slots[:n], context[-tail:], num) for n, num in SHAPES if n <= len(slots)]
+            rows = [
+                _after_tail(target, slots[:n], context[-tail:], num)
+                for n, num in SHAPES
+                if n <= len(slots)
+            ]
         finally:
             for slot in slots:
                 target.release(slot)
@@ -75,7 +81,9 @@ def measure_rounding(target: CausalLM, contexts: Iterable[Sequence[int]]) -> flo
     return worst
 
 
-def _after_tail(target: CausalLM, slots: Sequence[int], tail: Sequence[int], num_nodes: int) -> Float[Tensor, " V"]:
+def _after_tail(
+    target: CausalLM, slots: Sequence[int], tail: Sequence[int], num_nodes: int
+) -> Float[Tensor, " V"]:
     """The logits after tokens that are fed `num_nodes` at a time, and forgotten again."""
     before = [target.lengths[slot] for slot in slots]
     logits = torch.empty(0)
@@ -107,8 +115,14 @@ class Difference:
                 f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {units:.2g} times what the shape "
                 f"of a pass changes in {self.logits.dtype}: {cause}"
             )
-        cause = f"within {self.logits.dtype} rounding" if self.logits.is_rounding else "more than rounding explains"
-        return f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {cause}"
+        cause = (
+            f"within {self.logits.dtype} rounding"
+            if self.logits.is_rounding
+            else "more than rounding explains"
+        )
+        return (
+            f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {cause}"
+        )
 
 
 @dataclass(frozen=True)
@@ -131,12 +145,16 @@ class OutputComparison:
     @property
     def p_values(self) -> tuple[float, ...]:
         """Of the side's sampled outputs and of plain decoding's; empty where they were not checked."""
-        return tuple(scores.p_value for scores in (self.scores, self.baseline) if scores is not None)
+        return tuple(
+            scores.p_value for scores in (self.scores, self.baseline) if scores is not None
+        )
 
     @property
     def is_wrong(self) -> bool:
         """Whether it differs by more than rounding explains, or is no sample of the target's distribution."""
-        return self.num_equal + self.num_ties < self.num_compared or any(p < CHANGED for p in self.p_values)
+        return self.num_equal + self.num_ties < self.num_compared or any(
+            p < CHANGED for p in self.p_values
+        )
 
     @staticmethod
     def of_nothing() -> "OutputComparison":
@@ -153,13 +171,19 @@ class OutputComparison:
     ) -> "OutputComparison":
         """output_tv: how far a lossy rule moved the output, where that was measured. scores, baseline: see the class."""
         if lossless and scores is not None and baseline is not None:
-            return OutputComparison(_statement(rule, scores, baseline), scores=scores, baseline=baseline)
+            return OutputComparison(
+                _statement(rule, scores, baseline), scores=scores, baseline=baseline
+            )
         if lossless:
-            return OutputComparison(f"the output's distribution was not checked (rule {rule} is lossless)")
+            return OutputComparison(
+                f"the output's distribution was not checked (rule {rule} is lossless)"
+            )
         if output_tv is not None:
             moved = f"moved from the target's by a total variation of {output_tv:.3f} per token"
             return OutputComparison(f"distribution {moved} (rule {rule} is not lossless)")
-        return OutputComparison(f"distribution may differ from the target's (rule {rule} is not lossless)")
+        return OutputComparison(
+            f"distribution may differ from the target's (rule {rule} is not lossless)"
+        )
 
     @staticmethod
     def of_samples(
@@ -168,7 +192,9 @@ class OutputComparison:
         """Compare the sampled outputs of a run's rows; rule: its name."""
         moved = Counts.total([row.counts for row in requests if row.place.side == METHOD]).output_tv
         scores, baseline = (_scores(groups, side) for side in (METHOD, BASELINE))
-        return OutputComparison.sampled(rule, lossless=lossless, output_tv=moved, scores=scores, baseline=baseline)
+        return OutputComparison.sampled(
+            rule, lossless=lossless, output_tv=moved, scores=scores, baseline=baseline
+        )
 
     @staticmethod
     def greedy(
@@ -182,21 +208,28 @@ class OutputComparison:
         """
         rows = list(requests)
         baseline = {(row.place.repeat, row.id): row for row in rows if row.place.side == BASELINE}
-        pairs = [(baseline[row.place.repeat, row.id], row) for row in rows if row.place.side == METHOD]
+        pairs = [
+            (baseline[row.place.repeat, row.id], row) for row in rows if row.place.side == METHOD
+        ]
         unequal = [(plain, fast) for plain, fast in pairs if plain.token_ids != fast.token_ids]
         differences = []
         for plain, fast in unequal[:max_examined]:
             position = _first_difference(plain.token_ids, fast.token_ids)
             tokens = [_at(row.token_ids, position) for row in (plain, fast)]
             gap = logit_gap(plain, position) if logit_gap is not None else None
-            differences.append(Difference(plain.place.repeat, plain.id, position, tokens[0], tokens[1], gap))
+            differences.append(
+                Difference(plain.place.repeat, plain.id, position, tokens[0], tokens[1], gap)
+            )
         num, equal = len(pairs), len(pairs) - len(unequal)
         if not pairs:
             statement = "no outputs to compare yet"
         elif not unequal:
             statement = f"output unchanged: {num} of {num} greedy outputs equal token for token"
         else:
-            worst = next((d for d in differences if d.logits is None or not d.logits.is_rounding), differences[0])
+            worst = next(
+                (d for d in differences if d.logits is None or not d.logits.is_rounding),
+                differences[0],
+            )
             ties = sum(d.logits is not None and d.logits.is_rounding for d in differences)
             looked = f"{ties} of {len(differences)} differences looked into are ties that rounding decides"
             statement = f"OUTPUT CHANGED: {equal} of {num} greedy outputs equal; {looked}; {worst}"

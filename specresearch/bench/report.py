@@ -45,11 +45,18 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
         console.print()
         console.print(_category_table(results.by_category))
     console.print()
-    console.print(Text(f"{folder}/results.json holds every figure with its definition", style="dim"), soft_wrap=True)
+    console.print(
+        Text(f"{folder}/results.json holds every figure with its definition", style="dim"),
+        soft_wrap=True,
+    )
 
 
 def resume_command(
-    arguments: Sequence[str], folder: Path, program: str = "specresearch.run", *, is_sweep: bool | None = None
+    arguments: Sequence[str],
+    folder: Path,
+    program: str = "specresearch.run",
+    *,
+    is_sweep: bool | None = None,
 ) -> str:
     """The command that continues the run in `folder` that `python -m program` was given `arguments` for.
 
@@ -69,15 +76,20 @@ def _headline(results: Results) -> Text:
     if summary["speedup"] is None:
         speed = _number(summary["tokens_per_second"], 1)
         return Text(
-            f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}: {speed} tokens per second", style="bold"
+            f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}: {speed} tokens per second",
+            style="bold",
         )
     factor = summary["speedup"]
     words = (
-        f"{factor:.2f}x the speed of plain decoding" if factor >= 1 else f"{factor:.2f}x, SLOWER than plain decoding"
+        f"{factor:.2f}x the speed of plain decoding"
+        if factor >= 1
+        else f"{factor:.2f}x, SLOWER than plain decoding"
     )
     interval = summary["speedup_ci95"]
     spread = (
-        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few groups for an interval)"
+        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
+        if interval
+        else " (too few groups for an interval)"
     )
     return Text(f"{prefix}{summary['method']} on {dataset}: {words}{spread}", style="bold")
 
@@ -99,7 +111,10 @@ def _setting(results: Results) -> Table:
     table = _grid()
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
     table.add_row("target", f"{target['model']} ({size})")
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads")
+    table.add_row(
+        "machine",
+        f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads",
+    )
     prompts = f"{summary['num_prompts']} of {dataset['name']}, from {dataset['kind']} {dataset['location']}"
     table.add_row("prompts", f"{prompts}, fingerprint {dataset['fingerprint']}")
     method = provenance["method"]
@@ -108,7 +123,10 @@ def _setting(results: Results) -> Table:
     if method and method["memory"]:
         table.add_row("memory", _memory(method["memory"], provenance))
     if summary["num_prompts_cut"]:
-        table.add_row("cut", f"{summary['num_prompts_cut']} of {summary['num_requests']} prompts were shortened to fit")
+        table.add_row(
+            "cut",
+            f"{summary['num_prompts_cut']} of {summary['num_requests']} prompts were shortened to fit",
+        )
     if summary["num_repeats"] > 1:
         table.add_row("repeats", str(summary["num_repeats"]))
     if summary["speedup_basis"]:
@@ -121,7 +139,9 @@ def _memory(memory: str, provenance: dict[str, Any]) -> str:
     if memory == "warm" and provenance["num_sessions"] > 1:
         words += " or of a session that resumed it"
     shuffled = provenance["order"] == "shuffled"
-    return f"{words}; prompts " + (f"shuffled by seed {provenance['seed']}" if shuffled else "in the dataset's order")
+    return f"{words}; prompts " + (
+        f"shuffled by seed {provenance['seed']}" if shuffled else "in the dataset's order"
+    )
 
 
 def _speed_table(summary: dict[str, Any]) -> Table:
@@ -133,11 +153,16 @@ def _speed_table(summary: dict[str, Any]) -> Table:
         table.add_column(method, justify="right", min_width=10)
         table.add_column("ratio", justify="right", min_width=8)
 
-    def row(label: str, name: str, digits: int = 1, scale: float = 1.0, *, ratio: bool = False) -> None:
+    def row(
+        label: str, name: str, digits: int = 1, scale: float = 1.0, *, ratio: bool = False
+    ) -> None:
         plain, own = summary.get(f"baseline_{name}", summary[name]), summary[name]
         cells = [_number(plain, digits, scale)]
         if method:
-            cells += [_number(own, digits, scale), f"{own / plain:.2f}" if ratio and own and plain else ""]
+            cells += [
+                _number(own, digits, scale),
+                f"{own / plain:.2f}" if ratio and own and plain else "",
+            ]
         table.add_row(label, *cells)
 
     row("generated tokens", "num_generated_tokens", 0)
@@ -154,9 +179,14 @@ def _speed_table(summary: dict[str, Any]) -> Table:
         row(f"share of time: {part} %", f"fraction_{part}", 1, 100.0)
     row("host overhead of decoding %", "host_overhead", 1, 100.0)
     if method:
-        for label, name in (("ideal speedup at these step times", "ideal_speedup"), ("efficiency", "efficiency")):
+        for label, name in (
+            ("ideal speedup at these step times", "ideal_speedup"),
+            ("efficiency", "efficiency"),
+        ):
             table.add_row(label, "", _number(summary[name], 2), "")
-        table.add_row("cost of a draft token / target step", "", _number(summary["cost_ratio"], 3), "")
+        table.add_row(
+            "cost of a draft token / target step", "", _number(summary["cost_ratio"], 3), ""
+        )
     return table
 
 
@@ -177,7 +207,9 @@ def _acceptance_table(results: Results) -> Table:
     drafts = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens in {summary['num_drafts']:,} drafts"
     table.add_row("accepted", f"{drafts}; {summary['num_target_forwards']:,} target forwards")
     shown = results.per_position[:NUM_POSITIONS]
-    table.add_row("accepted at position 1, 2, ...", " ".join(f"{at['unconditional']:.2f}" for at in shown))
+    table.add_row(
+        "accepted at position 1, 2, ...", " ".join(f"{at['unconditional']:.2f}" for at in shown)
+    )
     table.add_row("  given all before were", " ".join(f"{at['conditional']:.2f}" for at in shown))
     rates = results.histogram["draft_acceptance_rate"]
     if rates["p50"] is not None:

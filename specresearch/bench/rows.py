@@ -106,7 +106,11 @@ class GroupRow:
 
     @staticmethod
     def of(
-        place: Place, wall: float, steps: list[StepRecord], num_requests: int, scores: OutputScores | None = None
+        place: Place,
+        wall: float,
+        steps: list[StepRecord],
+        num_requests: int,
+        scores: OutputScores | None = None,
     ) -> "GroupRow":
         measuring = math.fsum(step.shift.seconds for step in steps if step.shift is not None)
         return GroupRow(
@@ -144,9 +148,15 @@ class GroupRow:
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "GroupRow":
-        told = {f.name: row[f.name] for f in fields(GroupRow) if f.name not in ("place", "draft_prefill", "scores")}
+        told = {
+            f.name: row[f.name]
+            for f in fields(GroupRow)
+            if f.name not in ("place", "draft_prefill", "scores")
+        }
         scores = row.get("scores") and OutputScores.from_json(row["scores"])
-        return GroupRow(place=_place(row), **told, draft_prefill=row.get("draft_prefill"), scores=scores)
+        return GroupRow(
+            place=_place(row), **told, draft_prefill=row.get("draft_prefill"), scores=scores
+        )
 
 
 def step_row(place: Place, number: int, step: StepRecord) -> dict[str, Any]:

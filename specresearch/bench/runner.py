@@ -98,7 +98,9 @@ class Runner:
 
     def __post_init__(self) -> None:
         if self.target.tokenizer is None:
-            raise ValueError(f"{self.target.name} has no tokenizer, and prompts are text; load one with it")
+            raise ValueError(
+                f"{self.target.name} has no tokenizer, and prompts are text; load one with it"
+            )
         self.max_prompt_tokens = self.target.max_len - self.sampling.max_new_tokens
         if self.max_prompt_tokens < 1:
             raise ValueError(
@@ -112,7 +114,9 @@ class Runner:
         self.rows: tuple[Row, ...] = tuple(rows)
         self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
         self._steps: list[StepRecord] = []
-        checks = self.proposer is not None and self.acceptance.lossless and not self.sampling.is_greedy
+        checks = (
+            self.proposer is not None and self.acceptance.lossless and not self.sampling.is_greedy
+        )
         self._check = OutputCheck() if checks else None
         self._watching = Watching(self.recorder, self._check)
         self.engines = {BASELINE: self._engine()}
@@ -145,7 +149,10 @@ class Runner:
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
         provenance = self.folder.begin(
-            told | {"order": self.settings.order, "method": method}, self.proposer, self.acceptance, self.controller
+            told | {"order": self.settings.order, "method": method},
+            self.proposer,
+            self.acceptance,
+            self.controller,
         )
         complete = False
         places = self.places()
@@ -159,9 +166,13 @@ class Runner:
                         if number % (len(places) // self.settings.repeats) == 0:
                             self._reset()
                         if place not in self.folder.done:
-                            watch.say("plain" if place.side == BASELINE else self.method or "method")
+                            watch.say(
+                                "plain" if place.side == BASELINE else self.method or "method"
+                            )
                             self._measure(place)
-                        watch.advance(len(self.groups[place.group]) / len(self.engines), self.folder.groups)
+                        watch.advance(
+                            len(self.groups[place.group]) / len(self.engines), self.folder.groups
+                        )
             complete = True
         except KeyboardInterrupt:
             pass
@@ -189,7 +200,9 @@ class Runner:
         for begin in range(0, len(rows), size):
             for engine in self.engines.values():
                 prompts = [self._prompt(row, ()) for row in rows[begin : begin + size]]
-                for output in engine.generate([prompt.token_ids for prompt in prompts], self.sampling):
+                for output in engine.generate(
+                    [prompt.token_ids for prompt in prompts], self.sampling
+                ):
                     output.checked()
         self._steps.clear()
 
@@ -211,13 +224,16 @@ class Runner:
             asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
             prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
             requests = [
-                Request(prompts[id].token_ids, self._sampling(place, row, turn), id) for id, row in asked.items()
+                Request(prompts[id].token_ids, self._sampling(place, row, turn), id)
+                for id, row in asked.items()
             ]
             for output in watch.over(engine.generate(requests)):
                 row = asked[output.checked().id]
                 replies[row.id].append(output.text)
                 cut = prompts[output.id].num_cut_tokens
-                self.folder.add_request(RequestRow.of(place, row.id, turn, row.category, cut, output))
+                self.folder.add_request(
+                    RequestRow.of(place, row.id, turn, row.category, cut, output)
+                )
                 self._log_steps(place, steps)
                 self.tracker.log_request(place.side, output.record)
             self._log_steps(place, steps)
@@ -236,19 +252,31 @@ class Runner:
 
     def _prompt(self, row: Row, replies: tuple[str, ...] | list[str]) -> Prompt:
         assert self.target.tokenizer is not None
-        return self.dataset.prompt(self.target.tokenizer, row, replies, max_tokens=self.max_prompt_tokens)
+        return self.dataset.prompt(
+            self.target.tokenizer, row, replies, max_tokens=self.max_prompt_tokens
+        )
 
     def _sampling(self, place: Place, row: Row, turn: int) -> SamplingParams:
         """Both sides of a request share a seed; no two requests do."""
         base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
-        return replace(self.sampling, seed=derive_seed(base, place.repeat, self._number[row.id], turn))
+        return replace(
+            self.sampling, seed=derive_seed(base, place.repeat, self._number[row.id], turn)
+        )
 
     def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
         """Only groups that every side has decoded count."""
         pairs = {(p.repeat, p.group) for p in self.folder.done}
-        paired = {pair for pair in pairs if all(Place(*pair, side) in self.folder.done for side in self.engines)}
-        groups = [row for row in self.folder.groups if (row.place.repeat, row.place.group) in paired]
-        requests = [row for row in self.folder.requests if (row.place.repeat, row.place.group) in paired]
+        paired = {
+            pair
+            for pair in pairs
+            if all(Place(*pair, side) in self.folder.done for side in self.engines)
+        }
+        groups = [
+            row for row in self.folder.groups if (row.place.repeat, row.place.group) in paired
+        ]
+        requests = [
+            row for row in self.folder.requests if (row.place.repeat, row.place.group) in paired
+        ]
         figures = summarize(requests, groups, self._compare(requests, groups))
         return Results(
             complete,
@@ -261,13 +289,21 @@ class Runner:
             dict(provenance),
         )
 
-    def _compare(self, requests: list[RequestRow], groups: list[GroupRow]) -> OutputComparison | None:
+    def _compare(
+        self, requests: list[RequestRow], groups: list[GroupRow]
+    ) -> OutputComparison | None:
         if self.proposer is None:
             return None
         if not self.sampling.is_greedy:
             rule = type(self.acceptance).__name__.lower()
-            return OutputComparison.of_samples(rule, requests, groups, lossless=self.acceptance.lossless)
-        turns = {(row.place.repeat, row.row, row.turn): row.text for row in requests if row.place.side == BASELINE}
+            return OutputComparison.of_samples(
+                rule, requests, groups, lossless=self.acceptance.lossless
+            )
+        turns = {
+            (row.place.repeat, row.row, row.turn): row.text
+            for row in requests
+            if row.place.side == BASELINE
+        }
         by_id = {row.id: row for row in self.rows}
 
         def context(plain: RequestRow, position: int) -> list[int]:
@@ -276,9 +312,15 @@ class Runner:
             return [*prompt.token_ids, *plain.token_ids[:position]]
 
         if not self.settings.verify_greedy:
-            return OutputComparison.greedy(requests, lambda row, at: LogitGap.after(self.target, context(row, at)))
+            return OutputComparison.greedy(
+                requests, lambda row, at: LogitGap.after(self.target, context(row, at))
+            )
         plain = [row for row in requests if row.place.side == BASELINE]
-        rounding = measure_rounding(self.target, [context(row, len(row.token_ids) // 2) for row in plain[:NUM_ROUNDED]])
+        rounding = measure_rounding(
+            self.target, [context(row, len(row.token_ids) // 2) for row in plain[:NUM_ROUNDED]]
+        )
         return OutputComparison.greedy(
-            requests, lambda row, at: LogitGap.after(self.target, context(row, at), rounding), max_examined=None
+            requests,
+            lambda row, at: LogitGap.after(self.target, context(row, at), rounding),
+            max_examined=None,
         )

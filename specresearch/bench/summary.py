@@ -56,7 +56,9 @@ class Figures:
     by_category: dict[str, dict[str, Any]]
 
 
-def summarize(requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None) -> Figures:
+def summarize(
+    requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None
+) -> Figures:
     """The figures of what was decoded on every side. Without a method, those that need one are None.
 
     outputs: the comparison of the two sides' outputs, None without a method.
@@ -65,7 +67,11 @@ def summarize(requests: Sequence[RequestRow], groups: Sequence[GroupRow], output
     has_method = outputs is not None
     main = method if has_method else baseline
     summary: dict[str, Any] = {"speedup": None, "speedup_ci95": None, "speedup_basis": None}
-    summary |= {f"{name}{end}": None for name in ("decode_speedup", "draft_prefill_speedup") for end in ("", "_ci95")}
+    summary |= {
+        f"{name}{end}": None
+        for name in ("decode_speedup", "draft_prefill_speedup")
+        for end in ("", "_ci95")
+    }
     summary |= {"ideal_speedup": None, "efficiency": None}
     freedom: dict[str, float] = {}
     if has_method:
@@ -80,7 +86,10 @@ def summarize(requests: Sequence[RequestRow], groups: Sequence[GroupRow], output
     }
     summary |= _acceptance(method)
     summary |= {"cost_ratio": _cost_ratio(baseline, method) if has_method else None}
-    summary |= {"host_overhead": main.host_overhead, "baseline_host_overhead": baseline.host_overhead}
+    summary |= {
+        "host_overhead": main.host_overhead,
+        "baseline_host_overhead": baseline.host_overhead,
+    }
     summary |= main.fractions("") | (baseline.fractions("baseline_") if has_method else {})
     summary |= (outputs or OutputComparison.of_nothing()).figures
     summary |= {
@@ -105,7 +114,13 @@ def summarize(requests: Sequence[RequestRow], groups: Sequence[GroupRow], output
         | ({"freedom": freedom[name]} if name in freedom else {})
         for name in names
     }
-    return Figures(summary, intervals, _per_position(method.counts), _histogram(method), _by_category(baseline, method))
+    return Figures(
+        summary,
+        intervals,
+        _per_position(method.counts),
+        _histogram(method),
+        _by_category(baseline, method),
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,11 @@ class Side:
     @staticmethod
     def of(side: str, requests: Iterable[RequestRow], groups: Iterable[GroupRow]) -> "Side":
         own = [row for row in requests if row.place.side == side]
-        return Side(own, [row for row in groups if row.place.side == side], Counts.total([row.counts for row in own]))
+        return Side(
+            own,
+            [row for row in groups if row.place.side == side],
+            Counts.total([row.counts for row in own]),
+        )
 
     def sum(self, name: str) -> float:
         return float(sum(getattr(row, name) for row in self.groups))
@@ -138,7 +157,9 @@ class Side:
         return None if busy is None else 1 - busy
 
     def fractions(self, prefix: str) -> dict[str, float | None]:
-        return {f"{prefix}fraction_{part}": ratio_of(self.sum(part), self.sum("wall")) for part in PARTS}
+        return {
+            f"{prefix}fraction_{part}": ratio_of(self.sum(part), self.sum("wall")) for part in PARTS
+        }
 
     def latencies(self, prefix: str) -> dict[str, float | None]:
         figures: dict[str, float | None] = {}
@@ -178,13 +199,22 @@ def _speedups(baseline: Side, method: Side) -> dict[str, Any]:
     freedom: dict[str, float] = {}
     for column, name in enumerate(times):
         found = spread(totals, speedup(column))
-        figures |= {name: value_of(speedup(column), totals), f"{name}_ci95": found and found.interval()}
+        figures |= {
+            name: value_of(speedup(column), totals),
+            f"{name}_ci95": found and found.interval(),
+        }
         freedom |= {name: found.freedom} if found else {}
     decode_speedup = figures["decode_speedup"]
     per_token = ratio_of(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
-    busy = ratio_of(method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens"))
+    busy = ratio_of(
+        method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens")
+    )
     ideal = per_token / busy if per_token is not None and busy else None
-    basis = "wall time, equal token counts" if equal else "wall time per generated token (token counts differ)"
+    basis = (
+        "wall time, equal token counts"
+        if equal
+        else "wall time per generated token (token counts differ)"
+    )
     return figures | {
         "freedom": freedom,
         "speedup_basis": basis,
@@ -204,14 +234,18 @@ def _acceptance(method: Side) -> dict[str, Any]:
         figures |= {name: value, f"{name}_ci95": intervals[name]}
     figures["expected_acceptance"] = method.counts.expected_acceptance
     names = (*TOTALS, "num_unjudged_tokens")
-    figures |= {name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"}
+    figures |= {
+        name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"
+    }
     return figures | _shift(method.counts, prompts)
 
 
 def _shift(counts: Counts, prompts: Sequence[Counts]) -> dict[str, Any]:
     """How far a lossy rule moved the output; all None for a lossless one."""
     figures: dict[str, Any] = {name: getattr(counts, name) for name in (*SHIFT, "num_infinite_kl")}
-    totals = np.array([_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None])
+    totals = np.array(
+        [_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None]
+    )
     statistics: dict[str, tuple[Statistic, Interval]] = {
         "output_tv": (lambda t: t[..., 0] / t[..., 3], SHARE),
         "output_kl": (lambda t: t[..., 1] / t[..., 3], POSITIVE),
@@ -244,7 +278,9 @@ def _per_position(counts: Counts) -> list[dict[str, Any]]:
         strict=True,
     )
     names = ("num_reached", "num_accepted", "unconditional", "conditional", "expected")
-    table = [{"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)]
+    table = [
+        {"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)
+    ]
     shifts = zip(*(getattr(counts, f"{name}_at_position") for name in SHIFT), strict=True)
     for entry, shift in zip(table, shifts, strict=False):
         entry |= dict(zip(SHIFT, shift, strict=True))
@@ -252,7 +288,9 @@ def _per_position(counts: Counts) -> list[dict[str, Any]]:
 
 
 def _histogram(method: Side) -> dict[str, Any]:
-    rates = [row.counts.draft_acceptance_rate for row in method.requests if row.counts.num_draft_tokens]
+    rates = [
+        row.counts.draft_acceptance_rate for row in method.requests if row.counts.num_draft_tokens
+    ]
     return {
         "draft_acceptance_rate": asdict(Histogram.of(rates)),
         "num_requests_without_drafts": len(method.requests) - len(rates),
@@ -271,7 +309,10 @@ def _by_category(baseline: Side, method: Side) -> dict[str, dict[str, Any]]:
         counts = Counts.total([row.counts for row in rows])
         pure = {group for group, found in in_group.items() if found == {category}}
         unmixed = all(row.place.group in pure for row in rows)
-        sides = [Side([], [g for g in side.groups if g.place.group in pure], Counts()) for side in (baseline, method)]
+        sides = [
+            Side([], [g for g in side.groups if g.place.group in pure], Counts())
+            for side in (baseline, method)
+        ]
         plain, fast = sides[0].tokens_per_second, sides[1].tokens_per_second
         table[category] = {
             "num_prompts": len({row.row for row in rows}),

@@ -19,7 +19,12 @@ class Watching:
     seconds: float = 0.0
 
     def __call__(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> None:
         if self.recorder is not None:
             self.recorder(batch, proposal, output, delivery, record)

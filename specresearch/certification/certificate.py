@@ -15,9 +15,7 @@ from specresearch.files import replace_text
 
 CERTIFICATE = "certificate.json"
 NEGLIGIBLE = 1e-9
-SEEN_IF_WRONG = (
-    0.5  # of the outputs that hold a draft; a test that would not see that many wrong ones says nothing of drafts
-)
+SEEN_IF_WRONG = 0.5  # of the outputs that hold a draft; a test that would not see that many wrong ones says nothing of drafts
 CERTIFIED, REFUTED, LOSSY, UNTESTED, REFUSED = (
     "certified",
     "refuted",
@@ -25,7 +23,13 @@ CERTIFIED, REFUTED, LOSSY, UNTESTED, REFUSED = (
     "untested",
     "refused",
 )
-STYLES = {CERTIFIED: "bold green", REFUTED: "bold red", LOSSY: "bold yellow", UNTESTED: "bold red", REFUSED: "bold"}
+STYLES = {
+    CERTIFIED: "bold green",
+    REFUTED: "bold red",
+    LOSSY: "bold yellow",
+    UNTESTED: "bold red",
+    REFUSED: "bold",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,10 @@ class SampledTest:
         """
         counts = {"drafts": self.num_draft_tokens}
         if self.is_crowded:
-            counts |= {"preempted requests": self.num_preempted, "prompts read in chunks": self.num_chunked}
+            counts |= {
+                "preempted requests": self.num_preempted,
+                "prompts read in chunks": self.num_chunked,
+            }
         enough = self.visible_tv * self.fit.num_samples / SEEN_IF_WRONG
         return {what: num for what, num in counts.items() if num < enough}
 
@@ -99,7 +106,9 @@ class GreedyTest:
     @property
     def too_few(self) -> dict[str, int]:
         """Return the number of drafts if there were fewer than one for each request."""
-        return {"drafts": self.num_draft_tokens} if self.num_draft_tokens < self.num_requests else {}
+        return (
+            {"drafts": self.num_draft_tokens} if self.num_draft_tokens < self.num_requests else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,9 @@ class Certificate:
         for test in self.sampled:
             if not test.stress and test.asked_tv > self.visible_tv:
                 coarser.setdefault(test.asked_tv, []).append(test.trial)
-        words = [f"{tv:g} in {', '.join(dict.fromkeys(names))}" for tv, names in sorted(coarser.items())]
+        words = [
+            f"{tv:g} in {', '.join(dict.fromkeys(names))}" for tv, names in sorted(coarser.items())
+        ]
         return f"{self.visible_tv:g}" + (f" ({'; '.join(words)})" if words else "")
 
     def _tie_words(self) -> str:
@@ -185,21 +196,32 @@ class Certificate:
         least = min(idle, key=lambda test: min(test.too_few.values()))
         what, num = min(least.too_few.items(), key=lambda told: told[1])
         words = f"{num:,} {what} in all outputs of {least.trial} {least.setting}"
-        return words if len(idle) == 1 else f"{words}, and too few in {len(idle) - 1} others of {len(self._own)} tests"
+        return (
+            words
+            if len(idle) == 1
+            else f"{words}, and too few in {len(idle) - 1} others of {len(self._own)} tests"
+        )
 
     def _lossy_words(self) -> str:
         words = []
         own = [test for test in self.sampled if not test.stress]
-        worst = max(own, key=lambda test: (test.rejected, test.fit.tv_low, test.fit.tv), default=None)
+        worst = max(
+            own, key=lambda test: (test.rejected, test.fit.tv_low, test.fit.tv), default=None
+        )
         if worst is not None and worst.rejected:
             low, high = worst.fit.tv_low, worst.fit.tv_high
             where = f"{worst.setting} in {worst.trial}"
-            words.append(f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {where})")
+            words.append(
+                f"total variation up to {worst.fit.tv:.3f} ({low:.3f} to {high:.3f}, setting {where})"
+            )
         elif worst is not None:
             words.append("no deviation was seen in its own drafts")
         greedy = [test for test in self.greedy if not test.stress]
         if greedy:
-            num, num_wrong = (sum(getattr(test, name) for test in greedy) for name in ("num_requests", "num_wrong"))
+            num, num_wrong = (
+                sum(getattr(test, name) for test in greedy)
+                for name in ("num_requests", "num_wrong")
+            )
             words.append(f"{num_wrong} of {num} greedy outputs changed")
         return "; ".join(words)
 
@@ -249,10 +271,15 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
 
 def _trial_words(trial: str, tests: Sequence[SampledTest]) -> str:
     own = [test for test in tests if not test.stress]
-    words = [f"{trial}: a total variation of {max((test.asked_tv for test in own), default=0):g} shows"]
+    words = [
+        f"{trial}: a total variation of {max((test.asked_tv for test in own), default=0):g} shows"
+    ]
     if any(test.is_crowded for test in own):
         num = sum(test.fit.num_samples for test in own)
-        shares = [sum(getattr(test, name) for test in own) / num for name in ("num_preempted", "num_chunked")]
+        shares = [
+            sum(getattr(test, name) for test in own) / num
+            for name in ("num_preempted", "num_chunked")
+        ]
         words.append(f"{shares[0]:.0%} of requests preempted, {shares[1]:.0%} read in chunks")
     rounding = max((test.rounding for test in own), default=0.0)
     if rounding:

@@ -19,7 +19,14 @@ from specresearch.certification.adversaries import ATTACKS, Adversary
 from specresearch.certification.certificate import Certificate, GreedyTest, SampledTest
 from specresearch.certification.decoding import in_bursts
 from specresearch.certification.drafters import Capped, Drafter, Paused, refusal
-from specresearch.certification.draws import BurstDraw, CountsFile, Setting, Tally, WaveDraw, tally_outputs
+from specresearch.certification.draws import (
+    BurstDraw,
+    CountsFile,
+    Setting,
+    Tally,
+    WaveDraw,
+    tally_outputs,
+)
 from specresearch.certification.enumeration import Law, enumerate_outputs, ragged_prompts
 from specresearch.certification.goodness import Fit, holm, samples_needed, visible_tv
 from specresearch.certification.greedy_outputs import GreedyLaw
@@ -103,16 +110,26 @@ class Certifier:
         cold = [name for name, sampling in self.sampled.items() if sampling.is_greedy]
         if warm or cold:
             group, name = ("greedy", warm[0]) if warm else ("sampled", cold[0])
-            raise ValueError(f"{group}.{name}: temperature 0 belongs to greedy settings, all others to sampled ones")
+            raise ValueError(
+                f"{group}.{name}: temperature 0 belongs to greedy settings, all others to sampled ones"
+            )
         for trial in self.trials:
             told = trial.settings
-            for key, known in (("sampled", self.sampled), ("stress", self.sampled), ("greedy", self.greedy)):
+            for key, known in (
+                ("sampled", self.sampled),
+                ("stress", self.sampled),
+                ("greedy", self.greedy),
+            ):
                 unknown = [name for name in getattr(told, key) or () if name not in known]
                 if unknown:
                     raise ValueError(
                         f"trials.{trial.name}.{key} names {unknown[0]!r}, and there are: {', '.join(known) or 'none'}"
                     )
-            tv = told.coarseness * self.demands.visible_tv * (STRESS_COARSENESS if told.stress else 1)
+            tv = (
+                told.coarseness
+                * self.demands.visible_tv
+                * (STRESS_COARSENESS if told.stress else 1)
+            )
             if tv >= 1:
                 raise ValueError(
                     f"visible_tv={self.demands.visible_tv:g} makes trials.{trial.name} look for a total variation of {tv:g}, and "
@@ -135,7 +152,9 @@ class Certifier:
                     engine = self._engine(part)
                     greedy += [self._compare(engine, part, name) for name in part.drafter.greedy]
                     tallies = self._draw(engine, part, advance)
-                    observed += [(part, setting, tallies[setting.name]) for setting in part.settings]
+                    observed += [
+                        (part, setting, tallies[setting.name]) for setting in part.settings
+                    ]
             sampled = self._judge(observed)
         else:
             self.refused[f"the drafts of {self.method}"] = reason
@@ -163,7 +182,9 @@ class Certifier:
         for trial, drafter in drafters:
             tv = self.demands.visible_tv * trial.settings.coarseness
             asked_tv = tv * STRESS_COARSENESS if drafter.stress else tv
-            parts.append(Part(trial, drafter, self._settings(trial, drafter, asked_tv, level), asked_tv))
+            parts.append(
+                Part(trial, drafter, self._settings(trial, drafter, asked_tv, level), asked_tv)
+            )
         return parts
 
     def _level(self, num_tests: int) -> float:
@@ -179,7 +200,11 @@ class Certifier:
             adversary = Adversary(trial.toy, attack)
             reason = self.rule.refuses(adversary.kind)
             if reason is None:
-                found.append(self._drafter(Drafter(name, adversary, tuple(told.stress), greedy, stress=True), trial))
+                found.append(
+                    self._drafter(
+                        Drafter(name, adversary, tuple(told.stress), greedy, stress=True), trial
+                    )
+                )
             else:
                 self.refused[f"adversary {name}"] = reason
         return found
@@ -188,14 +213,19 @@ class Certifier:
         """The drafter without the settings in which the rule refuses to judge its drafts."""
         kept = []
         for group, names in (self.sampled, drafter.sampled), (self.greedy, drafter.greedy):
-            reasons = {n: refusal(self.rule, drafter.proposer.kind, group[n], trial.toy.vocab_size) for n in names}
+            reasons = {
+                n: refusal(self.rule, drafter.proposer.kind, group[n], trial.toy.vocab_size)
+                for n in names
+            }
             kept.append(tuple(n for n in names if not reasons[n]))
             refused = [n for n in names if reasons[n]]
             if refused and not drafter.stress:
                 self.refused["settings " + ", ".join(refused)] = str(reasons[refused[0]])
         return replace(drafter, sampled=kept[0], greedy=kept[1])
 
-    def _settings(self, trial: Trial, drafter: Drafter, tv: float, level: float) -> tuple[Setting, ...]:
+    def _settings(
+        self, trial: Trial, drafter: Drafter, tv: float, level: float
+    ) -> tuple[Setting, ...]:
         toy = trial.toy
         prompts = ragged_prompts(toy, SHORTEST_SAMPLED + len(self.sampled), self.demands.seed)
         if (
@@ -207,11 +237,15 @@ class Certifier:
             try:
                 law = enumerate_outputs(toy, prompts[number], self.sampled[name])
                 if len(law.outputs) < 2:
-                    raise ValueError("it leaves only one output; loosen it, or choose another toy.seed")
+                    raise ValueError(
+                        "it leaves only one output; loosen it, or choose another toy.seed"
+                    )
                 num_samples = samples_needed(law.probs, tv, level, self.demands.power, law.rounding)
             except ValueError as error:
                 raise ValueError(f"sampled.{name} in trials.{trial.name}: {error}") from error
-            made.append(Setting(name, number, self.sampled[name], prompts[number], law, num_samples))
+            made.append(
+                Setting(name, number, self.sampled[name], prompts[number], law, num_samples)
+            )
         return tuple(made)
 
     def _engine(self, part: Part) -> Engine:
@@ -219,8 +253,14 @@ class Certifier:
         cap = Paused if told.is_crowded else Capped
         limits = SchedulerSettings() if stress else trial.scheduling
         if told.is_crowded:
-            limits = replace(limits, max_step_tokens=told.max_step_tokens, max_cache_tokens=told.max_cache_tokens)
-        caps = [most for most in (self.demands.max_draft_tokens, told.max_draft_tokens) if most is not None]
+            limits = replace(
+                limits, max_step_tokens=told.max_step_tokens, max_cache_tokens=told.max_cache_tokens
+            )
+        caps = [
+            most
+            for most in (self.demands.max_draft_tokens, told.max_draft_tokens)
+            if most is not None
+        ]
         return Engine(
             trial.target,
             part.drafter.proposer,
@@ -232,7 +272,9 @@ class Certifier:
 
     def _compare(self, engine: Engine, part: Part, name: str) -> GreedyTest:
         """Greedy outputs of requests alone, and again with sampled requests in between."""
-        prompts = ragged_prompts(part.trial.toy, self.demands.num_greedy_prompts, self.demands.seed + 1)
+        prompts = ragged_prompts(
+            part.trial.toy, self.demands.num_greedy_prompts, self.demands.seed + 1
+        )
         law = GreedyLaw(part.trial.toy, prompts, self.greedy[name])
         requests = [Request(prompt, self.greedy[name], str(i)) for i, prompt in enumerate(prompts)]
         outputs = [output.checked() for output in engine.generate(requests)]
@@ -250,7 +292,9 @@ class Certifier:
         seed = part.seed(self.demands.seed)
         identity = self._identity(part)
         draw = (WaveDraw if part.trial.settings.equal_seeds else BurstDraw)(engine, seed)
-        return tally_outputs(draw, part.settings, CountsFile(self._counts_path(part, identity), identity), advance)
+        return tally_outputs(
+            draw, part.settings, CountsFile(self._counts_path(part, identity), identity), advance
+        )
 
     def _counts_path(self, part: Part, identity: Mapping[str, Any]) -> Path:
         """An adversary's counts may be shared with certificates of other methods, and lie beside those of other rules."""
@@ -291,7 +335,9 @@ class Certifier:
                 p_adjusted=p_adjusted,
                 rejected=p_adjusted < self.demands.alpha,
                 asked_tv=part.asked_tv,
-                visible_tv=visible_tv(fit.num_samples, setting.law.probs, level, power, setting.law.rounding),
+                visible_tv=visible_tv(
+                    fit.num_samples, setting.law.probs, level, power, setting.law.rounding
+                ),
                 rounding=setting.law.rounding,
                 is_crowded=part.trial.settings.is_crowded,
                 num_draft_tokens=tally.num_draft_tokens,
@@ -301,7 +347,9 @@ class Certifier:
                 num_preempted=tally.num_preempted,
                 num_chunked=tally.num_chunked,
             )
-            for (part, setting, tally), fit, p_adjusted in zip(observed, fits, adjusted, strict=True)
+            for (part, setting, tally), fit, p_adjusted in zip(
+                observed, fits, adjusted, strict=True
+            )
         )
 
 
@@ -309,10 +357,14 @@ def _fit(law: Law, tally: Tally) -> Fit:
     return Fit.of(np.array(tally.counts), law.probs, tally.num_impossible, law.rounding)
 
 
-def _greedy_test(part: Part, setting: str, law: GreedyLaw, outputs: Sequence[RequestOutput]) -> GreedyTest:
+def _greedy_test(
+    part: Part, setting: str, law: GreedyLaw, outputs: Sequence[RequestOutput]
+) -> GreedyTest:
     findings = [law.judge(int(output.id), output.token_ids) for output in outputs]
     pairs = zip(outputs, findings, strict=True)
-    wrong = [(int(output.id), found.position) for output, found in pairs if found.position is not None]
+    wrong = [
+        (int(output.id), found.position) for output, found in pairs if found.position is not None
+    ]
     counts = [output.record.counts for output in outputs]
     first = None
     if wrong:
@@ -334,7 +386,9 @@ def _greedy_test(part: Part, setting: str, law: GreedyLaw, outputs: Sequence[Req
 
 
 @contextmanager
-def _bar(total: int, *, enabled: bool) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
+def _bar(
+    total: int, *, enabled: bool
+) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
     """Functions that say who is drafting now, and how many more samples there are. Silent unless stderr is a terminal."""
     console = Console(stderr=True)
     columns = (
@@ -343,7 +397,9 @@ def _bar(total: int, *, enabled: bool) -> Iterator[tuple[Callable[[str], None], 
         bars.TextColumn("{task.completed:,.0f}/{task.total:,} samples"),
         bars.TimeRemainingColumn(),
     )
-    with bars.Progress(*columns, console=console, transient=True, disable=not (enabled and console.is_terminal)) as bar:
+    with bars.Progress(
+        *columns, console=console, transient=True, disable=not (enabled and console.is_terminal)
+    ) as bar:
         task = bar.add_task("", total=total)
         yield (
             lambda name: bar.update(task, description=name),

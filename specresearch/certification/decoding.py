@@ -20,7 +20,9 @@ class Decoded:
     was_chunked: bool = False
 
 
-def in_bursts(engine: Engine, requests: Sequence[Request], rng: np.random.Generator) -> Iterator[Decoded]:
+def in_bursts(
+    engine: Engine, requests: Sequence[Request], rng: np.random.Generator
+) -> Iterator[Decoded]:
     """Decode requests that arrive now and then, up to two batches at once, so that the number running rises and falls."""
     coming = list(reversed(requests))
     chunked: set[str] = set()
@@ -32,7 +34,9 @@ def in_bursts(engine: Engine, requests: Sequence[Request], rng: np.random.Genera
                     engine.submit(coming.pop())
             engine.step()
             chunked.update(row.id for row in engine.scheduler.running if not row.is_prefilled)
-            yield from (Decoded(output.checked(), output.id in chunked) for output in engine.finished())
+            yield from (
+                Decoded(output.checked(), output.id in chunked) for output in engine.finished()
+            )
     finally:
         engine.abort()
 
@@ -49,6 +53,8 @@ def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Dec
         engine.proposer.reset()
         if isinstance(engine.controller, Adaptive):
             engine.controller.reset()
-        for output in engine.generate([replace(request, id=f"before {request.id}") for request in wave]):
+        for output in engine.generate(
+            [replace(request, id=f"before {request.id}") for request in wave]
+        ):
             output.checked()
         yield from (Decoded(output.checked()) for output in engine.generate(wave))

@@ -37,7 +37,9 @@ class Capped(Adaptive):
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         if isinstance(self.controller, Adaptive):
-            self.controller.bind(kind, num_draft_tokens if self.most is None else min(num_draft_tokens, self.most))
+            self.controller.bind(
+                kind, num_draft_tokens if self.most is None else min(num_draft_tokens, self.most)
+            )
 
     def trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
@@ -79,7 +81,9 @@ class Drafter:
     stress: bool = False
 
 
-def refusal(rule: AcceptanceSampler, kind: DraftKind, sampling: SamplingParams, vocab_size: int) -> str | None:
+def refusal(
+    rule: AcceptanceSampler, kind: DraftKind, sampling: SamplingParams, vocab_size: int
+) -> str | None:
     """Why the rule refuses such drafts under such a setting, found by showing it one; None when it does not."""
     no_counts = torch.zeros((1, vocab_size), dtype=torch.long)
     flat = torch.full((1, 2, vocab_size), 1 / vocab_size, dtype=torch.float64)
@@ -91,7 +95,11 @@ def refusal(rule: AcceptanceSampler, kind: DraftKind, sampling: SamplingParams, 
         scores=flat[:, :, 0] if kind.scored else None,
     )
     try:
-        rule(proposal, flat.log(), SamplingBatch([sampling], [0], [0], torch.device("cpu"), no_counts, no_counts))
+        rule(
+            proposal,
+            flat.log(),
+            SamplingBatch([sampling], [0], [0], torch.device("cpu"), no_counts, no_counts),
+        )
     except ValueError as error:
         return str(error)
     return None

@@ -36,7 +36,11 @@ class Setting:
     def requests(self, chunk: int, seed: int) -> list[Request]:
         """The chunk's share of the samples, none behind the last; every one has a seed of its own."""
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.num_samples)
-        seeds = np.random.default_rng([seed, self.number, chunk]).integers(ANY_SEED, size=max(last - first, 0)).tolist()
+        seeds = (
+            np.random.default_rng([seed, self.number, chunk])
+            .integers(ANY_SEED, size=max(last - first, 0))
+            .tolist()
+        )
         return [self.request(number, seed) for number, seed in enumerate(seeds, start=first)]
 
     def request(self, number: int, seed: int) -> Request:
@@ -83,7 +87,9 @@ class Tally:
     def total(parts: "Sequence[Tally]") -> "Tally":
         counts: Int[np.ndarray, " K"] = np.sum([part.counts for part in parts], axis=0)
         names = [name for name in asdict(parts[0]) if name != "counts"]
-        return Tally(counts.tolist(), **{name: sum(getattr(part, name) for part in parts) for name in names})
+        return Tally(
+            counts.tolist(), **{name: sum(getattr(part, name) for part in parts) for name in names}
+        )
 
 
 class CountsFile:
@@ -97,18 +103,28 @@ class CountsFile:
         if rows:
             self._check(rows[0])
             self.chunks = {
-                row["chunk"]: {name: Tally(**told) for name, told in row["tallies"].items()} for row in rows[1:]
+                row["chunk"]: {name: Tally(**told) for name, told in row["tallies"].items()}
+                for row in rows[1:]
             }
             if len(self.chunks) < len(rows) - 1:
                 raise ValueError(
                     f"{path} holds a chunk twice: two processes wrote to it, or files were joined; choose another folder"
                 )
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [self.identity, *({"chunk": i, "tallies": self._flat(tallies)} for i, tallies in self.chunks.items())]
-        replace_text(path, "".join(to_line(row) for row in kept))  # without a line that was torn off
+        kept = [
+            self.identity,
+            *({"chunk": i, "tallies": self._flat(tallies)} for i, tallies in self.chunks.items()),
+        ]
+        replace_text(
+            path, "".join(to_line(row) for row in kept)
+        )  # without a line that was torn off
 
     def _check(self, before: Mapping[str, Any]) -> None:
-        keys = sorted(key for key in before.keys() | self.identity.keys() if before.get(key) != self.identity.get(key))
+        keys = sorted(
+            key
+            for key in before.keys() | self.identity.keys()
+            if before.get(key) != self.identity.get(key)
+        )
         if keys:
             raise ValueError(
                 f"{self.path} was drawn with another {', '.join(keys)} ({before.get(keys[0])!r}, now "
@@ -130,7 +146,9 @@ class Draw(Protocol):
 
     @property
     def chunk_size(self) -> int: ...
-    def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]: ...
+    def __call__(
+        self, settings: Sequence[Setting], chunk: int
+    ) -> tuple[int, Iterator[Decoded]]: ...
 
 
 @dataclass(frozen=True)
@@ -145,7 +163,9 @@ class BurstDraw:
         return CHUNK
 
     def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]:
-        requests = [request for setting in settings for request in setting.requests(chunk, self.seed)]
+        requests = [
+            request for setting in settings for request in setting.requests(chunk, self.seed)
+        ]
         rng = np.random.default_rng((self.seed, chunk))
         order = rng.permutation(len(requests))
         return len(requests), in_bursts(self.engine, [requests[i] for i in order], rng)
@@ -164,7 +184,11 @@ class WaveDraw:
 
     def __call__(self, settings: Sequence[Setting], chunk: int) -> tuple[int, Iterator[Decoded]]:
         first = chunk * self.chunk_size
-        seeds = np.random.default_rng((self.seed, chunk)).integers(ANY_SEED, size=self.chunk_size).tolist()
+        seeds = (
+            np.random.default_rng((self.seed, chunk))
+            .integers(ANY_SEED, size=self.chunk_size)
+            .tolist()
+        )
         waves = [
             [setting.request(number, seed) for setting in settings if number < setting.num_samples]
             for number, seed in enumerate(seeds, start=first)

@@ -22,8 +22,15 @@ from specresearch.models import CausalLM
 from specresearch.sampling import SamplingParams
 
 MAX_LEN, LONGEST_PROMPT = 64, 12
-TARGET_SHAPE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
-ROUNDING_MARGIN = 2.0  # the engine's passes may round this many times as much as passes over whole prefixes do
+TARGET_SHAPE = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+ROUNDING_MARGIN = (
+    2.0  # the engine's passes may round this many times as much as passes over whole prefixes do
+)
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -31,7 +38,12 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 Contexts: TypeAlias = Sequence[tuple[int, ...]]
-DRAFT_SHAPE = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+DRAFT_SHAPE = {
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 
 
 class WholePasses:
@@ -62,13 +74,27 @@ class Toy:
     runs, and of its weights; float64, float32, float16 or bfloat16.
     """
 
-    def __init__(self, vocab_size: int = 5, seed: int = 0, sharpness: float = 1.0, dtype: str = "float64") -> None:
+    def __init__(
+        self, vocab_size: int = 5, seed: int = 0, sharpness: float = 1.0, dtype: str = "float64"
+    ) -> None:
         if vocab_size < 3:
-            raise ValueError(f"toy.vocab_size={vocab_size} must be at least 3, or drafts can hardly be wrong")
+            raise ValueError(
+                f"toy.vocab_size={vocab_size} must be at least 3, or drafts can hardly be wrong"
+            )
         if dtype not in DTYPES:
             raise ValueError(f"toy.dtype={dtype!r} must be one of {', '.join(DTYPES)}")
-        self.vocab_size, self.seed, self.sharpness, self.dtype = vocab_size, seed, sharpness, DTYPES[dtype]
-        self.settings = {"vocab_size": vocab_size, "seed": seed, "sharpness": sharpness, "dtype": dtype}
+        self.vocab_size, self.seed, self.sharpness, self.dtype = (
+            vocab_size,
+            seed,
+            sharpness,
+            DTYPES[dtype],
+        )
+        self.settings = {
+            "vocab_size": vocab_size,
+            "seed": seed,
+            "sharpness": sharpness,
+            "dtype": dtype,
+        }
         self._exact = WholePasses(self._build(TARGET_SHAPE, seed).double())
         self._rounded = WholePasses(self._build(TARGET_SHAPE, seed))
 
@@ -83,7 +109,9 @@ class Toy:
 
     def draft(self, seed: int = 1) -> CausalLM:
         """A smaller model of the same vocabulary, which agrees with the target by chance only."""
-        return CausalLM(self._build(DRAFT_SHAPE, self.seed + 1000 * seed), max_len=MAX_LEN, name="toy_draft")
+        return CausalLM(
+            self._build(DRAFT_SHAPE, self.seed + 1000 * seed), max_len=MAX_LEN, name="toy_draft"
+        )
 
     def _build(self, shape: dict[str, Any], seed: int) -> LlamaForCausalLM:
         config = LlamaConfig(
@@ -101,7 +129,9 @@ class Toy:
         with torch.no_grad():
             for matrix in (parameter for parameter in model.parameters() if parameter.dim() > 1):
                 scale = self.sharpness / matrix.shape[-1] ** 0.5
-                matrix.copy_(torch.randn(matrix.shape, generator=generator, dtype=torch.float64) * scale)
+                matrix.copy_(
+                    torch.randn(matrix.shape, generator=generator, dtype=torch.float64) * scale
+                )
         for part in (*model.parameters(), *model.buffers()):
             part.data = part.data.to(self.dtype)
         return model
@@ -114,34 +144,47 @@ class Toy:
         """Return what a pass over each whole context says in the target's own precision."""
         return self._rounded.logits(contexts)
 
-    def greedy(self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> list[tuple[int, ...]]:
+    def greedy(
+        self, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams
+    ) -> list[tuple[int, ...]]:
         """The likeliest token after every prefix, `max_new_tokens` times."""
         outputs: list[tuple[int, ...]] = [()] * len(prompts)
         for _ in range(sampling.max_new_tokens):
-            logits = self.logits([(*prompt, *output) for prompt, output in zip(prompts, outputs, strict=True)]).numpy()
+            logits = self.logits(
+                [(*prompt, *output) for prompt, output in zip(prompts, outputs, strict=True)]
+            ).numpy()
             rows = zip(logits, prompts, outputs, strict=True)
             outputs = [
-                (*output, int(penalized(row, prompt, output, sampling).argmax())) for row, prompt, output in rows
+                (*output, int(penalized(row, prompt, output, sampling).argmax()))
+                for row, prompt, output in rows
             ]
         return outputs
 
 
 def penalized(
-    logits: Float[np.ndarray, " V"], prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+    logits: Float[np.ndarray, " V"],
+    prompt: Sequence[int],
+    output: Sequence[int],
+    sampling: SamplingParams,
 ) -> Float[np.ndarray, " V"]:
     """Logits after repetition, frequency and presence penalties, token by token."""
     logits = logits.copy()
     for token in range(len(logits)):
         if token in prompt or token in output:
             penalty = sampling.repetition_penalty
-            logits[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+            logits[token] = (
+                logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+            )
         logits[token] -= sampling.frequency_penalty * output.count(token)
         logits[token] -= sampling.presence_penalty * (token in output)
     return logits
 
 
 def next_token_probs(
-    logits: Float[np.ndarray, " V"], prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+    logits: Float[np.ndarray, " V"],
+    prompt: Sequence[int],
+    output: Sequence[int],
+    sampling: SamplingParams,
 ) -> Float[np.ndarray, " V"]:
     """Penalties, temperature, top-k, top-p and min-p, in this order, on one distribution; temperature above 0."""
     probs = np.exp(penalized(logits, prompt, output, sampling) / sampling.temperature)
@@ -198,7 +241,9 @@ def enumerate_outputs(toy: Toy, prompt: tuple[int, ...], sampling: SamplingParam
 
 
 def _probabilities(
-    say: Callable[[Contexts], Float[torch.Tensor, "C V"]], prompt: tuple[int, ...], sampling: SamplingParams
+    say: Callable[[Contexts], Float[torch.Tensor, "C V"]],
+    prompt: tuple[int, ...],
+    sampling: SamplingParams,
 ) -> dict[tuple[int, ...], float]:
     unfinished: dict[tuple[int, ...], float] = {(): 1.0}
     finished: dict[tuple[int, ...], float] = {}
@@ -221,6 +266,9 @@ def ragged_prompts(toy: Toy, num: int, seed: int) -> list[tuple[int, ...]]:
     """
     rng = np.random.default_rng(seed)
     lengths = [1 + i % LONGEST_PROMPT for i in range(num)]
-    starts = [tuple(rng.integers(toy.vocab_size, size=min(1 + i % 2, n)).tolist()) for i, n in enumerate(lengths)]
+    starts = [
+        tuple(rng.integers(toy.vocab_size, size=min(1 + i % 2, n)).tolist())
+        for i, n in enumerate(lengths)
+    ]
     rest = toy.greedy(starts, SamplingParams(max_new_tokens=LONGEST_PROMPT))
     return [(*start, *more)[:n] for start, more, n in zip(starts, rest, lengths, strict=True)]

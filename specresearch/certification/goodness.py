@@ -39,12 +39,19 @@ class Fit:
 
     @staticmethod
     def of(
-        counts: Int[np.ndarray, " K"], probs: Float[np.ndarray, " K"], num_impossible: int = 0, rounding: float = 0.0
+        counts: Int[np.ndarray, " K"],
+        probs: Float[np.ndarray, " K"],
+        num_impossible: int = 0,
+        rounding: float = 0.0,
     ) -> "Fit":
         """counts: samples in each cell; num_impossible: those in none, i.e. of probability 0."""
         num_samples = int(counts.sum()) + num_impossible
-        statistic, freedom, p_value = chi_square(counts, probs * num_samples, num_samples * rounding**2)
-        tv = 0.5 * (float(np.abs(counts / num_samples - probs).sum()) + num_impossible / num_samples)
+        statistic, freedom, p_value = chi_square(
+            counts, probs * num_samples, num_samples * rounding**2
+        )
+        tv = 0.5 * (
+            float(np.abs(counts / num_samples - probs).sum()) + num_impossible / num_samples
+        )
         low, high = tv_bounds(tv, num_samples, len(counts) + 1)
         p_value = 0.0 if num_impossible else p_value
         return Fit(num_samples, num_impossible, statistic, freedom, p_value, tv, low, high)
@@ -62,7 +69,9 @@ def chi_square(
     """
     order = np.argsort(expected)
     num_pooled = count_pooled(expected)
-    seen, wanted = (np.append(x[order[num_pooled:]], x[order[:num_pooled]].sum()) for x in (counts, expected))
+    seen, wanted = (
+        np.append(x[order[num_pooled:]], x[order[:num_pooled]].sum()) for x in (counts, expected)
+    )
     seen, wanted = (seen, wanted) if num_pooled else (seen[:-1], wanted[:-1])
     statistic = float(((seen - wanted) ** 2 / wanted).sum())
     freedom = len(seen) - 1
@@ -72,14 +81,22 @@ def chi_square(
 def count_pooled(expected: Float[np.ndarray, " K"]) -> int:
     """Return how many of the least expected cells are pooled."""
     num_small = int((expected < MIN_EXPECTED).sum())
-    return max(num_small, int(np.searchsorted(np.sort(expected).cumsum(), MIN_EXPECTED)) + 1) if num_small else 0
+    return (
+        max(num_small, int(np.searchsorted(np.sort(expected).cumsum(), MIN_EXPECTED)) + 1)
+        if num_small
+        else 0
+    )
 
 
 def _tail(statistic: float, freedom: int, allowed: float) -> float:
-    return float(stats.ncx2.sf(statistic, freedom, allowed) if allowed else stats.chi2.sf(statistic, freedom))
+    return float(
+        stats.ncx2.sf(statistic, freedom, allowed) if allowed else stats.chi2.sf(statistic, freedom)
+    )
 
 
-def tv_bounds(tv: float, num_samples: int, num_cells: int, level: float = LEVEL) -> tuple[float, float]:
+def tv_bounds(
+    tv: float, num_samples: int, num_cells: int, level: float = LEVEL
+) -> tuple[float, float]:
     """Bounds of the true total variation from that of the empirical distribution of `num_cells` cells.
 
     The empirical value's mean is at least the true value (Jensen) and exceeds it by at most sqrt((K - 1) / n) / 2
@@ -97,13 +114,21 @@ def noncentrality(num_cells: int, alpha: float, power: float, allowed: float = 0
     allowed: noncentrality that the hypothesis itself allows.
     """
     freedom = max(num_cells - 1, 1)
-    critical = stats.ncx2.isf(alpha, freedom, allowed) if allowed else stats.chi2.isf(alpha, freedom)
-    shortfall = optimize.root_scalar(lambda n: stats.ncx2.sf(critical, freedom, n) - power, bracket=(1e-6, 1e5))
+    critical = (
+        stats.ncx2.isf(alpha, freedom, allowed) if allowed else stats.chi2.isf(alpha, freedom)
+    )
+    shortfall = optimize.root_scalar(
+        lambda n: stats.ncx2.sf(critical, freedom, n) - power, bracket=(1e-6, 1e5)
+    )
     return float(shortfall.root)
 
 
 def visible_tv(
-    num_samples: int, probs: Float[np.ndarray, " K"], alpha: float, power: float, rounding: float = 0.0
+    num_samples: int,
+    probs: Float[np.ndarray, " K"],
+    alpha: float,
+    power: float,
+    rounding: float = 0.0,
 ) -> float:
     """Return the smallest total variation that so many samples show with probability `power`, in whatever cells it lies.
 
@@ -117,7 +142,9 @@ def visible_tv(
     return hidden + 0.5 * math.sqrt(shown / num_samples)
 
 
-def samples_needed(probs: Float[np.ndarray, " K"], tv: float, alpha: float, power: float, rounding: float = 0.0) -> int:
+def samples_needed(
+    probs: Float[np.ndarray, " K"], tv: float, alpha: float, power: float, rounding: float = 0.0
+) -> int:
     """Return how many samples show a deviation of total variation `tv`, in whatever cells it lies.
 
     Raises:

@@ -9,9 +9,7 @@ from jaxtyping import Float
 from specresearch.certification.enumeration import Toy, penalized
 from specresearch.sampling import SamplingParams
 
-TIE_ROUNDINGS = (
-    4.0  # two logits, each of which the engine's passes may round twice as much as passes over whole prefixes do
-)
+TIE_ROUNDINGS = 4.0  # two logits, each of which the engine's passes may round twice as much as passes over whole prefixes do
 
 
 @dataclass(frozen=True)
@@ -35,17 +33,25 @@ class GreedyLaw:
     float64 only the largest will do.
     """
 
-    def __init__(self, toy: Toy, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams) -> None:
+    def __init__(
+        self, toy: Toy, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams
+    ) -> None:
         self.toy, self.prompts, self.sampling = toy, prompts, sampling
         self.outputs = toy.greedy(prompts, sampling)
         pairs = zip(prompts, self.outputs, strict=True)
-        self.usual_rounding = float(np.median(np.concatenate([self._rounding(*pair) for pair in pairs])))
+        self.usual_rounding = float(
+            np.median(np.concatenate([self._rounding(*pair) for pair in pairs]))
+        )
 
-    def _rounding(self, prompt: tuple[int, ...], output: tuple[int, ...]) -> Float[np.ndarray, " T"]:
+    def _rounding(
+        self, prompt: tuple[int, ...], output: tuple[int, ...]
+    ) -> Float[np.ndarray, " T"]:
         """The largest rounding error of a logit before each token of the output."""
         if self.toy.is_exact:
             return np.zeros(len(output))
-        pairs = zip(self._scores(prompt, output), self._scores(prompt, output, exact=False), strict=True)
+        pairs = zip(
+            self._scores(prompt, output), self._scores(prompt, output, exact=False), strict=True
+        )
         return np.array([np.abs(exact - rounded).max() for exact, rounded in pairs])
 
     def _scores(
@@ -61,7 +67,9 @@ class GreedyLaw:
         """Compare an output of prompt `number` token by token, each with the likeliest one after the tokens before it."""
         prompt = self.prompts[number]
         scores = self._scores(prompt, output)
-        short = np.array([row.max() - row[token] for row, token in zip(scores, output, strict=True)])
+        short = np.array(
+            [row.max() - row[token] for row, token in zip(scores, output, strict=True)]
+        )
         allowed = TIE_ROUNDINGS * np.maximum(self._rounding(prompt, output), self.usual_rounding)
         wrong = np.flatnonzero(short > allowed).tolist()
         if not wrong and len(output) != len(self.outputs[number]):

@@ -37,7 +37,9 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     variant: the overrides by which jobs of one method and rule differ. Total variations are the worst of the
     method's own drafts, in the trials that see most.
     """
-    paths = sorted(folder.glob(f"*/{CERTIFICATE}"), key=lambda path: int(path.parent.name.split("-")[0]))
+    paths = sorted(
+        folder.glob(f"*/{CERTIFICATE}"), key=lambda path: int(path.parent.name.split("-")[0])
+    )
     overrides = [_overrides(path.parent) for path in paths]
     shared = set.intersection(*map(set, overrides)) if overrides else set()
     rows = []
@@ -49,7 +51,9 @@ def collect(folder: Path) -> list[dict[str, Any]]:
         rows.append(
             {
                 "method": told["method"],
-                "variant": " ".join(word for word in given if word not in shared and word.split("=")[0] not in AXES),
+                "variant": " ".join(
+                    word for word in given if word not in shared and word.split("=")[0] not in AXES
+                ),
                 "rule": told["rule"],
                 "verdict": told["verdict"],
                 "tv_low": max((fit["tv_low"] for fit in fits), default=None),
@@ -75,7 +79,10 @@ def print_matrix(rows: list[dict[str, Any]], console: Console) -> None:
     for rule in rules:
         table.add_column(rule)
     for method, variant in dict.fromkeys((row["method"], row["variant"]) for row in rows):
-        table.add_row(f"{method} {variant}".strip(), *(_cell(cells.get((method, variant, rule))) for rule in rules))
+        table.add_row(
+            f"{method} {variant}".strip(),
+            *(_cell(cells.get((method, variant, rule))) for rule in rules),
+        )
     console.print()
     console.print(table)
 

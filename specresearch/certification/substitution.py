@@ -25,7 +25,11 @@ def build_on_toy(node: Any, toy: Toy, target: CausalLM) -> Any:
     try:
         if hasattr(made, "toy"):
             return made.toy(target, toy.seed, **_plain_settings(node))
-        nested = [str(key) for key in node if not OmegaConf.is_interpolation(node, str(key)) and _builds(node[key])]
+        nested = [
+            str(key)
+            for key in node
+            if not OmegaConf.is_interpolation(node, str(key)) and _builds(node[key])
+        ]
         plain = {str(key): OmegaConf.select(node, str(key)) for key in node if key not in nested}
         built = {key: build_on_toy(node[key], toy, target) for key in nested}
         make = instantiate(OmegaConf.create(plain), _convert_="all", _partial_=True)
@@ -44,7 +48,9 @@ def _builds(value: Any) -> bool:
 def _plain_settings(node: DictConfig) -> dict[str, Any]:
     told = OmegaConf.to_container(node, resolve=False)
     assert isinstance(told, dict)
-    return {str(key): value for key, value in told.items() if key != "_target_" and not _refers(value)}
+    return {
+        str(key): value for key, value in told.items() if key != "_target_" and not _refers(value)
+    }
 
 
 def _refers(value: Any) -> bool:

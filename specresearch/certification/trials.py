@@ -41,7 +41,9 @@ class TrialSettings:
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} must be at least 1")
         if self.coarseness < 1:
-            raise ValueError(f"coarseness={self.coarseness} must be at least 1; lower visible_tv for sharper tests")
+            raise ValueError(
+                f"coarseness={self.coarseness} must be at least 1; lower visible_tv for sharper tests"
+            )
         if self.equal_seeds and self.stress:
             raise ValueError(
                 "stress cannot be combined with equal_seeds: adversaries remember nothing of other requests"

@@ -24,7 +24,14 @@ from specresearch.files import means_full
 
 PACKAGE = Path(__file__).parents[1]
 FULL_ERROR = "HYDRA_FULL_ERROR"
-USER_ERRORS = (ValueError, MemoryError, OSError, torch.OutOfMemoryError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (
+    ValueError,
+    MemoryError,
+    OSError,
+    torch.OutOfMemoryError,
+    HydraException,
+    OmegaConfBaseException,
+)
 FAILED = 2
 
 
@@ -35,7 +42,9 @@ def conf_dir(package: Path = PACKAGE) -> Path:
         if (place / "run.yaml").is_file():
             return place
     looked = " and ".join(str(place) for place in places)
-    raise FileNotFoundError(f"conf/run.yaml is missing; looked in {looked}; install the package again")
+    raise FileNotFoundError(
+        f"conf/run.yaml is missing; looked in {looked}; install the package again"
+    )
 
 
 def check_keys(cfg: DictConfig, config_name: str, *optional: str) -> None:
@@ -45,7 +54,10 @@ def check_keys(cfg: DictConfig, config_name: str, *optional: str) -> None:
     """
     own = OmegaConf.load(conf_dir() / f"{config_name}.yaml")
     groups = {
-        str(key).removeprefix("optional ") for entry in own.defaults if isinstance(entry, DictConfig) for key in entry
+        str(key).removeprefix("optional ")
+        for entry in own.defaults
+        if isinstance(entry, DictConfig)
+        for key in entry
     }
     known = {str(key) for key in {*own, *groups, *optional} - {"defaults", "hydra"}}
     strange = sorted(str(key) for key in cfg if key not in known)
@@ -78,7 +90,9 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
 
     with signals_interrupt() as stop:
         try:
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(guarded)()
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(
+                guarded
+            )()
         except KeyboardInterrupt:
             _say("interrupted")
             sys.exit(stop.exit_code)
@@ -109,7 +123,11 @@ def _sentence(error: BaseException, *, resumes: bool = False) -> str:
     folder = Path(HydraConfig.get().runtime.output_dir) if HydraConfig.initialized() else Path.cwd()
     place = Path(os.fsdecode(named)).absolute() if named else folder
     free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
-    again = f" with {_key_of(folder)} resume=true" if resumes and (folder / "provenance.json").exists() else ""
+    again = (
+        f" with {_key_of(folder)} resume=true"
+        if resumes and (folder / "provenance.json").exists()
+        else ""
+    )
     return (
         f"no room to write {place}, whose disk has {free / 1e6:,.1f} MB free ({one_line(error)}); what was written before is "
         f"kept: make room, then give the same command{again} once more"
@@ -151,7 +169,11 @@ def one_line(error: BaseException) -> str:
             return f"{unknown[1]!r} belongs to a {group} of which a sweep has several; write ++{unknown[1]}=..."
         return f"there is no key {unknown[1]!r} here; --help lists those there are"
     lines = [line.strip() for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("full_key:", "object_type=", "See https://"))]
+    kept = [
+        line
+        for line in lines
+        if line and not line.startswith(("full_key:", "object_type=", "See https://"))
+    ]
     return " ".join(kept) or type(error).__name__
 
 

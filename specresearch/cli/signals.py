@@ -41,7 +41,11 @@ def signals_interrupt() -> Iterator[Stop]:
         stop.signum = signum
         raise KeyboardInterrupt
 
-    taken = {each: signal.getsignal(each) for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN}
+    taken = {
+        each: signal.getsignal(each)
+        for each in STOPPING
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
     for each in taken:
         signal.signal(each, interrupt)
     try:

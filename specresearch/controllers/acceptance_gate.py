@@ -43,7 +43,9 @@ class AcceptanceGate(Adaptive):
         trace_every: int = 100,
     ) -> None:
         if not 0 <= min_acceptance <= 1:
-            raise ValueError(f"controller.min_acceptance={min_acceptance} is a rate and must lie in [0, 1]")
+            raise ValueError(
+                f"controller.min_acceptance={min_acceptance} is a rate and must lie in [0, 1]"
+            )
         for name, value in (("window", window), ("probe_every", probe_every)):
             if value < 1:
                 raise ValueError(f"controller.{name}={value} must be at least 1 step")
@@ -54,11 +56,16 @@ class AcceptanceGate(Adaptive):
 
     def budget(self, batch: Batch) -> list[int | None]:
         gates = self._gates.meet(batch.rows)
-        return [self.num_draft_tokens if gate.is_open or gate.num_idle >= self.probe_every else 0 for gate in gates]
+        return [
+            self.num_draft_tokens if gate.is_open or gate.num_idle >= self.probe_every else 0
+            for gate in gates
+        ]
 
     def observe(self, record: StepRecord) -> None:
         gates = self._gates.met
-        for gate, accepted, depth in zip(gates, record.num_accepted_tokens, record.draft_depth, strict=True):
+        for gate, accepted, depth in zip(
+            gates, record.num_accepted_tokens, record.draft_depth, strict=True
+        ):
             if depth:
                 self._learn(gate, accepted, depth)
             else:

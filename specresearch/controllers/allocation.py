@@ -26,7 +26,9 @@ class Rows:
 
     def accepted(self, lengths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
         """Expected accepted drafts of each row, if it may draft so many."""
-        return self.supply * self.acceptance * (1 - self.acceptance**lengths) / (1 - self.acceptance)
+        return (
+            self.supply * self.acceptance * (1 - self.acceptance**lengths) / (1 - self.acceptance)
+        )
 
 
 def allocate(
@@ -85,7 +87,9 @@ def _loses(
     return loses
 
 
-def _step(rows: Rows, seconds: Seconds, lengths: Int[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], float, float]:
+def _step(
+    rows: Rows, seconds: Seconds, lengths: Int[np.ndarray, " R"]
+) -> tuple[Float[np.ndarray, " R"], float, float]:
     """Accepted drafts of each row, and the seconds of a step and of one draft more."""
     number = float(rows.supply @ lengths)
     time, more = seconds(lengths.max(keepdims=True), np.array([[number, number + 1]]))[0].tolist()
@@ -101,7 +105,9 @@ def _fastest(rows: Rows, seconds: Seconds, affordable: Affordable | None) -> Int
     position = np.arange(1, most + 1)
     survival = rows.acceptance[:, None] ** position  # [R, K]
     is_given, is_open = position <= given[:, None], position <= limits[:, None]
-    order = np.argsort(np.where(is_open, -survival, 1.0), axis=None, kind="stable")[: int(is_open.sum())]
+    order = np.argsort(np.where(is_open, -survival, 1.0), axis=None, kind="stable")[
+        : int(is_open.sum())
+    ]
     longest = np.arange(int(given.max()), most + 1)  # [W]
     fits = position[order % most] <= longest[:, None]  # [W, M]
     gained, number = np.zeros((2, len(longest), len(order) + 1))

@@ -75,13 +75,17 @@ def drafts_wanted(
     own = [row.request.num_draft_tokens for row in batch.rows]
     asked = [n if o is None else o for n, o in zip(controller.budget(batch), own, strict=True)]
     limits = [num_draft_tokens if kind.trees and room else room for room in batch.room]
-    return [num_draft_tokens if want is None else min(want, num_draft_tokens) for want in asked], limits
+    return [
+        num_draft_tokens if want is None else min(want, num_draft_tokens) for want in asked
+    ], limits
 
 
 def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
     """Raises ValueError if negative."""
     if num_draft_tokens is not None and num_draft_tokens < 0:
-        raise ValueError(f"controller.num_draft_tokens={num_draft_tokens} must be 0 (plain decoding) or above")
+        raise ValueError(
+            f"controller.num_draft_tokens={num_draft_tokens} must be 0 (plain decoding) or above"
+        )
     return num_draft_tokens
 
 

@@ -28,10 +28,15 @@ class Confidence(Adaptive):
     per_request = True
 
     def __init__(
-        self, min_confidence: float = 0.4, num_draft_tokens: int | None = None, trace_every: int = 100
+        self,
+        min_confidence: float = 0.4,
+        num_draft_tokens: int | None = None,
+        trace_every: int = 100,
     ) -> None:
         if not 0 <= min_confidence <= 1:
-            raise ValueError(f"controller.min_confidence={min_confidence} is a probability and must lie in [0, 1]")
+            raise ValueError(
+                f"controller.min_confidence={min_confidence} is a probability and must lie in [0, 1]"
+            )
         self.min_confidence = min_confidence
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
         self._num_made = 0

@@ -30,7 +30,9 @@ def judged_drafts(record: StepRecord) -> tuple[Sequence[float], Sequence[int]]:
     if not any(record.num_draft_tokens):
         num_rows = len(record.request_ids)
         return [0.0] * num_rows, [0] * num_rows
-    accepted, judged = zip(*(_judged(record, b) for b in range(len(record.request_ids))), strict=True)
+    accepted, judged = zip(
+        *(_judged(record, b) for b in range(len(record.request_ids))), strict=True
+    )
     return accepted, judged
 
 

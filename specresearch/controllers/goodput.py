@@ -26,15 +26,22 @@ from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind
 
-_START_ROUNDS = 3  # plain steps, and as many with a draft, at the start: one may be slow for reasons of its own
+_START_ROUNDS = (
+    3  # plain steps, and as many with a draft, at the start: one may be slow for reasons of its own
+)
 _FEW = 3  # one request in so many drafts in a measurement, and one in k times as many where its length is k
 _OWN_MEMORY = 40.0  # steps after which what a request saw counts 1/e
-_RUN_MEMORY, _IDLE_MEMORY = 50.0, 2000.0  # what the run saw: steps that drafted, and steps that did not
+_RUN_MEMORY, _IDLE_MEMORY = (
+    50.0,
+    2000.0,
+)  # what the run saw: steps that drafted, and steps that did not
 _HOPE = 1.0  # standard errors by which acceptance is taken for higher than was seen, so that little evidence gets more
 _STANDS = 8  # steps for which a decision stands, at most: twice as many every time that the next one confirms it
 _IDLE_STANDS = 32  # steps for which one to draft nothing does, of which there is little to learn
 _NEWS = 2.0  # standard errors of the acceptance in a step that make it news
-_SUPPLY_WEIGHT = 5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
+_SUPPLY_WEIGHT = (
+    5.0  # steps that were to draft, for how many of them did to count as much as the run's mean
+)
 _LEAST, _MOST = 0.01, 0.99  # acceptance is never believed to be certain
 _CAUTION = 5.0  # how much more a request's own record counts, against the run's, where it is to lose nothing
 
@@ -93,12 +100,20 @@ class Goodput(Adaptive):
                 f"controller.max_slowdown={max_slowdown} must be at least 1, as slow as plain decoding; null sets no limit"
             )
         if probe_every < 2:
-            raise ValueError(f"controller.probe_every={probe_every} must be at least 2, or every step is a probe")
+            raise ValueError(
+                f"controller.probe_every={probe_every} must be at least 2, or every step is a probe"
+            )
         if prior_weight <= 0:
-            raise ValueError(f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own drafts")
+            raise ValueError(
+                f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own drafts"
+            )
         if memory <= 1:
             raise ValueError(f"controller.memory={memory} must be above 1 step")
-        self.max_draft_tokens, self.probe_every, self.prior_weight = max_draft_tokens, probe_every, prior_weight
+        self.max_draft_tokens, self.probe_every, self.prior_weight = (
+            max_draft_tokens,
+            probe_every,
+            prior_weight,
+        )
         self.max_slowdown, self.memory = max_slowdown, memory
         self._most = self._proposed = max_draft_tokens
         self._requests = PerRequest(_Request)
@@ -134,7 +149,9 @@ class Goodput(Adaptive):
 
     def _usual(self, batch: Batch) -> list[int]:
         """As decided, now or a few steps ago."""
-        if self._num_steps >= self._decide_next or (self._is_drafting and self._decided_for is not self._requests.met):
+        if self._num_steps >= self._decide_next or (
+            self._is_drafting and self._decided_for is not self._requests.met
+        ):
             self._learn()
             self._decided, self._decided_for = self._decide(batch), self._requests.met
         return list(map(min, self._decided, batch.room)) if self._is_drafting else [0] * len(batch)
@@ -175,8 +192,14 @@ class Goodput(Adaptive):
         start, whom there is no time to read has to wait."""
         self._learn()
         rows, num_rows, met = batch.rows, len(batch), self._requests.met
-        put_off = self._put_off(batch) if self._time.is_ready and self._late.is_known else np.zeros(num_rows, int)
-        steered = [b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]]
+        put_off = (
+            self._put_off(batch)
+            if self._time.is_ready and self._late.is_known
+            else np.zeros(num_rows, int)
+        )
+        steered = [
+            b for b in range(num_rows) if rows[b].request.num_draft_tokens is None and batch.room[b]
+        ]
         steered.sort(key=lambda b: (met[b].num_asked, put_off[b], (b + self._num_steps) % num_rows))
         number, drafting = ceil(len(steered) / (_FEW * length)) if length else 0, []
         for b in steered:
@@ -186,7 +209,10 @@ class Goodput(Adaptive):
 
     def _put_off(self, batch: Batch) -> Int[np.ndarray, " R"]:
         """Tokens that the drafter has put off reading; what one step delivers is read with the next draft."""
-        unread = [len(row.tokens) - state.known for row, state in zip(batch.rows, self._requests.met, strict=True)]
+        unread = [
+            len(row.tokens) - state.known
+            for row, state in zip(batch.rows, self._requests.met, strict=True)
+        ]
         return np.array([number if number > self._proposed + 1 else 0 for number in unread])
 
     def _reading(self, batch: Batch) -> Float[np.ndarray, " R"]:
@@ -194,14 +220,28 @@ class Goodput(Adaptive):
         return self._late.seconds(self._put_off(batch)) / (np.array(batch.room) + 1)
 
     def _rows(
-        self, limits: Int[np.ndarray, " R"], given: Int[np.ndarray, " R"], hope: float, trust: float = 1.0
+        self,
+        limits: Int[np.ndarray, " R"],
+        given: Int[np.ndarray, " R"],
+        hope: float,
+        trust: float = 1.0,
     ) -> Rows:
         """The rows of the step. hope: see `_acceptance`. trust: how much more than usual a request's own record counts."""
         met = self._requests.met
-        return Rows(np.array(self._acceptance(met, hope, trust)), np.array(self._supply(met, trust)), limits, given)
+        return Rows(
+            np.array(self._acceptance(met, hope, trust)),
+            np.array(self._supply(met, trust)),
+            limits,
+            given,
+        )
 
     def _affordable(
-        self, rows: Rows, max_slowdown: float, plain_seconds: float, stands: int, lengths: Int[np.ndarray, " R"]
+        self,
+        rows: Rows,
+        max_slowdown: float,
+        plain_seconds: float,
+        stands: int,
+        lengths: Int[np.ndarray, " R"],
     ) -> float:
         """The longest that a step of these lengths may take for no row to fall behind, or further behind than by a plain step, in
         as many steps as the decision may stand."""
@@ -222,7 +262,9 @@ class Goodput(Adaptive):
         other = longer if longer <= self._most else max(self._longest // 2, 1)
         return (1, other)[turn % 2] if is_second else 0
 
-    def _acceptance(self, rows: Sequence[_Request], hope: float = 0.0, trust: float = 1.0) -> list[float]:
+    def _acceptance(
+        self, rows: Sequence[_Request], hope: float = 0.0, trust: float = 1.0
+    ) -> list[float]:
         """Of every row, shrunk towards the run's, which starts at a half and is taken for `hope` standard errors higher."""
         mean, weight = self._run.rate(0.5, 1.0), self.prior_weight / trust
         mean += hope * self._run.error(mean)
@@ -251,7 +293,12 @@ class Goodput(Adaptive):
         self._time.update()
 
     def _learn_from(
-        self, step: int, record: StepRecord, wanted: Sequence[int], rows: Sequence[_Request], acceptance: float
+        self,
+        step: int,
+        record: StepRecord,
+        wanted: Sequence[int],
+        rows: Sequence[_Request],
+        acceptance: float,
     ) -> None:
         """acceptance: before these steps, for the trace."""
         was_ready, was_measured = self._time.is_ready, self._probes.is_first(step)
@@ -285,7 +332,9 @@ class Goodput(Adaptive):
             self._run_supply.add(fmean(made), 1, _RUN_MEMORY)
         self._late.observe(record)
 
-    def _is_news(self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]) -> bool:
+    def _is_news(
+        self, rows: Sequence[_Request], accepted: Sequence[float], judged: Sequence[int]
+    ) -> bool:
         """More or less of a step's drafts were accepted than was to be expected."""
         rates = self._acceptance(rows)
         usual = sum(n * rate * (1 - rate) for n, rate in zip(judged, rates, strict=True)) ** 0.5

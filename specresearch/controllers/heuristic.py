@@ -24,14 +24,22 @@ class Heuristic(Adaptive):
     per_request = True
 
     def __init__(
-        self, start: int = 5, min_draft_tokens: int = 1, max_draft_tokens: int = 20, trace_every: int = 100
+        self,
+        start: int = 5,
+        min_draft_tokens: int = 1,
+        max_draft_tokens: int = 20,
+        trace_every: int = 100,
     ) -> None:
         if not 1 <= min_draft_tokens <= start <= max_draft_tokens:
             raise ValueError(
                 f"controller.min_draft_tokens={min_draft_tokens}, start={start}, max_draft_tokens={max_draft_tokens}: "
                 "need 1 <= min_draft_tokens <= start <= max_draft_tokens"
             )
-        self.start, self.min_draft_tokens, self.max_draft_tokens = start, min_draft_tokens, max_draft_tokens
+        self.start, self.min_draft_tokens, self.max_draft_tokens = (
+            start,
+            min_draft_tokens,
+            max_draft_tokens,
+        )
         self._most = max_draft_tokens
         self._lengths = PerRequest(lambda: _Length(min(self.start, self._most)))
         self._trace = Trace(trace_every)
@@ -46,7 +54,9 @@ class Heuristic(Adaptive):
     def observe(self, record: StepRecord) -> None:
         lengths = self._lengths.met
         self._trace.add(mean_length=sum(length.drafts for length in lengths) / len(lengths))
-        for length, accepted, drafted in zip(lengths, record.num_accepted_tokens, record.num_draft_tokens, strict=True):
+        for length, accepted, drafted in zip(
+            lengths, record.num_accepted_tokens, record.num_draft_tokens, strict=True
+        ):
             if drafted:
                 longer = length.drafts + (2 if accepted == drafted else -1)
                 length.drafts = min(max(longer, self.min_draft_tokens), self._most)

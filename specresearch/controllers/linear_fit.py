@@ -8,11 +8,16 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 
 _START_ROUNDS = 40  # of reweighting, which turns least squares into least absolute deviations
-_START_RIDGE = 1e-4  # of what all observations say: decides between features that did not vary apart
+_START_RIDGE = (
+    1e-4  # of what all observations say: decides between features that did not vary apart
+)
 _RIDGE = 0.01  # what holds a weight where it was while nothing is known of it any more
 _CLIP = 4.0  # an observation may exceed its prediction by so many usual errors, and by so many times more the next time
 _DOUBT = 0.5  # what older observations still count after a second surprise in a row, and after each further one
-_STRANGE, _SOLVE_EVERY = 2.0, 16  # usual errors after which the weights are found anew; observations, otherwise
+_STRANGE, _SOLVE_EVERY = (
+    2.0,
+    16,
+)  # usual errors after which the weights are found anew; observations, otherwise
 _LEARNING = 0.1  # weight of the newest error in the usual one
 _LEAST_USUAL = 1e-9  # seconds
 _NOISE = 0.02  # the usual error is never taken for less than this share of the figure itself
@@ -61,7 +66,9 @@ class LinearFit:
         if len(self._unused) >= self.num_start:
             self._start()
 
-    def _take(self) -> tuple[Float[np.ndarray, "n F"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    def _take(
+        self,
+    ) -> tuple[Float[np.ndarray, "n F"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         x, y, left = map(np.array, zip(*self._unused, strict=True))
         self._unused, self._was_strange = [], False
         return x, y, left
@@ -88,8 +95,12 @@ class LinearFit:
         error = min(y - predicted, credible)
         self.num_surprises = self.num_surprises + 1 if y - predicted > credible else 0
         self.was_gain = predicted - y > credible
-        self._usual = max(usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual), _LEAST_USUAL)
-        self._unused.append((x, predicted + error, self._decay if self.num_surprises < 2 else _DOUBT))
+        self._usual = max(
+            usual + _LEARNING * (min(abs(error), _CLIP * usual) - usual), _LEAST_USUAL
+        )
+        self._unused.append(
+            (x, predicted + error, self._decay if self.num_surprises < 2 else _DOUBT)
+        )
         self._was_strange |= abs(error) > _STRANGE * usual
 
     def update(self) -> None:

@@ -28,7 +28,9 @@ class PerRequest(Generic[State]):
         """The states of the rows of the step to come."""
         before = self._rows_met
         if len(before) != len(rows) or not all(map(is_, (row() for row in before), rows)):
-            self.met = [self._states[row] if row in self._states else self._first_met(row) for row in rows]
+            self.met = [
+                self._states[row] if row in self._states else self._first_met(row) for row in rows
+            ]
             self._rows_met = [ref(row) for row in rows]
         return self.met
 

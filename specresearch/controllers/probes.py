@@ -34,7 +34,9 @@ class Probes:
         """A step is over; num_strange: in a row, this one included."""
         if step < self._next or self.is_due(step + 1, num_strange):
             return
-        self._interval = self.every if self._has_news else min(2 * self._interval, _PATIENCE * self.every)
+        self._interval = (
+            self.every if self._has_news else min(2 * self._interval, _PATIENCE * self.every)
+        )
         self._next += self._interval
         self._has_news = False
         self.number += 1

@@ -45,7 +45,11 @@ class StepTime:
         return any(fit.was_gain for fit in (self.draft, self.verify, self.overhead))
 
     def seconds(
-        self, num_rows: int, context: int, longest: Int[np.ndarray, " W"], num_drafts: Float[np.ndarray, "W M"]
+        self,
+        num_rows: int,
+        context: int,
+        longest: Int[np.ndarray, " W"],
+        num_drafts: Float[np.ndarray, "W M"],
     ) -> Float[np.ndarray, "W M"]:
         """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
         each_draft = (self.draft.weights[4] + self.verify.weights[2]) / _TOKENS
@@ -62,11 +66,19 @@ class StepTime:
         e, handled = self.overhead.weights
         rows = num_rows / _TOKENS
         alone = c + d + e + known * context / _CONTEXT + token * rows + (padded + handled) * rows
-        return alone + (begun + ragged) * (longest > 0) + (each + (each_row + padded + handled) * rows) * longest
+        return (
+            alone
+            + (begun + ragged) * (longest > 0)
+            + (each + (each_row + padded + handled) * rows) * longest
+        )
 
     def observe(self, record: StepRecord) -> dict[str, float]:
         """Takes note of a step; returns what it would have said of the step's three parts, by name."""
-        num_rows, longest, num_drafts = len(record.request_ids), record.num_nodes - 1, sum(record.num_draft_tokens)
+        num_rows, longest, num_drafts = (
+            len(record.request_ids),
+            record.num_nodes - 1,
+            sum(record.num_draft_tokens),
+        )
         begun, padding, tokens = (
             float(longest > 0),
             num_rows * (longest + 1) / _TOKENS,
@@ -79,7 +91,11 @@ class StepTime:
                 [1.0, begun, float(longest), num_rows * longest / _TOKENS, num_drafts / _TOKENS],
                 times.propose,
             ),
-            "verify": (self.verify, [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT], times.verify),
+            "verify": (
+                self.verify,
+                [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT],
+                times.verify,
+            ),
             "overhead": (self.overhead, [1.0, padding], times.work - times.propose - times.verify),
         }
         estimates = {name: fit.predict(features) for name, (fit, features, _) in observed.items()}

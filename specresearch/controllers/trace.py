@@ -25,7 +25,9 @@ class Trace:
         return [*self._rows, self._average(rest)] if rest else list(self._rows)
 
     def _average(self, num_steps: int) -> dict[str, float]:
-        return {"step": float(self._num_steps)} | {name: total / num_steps for name, total in self._sums.items()}
+        return {"step": float(self._num_steps)} | {
+            name: total / num_steps for name, total in self._sums.items()
+        }
 
     def clear(self) -> None:
         self._num_steps = 0

@@ -27,7 +27,9 @@ def cut_to_fit(
             return token_ids
     text = asked[-1]
     ends = [word.end() for word in re.finditer(r"\S{1,32}", text)]
-    num_kept = bisect_right(ends, max_tokens, key=lambda end: len(render(tokenizer, template, [text[:end]])))
+    num_kept = bisect_right(
+        ends, max_tokens, key=lambda end: len(render(tokenizer, template, [text[:end]]))
+    )
     if num_kept == 0:
         num_template = len(render(tokenizer, template, [""]))
         raise ValueError(

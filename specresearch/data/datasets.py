@@ -69,9 +69,15 @@ class PromptDataset:
         max_prompt_tokens: int | None = None,
         overlong: Literal["cut", "refuse"] = "cut",
     ) -> None:
-        for key, value in {"limit": limit, "max_turns": max_turns, "max_prompt_tokens": max_prompt_tokens}.items():
+        for key, value in {
+            "limit": limit,
+            "max_turns": max_turns,
+            "max_prompt_tokens": max_prompt_tokens,
+        }.items():
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"dataset.{key}={value} is not a whole number from 1; use null for no limit")
+                raise ValueError(
+                    f"dataset.{key}={value} is not a whole number from 1; use null for no limit"
+                )
         if overlong not in ("cut", "refuse"):
             raise ValueError(f"dataset.overlong={overlong} is not known; use cut or refuse")
         self.name = name
@@ -85,15 +91,23 @@ class PromptDataset:
         usable = _UsableRows(origin, parser, f"the {format} format", max_turns)
         self.rows = _choose(usable, limit, random.Random(seed) if shuffle else None)
         if not self.rows:
-            skipped = f"all {usable.num_skipped} rows have empty prompts" if usable.num_skipped else "it is empty"
-            raise ValueError(f"{origin.location}: no prompts, {skipped}; give another file with dataset.path=")
+            skipped = (
+                f"all {usable.num_skipped} rows have empty prompts"
+                if usable.num_skipped
+                else "it is empty"
+            )
+            raise ValueError(
+                f"{origin.location}: no prompts, {skipped}; give another file with dataset.path="
+            )
         notes = [origin.note]
         if usable.num_skipped:
             notes.append(f"skipped {usable.num_skipped} rows without a prompt")
         if limit is not None and len(self.rows) < limit:
             notes.append(f"limit {limit}, but there are only {len(self.rows)} rows")
             logger.warning("dataset %s: %s in %s", name, notes[-1], origin.location)
-        self.source = Source(origin.kind, origin.location, _fingerprint(self.rows), len(self.rows), "; ".join(notes))
+        self.source = Source(
+            origin.kind, origin.location, _fingerprint(self.rows), len(self.rows), "; ".join(notes)
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,9 +134,14 @@ class PromptDataset:
         Raises ValueError for a prompt too long under `overlong="refuse"`, or of which no text at all would fit.
         """
         if len(replies) >= len(row.turns):
-            raise ValueError(f"row {row.id} has {len(row.turns)} turns and {len(replies)} replies; none is left to ask")
+            raise ValueError(
+                f"row {row.id} has {len(row.turns)} turns and {len(replies)} replies; none is left to ask"
+            )
         token_ids = render(tokenizer, self.template, row.turns, replies)
-        allowed = min((n for n in (self.max_prompt_tokens, max_tokens) if n is not None), default=len(token_ids))
+        allowed = min(
+            (n for n in (self.max_prompt_tokens, max_tokens) if n is not None),
+            default=len(token_ids),
+        )
         if len(token_ids) <= allowed:
             return Prompt(token_ids)
         if self.overlong == "refuse":
@@ -138,7 +157,9 @@ class PromptDataset:
 class _UsableRows:
     """The rows of an origin that have something to ask, with unique ids; counts those that have not."""
 
-    def __init__(self, origin: Origin, parser: Parser, described: str, max_turns: int | None) -> None:
+    def __init__(
+        self, origin: Origin, parser: Parser, described: str, max_turns: int | None
+    ) -> None:
         self.origin = origin
         self.parser = parser
         self.described = described
@@ -155,7 +176,9 @@ class _UsableRows:
                     f"{self.origin.location}, {record.place}: {error}; this is not {self.described}: correct the file, "
                     "choose another dataset=, or name the prompt's field with dataset.field="
                 ) from None
-            asked = [number for number, turn in enumerate(row.turns) if turn.strip()][: self.max_turns]
+            asked = [number for number, turn in enumerate(row.turns) if turn.strip()][
+                : self.max_turns
+            ]
             if not asked:
                 self.num_skipped += 1
                 continue
@@ -163,7 +186,9 @@ class _UsableRows:
             replies = tuple(row.replies[number] for number in asked) if row.replies else ()
             id = row.id or str(number)
             seen[id] = seen.get(id, 0) + 1
-            yield replace(row, id=id if seen[id] == 1 else f"{id}#{seen[id]}", turns=turns, replies=replies)
+            yield replace(
+                row, id=id if seen[id] == 1 else f"{id}#{seen[id]}", turns=turns, replies=replies
+            )
 
 
 def _choose(rows: _UsableRows, limit: int | None, rng: random.Random | None) -> tuple[Row, ...]:

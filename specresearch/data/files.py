@@ -33,11 +33,17 @@ def find_file(path: str, key: str = "dataset.path") -> Path:
     if file.is_dir():
         raise ValueError(f"{path} is a folder; name one of the files in it: {_names(file)}")
     if not folder.is_dir():
-        raise ValueError(f"{path} does not exist, and neither does the folder {folder}; correct {key}")
+        raise ValueError(
+            f"{path} does not exist, and neither does the folder {folder}; correct {key}"
+        )
     if not file.exists():
         names = [entry.name for entry in folder.iterdir()]
         similar = get_close_matches(file.name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(similar)}?" if similar else f"that folder holds {_names(folder)}"
+        hint = (
+            f"did you mean {' or '.join(similar)}?"
+            if similar
+            else f"that folder holds {_names(folder)}"
+        )
         raise ValueError(f"{path} does not exist; {hint}")
     if _suffix(file) not in (*TEXT_READERS, ".parquet"):
         known = ", ".join((".parquet", *TEXT_READERS))
@@ -82,7 +88,9 @@ def _read_json(stream: TextIOWrapper) -> Iterator[Record]:
         try:
             rows = json.load(stream)
         except json.JSONDecodeError as error:
-            raise BadRecord(f"bad JSON at line {error.lineno}, column {error.colno}: {error.msg}") from error
+            raise BadRecord(
+                f"bad JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+            ) from error
         for number, row in enumerate(rows, start=1):
             yield _record(f"row {number}", row)
         return

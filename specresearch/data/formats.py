@@ -38,7 +38,11 @@ PROMPT_FIELDS = ("prompt", "text", "turns", "messages", "conversations", "questi
 
 def cnndm(fields: Fields) -> Row:
     """CNN/DailyMail: `article`, `highlights`, `id`."""
-    return Row(id=_label(fields, "id"), turns=(_text(fields, "article"),), reference=_text(fields, "highlights"))
+    return Row(
+        id=_label(fields, "id"),
+        turns=(_text(fields, "article"),),
+        reference=_text(fields, "highlights"),
+    )
 
 
 def sharegpt(fields: Fields) -> Row:
@@ -70,7 +74,11 @@ def humaneval(fields: Fields) -> Row:
 
 def gsm8k(fields: Fields) -> Row:
     """GSM8K: `question`, `answer`."""
-    return Row(id=_label(fields, "id"), turns=(_text(fields, "question"),), reference=_text(fields, "answer"))
+    return Row(
+        id=_label(fields, "id"),
+        turns=(_text(fields, "question"),),
+        reference=_text(fields, "answer"),
+    )
 
 
 def prompts(fields: Fields) -> Row:
@@ -129,7 +137,9 @@ def _text(fields: Fields, *names: str) -> str:
 
 
 def _text_if_any(message: Fields) -> str:
-    value = next((message[name] for name in ("value", "content") if message.get(name) is not None), "")
+    value = next(
+        (message[name] for name in ("value", "content") if message.get(name) is not None), ""
+    )
     return value if isinstance(value, str) else ""
 
 
@@ -159,7 +169,9 @@ def _conversation(name: str, messages: Any) -> Row:
     for position, message in enumerate(messages, start=1):
         try:
             if not isinstance(message, Mapping):
-                raise ValueError(f"{_kind(message)} in place of {{from, value}} or {{role, content}}")
+                raise ValueError(
+                    f"{_kind(message)} in place of {{from, value}} or {{role, content}}"
+                )
             speaker = _text(message, "from", "role")
             if speaker in USERS:
                 turns.append(_text(message, "value", "content"))
@@ -172,8 +184,12 @@ def _conversation(name: str, messages: Any) -> Row:
         except ValueError as error:
             raise ValueError(f"field {name!r}, message {position}: {error}") from None
     joined = tuple("\n\n".join(filter(None, parts)) for parts in replies)
-    return Row(id="", turns=tuple(turns), reference=reference, replies=joined if any(joined) else ())
+    return Row(
+        id="", turns=tuple(turns), reference=reference, replies=joined if any(joined) else ()
+    )
 
 
 def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)
+    return {dict: "an object", list: "a list", str: "text", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )

@@ -60,7 +60,9 @@ def load(copy: HubCopy) -> HubRecords:
     except HubUnavailableError:
         pass
     if switch := offline_switch():
-        raise HubUnavailableError(f"{switch} is set and the local cache has no usable copy of {copy}")
+        raise HubUnavailableError(
+            f"{switch} is set and the local cache has no usable copy of {copy}"
+        )
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if reason := probe(endpoint):
         raise HubUnavailableError(f"hub unreachable ({endpoint}: {reason})")
@@ -113,8 +115,12 @@ def _load(copy: HubCopy, *, offline: bool) -> HubRecords:
         raise ValueError(f"the hub's {copy}: {error}") from error
     except HubUnavailableError:
         raise
-    except Exception as error:  # whatever breaks a download: the caller reports it and may use another source
-        raise HubUnavailableError(f"{copy}: {type(error).__name__}: {error}".splitlines()[0]) from error
+    except (
+        Exception
+    ) as error:  # whatever breaks a download: the caller reports it and may use another source
+        raise HubUnavailableError(
+            f"{copy}: {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
 
 
 def _download_split(copy: HubCopy, kind: Literal["cache", "hub"], *, offline: bool) -> HubRecords:
@@ -123,11 +129,15 @@ def _download_split(copy: HubCopy, kind: Literal["cache", "hub"], *, offline: bo
     with _offline_datasets() if offline else nullcontext():
         table = load_dataset(copy.id, name=copy.config, split=copy.split, revision=copy.revision)
     if not isinstance(table, Dataset):
-        raise ValueError(f"it has the splits {', '.join(str(name) for name in table)}; choose one with dataset.split=")
+        raise ValueError(
+            f"it has the splits {', '.join(str(name) for name in table)}; choose one with dataset.split="
+        )
     files = table.cache_files
     commit = Path(files[0]["filename"]).parent.name if files else "unknown"
     if offline and copy.revision not in (None, commit):
-        raise HubUnavailableError(f"the cached copy of {copy} is revision {commit}, not {copy.revision}")
+        raise HubUnavailableError(
+            f"the cached copy of {copy} is revision {commit}, not {copy.revision}"
+        )
     records = (Record(f"row {number}", dict(row)) for number, row in enumerate(table, start=1))
     return HubRecords(kind, f"{copy} @ {commit}", records)
 
@@ -137,7 +147,13 @@ def _download_file(copy: HubCopy, kind: Literal["cache", "hub"], *, offline: boo
 
     assert copy.file is not None
     file = Path(
-        hf_hub_download(copy.id, copy.file, repo_type="dataset", revision=copy.revision, local_files_only=offline)
+        hf_hub_download(
+            copy.id,
+            copy.file,
+            repo_type="dataset",
+            revision=copy.revision,
+            local_files_only=offline,
+        )
     )
     commit = file.parents[len(Path(copy.file).parts) - 1].name
     return HubRecords(kind, f"{copy} @ {commit}", read_records(file))

@@ -55,7 +55,9 @@ def find(name: str, path: str | None, choice: Choice, copy: hub.HubCopy | None) 
         raise ValueError(f"dataset.source={choice} is not known; use one of {', '.join(CHOICES)}")
     if path is not None:
         if choice != "auto":
-            raise ValueError(f"dataset.path={path} and dataset.source={choice} contradict each other; drop one of them")
+            raise ValueError(
+                f"dataset.path={path} and dataset.source={choice} contradict each other; drop one of them"
+            )
         file = find_file(path)
         return Origin("file", str(file), read_records(file), "dataset.path")
     if choice == "sample":
@@ -64,7 +66,12 @@ def find(name: str, path: str | None, choice: Choice, copy: hub.HubCopy | None) 
         if copy is None:
             raise hub.HubUnavailableError("no hub copy is known for it")
         found = hub.load(copy)
-        return Origin(found.kind, found.location, found.records, "local cache" if found.kind == "cache" else "hub")
+        return Origin(
+            found.kind,
+            found.location,
+            found.records,
+            "local cache" if found.kind == "cache" else "hub",
+        )
     except hub.HubUnavailableError as error:
         if choice == "hub":
             raise ValueError(
@@ -82,5 +89,7 @@ def find(name: str, path: str | None, choice: Choice, copy: hub.HubCopy | None) 
 def _sample(name: str, note: str) -> Origin:
     file = SAMPLES / f"{name}.jsonl"
     if not file.exists():
-        raise ValueError(f"dataset {name}: {note}, and no sample of it ships with the package; use dataset.path=<file>")
+        raise ValueError(
+            f"dataset {name}: {note}, and no sample of it ships with the package; use dataset.path=<file>"
+        )
     return Origin("sample", f"samples/{file.name}", read_records(file), note)

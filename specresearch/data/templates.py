@@ -22,17 +22,13 @@ class Template:
 
 
 SUMMARY = Template(
-    chat="Summarize the following article.\n\n{text}",
-    plain="Article:\n{text}\n\nSummary:\n",
+    chat="Summarize the following article.\n\n{text}", plain="Article:\n{text}\n\nSummary:\n"
 )
 MATHS = Template(
     chat="{text}\n\nWork it out step by step, then give the answer.",
     plain="Question: {text}\n\nAnswer: ",
 )
-CODE = Template(
-    chat="Complete this Python function.\n\n```python\n{text}\n```",
-    plain="{text}",
-)
+CODE = Template(chat="Complete this Python function.\n\n```python\n{text}\n```", plain="{text}")
 CHAT = Template(chat="{text}")
 RAW = Template(chat="{text}", plain="{text}")
 
@@ -41,12 +37,17 @@ TEMPLATES = {"summary": SUMMARY, "maths": MATHS, "code": CODE, "chat": CHAT, "ra
 
 def find_template(name: str) -> Template:
     if name not in TEMPLATES:
-        raise ValueError(f"unknown prompt template {name!r}; there are {', '.join(sorted(TEMPLATES))}")
+        raise ValueError(
+            f"unknown prompt template {name!r}; there are {', '.join(sorted(TEMPLATES))}"
+        )
     return TEMPLATES[name]
 
 
 def render(
-    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[str], replies: Sequence[str] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[str],
+    replies: Sequence[str] = (),
 ) -> list[int]:
     """Token ids of the prompt that asks for the reply to `turns[len(replies)]`.
 

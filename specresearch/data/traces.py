@@ -95,13 +95,26 @@ def read_trace(path: str) -> Trace:
         except ValueError as error:
             bad.append(f"{record.place}: {error}")
     middle = median(row.time for _, row in found) if found else 0.0
-    far = [(place, abs(row.time - middle)) for place, row in found if abs(row.time - middle) > MAX_DISTANCE]
-    bad += [f"{place}: it lies {distance / 86400:.0f} days from the median row" for place, distance in far]
+    far = [
+        (place, abs(row.time - middle))
+        for place, row in found
+        if abs(row.time - middle) > MAX_DISTANCE
+    ]
+    bad += [
+        f"{place}: it lies {distance / 86400:.0f} days from the median row"
+        for place, distance in far
+    ]
     rows = [row for _, row in found if abs(row.time - middle) <= MAX_DISTANCE]
     total = len(bad) + len(rows)
     if not rows or len(bad) > MAX_BAD_SHARE * total:
-        why = f"{len(bad)} of {total} rows cannot be used, the first is {bad[0]}" if bad else "it is empty"
-        raise ValueError(f"{path} is not a usable trace: {why}; correct the file or give another with arrivals.path=")
+        why = (
+            f"{len(bad)} of {total} rows cannot be used, the first is {bad[0]}"
+            if bad
+            else "it is empty"
+        )
+        raise ValueError(
+            f"{path} is not a usable trace: {why}; correct the file or give another with arrivals.path="
+        )
     late = sum(row.time < before.time for before, row in pairwise(rows))
     ordered = _from_zero(rows)
     notes = []
@@ -127,7 +140,9 @@ def _row(record: Record, format: TraceFormat) -> TraceRow:
     try:
         seconds = format.seconds(value)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{format.time}={value!r} {error if str(error) == 'is negative' else 'is no time'}") from None
+        raise ValueError(
+            f"{format.time}={value!r} {error if str(error) == 'is negative' else 'is no time'}"
+        ) from None
     if not math.isfinite(seconds):
         raise ValueError(f"{format.time}={value!r} is no time")
     lengths = [_length(name, record.fields.get(name)) for name in (format.prompt, format.output)]
@@ -147,7 +162,9 @@ def _length(name: str, value: Any) -> int:
 def _from_zero(rows: list[TraceRow]) -> tuple[TraceRow, ...]:
     ordered = sorted(rows, key=lambda row: row.time)
     first = ordered[0].time
-    return tuple(TraceRow(row.time - first, row.num_prompt_tokens, row.num_output_tokens) for row in ordered)
+    return tuple(
+        TraceRow(row.time - first, row.num_prompt_tokens, row.num_output_tokens) for row in ordered
+    )
 
 
 def _fingerprint(rows: tuple[TraceRow, ...]) -> str:

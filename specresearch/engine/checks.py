@@ -55,7 +55,9 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
             "shorten the prompt or raise target.max_len"
         )
     vocab_size = target.vocab_size
-    strange = next((token for token in (min(row.tokens), max(row.tokens)) if not 0 <= token < vocab_size), None)
+    strange = next(
+        (token for token in (min(row.tokens), max(row.tokens)) if not 0 <= token < vocab_size), None
+    )
     if strange is not None:
         raise ValueError(
             f"request {request.id!r} holds token id {strange}, outside this target's vocabulary of {vocab_size}; "
@@ -63,12 +65,16 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
         )
     sampling = request.sampling
     if sampling.stop and target.tokenizer is None:
-        raise ValueError(f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids")
+        raise ValueError(
+            f"request {request.id!r} has stop strings and this target no tokenizer; use stop_token_ids"
+        )
     if sampling.logprobs is not None and sampling.logprobs > vocab_size:
         raise ValueError(
             f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a vocabulary of {vocab_size}"
         )
-    longest = row.num_prompt_tokens + row.max_new_tokens - 1  # the last token of an output is never cached
+    longest = (
+        row.num_prompt_tokens + row.max_new_tokens - 1
+    )  # the last token of an output is never cached
     if max_cache_tokens is not None and longest > max_cache_tokens:
         raise ValueError(
             f"request {request.id!r} may need {longest} cached tokens ({row.num_prompt_tokens} of the prompt, "

@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.acceptance import RULES, AcceptanceSampler, LossySampler, Rejection, shift_of_tokens
+from specresearch.acceptance import (
+    RULES,
+    AcceptanceSampler,
+    LossySampler,
+    Rejection,
+    shift_of_tokens,
+)
 from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
 from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
 from specresearch.engine.checks import ProposalCheck
@@ -76,9 +82,13 @@ class Engine:
             self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
         self.on_step, self.watch = on_step, watch
         is_measured = measure_shift and not self.acceptance.lossless
-        self._lossy = self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
+        self._lossy = (
+            self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
+        )
         num_slots = slots.stop if slots is not None else max_batch_size
-        target.allocate(num_slots, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers)))
+        target.allocate(
+            num_slots, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers))
+        )
         slots = slots or range(target.cache.num_slots)
         self.proposer.bind(target, target.cache.num_slots)
         self._forget_all()
@@ -87,14 +97,18 @@ class Engine:
         num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
         self.isolates_requests = isolates_requests(self.proposer, self.controller, scheduling)
         seeds = Seeds(seed, self.isolates_requests)
-        self.scheduler = Scheduler(target, scheduling, max_batch_size, seeds, max_nodes, num_probes, slots)
+        self.scheduler = Scheduler(
+            target, scheduling, max_batch_size, seeds, max_nodes, num_probes, slots
+        )
         self.prefill = Prefill(target, self.proposer)
         self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
         self._inbox = Inbox()
         self._guard = StepGuard(self._settle)
 
     def generate(
-        self, requests: Iterable[Request | str | Sequence[int]], sampling: SamplingParams | None = None
+        self,
+        requests: Iterable[Request | str | Sequence[int]],
+        sampling: SamplingParams | None = None,
     ) -> Iterator[RequestOutput]:
         """Decode all requests; outputs come as they finish.
 
@@ -105,7 +119,11 @@ class Engine:
         own: set[str] = set()
         try:
             for number, request in enumerate(requests):
-                own.add(self.submit(self._as_request(request, sampling or SamplingParams(), str(number))))
+                own.add(
+                    self.submit(
+                        self._as_request(request, sampling or SamplingParams(), str(number))
+                    )
+                )
             while own:
                 yield from self._take(own)
                 own = self._inbox.live(own)
@@ -168,7 +186,9 @@ class Engine:
         plan = self.scheduler.plan()
         self._forget(plan.freed)
         self.prefill.feed(plan.chunks)
-        batch = Batch(self.scheduler.decoding, self.target.device, self.target.vocab_size, self._decode)
+        batch = Batch(
+            self.scheduler.decoding, self.target.device, self.target.vocab_size, self._decode
+        )
         if not batch.rows:
             return None
         clock = StepClock(self.target.device)
@@ -179,7 +199,9 @@ class Engine:
         proposal = self._trim(self.proposer.propose(batch, budget))
         self._check(proposal, batch, budget)
         clock.lap("propose")
-        output = self.target.forward(batch.slots, proposal, hidden_layers=self.proposer.hidden_layers)
+        output = self.target.forward(
+            batch.slots, proposal, hidden_layers=self.proposer.hidden_layers
+        )
         clock.lap("verify")
         verdict = self.acceptance(proposal, output.logits, batch.sampling)
         delivery = batch.append(proposal, verdict, find_faults(proposal, output.logits))
@@ -195,7 +217,9 @@ class Engine:
         shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
         num_waiting = len(self.scheduler.waiting)
         num_read, num_late = reading.num_tokens, reading.num_caught_up
-        record = StepRecord.of(batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late)
+        record = StepRecord.of(
+            batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late
+        )
         self._account(batch, record)
         self._show(batch, proposal, output, delivery, record)
         self._scrub(batch)
@@ -227,13 +251,19 @@ class Engine:
         kind, rule = self.proposer.kind, self.acceptance
         reason = rule.refuses(kind)
         if reason:
-            others = [name for name, other in RULES.items() if other.lossless and other().refuses(kind) is None]
+            others = [
+                name
+                for name, other in RULES.items()
+                if other.lossless and other().refuses(kind) is None
+            ]
             raise ValueError(
                 f"acceptance rule {type(rule).__name__} cannot judge the drafts of {type(self.proposer).__name__}: {reason}; "
                 f"use acceptance={' or '.join(others)}"
             )
 
-    def _as_request(self, request: Request | str | Sequence[int], sampling: SamplingParams, id: str) -> Request:
+    def _as_request(
+        self, request: Request | str | Sequence[int], sampling: SamplingParams, id: str
+    ) -> Request:
         if isinstance(request, Request):
             return request
         if isinstance(request, str):
@@ -244,12 +274,16 @@ class Engine:
 
     def _decode(self, token_ids: list[int]) -> str:
         tokenizer = self.target.tokenizer
-        return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        return (
+            "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        )
 
     def _budget(self, batch: Batch) -> list[int]:
         """What is wanted, as far as the scheduler grants it."""
         proposer = self.proposer
-        return self.scheduler.grant(*drafts_wanted(self.controller, batch, proposer.num_draft_tokens, proposer.kind))
+        return self.scheduler.grant(
+            *drafts_wanted(self.controller, batch, proposer.num_draft_tokens, proposer.kind)
+        )
 
     def _trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
@@ -270,7 +304,12 @@ class Engine:
         return StepShift(rows, self.stand_still(begin))
 
     def _show(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> None:
         if self.watch is not None:
             begin = time.perf_counter()
@@ -315,4 +354,6 @@ class Engine:
         text = self._decode(row.output_ids)[: row.stop_at]
         record = RequestRecord.of(row, counts)
         logprobs = tuple(row.logprobs)
-        return RequestOutput(row.id, tuple(row.output_ids), text, row.finish_reason, logprobs, record, row.error)
+        return RequestOutput(
+            row.id, tuple(row.output_ids), text, row.finish_reason, logprobs, record, row.error
+        )

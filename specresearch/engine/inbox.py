@@ -46,7 +46,9 @@ class Inbox:
             return row.id
 
     def _unused_id(self) -> str:
-        return next(name for name in map("request-{}".format, self._names) if name not in self._live)
+        return next(
+            name for name in map("request-{}".format, self._names) if name not in self._live
+        )
 
     def cancel(self, ids: Iterable[str] | None = None) -> None:
         """Drop these requests, or all."""

@@ -18,7 +18,9 @@ def record_logprobs(batch: Batch, logits: Float[Tensor, "B N V"], delivery: Deli
         tokens = upload(row.newest(num_new), logits.device)[:, None]
         log_probs = logits[b, nodes].float().log_softmax(-1)
         values, ids = log_probs.topk(num_top)
-        table = torch.cat([log_probs.gather(1, tokens), values, ids.double()], dim=1).tolist()  # sync
+        table = torch.cat(
+            [log_probs.gather(1, tokens), values, ids.double()], dim=1
+        ).tolist()  # sync
         for own, *rest in table:
             top = zip(map(int, rest[num_top:]), rest[:num_top], strict=True)
             row.logprobs.append(TokenLogprob(own, tuple(top)))

@@ -35,7 +35,9 @@ class ShortestPrompt:
 
     def __post_init__(self) -> None:
         if self.ageing <= 0:
-            raise ValueError(f"scheduler.policy.ageing={self.ageing} must be above 0, or long prompts wait for ever")
+            raise ValueError(
+                f"scheduler.policy.ageing={self.ageing} must be above 0, or long prompts wait for ever"
+            )
 
     def rank(self, row: RequestState) -> float:
         return row.num_prompt_tokens + self.ageing * row.arrival_time

@@ -50,7 +50,9 @@ class Prefill:
     def __init__(self, target: CausalLM, proposer: Proposer) -> None:
         self.target, self.proposer = target, proposer
         self._spent = Reading()
-        self._hidden: dict[int, list[tuple[Tensor, ...]]] = {}  # by slot, for each chunk: [n, H] of every layer
+        self._hidden: dict[
+            int, list[tuple[Tensor, ...]]
+        ] = {}  # by slot, for each chunk: [n, H] of every layer
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """One pass over all chunks."""
@@ -88,7 +90,10 @@ class Prefill:
     def _read(self, chunks: Sequence[Chunk]) -> None:
         slots = [chunk.row.slot for chunk in chunks]
         known = [self.target.lengths[slot] for slot in slots]
-        tokens = [c.row.tokens[begin : begin + c.num_cached] for c, begin in zip(chunks, known, strict=True)]
+        tokens = [
+            c.row.tokens[begin : begin + c.num_cached]
+            for c, begin in zip(chunks, known, strict=True)
+        ]
         self._hidden |= {slot: [] for slot, begin in zip(slots, known, strict=True) if begin == 0}
         if not any(tokens):
             return
@@ -104,10 +109,17 @@ class Prefill:
             return None
         nothing = [layer[:0] for layer in next(chunks[0] for chunks in parts if chunks)]
         hidden = tuple(
-            pad_sequence([torch.cat([empty, *(chunk[k] for chunk in chunks)]) for chunks in parts], batch_first=True)
+            pad_sequence(
+                [torch.cat([empty, *(chunk[k] for chunk in chunks)]) for chunks in parts],
+                batch_first=True,
+            )
             for k, empty in enumerate(nothing)
         )
-        logits = torch.empty((len(rows), 0, self.target.vocab_size), dtype=self.target.dtype, device=self.target.device)
+        logits = torch.empty(
+            (len(rows), 0, self.target.vocab_size),
+            dtype=self.target.dtype,
+            device=self.target.device,
+        )
         return ModelOutput(logits, hidden)
 
     def forget(self, slots: Sequence[int]) -> None:

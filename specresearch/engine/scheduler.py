@@ -90,7 +90,10 @@ class Scheduler:
         for row in self.unfinished:
             row.stand_still(seconds)
         rank = self.settings.policy.rank
-        self.waiting = [(new, rank(row) if new else row.arrival_time, tie, row) for new, _, tie, row in self.waiting]
+        self.waiting = [
+            (new, rank(row) if new else row.arrival_time, tie, row)
+            for new, _, tie, row in self.waiting
+        ]
         heapq.heapify(self.waiting)
 
     @contextmanager
@@ -108,7 +111,9 @@ class Scheduler:
         """The row of a request, to be submitted. Raises ValueError for one that can never be served."""
         arrival = time.perf_counter() if arrival_time is None else arrival_time
         seed = self.seeds.of(request, self.num_submitted)
-        row = RequestState(request, -1, seed, self.target.eos_token_ids, self.target.max_len, arrival)
+        row = RequestState(
+            request, -1, seed, self.target.eos_token_ids, self.target.max_len, arrival
+        )
         check_request(row, self.target, self.settings.max_cache_tokens)
         self.num_submitted += 1
         return row
@@ -116,7 +121,9 @@ class Scheduler:
     def submit(self, row: RequestState) -> None:
         """Queue a request."""
         with self._timed():
-            heapq.heappush(self.waiting, (True, self.settings.policy.rank(row), next(self._ties), row))
+            heapq.heappush(
+                self.waiting, (True, self.settings.policy.rank(row), next(self._ties), row)
+            )
 
     def plan(self) -> Plan:
         """Who leaves, who enters, and what is read of which prompt."""
@@ -124,7 +131,9 @@ class Scheduler:
             freed = self._preempt()
             num_decoding = sum(row.is_prefilled for row in self.running)
             beside_roots = self.step_limit - num_decoding
-            left = beside_roots - min(num_decoding * (self._reserved - 1), beside_roots // MAX_DRAFT_SHARE)
+            left = beside_roots - min(
+                num_decoding * (self._reserved - 1), beside_roots // MAX_DRAFT_SHARE
+            )
             readers, chunks = self._readers(may_admit=not freed), []
             while left > 0 and (row := next(readers, None)):
                 unread = len(row.tokens) - self.target.lengths[row.slot]
@@ -132,7 +141,9 @@ class Scheduler:
                 left -= unread - 1 + self._reserved
             self._num_prefill_tokens = sum(chunk.num_cached for chunk in chunks)
             if self.waiting and not self.running:
-                raise NoSlotError("every slot of the target is in use by another engine; finish its requests first")
+                raise NoSlotError(
+                    "every slot of the target is in use by another engine; finish its requests first"
+                )
             return Plan(freed, chunks)
 
     @property
@@ -191,7 +202,9 @@ class Scheduler:
             in_step = self.step_limit - self._num_prefill_tokens - len(wanted)
             in_cache = self.cache_limit - sum(len(row.tokens) for row in self.running)
             room = min(in_step, in_cache) - num_probes * len(wanted)
-            return _level([min(want, limit) for want, limit in zip(wanted, limits, strict=True)], room)
+            return _level(
+                [min(want, limit) for want, limit in zip(wanted, limits, strict=True)], room
+            )
 
     def _release(self, slots: Iterable[int]) -> None:
         for slot in slots:

@@ -27,7 +27,9 @@ class Seeds:
         return given if self.isolated else derive_seed(given, number)
 
 
-def isolates_requests(proposer: Proposer, controller: Controller, scheduling: SchedulerSettings) -> bool:
+def isolates_requests(
+    proposer: Proposer, controller: Controller, scheduling: SchedulerSettings
+) -> bool:
     """Return whether the drafts of a request, if there are any, depend on that request alone.
 
     They do not if the proposer remembers other requests, if the controller looks at more than one of

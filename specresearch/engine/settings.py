@@ -22,5 +22,9 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         for name in ("max_step_tokens", "max_cache_tokens"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"scheduler.{name}={value} must be a whole number from 1, or null for no limit")
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or value < 1
+            ):
+                raise ValueError(
+                    f"scheduler.{name}={value} must be a whole number from 1, or null for no limit"
+                )

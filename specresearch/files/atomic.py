@@ -53,7 +53,9 @@ def sync(path: Path) -> None:
 def means_full(error: BaseException | None) -> bool:
     """Return True if a write failed for want of room; libraries say so in an error number, in words, or in a cause."""
     while error is not None:
-        if getattr(error, "errno", None) in FULL or any(words in str(error) for words in FULL_IN_WORDS):
+        if getattr(error, "errno", None) in FULL or any(
+            words in str(error) for words in FULL_IN_WORDS
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False

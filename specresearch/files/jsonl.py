@@ -41,7 +41,9 @@ def read_jsonl(path: Path, key: Sequence[str] = ()) -> list[dict[str, Any]]:
         except ValueError as error:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number} is damaged ({error}); choose another hydra.run.dir") from error
+            raise ValueError(
+                f"{path}, line {number} is damaged ({error}); choose another hydra.run.dir"
+            ) from error
         rows.append(row)
     _check_unique(path, rows, key)
     return rows

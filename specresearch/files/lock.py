@@ -56,6 +56,8 @@ class LockFolders(Callback):
         try:
             with suppress(OSError):  # which Hydra meets next, and raises
                 self.lock = lock_folder(Path(folder))
-        except FolderInUseError as error:  # Hydra turns what a callback raises into a warning, unless it is an exit
+        except (
+            FolderInUseError
+        ) as error:  # Hydra turns what a callback raises into a warning, unless it is an exit
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)

@@ -47,7 +47,9 @@ class Gamma(Arrivals):
     def __init__(self, qps: float, cv: float = 2.0) -> None:
         self.qps, self.cv = _check_rate(qps), cv
         if not cv > 0:
-            raise ValueError(f"arrivals.cv={cv} must be above 0; arrivals=constant has no spread at all")
+            raise ValueError(
+                f"arrivals.cv={cv} must be above 0; arrivals=constant has no spread at all"
+            )
 
     def times(self, num_requests: int, seed: int) -> Float[np.ndarray, " n"]:
         shape = self.cv**-2
@@ -92,11 +94,17 @@ class Replay(Arrivals):
     start, duration: the stretch of the trace that is replayed, in its own seconds; None goes to its end.
     """
 
-    def __init__(self, path: str, time_scale: float = 1.0, start: float = 0.0, duration: float | None = None) -> None:
+    def __init__(
+        self, path: str, time_scale: float = 1.0, start: float = 0.0, duration: float | None = None
+    ) -> None:
         if not time_scale > 0:
-            raise ValueError(f"arrivals.time_scale={time_scale} must be above 0; 10 replays ten times slower")
+            raise ValueError(
+                f"arrivals.time_scale={time_scale} must be above 0; 10 replays ten times slower"
+            )
         if start < 0 or (duration is not None and not duration > 0):
-            raise ValueError(f"arrivals.start={start}, duration={duration}: need start >= 0 and duration > 0 seconds")
+            raise ValueError(
+                f"arrivals.start={start}, duration={duration}: need start >= 0 and duration > 0 seconds"
+            )
         self.trace: Trace = read_trace(path)
         self.time_scale, self.start, self.duration = time_scale, start, duration
         end = np.inf if duration is None else start + duration
@@ -112,7 +120,9 @@ class Replay(Arrivals):
         return self._rows
 
     def times(self, num_requests: int, seed: int) -> Float[np.ndarray, " n"]:
-        return np.array([row.time - self.start for row in self._rows[:num_requests]]) * self.time_scale
+        return (
+            np.array([row.time - self.start for row in self._rows[:num_requests]]) * self.time_scale
+        )
 
     def describe(self) -> dict[str, Any]:
         seconds = (self._rows[-1].time - self._rows[0].time) * self.time_scale

@@ -61,7 +61,9 @@ class LoadResults(LoadFigures):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(figures: LoadFigures, setting: Mapping[str, Any], limits: Limits, **told: Any) -> "LoadResults":
+    def of(
+        figures: LoadFigures, setting: Mapping[str, Any], limits: Limits, **told: Any
+    ) -> "LoadResults":
         """setting: what was measured, which opens the summary. told: the other fields."""
         parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
         parts["summary"] = {**setting, **figures.summary}
@@ -82,14 +84,19 @@ class LoadFolder(RunFolder):
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
-        self.passes = [PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])]
+        self.passes = [
+            PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])
+        ]
         self._rewrite()
 
     def _rewrite(self) -> None:
         """Without the rows of passes that are not done."""
         replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
         if (self.path / REQUESTS).exists():
-            with written_whole(self.path / REQUESTS) as part, part.open("w", encoding="utf-8") as stream:
+            with (
+                written_whole(self.path / REQUESTS) as part,
+                part.open("w", encoding="utf-8") as stream,
+            ):
                 stream.writelines(to_line(row) for row in self._rows())
 
     @property
@@ -131,7 +138,9 @@ class LoadFolder(RunFolder):
         parts = self.path / STEPS_PARTS
         parts.mkdir(exist_ok=True)
         with (
-            (self.path / REQUESTS).open("a", encoding="utf-8", buffering=1) as stream,  # whole lines: passes take turns
+            (self.path / REQUESTS).open(
+                "a", encoding="utf-8", buffering=1
+            ) as stream,  # whole lines: passes take turns
             pq.ParquetWriter(self._part(place), SCHEMA) as steps,
         ):
             yield PassWriter(stream, steps)
@@ -199,7 +208,9 @@ class PassWriter:
         self._steps.write_table(table)
 
 
-def check_requests(folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]) -> None:
+def check_requests(
+    folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]
+) -> None:
     """Raises ValueError where a pass has the row of a request twice, or lacks one."""
     found = Counter((PassPlace(row["repeat"], row["side"]), row["id"]) for row in rows)
     per_place = Counter(place for place, _ in found)

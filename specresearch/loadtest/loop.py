@@ -34,7 +34,9 @@ class Feed:
             found = [(number, now) for number in range(self.num_submitted, end)]
         else:
             end = int(np.searchsorted(self.times, now, side="right"))
-            found = [(number, float(self.times[number])) for number in range(self.num_submitted, end)]
+            found = [
+                (number, float(self.times[number])) for number in range(self.num_submitted, end)
+            ]
         self.num_submitted += len(found)
         return found
 
@@ -110,7 +112,9 @@ class LoadLoop:
                 if self.engine.has_work:
                     self._step()
                 else:
-                    time.sleep(max(min(self.feed.next_time - self._now, end - self._now, TICK), 0.0))
+                    time.sleep(
+                        max(min(self.feed.next_time - self._now, end - self._now, TICK), 0.0)
+                    )
                 self._look()
                 if self._now >= end:
                     break
@@ -146,7 +150,8 @@ class LoadLoop:
         came = f"{self.feed.num_submitted} requests came and {self.num_finished} were answered in {now:.0f} s"
         if self.num_waiting > self.stops.max_waiting:
             self.stopped = (
-                f"the queue grows without bound: {came}, {self.num_waiting} wait (max_waiting={self.stops.max_waiting})"
+                f"the queue grows without bound: {came}, {self.num_waiting} wait "
+                f"(max_waiting={self.stops.max_waiting})"
             )
         elif now > self.stops.max_seconds:
             self.stopped = f"out of time: {came}, {self.num_waiting} wait (max_seconds={self.stops.max_seconds:g})"

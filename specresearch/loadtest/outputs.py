@@ -39,7 +39,9 @@ class SideOutputs:
     @property
     def statement(self) -> str:
         """What is wrong comes first."""
-        return "; ".join(part.statement for part in sorted(self.parts, key=lambda part: not part.is_wrong))
+        return "; ".join(
+            part.statement for part in sorted(self.parts, key=lambda part: not part.is_wrong)
+        )
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def compare_outputs(
     return {side: SideOutputs(greedy.get(side), sampled.get(side)) for side in others}
 
 
-def check_of(passes: Sequence[PassRow], side: str, rule: str, *, lossless: bool) -> OutputComparison:
+def check_of(
+    passes: Sequence[PassRow], side: str, rule: str, *, lossless: bool
+) -> OutputComparison:
     """Return what the check found in a side's sampled outputs, with plain decoding's as a control."""
     own, plain = (scores_of(passes, name) for name in (side, PLAIN))
     return OutputComparison.sampled(rule, lossless=lossless, scores=own, baseline=plain)
@@ -94,8 +98,14 @@ def _greedy(
         return LogitGap.after(target, [*prompt, *row.token_ids[:position]])
 
     def compare(side: str) -> OutputComparison:
-        own = [row for row in greedy if row.place.side == side and (row.place.repeat, row.id) in answered]
-        return OutputComparison.greedy([row.as_request() for row in (*plain, *own)], gap, MAX_EXAMINED)
+        own = [
+            row
+            for row in greedy
+            if row.place.side == side and (row.place.repeat, row.id) in answered
+        ]
+        return OutputComparison.greedy(
+            [row.as_request() for row in (*plain, *own)], gap, MAX_EXAMINED
+        )
 
     return {side: compare(side) for side in sides if side != PLAIN}
 
@@ -106,13 +116,21 @@ def joined(outputs: Mapping[str, SideOutputs]) -> dict[str, Any]:
     P-values are the lowest of all sides: one that is wrong is seen.
     """
     found = [side.greedy for side in outputs.values() if side.greedy is not None]
-    num_compared, num_equal = (sum(getattr(o, name) for o in found) for name in ("num_compared", "num_equal"))
+    num_compared, num_equal = (
+        sum(getattr(o, name) for o in found) for name in ("num_compared", "num_equal")
+    )
     num_ties = sum(o.num_ties for o in found)
-    checked = [side.sampled.p_values for side in outputs.values() if side.sampled is not None and side.sampled.p_values]
+    checked = [
+        side.sampled.p_values
+        for side in outputs.values()
+        if side.sampled is not None and side.sampled.p_values
+    ]
     lowest = [min(values) for values in zip(*checked, strict=True)] or [None, None]
     return {
         "outputs_equal": num_equal == num_compared if num_compared else None,
-        "outputs_equal_but_for_ties": num_equal + num_ties == num_compared if num_compared else None,
+        "outputs_equal_but_for_ties": num_equal + num_ties == num_compared
+        if num_compared
+        else None,
         "num_outputs_equal": num_equal if num_compared else None,
         "num_outputs_compared": num_compared,
         "num_rounding_ties": num_ties,

@@ -30,7 +30,10 @@ def print_load(results: LoadResults, folder: Path, console: Console | None = Non
         console.print()
         console.print(_classes_table(results))
     console.print()
-    console.print(Text(f"{folder}/results.json holds every figure with its definition", style="dim"), soft_wrap=True)
+    console.print(
+        Text(f"{folder}/results.json holds every figure with its definition", style="dim"),
+        soft_wrap=True,
+    )
 
 
 def load_in_words(summary: Mapping[str, Any]) -> str:
@@ -49,7 +52,9 @@ def _headline(results: LoadResults) -> Text:
     if not results.sides:
         return Text(f"{prefix}no pass {load} has come to its end yet: no figures", style="bold")
     if summary.get("throughput") is None:
-        short = "every pass was too short to have a middle between warm-up and tail; send more requests"
+        short = (
+            "every pass was too short to have a middle between warm-up and tail; send more requests"
+        )
         return Text(f"{prefix}no figures {load}: {short}", style="bold")
     if summary.get("speedup") is None:
         name = summary["method"] or "plain decoding"
@@ -71,15 +76,21 @@ def _latency_in_words(results: LoadResults) -> str:
     summary, ratio = results.summary, results.summary["e2el_p50_ratio"]
     between = _between(results.intervals.get("e2el_p50_ratio"))
     slower = "" if ratio <= 1 else ", SLOWER"
-    words = f"a request takes {ratio:.2f}x the time of plain decoding at the median{slower}{between}"
+    words = (
+        f"a request takes {ratio:.2f}x the time of plain decoding at the median{slower}{between}"
+    )
     return f"{words}, {summary['e2el_p99_ratio']:.2f}x at the 99th percentile"
 
 
 def _statement(results: LoadResults) -> Text:
     summary = results.summary
     lossless = results.provenance["method"]["lossless"]
-    is_exact = lossless or summary["temperature"] == 0  # a lossy rule may change sampled outputs and no greedy one
-    is_same = lossless if summary["outputs_equal"] is None else summary["outputs_equal"] and is_exact
+    is_exact = (
+        lossless or summary["temperature"] == 0
+    )  # a lossy rule may change sampled outputs and no greedy one
+    is_same = (
+        lossless if summary["outputs_equal"] is None else summary["outputs_equal"] and is_exact
+    )
     p_values = [summary.get(name) for name in P_VALUES]
     is_changed = any(p is not None and p < CHANGED for p in p_values)
     is_wrong = is_changed or summary["outputs_equal_but_for_ties"] is False
@@ -102,7 +113,9 @@ def load_warnings(results: LoadResults) -> list[str]:
             "send more requests"
         )
     if results.class_signature:
-        told.append(f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower")
+        told.append(
+            f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower"
+        )
     if results.class_unclear:
         told.append(
             f"{', '.join(results.class_unclear)}: not measurable, by so few requests, whether the slowest 1% pay for the median"
@@ -118,7 +131,10 @@ def _setting(results: LoadResults) -> Table:
     table.add_column()
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
     table.add_row("target", f"{target['model']} ({size})")
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads")
+    table.add_row(
+        "machine",
+        f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads",
+    )
     lengths = f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, answers of at most {workload['mean_max_new_tokens']:.0f}"
     table.add_row("requests", f"{workload['num_requests']} a pass, {lengths} on average")
     table.add_row("running", f"at most {summary['max_running']} together")
@@ -133,12 +149,15 @@ def _setting(results: LoadResults) -> Table:
             f"{workload['num_prompts_short']} prompts are shorter than in the trace: there are no longer ones, or they are cut",
         )
     if workload.get("num_outputs_cut"):
-        table.add_row("cut", f"{workload['num_outputs_cut']} answers are cut to sampling.max_new_tokens")
+        table.add_row(
+            "cut", f"{workload['num_outputs_cut']} answers are cut to sampling.max_new_tokens"
+        )
     table.add_row("repeats", str(summary["num_repeats"]))
     if summary.get("memory_peak"):
         start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
         table.add_row(
-            "memory", f"{start:.2f} GB resident at first, {end:.2f} GB at last, never more than {peak:.2f} GB"
+            "memory",
+            f"{start:.2f} GB resident at first, {end:.2f} GB at last, never more than {peak:.2f} GB",
         )
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")
@@ -147,7 +166,9 @@ def _setting(results: LoadResults) -> Table:
 
 def _sides_table(results: LoadResults) -> Table:
     """Times in milliseconds; medians, and 99th percentiles behind them."""
-    table = _table("ms", ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait"))
+    table = _table(
+        "ms", ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait")
+    )
     plain = results.sides.get(PLAIN, {}).get("throughput")
     for side, figures in results.sides.items():
         own, drafts = figures["throughput"], side != PLAIN
@@ -168,7 +189,9 @@ def _sides_table(results: LoadResults) -> Table:
 
 
 def _classes_table(results: LoadResults) -> Table:
-    table = _table("class", ("requests", "TPOT", "p90", "p99", "E2EL", "p99", "acc.", "p10", "good"))
+    table = _table(
+        "class", ("requests", "TPOT", "p90", "p99", "E2EL", "p99", "acc.", "p10", "good")
+    )
     for category, of_sides in results.classes.items():
         for side, figures in of_sides.items():
             names = ("draft_acceptance_rate", "acceptance_p10")
@@ -197,7 +220,9 @@ def _name(side: str, results: LoadResults) -> str:
 
 def _between(interval: Any) -> str:
     return (
-        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else " (too few requests for an interval)"
+        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
+        if interval
+        else " (too few requests for an interval)"
     )
 
 

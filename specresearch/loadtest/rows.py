@@ -13,7 +13,11 @@ from specresearch.engine import RequestOutput
 from specresearch.loadtest.workload import PlannedRequest
 from specresearch.metrics import Counts, StepRecord
 
-PLAIN, CONTROLLED, FIXED = "plain", "method", "fixed-"  # sides; the last one is followed by a draft length
+PLAIN, CONTROLLED, FIXED = (
+    "plain",
+    "method",
+    "fixed-",
+)  # sides; the last one is followed by a draft length
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +54,9 @@ class LoadRow:
     token_ids: tuple[int, ...] | None = None
 
     @staticmethod
-    def of(place: PassPlace, planned: PlannedRequest, begin: float, output: RequestOutput) -> "LoadRow":
+    def of(
+        place: PassPlace, planned: PlannedRequest, begin: float, output: RequestOutput
+    ) -> "LoadRow":
         """begin: of the pass, seconds of `time.perf_counter`."""
         record = output.record
         return LoadRow(
@@ -79,14 +85,18 @@ class LoadRow:
         return self.arrival + self.e2el
 
     def to_json(self) -> dict[str, Any]:
-        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("place", "counts")}
+        flat = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("place", "counts")
+        }
         return asdict(self.place) | flat | asdict(self.counts)
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "LoadRow":
         own = {f.name: row[f.name] for f in fields(LoadRow) if f.name not in ("place", "counts")}
         own |= {"itl": tuple(own["itl"]), "token_ids": own["token_ids"] and tuple(own["token_ids"])}
-        return LoadRow(place=PassPlace(row["repeat"], row["side"]), counts=Counts.from_row(row), **own)
+        return LoadRow(
+            place=PassPlace(row["repeat"], row["side"]), counts=Counts.from_row(row), **own
+        )
 
     def as_request(self) -> RequestRow:
         """As the comparison of outputs knows it."""
@@ -140,13 +150,25 @@ class PassRow:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
         later = ("memory", "scores")  # than the first version
-        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name not in ("place", *later)}
+        own: dict[str, Any] = {
+            f.name: row[f.name] for f in fields(PassRow) if f.name not in ("place", *later)
+        }
         own |= {"trace": tuple(own["trace"]), "memory": tuple(map(tuple, row.get("memory", ())))}
         own |= {"scores": row.get("scores") and OutputScores.from_json(row["scores"])}
         return PassRow(place=PassPlace(row["repeat"], row["side"]), **own)
 
 
-TIMES = ("control", "propose", "verify", "accept", "commit", "prefill", "catch_up", "schedule", "total")
+TIMES = (
+    "control",
+    "propose",
+    "verify",
+    "accept",
+    "commit",
+    "prefill",
+    "catch_up",
+    "schedule",
+    "total",
+)
 SCALARS = ("num_nodes", "num_waiting", "num_prefill_tokens", "num_caught_up")
 LISTS = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context")
 SCHEMA = pa.schema(
@@ -203,11 +225,18 @@ class StepLog:
             "side": pa.array([self.place.side] * num),
             "step": pa.array(range(self.num_logged, self.num_logged + num), pa.int64()),
             "start": pa.array(self._start),
-            "num_running": pa.array([b - a for a, b in zip(self._ends, self._ends[1:], strict=False)], pa.int32()),
+            "num_running": pa.array(
+                [b - a for a, b in zip(self._ends, self._ends[1:], strict=False)], pa.int32()
+            ),
             "request_ids": pa.ListArray.from_arrays(ends, pa.array(self._ids, pa.string())),
         }
-        columns |= {name: pa.array(column) for name, column in (self._times | self._scalars).items()}
-        columns |= {name: pa.ListArray.from_arrays(ends, pa.array(column)) for name, column in self._lists.items()}
+        columns |= {
+            name: pa.array(column) for name, column in (self._times | self._scalars).items()
+        }
+        columns |= {
+            name: pa.ListArray.from_arrays(ends, pa.array(column))
+            for name, column in self._lists.items()
+        }
         self.num_logged += num
         self._clear()
         return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)

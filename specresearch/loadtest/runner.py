@@ -78,8 +78,14 @@ class LoadRunner:
                     f"variants.{name}: a side cannot be called so; choose one word, none of {', '.join(TAKEN)}"
                 )
         if proposer is None and (settings.compare or self.variants):
-            told = f"compare={list(settings.compare)}" if settings.compare else f"variants.{next(iter(self.variants))}"
-            raise ValueError(f"{told} is a way of drafting, and nothing drafts; add +proposer=..., or leave it out")
+            told = (
+                f"compare={list(settings.compare)}"
+                if settings.compare
+                else f"variants.{next(iter(self.variants))}"
+            )
+            raise ValueError(
+                f"{told} is a way of drafting, and nothing drafts; add +proposer=..., or leave it out"
+            )
         self.whole_passes = self._why_whole_passes()
         self.engines: dict[str, Engine] = {}
         try:
@@ -93,13 +99,16 @@ class LoadRunner:
             self._add_sides(controller)
         if self.whole_passes is not None and settings.turn_seconds is not None:
             logger.info(
-                "sides do not take turns, since %s; noise of this machine falls on one of them", self.whole_passes
+                "sides do not take turns, since %s; noise of this machine falls on one of them",
+                self.whole_passes,
             )
         self.watching = self._watching(record=record)
 
     @property
     def _max_running(self) -> int:
-        return min(self.settings.max_running, self.arrivals.concurrency or self.settings.max_running)
+        return min(
+            self.settings.max_running, self.arrivals.concurrency or self.settings.max_running
+        )
 
     def _why_whole_passes(self) -> str | None:
         if self.settings.turn_seconds is None:
@@ -130,7 +139,11 @@ class LoadRunner:
             self._add(name, proposer, self.acceptance, variant)
 
     def _add(
-        self, side: str, proposer: Proposer | None, acceptance: AcceptanceSampler | None, controller: Controller | None
+        self,
+        side: str,
+        proposer: Proposer | None,
+        acceptance: AcceptanceSampler | None,
+        controller: Controller | None,
     ) -> None:
         size = self._max_running
         begin = 0 if self.whole_passes else size * len(self.engines)
@@ -149,7 +162,10 @@ class LoadRunner:
         is_sampled = any(not part.sampling.is_greedy for part in self.classes)
         checks = self.proposer is not None and self.acceptance.lossless and is_sampled
         recorders = self._recorders() if record else {}
-        found = {side: Watching(recorders.get(side), OutputCheck() if checks else None) for side in self.engines}
+        found = {
+            side: Watching(recorders.get(side), OutputCheck() if checks else None)
+            for side in self.engines
+        }
         if record or checks:
             for side, engine in self.engines.items():
                 engine.watch = found[side]
@@ -157,9 +173,17 @@ class LoadRunner:
 
     def _recorders(self) -> dict[str, Recorder]:
         """One for every side, once proposer and controllers are bound; what they write is one recording."""
-        controllers = {side: None if side == PLAIN else engine.controller for side, engine in self.engines.items()}
+        controllers = {
+            side: None if side == PLAIN else engine.controller
+            for side, engine in self.engines.items()
+        }
         header = describe_recording(
-            self.target, self.proposer, self.acceptance, self.method, controllers, self.folder.config
+            self.target,
+            self.proposer,
+            self.acceptance,
+            self.method,
+            controllers,
+            self.folder.config,
         )
         return {side: Recorder(self.folder.path, header) for side in self.engines}
 
@@ -167,7 +191,10 @@ class LoadRunner:
         """The order of passes: those that take turns stand together."""
         sides = list(self.engines)
         turns = [(repeat, repeat % len(sides)) for repeat in range(self.settings.repeats)]
-        repeats = [[PassPlace(repeat, side) for side in [*sides[turn:], *sides[:turn]]] for repeat, turn in turns]
+        repeats = [
+            [PassPlace(repeat, side) for side in [*sides[turn:], *sides[:turn]]]
+            for repeat, turn in turns
+        ]
         return [[place] for places in repeats for place in places] if self.whole_passes else repeats
 
     def run(self, *, progress: bool = True) -> LoadResults:
@@ -187,12 +214,18 @@ class LoadRunner:
             )
             controllers = [engine.controller for engine in self.engines.values()]
             provenance = self.folder.begin(
-                self._provenance(workload), self.proposer, self.acceptance, self.arrivals, *controllers
+                self._provenance(workload),
+                self.proposer,
+                self.acceptance,
+                self.arrivals,
+                *controllers,
             )
             complete = False
             try:
                 missing = [group for group in groups if not self.folder.done.issuperset(group)]
-                self.folder.forget({place for group in missing for place in group})  # sides are measured together
+                self.folder.forget(
+                    {place for group in missing for place in group}
+                )  # sides are measured together
                 for place in self.folder.done:
                     watch.pass_done(place)
                 if missing:
@@ -218,7 +251,9 @@ class LoadRunner:
             for output in engine.generate([workload.request(number, 0) for number in range(num)]):
                 output.checked()
 
-    def _measure(self, places: Sequence[PassPlace], workload: Workload, watch: LoadProgress) -> None:
+    def _measure(
+        self, places: Sequence[PassPlace], workload: Workload, watch: LoadProgress
+    ) -> None:
         """Whoever has come least far goes on."""
         if self.proposer is not None:
             self.proposer.reset()
@@ -238,7 +273,9 @@ class LoadRunner:
         times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
         feed = Feed(times, self.arrivals.concurrency)
         stops = Stops(settings.max_waiting, settings.max_seconds)
-        return LoadPass(place, engine, workload, feed, stops, self.folder, watch.tick, self.watching[place.side])
+        return LoadPass(
+            place, engine, workload, feed, stops, self.folder, watch.tick, self.watching[place.side]
+        )
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
         datasets = list({id(part.dataset): part.dataset for part in self.classes}.values())
@@ -248,32 +285,38 @@ class LoadRunner:
             "method": describe_method(self.method, self.proposer, self.acceptance),
             "controller": self.controller_name,
             "arrivals": self.arrivals.describe(),
-            "trace": trace and {"location": trace.location, "fingerprint": trace.fingerprint, "note": trace.note},
+            "trace": trace
+            and {"location": trace.location, "fingerprint": trace.fingerprint, "note": trace.note},
             "workload": workload.describe(),
         }
 
-    def _results(self, workload: Workload, complete: bool, provenance: Mapping[str, Any]) -> LoadResults:
+    def _results(
+        self, workload: Workload, complete: bool, provenance: Mapping[str, Any]
+    ) -> LoadResults:
         num_repeats = self.settings.repeats  # a folder may hold more
         requests = [row for row in self.folder.requests() if row.place.repeat < num_repeats]
         passes = [row for row in self.folder.passes if row.place.repeat < num_repeats]
         settings, concurrency = self.settings, self.arrivals.concurrency
         sides = {
             name: LoadSide.of(
-                name,
-                passes,
-                requests,
-                self.folder.steps(name),
-                concurrency,
-                settings.limits,
+                name, passes, requests, self.folder.steps(name), concurrency, settings.limits
             )
             for name in self.engines
         }
         figures = summarize_load(sides, settings.limits, settings.max_running)
-        outputs = compare_outputs(requests, passes, list(self.engines), workload, self.target, self.acceptance)
-        setting = {"method": self.method, "controller": self.controller_name if self.method else None}
+        outputs = compare_outputs(
+            requests, passes, list(self.engines), workload, self.target, self.acceptance
+        )
+        setting = {
+            "method": self.method,
+            "controller": self.controller_name if self.method else None,
+        }
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         setting |= {"turn_seconds": None if self.whole_passes else settings.turn_seconds}
-        setting |= {"temperature": workload.temperature, "num_repeats": len({row.place.repeat for row in requests})}
+        setting |= {
+            "temperature": workload.temperature,
+            "num_repeats": len({row.place.repeat for row in requests}),
+        }
         setting |= joined(outputs) | memory_figures(passes)
         return LoadResults.of(
             figures,

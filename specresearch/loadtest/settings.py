@@ -7,7 +7,11 @@ from specresearch.loadtest.arrivals import Arrivals
 from specresearch.loadtest.window import Limits
 
 NUM_OPEN_REQUESTS = 64
-WAVES, LEAST_WAVES, NUM_CLOSED_REQUESTS = 4, 3, 24  # of a closed loop: times its concurrency, and at least so many
+WAVES, LEAST_WAVES, NUM_CLOSED_REQUESTS = (
+    4,
+    3,
+    24,
+)  # of a closed loop: times its concurrency, and at least so many
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,20 @@ class LoadSettings(PassSettings):
         super().__post_init__()
         self.check_counts("warmup", least=0)
         if self.turn_seconds is not None and not self.turn_seconds > 0:
-            raise ValueError(f"turn_seconds={self.turn_seconds} must be above 0; null runs pass after pass")
+            raise ValueError(
+                f"turn_seconds={self.turn_seconds} must be above 0; null runs pass after pass"
+            )
         if not 0 <= self.length_spread < 1:
-            raise ValueError(f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1")
+            raise ValueError(
+                f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1"
+            )
 
     def count(self, arrivals: Arrivals) -> int:
         """Requests of a pass. Raises ValueError for a closed loop so short that nothing but warm-up and tail would be left."""
         if arrivals.concurrency is None:
-            return self.num_requests or (len(arrivals.rows) if arrivals.rows is not None else NUM_OPEN_REQUESTS)
+            return self.num_requests or (
+                len(arrivals.rows) if arrivals.rows is not None else NUM_OPEN_REQUESTS
+            )
         least = LEAST_WAVES * arrivals.concurrency
         if self.num_requests is None:
             return max(WAVES * arrivals.concurrency, NUM_CLOSED_REQUESTS)

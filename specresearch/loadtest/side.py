@@ -89,24 +89,34 @@ class LoadSide:
         """Its figures and the intervals of those that have one."""
         rows, windows = self.counted, self.windows.values()
         totals = self.totals()
-        told: dict[str, Any] = {name: value_of(_rate(column), totals) for name, column in RATES.items()}
+        told: dict[str, Any] = {
+            name: value_of(_rate(column), totals) for name, column in RATES.items()
+        }
         slow = self.num_slow
-        between = {name: interval_of(totals, _rate(column), slow=slow) for name, column in RATES.items()}
+        between = {
+            name: interval_of(totals, _rate(column), slow=slow) for name, column in RATES.items()
+        }
         ranked, ranks = latencies(rows, slow)
         accepted, lengths = acceptance(rows)
         told |= ranked | accepted
-        every = [step for repeat in self.windows for step in [self.steps.get(repeat)] if step is not None]
+        every = [
+            step for repeat in self.windows for step in [self.steps.get(repeat)] if step is not None
+        ]
         passes = list(self.passes.values())
         told |= {
             "num_requests": len(rows),
             "num_finished": sum(row.num_finished for row in passes),
             "num_unfinished": sum(row.num_submitted - row.num_finished for row in passes),
             "num_generated_tokens": int(sum(window.blocks[:, 0].sum() for window in windows)),
-            "num_preemptions": sum(row.num_preemptions for own in self.requests.values() for row in own),
+            "num_preemptions": sum(
+                row.num_preemptions for own in self.requests.values() for row in own
+            ),
             "waiting_max": max((int(step.waiting.max(initial=0)) for step in every), default=None),
             "waiting_mean": self._over_time("waiting"),
             "running_mean": self._over_time("running"),
-            "schedule_share": ratio_of(sum(s.schedule for s in every), sum(s.seconds.sum() for s in every)),
+            "schedule_share": ratio_of(
+                sum(s.schedule for s in every), sum(s.seconds.sum() for s in every)
+            ),
             "wall": sum(row.wall for row in passes),
             "overloaded": any(self._falls_behind(repeat, max_running) for repeat in self.passes),
             "too_short": any(self._is_a_beginning(window) for window in windows),
@@ -120,12 +130,18 @@ class LoadSide:
             for repeat, window in self.windows.items()
             if repeat in self.steps
         ]
-        return ratio_of(sum(sums), sum(window.seconds for window in self.windows.values())) if sums else None
+        return (
+            ratio_of(sum(sums), sum(window.seconds for window in self.windows.values()))
+            if sums
+            else None
+        )
 
     def _falls_behind(self, repeat: int, max_running: int) -> bool:
         """A queue that stands to the end, and not since a moment ago as after a burst."""
         row, window = self.passes[repeat], self.windows.get(repeat)
-        if row.stopped is not None and (row.stopped.startswith("the queue") or row.num_waiting > max_running):
+        if row.stopped is not None and (
+            row.stopped.startswith("the queue") or row.num_waiting > max_running
+        ):
             return True
         if not self.is_open or window is None:
             return False
@@ -142,7 +158,10 @@ class LoadSide:
 
     def _waiting(self, repeat: int, moments: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Requests in the queue at each moment, of those that got through."""
-        stays = [(request.arrival, request.arrival + request.queue_time) for request in self.requests[repeat]]
+        stays = [
+            (request.arrival, request.arrival + request.queue_time)
+            for request in self.requests[repeat]
+        ]
         came, left = np.array(stays).reshape(-1, 2).T[:, :, None]  # [requests 1]
         return ((came <= moments) & (moments < left)).sum(0)
 
@@ -157,7 +176,9 @@ def latencies(rows: Sequence[LoadRow], slow: int) -> tuple[dict[str, Any], dict[
     intervals: dict[str, Any] = {}
     for name in RANKED:
         found = ranked(rows, name, stretches, slow)
-        intervals |= {f"{name}_p{p}": at and at.interval for p, at in zip(PERCENTS, found, strict=True)}
+        intervals |= {
+            f"{name}_p{p}": at and at.interval for p, at in zip(PERCENTS, found, strict=True)
+        }
     return told, intervals
 
 
@@ -193,7 +214,9 @@ def stretches_of(rows: Sequence[LoadRow]) -> dict[str, int]:
     return {id: rank * NUM_BLOCKS // len(ordered) for rank, id in enumerate(ordered)}
 
 
-def ranked(rows: Sequence[LoadRow], name: str, stretches: Mapping[str, int], slow: int) -> list[Percentile | None]:
+def ranked(
+    rows: Sequence[LoadRow], name: str, stretches: Mapping[str, int], slow: int
+) -> list[Percentile | None]:
     """Return PERCENTS of a latency."""
     kept = [row for row in rows if name != "tpot" or row.itl]
     units = np.array([stretches[row.id] for row in kept], dtype=int)

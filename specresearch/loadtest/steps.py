@@ -45,7 +45,9 @@ class PassSteps:
         seconds = column["total"] + column["prefill"] + column["schedule"]
         schedule = float(column["schedule"].sum())
         waiting, running = column["num_waiting"], column["num_running"]
-        return PassSteps(column["start"], seconds, waiting, running, drafted, accepted, new, schedule)
+        return PassSteps(
+            column["start"], seconds, waiting, running, drafted, accepted, new, schedule
+        )
 
     def sum_over(self, name: str, begin: float, end: float) -> float:
         """Request seconds that were spent waiting or running between two moments."""
@@ -69,7 +71,9 @@ class PassSteps:
         totals = sum(steps._binned(edges) for steps in passes)
         assert isinstance(totals, np.ndarray)
         rows = []
-        for begin, (steps, waiting, running, drafted, accepted, new) in zip(edges, totals, strict=False):
+        for begin, (steps, waiting, running, drafted, accepted, new) in zip(
+            edges, totals, strict=False
+        ):
             covered = sum(min(max(end - begin, 0.0), width) for end in ends)
             rows.append(
                 {
@@ -84,8 +88,17 @@ class PassSteps:
         return rows
 
     def _binned(self, edges: Float[np.ndarray, " e"]) -> Float[np.ndarray, "bins 6"]:
-        values = (np.ones(len(self.start)), self.waiting, self.running, self.drafted, self.accepted, self.new)
-        return np.stack([np.histogram(self.start, edges, weights=value)[0] for value in values], axis=1)
+        values = (
+            np.ones(len(self.start)),
+            self.waiting,
+            self.running,
+            self.drafted,
+            self.accepted,
+            self.new,
+        )
+        return np.stack(
+            [np.histogram(self.start, edges, weights=value)[0] for value in values], axis=1
+        )
 
 
 def _sums(lists: pa.ListArray) -> Float[np.ndarray, " n"]:

@@ -110,7 +110,9 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
         {name: PassSteps.timeline(list(side.steps.values())) for name, side in sides.items()},
         {
             name: [
-                {"repeat": float(repeat)} | dict(entry) for repeat, row in side.passes.items() for entry in row.trace
+                {"repeat": float(repeat)} | dict(entry)
+                for repeat, row in side.passes.items()
+                for entry in row.trace
             ]
             for name, side in sides.items()
             if any(row.trace for row in side.passes.values())
@@ -125,7 +127,12 @@ def _compare(
     main = CONTROLLED if CONTROLLED in sides else PLAIN
     summary: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
-    for name in ("throughput", "request_throughput", "goodput", *(f"{x}_p{p}" for x in LATENCIES for p in PERCENTS)):
+    for name in (
+        "throughput",
+        "request_throughput",
+        "goodput",
+        *(f"{x}_p{p}" for x in LATENCIES for p in PERCENTS),
+    ):
         for suffix, side in (("", main), ("_plain", PLAIN)):
             summary[f"{name}{suffix}"] = figures.get(side, {}).get(name)
     fixed = sorted(
@@ -135,7 +142,9 @@ def _compare(
     best, worst = (fixed[-1], fixed[0]) if fixed else (None, None)
     plain, method = sides.get(PLAIN), sides.get(CONTROLLED)
     summary |= {"best_fixed": best and best.name, "worst_fixed": worst and worst.name}
-    better = max((side for side in (plain, best) if side), key=lambda side: side.throughput, default=None)
+    better = max(
+        (side for side in (plain, best) if side), key=lambda side: side.throughput, default=None
+    )
     pairs = {
         "speedup": (method, plain),
         "speedup_best_fixed": (best, plain),
@@ -148,18 +157,36 @@ def _compare(
     for name, (own, other) in pairs.items():
         summary[name], intervals[name] = _throughput_ratio(own, other)
     for name in RANKED:
-        ratios = latency_ratios(method, plain, name) if method and plain else [(None, None)] * len(PERCENTS)
+        ratios = (
+            latency_ratios(method, plain, name)
+            if method and plain
+            else [(None, None)] * len(PERCENTS)
+        )
         for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
             summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
-    kept = ("draft_acceptance_rate", "mean_acceptance_length", "acceptance_p10", "tokens_per_target_forward")
-    kept += ("mean_draft_length", "waiting_max", "waiting_mean", "running_mean", "num_requests", "num_unfinished")
+    kept = (
+        "draft_acceptance_rate",
+        "mean_acceptance_length",
+        "acceptance_p10",
+        "tokens_per_target_forward",
+    )
+    kept += (
+        "mean_draft_length",
+        "waiting_max",
+        "waiting_mean",
+        "running_mean",
+        "num_requests",
+        "num_unfinished",
+    )
     kept += ("num_generated_tokens", "num_preemptions", "schedule_share", "overloaded")
     summary |= {name: figures.get(main, {}).get(name) for name in kept}
     summary |= {"overloaded_plain": figures.get(PLAIN, {}).get("overloaded")}
     return summary, {name: between for name, between in intervals.items() if between is not None}
 
 
-def _throughput_ratio(own: LoadSide | None, other: LoadSide | None) -> tuple[float | None, Interval | None]:
+def _throughput_ratio(
+    own: LoadSide | None, other: LoadSide | None
+) -> tuple[float | None, Interval | None]:
     """Return the ratio and its interval, from the repeats that both have, stretches of both at one place together."""
     if own is None or other is None:
         return None, None
@@ -168,7 +195,9 @@ def _throughput_ratio(own: LoadSide | None, other: LoadSide | None) -> tuple[flo
     shared = sorted(own.windows.keys() & other.windows.keys())
     totals = np.concatenate([own.totals(shared), other.totals(shared)], axis=1)
     ratio = _ratio_of_rates()
-    return value_of(ratio, totals), interval_of(totals, ratio, slow=min(own.num_slow, other.num_slow))
+    return value_of(ratio, totals), interval_of(
+        totals, ratio, slow=min(own.num_slow, other.num_slow)
+    )
 
 
 def _ratio_of_rates() -> Statistic:
@@ -180,13 +209,17 @@ def latency_ratios(
     own: LoadSide, other: LoadSide, name: str, category: str | None = None
 ) -> list[tuple[float | None, Interval | None]]:
     """Return the ratio of each of PERCENTS and its interval, paired by stretches of the workload. category: None for all."""
-    sides = [[row for row in side.counted if category in (None, row.category)] for side in (own, other)]
+    sides = [
+        [row for row in side.counted if category in (None, row.category)] for side in (own, other)
+    ]
     stretches, slow = stretches_of([*sides[0], *sides[1]]), min(own.num_slow, other.num_slow)
     found = [ranked(rows, name, stretches, slow) for rows in sides]
     return [percentile_ratio(above, below, slow) for above, below in zip(*found, strict=True)]
 
 
-def _by_class(sides: Mapping[str, LoadSide], limits: Limits) -> dict[str, dict[str, dict[str, Any]]]:
+def _by_class(
+    sides: Mapping[str, LoadSide], limits: Limits
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Empty where requests are of one kind."""
     names = sorted({row.category for side in sides.values() for row in side.counted})
     if names in ([], [""]):
@@ -212,7 +245,9 @@ def _has_signature(sides: Mapping[str, LoadSide], category: str) -> bool | None:
     return signature_of(median, slowest)
 
 
-def signature_of(median: tuple[float, float] | None, slowest: tuple[float, float] | None) -> bool | None:
+def signature_of(
+    median: tuple[float, float] | None, slowest: tuple[float, float] | None
+) -> bool | None:
     """Of the intervals of two ratios: is the first below 1 while the second is above it? None where that cannot be said."""
     if median is None or slowest is None:
         return None

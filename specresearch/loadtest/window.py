@@ -67,8 +67,13 @@ class Window:
             steps = steps and steps.since(begin)
         finished = [request.finish for request in requests]
         met = [request.finish for request in requests if limits.met(request)]
-        columns = [_delivered(requests, steps, edges), *(np.histogram(values, edges)[0] for values in (finished, met))]
-        return Window(begin, end, counted, np.stack([*columns, np.diff(edges)], axis=1).astype(float))
+        columns = [
+            _delivered(requests, steps, edges),
+            *(np.histogram(values, edges)[0] for values in (finished, met)),
+        ]
+        return Window(
+            begin, end, counted, np.stack([*columns, np.diff(edges)], axis=1).astype(float)
+        )
 
 
 def num_slow(windows: Sequence[Window]) -> int:

@@ -33,7 +33,9 @@ class RequestClass:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < float("inf"):
-            raise ValueError(f"classes.{self.name}.share={self.share} must be above 0; leave the class out instead")
+            raise ValueError(
+                f"classes.{self.name}.share={self.share} must be above 0; leave the class out instead"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class Workload:
         on_prepared: Callable[[], None] | None = None,
     ) -> None:
         if target.tokenizer is None:
-            raise ValueError(f"{target.name} has no tokenizer, and prompts are text; load one with it")
+            raise ValueError(
+                f"{target.name} has no tokenizer, and prompts are text; load one with it"
+            )
         if trace is not None and length_spread:
             raise ValueError(
                 f"length_spread={length_spread} has no effect on a trace, which says how long answers are; leave it out"
@@ -80,7 +84,9 @@ class Workload:
         self.seed = seed
         self._trace, self._length_spread = trace, length_spread
         most = num_requests if trace is None else min(num_requests, len(trace))
-        self._pools = {part.name: _Pool(target.tokenizer, part, _room(target, part)) for part in classes}
+        self._pools = {
+            part.name: _Pool(target.tokenizer, part, _room(target, part)) for part in classes
+        }
         self._rng = random.Random(seed)
         self.requests: list[PlannedRequest] = []
         self.num_short = 0
@@ -98,16 +104,26 @@ class Workload:
         if lengths is None:
             row, prompt = pool.next()
             share = 1 - self._length_spread * self._rng.random()
-            sampling = replace(sampling, max_new_tokens=max(round(share * sampling.max_new_tokens), 1))
+            sampling = replace(
+                sampling, max_new_tokens=max(round(share * sampling.max_new_tokens), 1)
+            )
         else:
             row, prompt = pool.of_length(lengths.num_prompt_tokens, self._rng)
-            self.num_short += len(prompt.token_ids) + LEAST_TEXT < min(lengths.num_prompt_tokens, pool.room)
+            self.num_short += len(prompt.token_ids) + LEAST_TEXT < min(
+                lengths.num_prompt_tokens, pool.room
+            )
             wanted = min(lengths.num_output_tokens, sampling.max_new_tokens)
             sampling = replace(sampling, max_new_tokens=wanted, ignore_eos=True)
         category = part.name or row.category
         ids = array("i", prompt.token_ids)
         return PlannedRequest(
-            str(number), category, row.id, ids, prompt.num_cut_tokens, sampling, part.num_draft_tokens
+            str(number),
+            category,
+            row.id,
+            ids,
+            prompt.num_cut_tokens,
+            sampling,
+            part.num_draft_tokens,
         )
 
     def request(self, number: int, repeat: int) -> Request:
@@ -115,7 +131,13 @@ class Workload:
         planned = self.requests[number]
         base = self.seed if planned.sampling.seed is None else planned.sampling.seed
         sampling = replace(planned.sampling, seed=derive_seed(base, repeat, number))
-        return Request(planned.prompt_ids.tolist(), sampling, planned.id, planned.num_draft_tokens, planned.category)
+        return Request(
+            planned.prompt_ids.tolist(),
+            sampling,
+            planned.id,
+            planned.num_draft_tokens,
+            planned.category,
+        )
 
     @property
     def has_greedy(self) -> bool:
@@ -136,7 +158,9 @@ class Workload:
         told: dict[str, Any] = {
             "num_requests": len(self.requests),
             "mean_prompt_tokens": _mean([len(request.prompt_ids) for request in self.requests]),
-            "mean_max_new_tokens": _mean([request.sampling.max_new_tokens for request in self.requests]),
+            "mean_max_new_tokens": _mean(
+                [request.sampling.max_new_tokens for request in self.requests]
+            ),
             "num_prompts_cut": sum(request.num_cut_tokens > 0 for request in self.requests),
         }
         if self._trace is not None:
@@ -173,10 +197,15 @@ class _Pool:
     def of_length(self, num_tokens: int, rng: random.Random) -> tuple[Row, Prompt]:
         """One of the prompts that are nearest in length, cut to `num_tokens` if it is longer."""
         if not self._by_length:
-            self._by_length = sorted(((len(self._whole(row).token_ids), row) for row in self.dataset), key=_length)
+            self._by_length = sorted(
+                ((len(self._whole(row).token_ids), row) for row in self.dataset), key=_length
+            )
             self._least = len(render(self.tokenizer, self.dataset.template, [""])) + LEAST_TEXT
         wanted = min(num_tokens, self.room)
-        begin = min(bisect_left(self._by_length, wanted, key=_length), max(len(self._by_length) - NEAREST, 0))
+        begin = min(
+            bisect_left(self._by_length, wanted, key=_length),
+            max(len(self._by_length) - NEAREST, 0),
+        )
         length, row = rng.choice(self._by_length[begin : begin + NEAREST])
         allowed = max(wanted, self._least)
         return row, self._whole(row) if length <= allowed else self._cut(row, allowed)
@@ -204,7 +233,9 @@ def _room(target: CausalLM, part: RequestClass) -> int:
     return room
 
 
-def _deal(classes: Sequence[RequestClass], num_requests: int, rng: random.Random) -> list[RequestClass]:
+def _deal(
+    classes: Sequence[RequestClass], num_requests: int, rng: random.Random
+) -> list[RequestClass]:
     """Classes in exactly their shares, as nearly as whole requests allow, in random order."""
     total = sum(part.share for part in classes)
     exact = [part.share / total * num_requests for part in classes]

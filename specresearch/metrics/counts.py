@@ -118,7 +118,11 @@ class Counts:
 
     @property
     def output_tv(self) -> float | None:
-        return None if self.shift is None else _ratio(sum(self.shift.total_variation), self.num_generated_tokens)
+        return (
+            None
+            if self.shift is None
+            else _ratio(sum(self.shift.total_variation), self.num_generated_tokens)
+        )
 
     @property
     def output_kl(self) -> float | None:
@@ -132,7 +136,11 @@ class Counts:
 
     @property
     def refused_rate(self) -> float | None:
-        return None if self.shift is None else _ratio(sum(self.shift.refusal), self.num_accepted_tokens)
+        return (
+            None
+            if self.shift is None
+            else _ratio(sum(self.shift.refusal), self.num_accepted_tokens)
+        )
 
     @property
     def output_tv_at_position(self) -> list[float]:

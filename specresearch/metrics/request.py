@@ -27,7 +27,9 @@ class RequestRecord:
     @staticmethod
     def of(state: RequestState, counts: Counts) -> "RequestRecord":
         assert state.finish_reason is not None
-        moments = state.token_times or [math.nan]  # none of a request that failed before its first token
+        moments = state.token_times or [
+            math.nan
+        ]  # none of a request that failed before its first token
         first, last, num = moments[0], moments[-1], len(moments)
         return RequestRecord(
             state.id,

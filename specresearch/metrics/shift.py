@@ -40,7 +40,9 @@ class ShiftSums:
         for sums in (self.total_variation, self.kl, self.refusal):
             sums += [0.0] * grow
         self.num_infinite += [0] * grow
-        for i, tv, kl, refusal in zip(range(depth), shift.total_variation, shift.kl, shift.refusal, strict=False):
+        for i, tv, kl, refusal in zip(
+            range(depth), shift.total_variation, shift.kl, shift.refusal, strict=False
+        ):
             self.total_variation[i] += tv
             self.refusal[i] += refusal
             if math.isinf(kl):

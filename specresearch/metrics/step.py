@@ -92,7 +92,9 @@ class StepRecord:
         )
 
 
-def _num_judged(batch: Batch, proposal: Proposal, delivery: Delivery, accepted: Sequence[int]) -> tuple[int, ...]:
+def _num_judged(
+    batch: Batch, proposal: Proposal, delivery: Delivery, accepted: Sequence[int]
+) -> tuple[int, ...]:
     """Return how many drafts of each row are neither behind a drafted end token nor cut off where the output ended.
 
     A drafted end token counts whether it was accepted or not: otherwise drafts would be left out only where all before them
@@ -110,10 +112,15 @@ def _num_judged(batch: Batch, proposal: Proposal, delivery: Delivery, accepted: 
             next((depth for depth in range(1, num) if row[depth]), num)
             for row, num in zip(is_end, drafted, strict=True)
         ]
-        return tuple(first if cut is None else min(first, cut) for first, cut in zip(firsts, cuts, strict=True))
+        return tuple(
+            first if cut is None else min(first, cut)
+            for first, cut in zip(firsts, cuts, strict=True)
+        )
     marks = upload(is_end, topology.parents.device)
     marks[:, 0] = False  # the root is no draft
-    above = topology.ancestors & ~torch.eye(topology.num_nodes, dtype=torch.bool, device=marks.device)
+    above = topology.ancestors & ~torch.eye(
+        topology.num_nodes, dtype=torch.bool, device=marks.device
+    )
     is_behind = (above & marks[:, None]).any(2)
     limits = upload([topology.num_nodes if cut is None else cut for cut in cuts], marks.device)
     is_judged = proposal.acceptable & ~is_behind & (topology.depth <= limits[:, None])
@@ -129,12 +136,16 @@ def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], List
     Nothing could be chosen below the token that ended the output.
     """
     rows = len(proposal.token_ids)
-    depths = proposal.topology.depth.expand(rows, -1).masked_fill(~proposal.acceptable, 0).max(1).values
+    depths = (
+        proposal.topology.depth.expand(rows, -1).masked_fill(~proposal.acceptable, 0).max(1).values
+    )
     path = upload(delivery.verdict.path.tolist(), proposal.token_ids.device)
     children = proposal.topology.children.expand(rows, -1, -1)  # [B, N, R]
     at = path.clamp(min=0)[:, :, None].expand(-1, -1, children.shape[2])
     below = children.gather(1, at)  # [B, D, R]
-    usable = (below >= 0) & proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(below)
+    usable = (below >= 0) & proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(
+        below
+    )
     taken = (below[:, :-1] == path[:, 1:, None]).long().argmax(2)
     packed = torch.cat([depths[:, None], taken, usable.sum(2)], dim=1).tolist()  # sync
     steps = path.shape[1] - 1

@@ -76,7 +76,11 @@ class StepClock:
         self.start += self._last - begin
 
     def stop(
-        self, prefill: float = 0.0, schedule: float = 0.0, catch_up: float = 0.0, draft_prefill: float = 0.0
+        self,
+        prefill: float = 0.0,
+        schedule: float = 0.0,
+        catch_up: float = 0.0,
+        draft_prefill: float = 0.0,
     ) -> StepTimes:
         if self.is_cuda:
             self._marks[-1][1].synchronize()
@@ -84,5 +88,10 @@ class StepClock:
                 self.laps[name] = self.laps.get(name, 0.0) + before.elapsed_time(after) / 1e3
         self.laps.pop(_SKIPPED, None)
         total = time.perf_counter() - self.start
-        read = {"prefill": prefill, "schedule": schedule, "catch_up": catch_up, "draft_prefill": draft_prefill}
+        read = {
+            "prefill": prefill,
+            "schedule": schedule,
+            "catch_up": catch_up,
+            "draft_prefill": draft_prefill,
+        }
         return StepTimes(**self.laps, total=total, **read)

@@ -61,7 +61,9 @@ class AttentionPlan:
         if key not in self._biases:
             if repeats > 1 or key[2] != self.device:
                 bias = self.bias(window)
-                self._biases[key] = None if bias is None else bias.repeat(1, 1, repeats, 1).to(key[2])
+                self._biases[key] = (
+                    None if bias is None else bias.repeat(1, 1, repeats, 1).to(key[2])
+                )
             else:
                 self._biases[key] = self._make_bias(window)
         return self._biases[key]
@@ -71,8 +73,12 @@ class AttentionPlan:
         if length == 1:
             return None
         if (b, repeats) not in self._by_row:
-            ancestors = self.topology.ancestors.expand(len(self.starts), -1, -1)[b, :length, :length]
-            bias = torch.zeros((length, self.starts[b] + length), dtype=self.dtype, device=self.device)
+            ancestors = self.topology.ancestors.expand(len(self.starts), -1, -1)[
+                b, :length, :length
+            ]
+            bias = torch.zeros(
+                (length, self.starts[b] + length), dtype=self.dtype, device=self.device
+            )
             bias[:, self.starts[b] :].masked_fill_(~ancestors, float("-inf"))
             self._by_row[b, repeats] = bias.repeat(repeats, 1)
         return self._by_row[b, repeats]
@@ -80,19 +86,31 @@ class AttentionPlan:
     @cached_property
     def roots(self) -> "AttentionPlan":
         """The same rows with their roots alone."""
-        return AttentionPlan(self.starts, Topology.chain(1, self.device), max(self.starts) + 1, self.dtype, self.device)
+        return AttentionPlan(
+            self.starts,
+            Topology.chain(1, self.device),
+            max(self.starts) + 1,
+            self.dtype,
+            self.device,
+        )
 
     def ends(self, device: torch.device) -> Int[Tensor, " B"]:
         """Columns of each row once the new tokens are written."""
         if device not in self._ends:
-            self._ends[device] = upload([start + self.num_nodes for start in self.starts], device, torch.int32)
+            self._ends[device] = upload(
+                [start + self.num_nodes for start in self.starts], device, torch.int32
+            )
         return self._ends[device]
 
     def full_bias(self, window: int | None = None) -> Float[Tensor, "B 1 N L"]:
         """`bias` with every row written out, zeros where nothing is masked."""
         shape = (len(self.starts), 1, self.num_nodes - self.first, self.width)
         bias = self._make_bias(window)
-        return torch.zeros(shape, dtype=self.dtype, device=self.device) if bias is None else bias.expand(shape)
+        return (
+            torch.zeros(shape, dtype=self.dtype, device=self.device)
+            if bias is None
+            else bias.expand(shape)
+        )
 
     def _make_bias(self, window: int | None) -> Float[Tensor, "#B 1 N L"] | None:
         uniform = all(start == self.starts[0] for start in self.starts)
@@ -100,7 +118,9 @@ class AttentionPlan:
             return None
         starts = upload(self.starts[:1] if uniform else self.starts, self.device)
         rows = max(len(starts), self.topology.parents.shape[0])
-        node = torch.arange(self.width, device=self.device) - starts[:, None]  # [B L]: < 0 is the committed past
+        node = (
+            torch.arange(self.width, device=self.device) - starts[:, None]
+        )  # [B L]: < 0 is the committed past
         hidden = ~self.topology.ancestors[:, self.first :]
         num_new = hidden.shape[1]
         if uniform:
@@ -109,16 +129,24 @@ class AttentionPlan:
             bias[:, :, begin:end].masked_fill_(hidden, float("-inf"))
             bias[:, :, end:] = float("-inf")
         else:
-            table = F.pad(torch.zeros(hidden.shape, dtype=self.dtype, device=self.device), (1, 1), value=float("-inf"))
+            table = F.pad(
+                torch.zeros(hidden.shape, dtype=self.dtype, device=self.device),
+                (1, 1),
+                value=float("-inf"),
+            )
             table[:, :, 0] = 0
             table[:, :, 1:-1].masked_fill_(hidden, float("-inf"))
             index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, num_new, -1)
             bias = table.expand(rows, -1, -1).gather(2, index)
         if window is not None:
             depth = self.topology.depth
-            at = depth.expand(rows, -1).gather(1, node.clamp(0, self.num_nodes - 1).expand(rows, -1))
+            at = depth.expand(rows, -1).gather(
+                1, node.clamp(0, self.num_nodes - 1).expand(rows, -1)
+            )
             key_position = torch.where(node < 0, node, at)  # relative to the root
-            bias.masked_fill_(depth[:, self.first :, None] - key_position[:, None] >= window, float("-inf"))
+            bias.masked_fill_(
+                depth[:, self.first :, None] - key_position[:, None] >= window, float("-inf")
+            )
         return bias[:, None]
 
 
@@ -185,11 +213,17 @@ def _attend(
     kv_heads = key.shape[1]
     group = num_heads // kv_heads
     plain = softcap is None and s_aux is None
-    if plain and isinstance(attention_plan, AttentionPlan) and _allows_flash(attention_plan, query, value):
+    if (
+        plain
+        and isinstance(attention_plan, AttentionPlan)
+        and _allows_flash(attention_plan, query, value)
+    ):
         return _flash(query, key, value, attention_plan, scaling, sliding_window)
     windowed = sliding_window is not None and attention_plan.width > sliding_window
     if plain and attention_plan.from_empty and num_nodes > 1 and not windowed:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1)
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=group > 1
+        )
         return out.transpose(1, 2)
     folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
     bias = attention_plan.bias(sliding_window, group, query.device)
@@ -215,7 +249,9 @@ def _attend_by_row(
     assert packing.alone is not None
     if len(packing.alone) < len(packing.lengths):
         roots, width = query.index_select(2, packing.roots).permute(2, 1, 0, 3), plan.roots.width
-        together = _attend(roots, key[:, :, :width], value[:, :, :width], plan.roots, scaling, None, None, None)
+        together = _attend(
+            roots, key[:, :, :width], value[:, :, :width], plan.roots, scaling, None, None, None
+        )
         out.index_copy_(1, packing.roots, together.transpose(0, 1))
     parts = query.split(packing.lengths, dim=2)
     for b in packing.alone:
@@ -224,7 +260,9 @@ def _attend_by_row(
         folded = parts[b].reshape(1, kv_heads, group * num_nodes, -1)
         keys, values = key[b : b + 1, :, :columns], value[b : b + 1, :, :columns]
         bias = plan.bias_of_row(b, num_nodes, group)
-        attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
+        attended = F.scaled_dot_product_attention(
+            folded, keys, values, attn_mask=bias, scale=scaling
+        )
         out[0, begin : begin + num_nodes] = attended.view(num_heads, num_nodes, -1).transpose(0, 1)
     return out
 
@@ -247,7 +285,9 @@ def _explicit(
         scores = scores + bias
     if sinks is not None:
         sink = sinks.view(key.shape[1], -1).repeat_interleave(num_nodes, 1)[None, :, :, None]
-        scores = torch.cat([scores, sink.to(scores.dtype).expand(scores.shape[0], -1, -1, 1)], dim=-1)
+        scores = torch.cat(
+            [scores, sink.to(scores.dtype).expand(scores.shape[0], -1, -1, 1)], dim=-1
+        )
     accurate = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
     probs = scores.softmax(-1, dtype=accurate).to(value.dtype)
     return probs[..., : key.shape[2]] @ value

@@ -164,10 +164,18 @@ class CausalLM(Slots):
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
         if self.in_use:
-            raise RuntimeError("the cache cannot grow while requests are running; finish them first")
-        num_slots, num_columns = max(num_slots, self.cache.num_slots), max(num_columns, self.cache.num_columns)
+            raise RuntimeError(
+                "the cache cannot grow while requests are running; finish them first"
+            )
+        num_slots, num_columns = (
+            max(num_slots, self.cache.num_slots),
+            max(num_columns, self.cache.num_columns),
+        )
         needed = self.bytes_per_token * num_slots * num_columns
-        available = sum(map(available_bytes, {p.device for p in self.model.parameters()})) + self.cache.num_bytes
+        available = (
+            sum(map(available_bytes, {p.device for p in self.model.parameters()}))
+            + self.cache.num_bytes
+        )
         if needed > available:
             raise MemoryError(
                 f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x "
@@ -192,7 +200,11 @@ class CausalLM(Slots):
         starts = tuple(self.lengths[slot] for slot in slots)
         if lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash:
             packing = Packing.if_worthwhile(
-                lengths, starts, topology.num_nodes, self.device, keep_full=self._compiled is not None
+                lengths,
+                starts,
+                topology.num_nodes,
+                self.device,
+                keep_full=self._compiled is not None,
             )
         if (
             packing is None
@@ -201,23 +213,37 @@ class CausalLM(Slots):
             and not (hidden_layers or first)
         ):
             logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
-            return (logits if logit_rows is None else logits.flatten(0, 1).index_select(0, logit_rows)[None]), ()
+            return (
+                logits
+                if logit_rows is None
+                else logits.flatten(0, 1).index_select(0, logit_rows)[None]
+            ), ()
         new = tuple(start + first for start in starts)
         fed = None if packing is None else packing.index
         region = self.cache.region(slots, new, topology.num_nodes - first, fed)
         flash = self.adapter.flash
-        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, flash, first, packing)
+        plan = AttentionPlan(
+            starts, topology, region.width, self.dtype, self.device, flash, first, packing
+        )
         positions = committed_positions(starts, topology, self.device, first)
-        if region.width > self.max_len:  # drafts beyond the last position are never accepted, but must stay in range
+        if (
+            region.width > self.max_len
+        ):  # drafts beyond the last position are never accepted, but must stay in range
             positions = positions.clamp(max=self.max_len - 1)
         self.view.region = region
         if packing is None:
-            return self.adapter.forward(token_ids, positions, self.view, plan, logit_rows, hidden_layers)
+            return self.adapter.forward(
+                token_ids, positions, self.view, plan, logit_rows, hidden_layers
+            )
         packed, positions = packing.pack(token_ids), packing.pack(positions.expand_as(token_ids))
-        logits, hidden = self.adapter.forward(packed, positions, self.view, plan, None, hidden_layers)
+        logits, hidden = self.adapter.forward(
+            packed, positions, self.view, plan, None, hidden_layers
+        )
         return packing.unpack(logits), tuple(packing.unpack(layer) for layer in hidden)
 
-    def forward(self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()) -> ModelOutput:
+    def forward(
+        self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()
+    ) -> ModelOutput:
         """One pass over every node of every row. Node i's keys and values go to column length + i of its slot."""
         lengths = proposal.host_lengths
         logits, hidden = self._forward(
@@ -254,10 +280,16 @@ class CausalLM(Slots):
         for rows, begin, width in append_passes(counts, room, self.prefill_chunk):
             parts = [list(tokens[row][begin : begin + width]) for row in rows]
             ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
-            ending = [i for i, row in enumerate(rows) if counts[row] <= begin + width] if want_logits else []
+            ending = (
+                [i for i, row in enumerate(rows) if counts[row] <= begin + width]
+                if want_logits
+                else []
+            )
             at = upload([i * width + len(parts[i]) - 1 for i in ending], self.device, torch.long)
             chunk_slots = [slots[row] for row in rows]
-            logits, hidden = self._forward(chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers)
+            logits, hidden = self._forward(
+                chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers
+            )
             last |= {rows[i]: logits[0, k] for k, i in enumerate(ending)}
             for slot, part in zip(chunk_slots, parts, strict=True):
                 self.lengths[slot] += len(part)
@@ -265,7 +297,9 @@ class CausalLM(Slots):
                 for i, row in enumerate(rows):
                     layer[row].append(state[i, : len(parts[i])])
         if not want_logits:
-            joined = torch.empty((len(slots), 0, self.vocab_size), dtype=self.dtype, device=self.device)
+            joined = torch.empty(
+                (len(slots), 0, self.vocab_size), dtype=self.dtype, device=self.device
+            )
         else:
             joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
         return ModelOutput(joined, tuple(self._join(layer) for layer in states))
@@ -284,7 +318,11 @@ class CausalLM(Slots):
         return logits
 
     def forward_whole(
-        self, token_ids: Int[Tensor, "B T"], hidden_layers: Sequence[int] = (), *, want_logits: bool = False
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden_layers: Sequence[int] = (),
+        *,
+        want_logits: bool = False,
     ) -> ModelOutput:
         """One pass over whole sequences, right-padded, without a slot: what training sees, with gradients where they are on.
 
@@ -295,8 +333,12 @@ class CausalLM(Slots):
         plan = AttentionPlan((0,) * rows, topology, num_tokens, self.dtype, self.device)
         positions = committed_positions(plan.starts, topology, self.device)
         nothing = None if want_logits else torch.empty(0, dtype=torch.long, device=self.device)
-        logits, hidden = self.adapter.forward(token_ids, positions, DynamicCache(), plan, nothing, hidden_layers)
-        return ModelOutput(logits if want_logits else logits.new_empty((rows, 0, self.vocab_size)), hidden)
+        logits, hidden = self.adapter.forward(
+            token_ids, positions, DynamicCache(), plan, nothing, hidden_layers
+        )
+        return ModelOutput(
+            logits if want_logits else logits.new_empty((rows, 0, self.vocab_size)), hidden
+        )
 
     def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
         """Logits of hidden states after the final norm (`FINAL_NORM`)."""
@@ -308,7 +350,11 @@ class CausalLM(Slots):
 
     @torch.inference_mode()
     def draft_greedily(
-        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], num_steps: int, num_choices: int
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        num_steps: int,
+        num_choices: int,
     ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
         """Append tokens, ragged, at least one a row, and their likeliest continuation but for its last token: one compiled graph.
 
@@ -319,7 +365,9 @@ class CausalLM(Slots):
             self.extend(slots, [row[:-1] for row in tokens], want_logits=False)
             tokens = [row[-1:] for row in tokens]
         limit = self.max_len - 1
-        chosen = self._compiled.draft_greedily(self.view, self.lengths, slots, tokens, num_steps, num_choices, limit)
+        chosen = self._compiled.draft_greedily(
+            self.view, self.lengths, slots, tokens, num_steps, num_choices, limit
+        )
         for slot, row in zip(slots, tokens, strict=True):
             self.lengths[slot] += len(row) + num_steps - 1
         return chosen

@@ -21,7 +21,10 @@ from specresearch.proposal import Topology, upload
 
 WIDTH_STEP = 256
 RECOMPILE_LIMIT = 256
-UNSEEN = (2, 16)  # how many tokens drafting may read first: more where the draft was not asked for a while
+UNSEEN = (
+    2,
+    16,
+)  # how many tokens drafting may read first: more where the draft was not asked for a while
 
 
 class CompiledForward:
@@ -35,13 +38,21 @@ class CompiledForward:
 
     def __init__(self, adapter: HFAdapter) -> None:
         if not adapter.uses_slot_attention:
-            raise ValueError("compile=true needs attention=slot and a model that accepts it; set compile=false")
+            raise ValueError(
+                "compile=true needs attention=slot and a model that accepts it; set compile=false"
+            )
         self.adapter = adapter
         self.chain_lengths: list[int] = []
         # the limit counts the graphs of all models together
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+        torch._dynamo.config.recompile_limit = max(
+            torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT
+        )
         # the host is what counts: graphs of a CPU are called from C++
-        compiled = partial(torch.compile, fullgraph=True, options={"cpp_wrapper": adapter.model.device.type == "cpu"})
+        compiled = partial(
+            torch.compile,
+            fullgraph=True,
+            options={"cpp_wrapper": adapter.model.device.type == "cpu"},
+        )
         self._graph: Callable[..., Tensor] = compiled(self._run)
         self._greedy_graph: Callable[..., tuple[Tensor, Tensor]] = compiled(self._run_greedily)
         self._made: set[tuple[object, ...]] = set()
@@ -58,7 +69,9 @@ class CompiledForward:
         """Logits [S, N, V], or [1, R, V] for chosen rows, of chains that begin at column `starts` of their slots."""
         num_slots, num_nodes = token_ids.shape
         at = starts[:, None] + torch.arange(num_nodes, device=starts.device)  # column and position
-        first_column = torch.arange(num_slots, device=starts.device)[:, None] * view.store.num_columns
+        first_column = (
+            torch.arange(num_slots, device=starts.device)[:, None] * view.store.num_columns
+        )
         biases: dict[int | None, Tensor] = {}
         for window in {None, *self.adapter.layer_windows}:
             distance = at[:, None, :, None] - columns
@@ -66,7 +79,12 @@ class CompiledForward:
             biases[window] = torch.where(seen, 0.0, float("-inf")).to(self.adapter.model.dtype)
         plan = GivenBiases(biases)
         view.region = Region(
-            tuple(range(num_slots)), (0,) * num_slots, num_nodes, plan.width, None, (first_column + at).flatten()
+            tuple(range(num_slots)),
+            (0,) * num_slots,
+            num_nodes,
+            plan.width,
+            None,
+            (first_column + at).flatten(),
         )
         return self.adapter.call(token_ids, at.clamp(max=max_position), view, plan, logit_rows)
 
@@ -95,7 +113,11 @@ class CompiledForward:
             starts = self._starts(store, slots, lengths, num_nodes)
             columns = _columns(store, max(starts) + num_nodes)
             return self._graph(
-                view, self._spread(store, slots, token_ids), upload(starts, store.device), columns, max_position
+                view,
+                self._spread(store, slots, token_ids),
+                upload(starts, store.device),
+                columns,
+                max_position,
             )
 
         self._make(("chain", *self.chain_lengths), store, self.chain_lengths, run)
@@ -103,7 +125,11 @@ class CompiledForward:
         return self._gather(slots, logits[:, :wanted])
 
     def _make(
-        self, kind: tuple[object, ...], store: SlotCache, sizes: Sequence[int], run: Callable[..., object]
+        self,
+        kind: tuple[object, ...],
+        store: SlotCache,
+        sizes: Sequence[int],
+        run: Callable[..., object],
     ) -> None:
         """Once for each kind of pass and number of slots: run it in all sizes, on the first slot and on all of them. What that
         writes lies behind the committed tokens, where the next pass writes."""
@@ -142,7 +168,10 @@ class CompiledForward:
             return self._greedy_graph(
                 view,
                 self._spread(store, slots, token_ids),
-                upload([starts, [min(place, num_nodes - 1) for place in last[: len(starts)]], drafted], store.device),
+                upload(
+                    [starts, [min(place, num_nodes - 1) for place in last[: len(starts)]], drafted],
+                    store.device,
+                ),
                 _columns(store, max(*starts, *drafted) + max(num_nodes, num_steps)),
                 num_steps,
                 num_choices,
@@ -175,19 +204,27 @@ class CompiledForward:
             tokens.append(seen[-1][..., :num_choices].argmax(-1))
         return torch.cat(tokens, dim=1), torch.cat(seen, dim=1)
 
-    def _starts(self, store: SlotCache, slots: Sequence[int], lengths: Sequence[int], num_nodes: int) -> list[int]:
+    def _starts(
+        self, store: SlotCache, slots: Sequence[int], lengths: Sequence[int], num_nodes: int
+    ) -> list[int]:
         """The first column of a chain in the first slot, or in every slot; those that do not run may be anywhere."""
         num_slots = 1 if tuple(slots) == (0,) else store.num_slots
         return [min(length, store.num_columns - num_nodes) for length in lengths[:num_slots]]
 
-    def _spread(self, store: SlotCache, slots: Sequence[int], token_ids: Int[Tensor, "B N"]) -> Int[Tensor, "S N"]:
+    def _spread(
+        self, store: SlotCache, slots: Sequence[int], token_ids: Int[Tensor, "B N"]
+    ) -> Int[Tensor, "S N"]:
         """Rows of the batch in the rows of their slots, where the graph runs on all of them."""
         if tuple(slots) in ((0,), tuple(range(store.num_slots))):
             return token_ids
         rows = upload(slots, store.device)
-        return token_ids.new_zeros((store.num_slots, token_ids.shape[1])).index_copy_(0, rows, token_ids)
+        return token_ids.new_zeros((store.num_slots, token_ids.shape[1])).index_copy_(
+            0, rows, token_ids
+        )
 
-    def _gather(self, slots: Sequence[int], result: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "B ..."]:
+    def _gather(
+        self, slots: Sequence[int], result: Shaped[Tensor, "S ..."]
+    ) -> Shaped[Tensor, "B ..."]:
         if tuple(slots) == tuple(range(result.shape[0])):
             return result
         return result.index_select(0, upload(slots, result.device))

@@ -45,11 +45,16 @@ class EagleModel:
         self.device, self.dtype, self.max_len = target.device, target.dtype, target.max_len
         self.captured_layers = _captured_layers(head, target, layer_ids, id_convention)
         head.check_fit(target, len(self.captured_layers))
-        if head.format.layer.hidden_size == lm_head_of(target).in_features and not head.format.trains_embedding:
+        if (
+            head.format.layer.hidden_size == lm_head_of(target).in_features
+            and not head.format.trains_embedding
+        ):
             head.embed_tokens = None
         head.format.layer._attn_implementation = SLOT_ATTENTION
         self.head = head.to(device=self.device, dtype=self.dtype).eval()
-        head.rotary_emb = LlamaRotaryEmbedding(head.format.layer).to(self.device)  # its frequencies stay in float32
+        head.rotary_emb = LlamaRotaryEmbedding(head.format.layer).to(
+            self.device
+        )  # its frequencies stay in float32
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
         self._use_cache(SlotCache(0, 0, self.device))
 
@@ -62,7 +67,11 @@ class EagleModel:
         """One line on what is easily loaded wrong: captured layers, rotary base, vocabulary, embedding, feedback."""
         format, num_layers = self.head.format, len(self.target.adapter.layers)
         layers = ", ".join(map(str, self.captured_layers))
-        reads = "the final norm" if format.version == 1 else f"the inputs of layers {layers} of {num_layers}"
+        reads = (
+            "the final norm"
+            if format.version == 1
+            else f"the inputs of layers {layers} of {num_layers}"
+        )
         rope: dict[str, Any] = dict(format.layer.rope_parameters or {})
         parts = [
             f"{self.name}: EAGLE-{format.version}, reads {reads} of the target",
@@ -119,7 +128,9 @@ class EagleModel:
         for rows, begin, width in append_passes(counts, room, self.target.prefill_chunk):
             parts = [list(tokens[row][begin : begin + width]) for row in rows]
             ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
-            states = pad_sequence([features[row][begin : begin + width] for row in rows], batch_first=True)
+            states = pad_sequence(
+                [features[row][begin : begin + width] for row in rows], batch_first=True
+            )
             pass_slots = [slots[row] for row in rows]
             out = self._forward(pass_slots, ids, states, Topology.chain(width, self.device), 0)
             for i, (row, part) in enumerate(zip(rows, parts, strict=True)):
@@ -127,7 +138,9 @@ class EagleModel:
                 last[row] = out[i, len(part) - 1]
         if not want_logits:
             nothing = torch.empty(
-                (len(slots), 0, self.head.format.layer.hidden_size), dtype=self.dtype, device=self.device
+                (len(slots), 0, self.head.format.layer.hidden_size),
+                dtype=self.dtype,
+                device=self.device,
             )
             return nothing.new_empty((len(slots), 0, self.target.vocab_size)), nothing
         joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
@@ -151,7 +164,10 @@ class EagleModel:
         return self._logits(out), self.head.fed_back(out)
 
     def unroll(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int,
     ) -> list[Float[Tensor, "B P H"]]:
         """Outputs of `num_steps` drafting steps from each of the P = T - 1 pairs of whole sequences, without a slot.
 
@@ -171,9 +187,17 @@ class EagleModel:
             if outputs:
                 topology = topology.with_level((first - num_pairs + before)[None], 2)
                 features = self.head.fed_back(outputs[-1])[:, before]
-            plan = AttentionPlan((0,) * rows, topology, topology.num_nodes, self.dtype, self.device, first=first)
-            positions = committed_positions(plan.starts, topology, self.device, first).expand(rows, -1)
-            outputs.append(self.head(embeddings, features, positions, past_key_values=cache, attention_plan=plan))
+            plan = AttentionPlan(
+                (0,) * rows, topology, topology.num_nodes, self.dtype, self.device, first=first
+            )
+            positions = committed_positions(plan.starts, topology, self.device, first).expand(
+                rows, -1
+            )
+            outputs.append(
+                self.head(
+                    embeddings, features, positions, past_key_values=cache, attention_plan=plan
+                )
+            )
         return outputs
 
     def readout(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows D"]:
@@ -194,12 +218,22 @@ class EagleModel:
         behind: int = 0,
     ) -> Float[Tensor, "B M H"]:
         starts = tuple(self.lengths[slot] - behind for slot in slots)
-        region = self.cache.region(slots, tuple(start + first for start in starts), topology.num_nodes - first)
+        region = self.cache.region(
+            slots, tuple(start + first for start in starts), topology.num_nodes - first
+        )
         plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, first=first)
-        positions = committed_positions(starts, topology, self.device, first).clamp(max=self.max_len - 1)
+        positions = committed_positions(starts, topology, self.device, first).clamp(
+            max=self.max_len - 1
+        )
         self.view.region = region
         positions = positions.expand(token_ids.shape)
-        return self.head(self._embed(token_ids), features, positions, past_key_values=self.view, attention_plan=plan)
+        return self.head(
+            self._embed(token_ids),
+            features,
+            positions,
+            past_key_values=self.view,
+            attention_plan=plan,
+        )
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
         """In the target's vocabulary; -inf for tokens that the head cannot draft."""
@@ -221,11 +255,15 @@ def _captured_layers(
 ) -> tuple[int, ...]:
     """In the adapter's numbering, where k is the input of layer k and so the output of layer k - 1."""
     if convention is not None and convention not in CONVENTIONS:
-        raise ValueError(f"proposer.id_convention={convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}")
+        raise ValueError(
+            f"proposer.id_convention={convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}"
+        )
     format, num_layers = head.format, len(target.adapter.layers)
     if format.version == 1:
         if layer_ids is not None:
-            raise ValueError(f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {head.name} reads the final norm")
+            raise ValueError(
+                f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {head.name} reads the final norm"
+            )
         return (FINAL_NORM,)
     if layer_ids is None and format.layer_ids is not None:
         layer_ids = format.layer_ids

@@ -77,7 +77,9 @@ def read_eagle(
         for key, value in files.tensors.items()
         if not key.startswith("verifier_") and not key.endswith("rotary_emb.inv_freq")
     }
-    is_eagle3 = any(key.startswith(("midlayer.", "layers.0.hidden_norm.", "d2t")) for key in files.tensors)
+    is_eagle3 = any(
+        key.startswith(("midlayer.", "layers.0.hidden_norm.", "d2t")) for key in files.tensors
+    )
     _check_supported(name, config, tensors)
     _check_biases(name, config, tensors, has_fc_bias=not is_eagle3)
     format = EagleFormat(
@@ -101,7 +103,9 @@ def read_eagle(
         format,
         version=3,
         draft_vocab_size=draft_vocab_size,
-        num_fc_norms=sum(key.startswith("fc_norm.") for key in tensors) if config.get("fc_norm") else 0,
+        num_fc_norms=sum(key.startswith("fc_norm.") for key in tensors)
+        if config.get("fc_norm")
+        else 0,
         norm_before_fc=bool(config.get("norm_before_fc", False)),
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         norm_output=bool(config.get("norm_output", False)),
@@ -113,10 +117,16 @@ def read_eagle(
 
 
 def _check_supported(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    standards = {"speculators_model_type": "eagle3", "num_hidden_layers": 1, "use_aux_hidden_state": True}
+    standards = {
+        "speculators_model_type": "eagle3",
+        "num_hidden_layers": 1,
+        "use_aux_hidden_state": True,
+    }
     for key, standard in standards.items():
         if config.get(key, standard) != standard:
-            raise ModelNotLoadedError(f"{name!r}: {key}={config[key]!r} is not read; only {standard!r} is")
+            raise ModelNotLoadedError(
+                f"{name!r}: {key}={config[key]!r} is not read; only {standard!r} is"
+            )
     if "fc.weight" not in tensors or tensors["fc.weight"].dim() != 2:
         raise ModelNotLoadedError(f"{name!r} has no matrix fc.weight: it is no EAGLE checkpoint")
     if config.get("fc_norm") and config.get("norm_before_fc"):
@@ -127,14 +137,21 @@ def _check_supported(name: str, config: Mapping[str, Any], tensors: Mapping[str,
 
 def _flatten(raw: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """One level: flags may stand on top or in `eagle_config`, the layer's shape on top or in `transformer_layer_config`."""
-    config = {**(raw.get("eagle_config") or {}), **(raw.get("transformer_layer_config") or {}), **raw, **overrides}
+    config = {
+        **(raw.get("eagle_config") or {}),
+        **(raw.get("transformer_layer_config") or {}),
+        **raw,
+        **overrides,
+    }
     if "rope_theta" in overrides:
         for key in {"rope_parameters", "rope_scaling"} - overrides.keys():
             config[key] = {k: v for k, v in (config.get(key) or {}).items() if k != "rope_theta"}
     return config
 
 
-def _check_biases(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, has_fc_bias: bool) -> None:
+def _check_biases(
+    name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, has_fc_bias: bool
+) -> None:
     """A bias exists where the file has one; a config that says otherwise is wrong, or the file is."""
     places = {
         "qkv_bias": "self_attn.q_proj.bias",
@@ -156,7 +173,9 @@ def _check_biases(name: str, config: Mapping[str, Any], tensors: Mapping[str, Te
 def _layer(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> LlamaConfig:
     for key in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         if config.get(key) is None:
-            raise ModelNotLoadedError(f"{name!r}: its config lacks {key}; set it in proposer.overrides")
+            raise ModelNotLoadedError(
+                f"{name!r}: its config lacks {key}; set it in proposer.overrides"
+            )
     heads = config["num_attention_heads"]
     return LlamaConfig(
         vocab_size=config["vocab_size"],
@@ -181,8 +200,14 @@ def _rope(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     for part in parts:
         if "type" in part:
             part.setdefault("rope_type", part.pop("type"))
-    stated = [("rope_theta", part["rope_theta"]) for part in [config, *parts] if part.get("rope_theta") is not None]
-    stated += [("rope_type", part["rope_type"]) for part in parts if part.get("rope_type") is not None]
+    stated = [
+        ("rope_theta", part["rope_theta"])
+        for part in [config, *parts]
+        if part.get("rope_theta") is not None
+    ]
+    stated += [
+        ("rope_type", part["rope_type"]) for part in parts if part.get("rope_type") is not None
+    ]
     for key in ("rope_theta", "rope_type"):
         values = {value for k, value in stated if k == key}
         if len(values) > 1:
@@ -194,7 +219,9 @@ def _rope(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _window(config: Mapping[str, Any]) -> int | None:
-    slides = config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ())
+    slides = config.get("use_sliding_window") or "sliding_attention" in (
+        config.get("layer_types") or ()
+    )
     return config.get("sliding_window") if slides else None
 
 
@@ -203,12 +230,16 @@ def _base_model(raw: Mapping[str, Any]) -> str | None:
     return raw.get("base_model_name_or_path") or verifier.get("name_or_path")
 
 
-def _draft_vocab_size(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
+def _draft_vocab_size(
+    name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> int | None:
     stated = config.get("draft_vocab_size")
     if "lm_head.weight" in tensors:
         rows = tensors["lm_head.weight"].shape[0]
         if stated is not None and stated != rows:
-            raise ModelNotLoadedError(f"{name!r}: draft_vocab_size={stated} and lm_head.weight has {rows} rows")
+            raise ModelNotLoadedError(
+                f"{name!r}: draft_vocab_size={stated} and lm_head.weight has {rows} rows"
+            )
         return rows
     if stated is not None or config.get("tie_word_embeddings"):
         key = "draft_vocab_size" if stated is not None else "tie_word_embeddings"
@@ -229,7 +260,9 @@ def _target_ids(name: str, tensors: dict[str, Tensor], vocab_size: int) -> Int[T
             )
         return None
     if offsets.shape != (num_drafts,):
-        raise ModelNotLoadedError(f"{name!r}: d2t has shape {list(offsets.shape)} and lm_head.weight {num_drafts} rows")
+        raise ModelNotLoadedError(
+            f"{name!r}: d2t has shape {list(offsets.shape)} and lm_head.weight {num_drafts} rows"
+        )
     ids = torch.arange(num_drafts) + offsets.long()
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size or len(ids.unique()) < num_drafts:
         raise ModelNotLoadedError(
@@ -237,7 +270,9 @@ def _target_ids(name: str, tensors: dict[str, Tensor], vocab_size: int) -> Int[T
             f"{len(ids.unique())} ids from {int(ids.min())} to {int(ids.max())} in a vocabulary of {vocab_size}"
         )
     if known is not None and not torch.equal(known.nonzero()[:, 0], ids.sort().values):
-        raise ModelNotLoadedError(f"{name!r}: t2d and d2t name different tokens; export the head again")
+        raise ModelNotLoadedError(
+            f"{name!r}: t2d and d2t name different tokens; export the head again"
+        )
     return None if num_drafts == vocab_size and not bool(offsets.any()) else ids
 
 

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import EagleFormat, read_eagle
@@ -37,7 +41,9 @@ class EagleHead(nn.Module):
         self.format = replace(format, layer=config)
         self.fc = nn.Linear(format.fc_width, config.hidden_size, bias=format.fc_bias)
         self.layers = nn.ModuleList([self._make_layer()])
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if format.own_embedding else None
+        self.embed_tokens = (
+            nn.Embedding(config.vocab_size, config.hidden_size) if format.own_embedding else None
+        )
         self.lm_head: nn.Linear | None = None
         self.target_ids: Int[Tensor, " D"] | None = None
         self.rotary_emb = LlamaRotaryEmbedding(config)
@@ -112,7 +118,9 @@ class EagleHead(nn.Module):
         x = self.fc(torch.cat([embeddings, features], dim=-1))
         return self.layers[0](x, **self._attention(x, position_ids), **attention)
 
-    def _attention(self, x: Float[Tensor, "B M H"], position_ids: Int[Tensor, "B M"]) -> dict[str, Any]:
+    def _attention(
+        self, x: Float[Tensor, "B M H"], position_ids: Int[Tensor, "B M"]
+    ) -> dict[str, Any]:
         window = {} if self.format.window is None else {"sliding_window": self.format.window}
         return {"position_embeddings": self.rotary_emb(x, position_ids), **window}
 
@@ -139,7 +147,9 @@ class Eagle3Head(EagleHead):
         self.fc_norm = None
         if format.num_fc_norms:
             width = format.fc_width // format.num_fc_norms
-            self.fc_norm = nn.ModuleList(LlamaRMSNorm(width, eps) for _ in range(format.num_fc_norms))
+            self.fc_norm = nn.ModuleList(
+                LlamaRMSNorm(width, eps) for _ in range(format.num_fc_norms)
+            )
 
     def _make_layer(self) -> LlamaDecoderLayer:
         return _Eagle3Layer(self.format)
@@ -157,7 +167,9 @@ class Eagle3Head(EagleHead):
         position_ids: Int[Tensor, "B M"],
         **attention: Any,
     ) -> Float[Tensor, "B M H"]:
-        return self.layers[0](features, embeddings=embeddings, **self._attention(features, position_ids), **attention)
+        return self.layers[0](
+            features, embeddings=embeddings, **self._attention(features, position_ids), **attention
+        )
 
     def readable(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
         return self.norm(out)
@@ -188,6 +200,10 @@ def _replace_projections(layer: LlamaDecoderLayer, format: EagleFormat, width: i
     """Attention that reads `width` values, with the biases that the checkpoint has."""
     attention = layer.self_attn
     for name in ("q_proj", "k_proj", "v_proj"):
-        setattr(attention, name, nn.Linear(width, getattr(attention, name).out_features, bias=format.qkv_bias))
+        setattr(
+            attention,
+            name,
+            nn.Linear(width, getattr(attention, name).out_features, bias=format.qkv_bias),
+        )
     inner = attention.o_proj
     attention.o_proj = nn.Linear(inner.in_features, inner.out_features, bias=format.o_bias)

@@ -50,7 +50,11 @@ class HeadFiles:
 
 
 def read_head(
-    checkpoint: str, weights: Sequence[str] = WHOLE_MODEL, *, revision: str | None = None, prefix: str = ""
+    checkpoint: str,
+    weights: Sequence[str] = WHOLE_MODEL,
+    *,
+    revision: str | None = None,
+    prefix: str = "",
 ) -> HeadFiles:
     """Config and tensors of a folder, a hub id or a `zoo:` name, from the first of the files `weights` that is there.
 
@@ -67,7 +71,9 @@ def read_head(
         file = _locate(checkpoint, name, revision)
         if file is not None:
             wanted = prefix if name in WHOLE_MODEL else ""
-            return HeadFiles(checkpoint, read_json(config), _read_tensors(checkpoint, file, revision, wanted))
+            return HeadFiles(
+                checkpoint, read_json(config), _read_tensors(checkpoint, file, revision, wanted)
+            )
     wanted = f"{checkpoint!r} has no weights for this; looked for {', '.join(weights)}"
     raise ModelNotLoadedError(wanted + saved_as(read_json(config)))
 
@@ -87,7 +93,9 @@ def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:
         ) from error
 
 
-def _read_tensors(checkpoint: str, file: Path, revision: str | None, prefix: str) -> dict[str, Tensor]:
+def _read_tensors(
+    checkpoint: str, file: Path, revision: str | None, prefix: str
+) -> dict[str, Tensor]:
     if not file.name.endswith(".index.json"):
         return _read_weights(file, prefix)
     places = {key: shard for key, shard in read_weight_map(file).items() if key.startswith(prefix)}
@@ -95,7 +103,9 @@ def _read_tensors(checkpoint: str, file: Path, revision: str | None, prefix: str
     for name in sorted(set(places.values())):
         shard = _locate(checkpoint, name, revision)
         if shard is None:
-            raise ModelNotLoadedError(f"{checkpoint!r} lacks {name}, which its {file.name} lists; fetch it again")
+            raise ModelNotLoadedError(
+                f"{checkpoint!r} lacks {name}, which its {file.name} lists; fetch it again"
+            )
         tensors |= _read_weights(shard, prefix)
     missing = sorted(places.keys() - tensors.keys())
     if missing:
@@ -110,8 +120,11 @@ def _read_weights(file: Path, prefix: str) -> dict[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             with safe_open(file, "pt") as stored:
-                return {key: stored.get_tensor(key) for key in stored.keys() if key.startswith(prefix)}  # noqa: SIM118
-        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+                keys = [key for key in stored.keys() if key.startswith(prefix)]  # noqa: SIM118
+                return {key: stored.get_tensor(key) for key in keys}
+        tensors = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
     except SafetensorError as error:
         raise ModelNotLoadedError(f"{file} is damaged ({error}); fetch it again") from error
     except UNREADABLE as error:
@@ -119,11 +132,15 @@ def _read_weights(file: Path, prefix: str) -> dict[str, Tensor]:
             f"{file} is damaged, or holds more than tensors, which is not read: {why_unread(error)}"
         ) from error
     if not isinstance(tensors, Mapping):
-        raise ModelNotLoadedError(f"{file} holds a {type(tensors).__name__} instead of named tensors")
+        raise ModelNotLoadedError(
+            f"{file} holds a {type(tensors).__name__} instead of named tensors"
+        )
     found = {str(key): value for key, value in tensors.items() if str(key).startswith(prefix)}
     strange = next((key for key, value in found.items() if not isinstance(value, Tensor)), None)
     if strange is not None:
-        raise ModelNotLoadedError(f"{file} holds a {type(found[strange]).__name__} as {strange!r} instead of a tensor")
+        raise ModelNotLoadedError(
+            f"{file} holds a {type(found[strange]).__name__} as {strange!r} instead of a tensor"
+        )
     return found
 
 
@@ -142,5 +159,7 @@ def load_tensors(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) ->
     }
     found = [f"{kind}: {', '.join(keys[:8])}" for kind, keys in problems.items() if keys]
     if found:
-        raise ModelNotLoadedError(f"the tensors of {name!r} are not what its config describes; {'; '.join(found)}")
+        raise ModelNotLoadedError(
+            f"the tensors of {name!r} are not what its config describes; {'; '.join(found)}"
+        )
     module.load_state_dict(dict(tensors), assign=True)

@@ -25,7 +25,9 @@ from specresearch.models.medusa import SAVED_NAME, MedusaHeads
 EAGLE_NAME = "model.safetensors"
 
 
-def save_medusa_heads(heads: MedusaHeads, folder: str | Path, provenance: Mapping[str, Any]) -> None:
+def save_medusa_heads(
+    heads: MedusaHeads, folder: str | Path, provenance: Mapping[str, Any]
+) -> None:
     """Write config.json and medusa_lm_head.safetensors, which `MedusaHeads.from_pretrained` reads.
 
     provenance: how the heads were trained, of JSON types.
@@ -56,7 +58,9 @@ def read_provenance(checkpoint: str, *, revision: str | None = None) -> dict[str
     try:
         config, _ = PreTrainedConfig.get_config_dict(resolve(checkpoint), revision=revision)
     except OSError as error:
-        raise ModelNotLoadedError(f"the config.json of {checkpoint!r} cannot be read: {error}") from error
+        raise ModelNotLoadedError(
+            f"the config.json of {checkpoint!r} cannot be read: {error}"
+        ) from error
     return dict(config.get(OWN, {}).get("provenance", {}))
 
 
@@ -91,9 +95,13 @@ def stated_format(head: EagleHead, captured_layers: Sequence[int] | None = None)
     if captured_layers is None and format.layer_ids is not None:
         captured_layers = [k + (format.id_convention == "outputs") for k in format.layer_ids]
     if captured_layers is None:
-        raise ValueError(f"nothing says which target layers {head.name} captures; give captured_layers")
+        raise ValueError(
+            f"nothing says which target layers {head.name} captures; give captured_layers"
+        )
     width = format.fc_width // len(captured_layers)
-    return replace(format, layer_ids=tuple(captured_layers), id_convention="inputs", target_hidden_size=width)
+    return replace(
+        format, layer_ids=tuple(captured_layers), id_convention="inputs", target_hidden_size=width
+    )
 
 
 def raw_eagle_config(format: EagleFormat, dtype: torch.dtype) -> dict[str, Any]:
@@ -125,10 +133,25 @@ def eagle3_flags(format: EagleFormat) -> dict[str, Any]:
 def layer_config(format: EagleFormat, dtype: torch.dtype) -> dict[str, Any]:
     """The decoder layer as a Llama config of one layer."""
     layer, name = format.layer, str(dtype).removeprefix("torch.")
-    same = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    same = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    )
     same += ("hidden_act", "rms_norm_eps", "max_position_embeddings")
-    biases = {"qkv_bias": True} if format.qkv_bias and not format.o_bias else {"attention_bias": format.qkv_bias}
-    window = {"sliding_window": format.window, "use_sliding_window": True, "layer_types": ["sliding_attention"]}
+    biases = (
+        {"qkv_bias": True}
+        if format.qkv_bias and not format.o_bias
+        else {"attention_bias": format.qkv_bias}
+    )
+    window = {
+        "sliding_window": format.window,
+        "use_sliding_window": True,
+        "layer_types": ["sliding_attention"],
+    }
     return {
         "model_type": "llama",
         "num_hidden_layers": 1,
@@ -164,7 +187,9 @@ def raw_eagle_tensors(head: EagleHead) -> dict[str, Tensor]:
 def eagle_tensors(head: EagleHead) -> dict[str, Tensor]:
     """The head's tensors and, of a reduced vocabulary, the published map."""
     ids = head.target_ids
-    return tensors_of(head) | ({} if ids is None else _vocabulary_map(ids.cpu(), head.format.layer.vocab_size))
+    return tensors_of(head) | (
+        {} if ids is None else _vocabulary_map(ids.cpu(), head.format.layer.vocab_size)
+    )
 
 
 def _vocabulary_map(target_ids: Int[Tensor, " D"], vocab_size: int) -> dict[str, Tensor]:
@@ -177,7 +202,9 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
 
 
-def write_head(folder: str | Path, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write_head(
+    folder: str | Path, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
     """Two files, the tensors first and each whole or not at all."""
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     path = Path(folder)

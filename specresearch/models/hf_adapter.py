@@ -53,7 +53,9 @@ class HFAdapter:
 
     def __init__(self, model: PreTrainedModel, attention: str) -> None:
         if attention not in ATTENTION_CHOICES:
-            raise ValueError(f"attention={attention!r} is unknown; choose one of {', '.join(ATTENTION_CHOICES)}")
+            raise ValueError(
+                f"attention={attention!r} is unknown; choose one of {', '.join(ATTENTION_CHOICES)}"
+            )
         self.model = model
         self.layer_windows = check_model(model)
         self.flash = attention == "flash"
@@ -87,7 +89,10 @@ class HFAdapter:
             self._final_hidden.append(args[0])
         if self._logit_rows is None:
             return args
-        return (args[0].flatten(0, 1).index_select(0, self._logit_rows.to(args[0].device))[None], *args[1:])
+        return (
+            args[0].flatten(0, 1).index_select(0, self._logit_rows.to(args[0].device))[None],
+            *args[1:],
+        )
 
     def forward(
         self,
@@ -152,14 +157,18 @@ class HFAdapter:
         logits = head(states)
         config: Any = self.model.config.get_text_config(decoder=True)
         logits = (
-            logits * (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+            logits
+            * (getattr(config, "logit_scale", None) or 1.0)
+            / (getattr(config, "logits_scaling", None) or 1.0)
         )
         cap = getattr(config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
         if not 0 <= k <= len(self.layers):
-            raise ValueError(f"hidden layer {k}: this model has layers 0 to {len(self.layers)}, or {FINAL_NORM}")
+            raise ValueError(
+                f"hidden layer {k}: this model has layers 0 to {len(self.layers)}, or {FINAL_NORM}"
+            )
 
         def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             into[k] = args[0] if args else kwargs["hidden_states"]
@@ -185,13 +194,20 @@ def check_model(model: PreTrainedModel) -> list[int | None]:
     """The sliding window of each layer (None = full attention). Raises UnsupportedModelError with the reason."""
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
     if model.config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name} is an encoder-decoder model; only decoder-only models can be verified")
-    if "position_ids" not in inspect.signature(model.forward).parameters or getattr(config, "alibi", False):
+        raise UnsupportedModelError(
+            f"{name} is an encoder-decoder model; only decoder-only models can be verified"
+        )
+    if "position_ids" not in inspect.signature(model.forward).parameters or getattr(
+        config, "alibi", False
+    ):
         raise UnsupportedModelError(
             f"{name} takes its positions from the order of the cache (no position_ids, or ALiBi), which a draft tree breaks; "
             "use a model with rotary or learned positions"
         )
-    strange = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    strange = set(getattr(config, "layer_types", None) or ()) - {
+        "full_attention",
+        "sliding_attention",
+    }
     if strange:
         raise UnsupportedModelError(
             f"{name} has layers of kind {', '.join(sorted(strange))}: only full and sliding-window attention can be verified "
@@ -215,7 +231,11 @@ def length_limit(model: PreTrainedModel) -> int:
     length at which the choice changes.
     """
     config = model.config.get_text_config(decoder=True)
-    limit = int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 30)
+    limit = int(
+        getattr(config, "max_position_embeddings", None)
+        or getattr(config, "n_positions", None)
+        or 1 << 30
+    )
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in rope.values() if any(isinstance(v, dict) for v in rope.values()) else (rope,):
         if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope"):

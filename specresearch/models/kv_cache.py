@@ -38,15 +38,27 @@ class SlotCache:
     like: a cache of the same model, whose layers say the shapes; without it the first write of each layer does.
     """
 
-    def __init__(self, num_slots: int, num_columns: int, device: torch.device, like: "SlotCache | None" = None) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        num_columns: int,
+        device: torch.device,
+        like: "SlotCache | None" = None,
+    ) -> None:
         self.num_slots = num_slots
         self.num_columns = num_columns
         self.device = device
         layers = like.buffers if like is not None else ()
-        self.buffers = [tuple(self._zeros(buffer.transpose(1, 2)) for buffer in pair) for pair in layers]
+        self.buffers = [
+            tuple(self._zeros(buffer.transpose(1, 2)) for buffer in pair) for pair in layers
+        ]
 
     def region(
-        self, slots: Sequence[int], starts: Sequence[int], num_nodes: int, fed: Int[Tensor, " T"] | None = None
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        num_nodes: int,
+        fed: Int[Tensor, " T"] | None = None,
     ) -> Region:
         """Plan one pass. fed: the new columns that are written, as places in [B * num_nodes]; None: all of them.
 
@@ -55,21 +67,37 @@ class SlotCache:
         first = slots[0]
         width = max(starts) + num_nodes
         if width > self.num_columns:
-            raise IndexError(f"column {width - 1} of a cache of {self.num_columns} columns; raise max_len")
-        if self.device.type == "cuda" and any(starts) and not (num_nodes == 1 and len(set(starts)) == 1):
+            raise IndexError(
+                f"column {width - 1} of a cache of {self.num_columns} columns; raise max_len"
+            )
+        if (
+            self.device.type == "cuda"
+            and any(starts)
+            and not (num_nodes == 1 and len(set(starts)) == 1)
+        ):
             # fused kernels copy a mask whose rows are not a multiple of 8 long, in every layer
             width = min(-(-width // 8) * 8, self.num_columns)
         neighbours = all(slot == first + i for i, slot in enumerate(slots))
         rows = None if neighbours else upload(slots, self.device)
         flat = None
         if fed is not None or not neighbours or any(start != starts[0] for start in starts):
-            begin = torch.tensor([s * self.num_columns + c for s, c in zip(slots, starts, strict=True)])
-            flat = (begin[:, None] + torch.arange(num_nodes)).flatten().to(self.device, non_blocking=True)
+            begin = torch.tensor(
+                [s * self.num_columns + c for s, c in zip(slots, starts, strict=True)]
+            )
+            flat = (
+                (begin[:, None] + torch.arange(num_nodes))
+                .flatten()
+                .to(self.device, non_blocking=True)
+            )
             flat = flat if fed is None else flat[fed]
         return Region(tuple(slots), tuple(starts), num_nodes, width, rows, flat)
 
     def update(
-        self, layer: int, region: Region, key: Float[Tensor, "_ H _ Dk"], value: Float[Tensor, "_ H _ Dv"]
+        self,
+        layer: int,
+        region: Region,
+        key: Float[Tensor, "_ H _ Dk"],
+        value: Float[Tensor, "_ H _ Dv"],
     ) -> tuple[Float[Tensor, "B H L Dk"], Float[Tensor, "B H L Dv"]]:
         """Write the new rows of one layer and return all L columns, as views where the slots are neighbours."""
         while len(self.buffers) <= layer:
@@ -90,10 +118,14 @@ class SlotCache:
             buffer[first : first + num_rows, start : start + region.num_nodes] = new.transpose(1, 2)
         else:
             flat = buffer.flatten(0, 1)
-            flat.index_copy_(0, region.flat_index.to(flat.device), new.transpose(1, 2).flatten(0, 1))
+            flat.index_copy_(
+                0, region.flat_index.to(flat.device), new.transpose(1, 2).flatten(0, 1)
+            )
         if region.rows is None:
             return buffer[first : first + num_rows, : region.width].transpose(1, 2)
-        return buffer[:, : region.width].index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
+        return (
+            buffer[:, : region.width].index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
+        )
 
     def move(self, slots: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy single columns inside their slots: column `sources[i]` of `slots[i]` to column `targets[i]`."""
@@ -117,7 +149,9 @@ class SlotCache:
 
     @property
     def num_bytes(self) -> int:
-        return sum(buffer.numel() * buffer.element_size() for pair in self.buffers for buffer in pair)
+        return sum(
+            buffer.numel() * buffer.element_size() for pair in self.buffers for buffer in pair
+        )
 
     @property
     def bytes_per_column(self) -> int:

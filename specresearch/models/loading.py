@@ -10,13 +10,22 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 OWN = "specresearch"  # what a config.json says beyond the published keys
 ZOO = Path(__file__).parent.parent / "zoo"
-INDEXES = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.bin": "pytorch_model.bin.index.json"}
+INDEXES = {
+    "model.safetensors": "model.safetensors.index.json",
+    "pytorch_model.bin": "pytorch_model.bin.index.json",
+}
 LEAST_SHARE = 0.5  # of a model's vocabulary that a tokenizer of its own knows; padding takes far less than the rest
 DTYPES = {
     "float64": torch.float64,
@@ -40,7 +49,9 @@ def resolve(model: str) -> str:
         return model
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
     if model.removeprefix("zoo:") not in names:
-        raise ModelNotLoadedError(f"{model!r} is not in the zoo; there are: {', '.join(f'zoo:{n}' for n in names)}")
+        raise ModelNotLoadedError(
+            f"{model!r} is not in the zoo; there are: {', '.join(f'zoo:{n}' for n in names)}"
+        )
     return str(ZOO / model.removeprefix("zoo:"))
 
 
@@ -90,7 +101,13 @@ def load_model(
             dtype=resolve_dtype(dtype, "cuda" if spread else device),
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
-            **({"device_map": device} if spread else {"device_map": {"": device}} if quantized else {}),
+            **(
+                {"device_map": device}
+                if spread
+                else {"device_map": {"": device}}
+                if quantized
+                else {}
+            ),
             **({"quantization_config": quantized} if quantized else {}),
             **common,
         )
@@ -99,7 +116,9 @@ def load_model(
             f"{model!r} does not fit the memory of {device}; use a smaller dtype, or device=balanced"
         ) from error
     except (SafetensorError, RuntimeError) as error:
-        raise ModelNotLoadedError(f"the weights of {model!r} are damaged or do not fit its config: {error}") from error
+        raise ModelNotLoadedError(
+            f"the weights of {model!r} are damaged or do not fit its config: {error}"
+        ) from error
     except ImportError as error:
         raise ModelNotLoadedError(
             f"{model!r} cannot be quantized here: {str(error).strip().splitlines()[0]}; for bitsandbytes: pip install -e "
@@ -135,7 +154,11 @@ def read_weight_map(index: Path) -> dict[str, str]:
     Raises ModelNotLoadedError for one that lists none, or not by name.
     """
     places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(name, str) for name in places.values())
+    ):
         raise ModelNotLoadedError(
             f"{index} lists no tensors and their files (weight_map={str(places)[:60]}); fetch it again"
         )
@@ -149,8 +172,14 @@ def why_unread(error: Exception) -> str:
     if foreign:
         return f"it asks for {foreign[1]!r}, and anything but tensors may run code; get the weights as safetensors"
     if "weights_only" in words:
-        return "its pickle is none of tensors alone; fetch it again, or get the weights as safetensors"
-    reason = f"{type(error).__name__}: {words.splitlines()[0].partition('. ')[0]}" if words else type(error).__name__
+        return (
+            "its pickle is none of tensors alone; fetch it again, or get the weights as safetensors"
+        )
+    reason = (
+        f"{type(error).__name__}: {words.splitlines()[0].partition('. ')[0]}"
+        if words
+        else type(error).__name__
+    )
     return f"{reason}; fetch it again"
 
 

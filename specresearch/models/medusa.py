@@ -55,7 +55,9 @@ class MedusaHeads(nn.ModuleList):
         self.hidden_size, self.vocab_size, self.num_layers = hidden_size, vocab_size, num_layers
         self.base_model = base_model
 
-    def forward(self, hidden: Float[Tensor, "*rows H"], lm_head: nn.Module) -> Float[Tensor, "*rows K V"]:
+    def forward(
+        self, hidden: Float[Tensor, "*rows H"], lm_head: nn.Module
+    ) -> Float[Tensor, "*rows K V"]:
         """Logits of all K heads. lm_head: the target's, used by heads without one of their own."""
         outputs = torch.stack([head(hidden) for head in self], dim=-2)
         return lm_head(outputs) if self.vocab_size is None else outputs
@@ -95,10 +97,15 @@ def _empty_like(files: HeadFiles, tensors: dict[str, Tensor]) -> MedusaHeads:
         raise ModelNotLoadedError(
             f"{files.name!r} holds no Medusa heads: none of its tensors is called 0.0.linear.weight or {PREFIX}0.0.linear.weight"
         )
-    num_heads, num_layers = max(head for head, _ in places) + 1, max(layer for _, layer in places) + 1
+    num_heads, num_layers = (
+        max(head for head, _ in places) + 1,
+        max(layer for _, layer in places) + 1,
+    )
     own = tensors.get(f"0.{num_layers}.weight")
     version = files.config.get("version")
     if version is not None and str(version) == "2" and own is not None:
-        raise ModelNotLoadedError(f"{files.name!r}: version=2 has no LM heads, and there is 0.{num_layers}.weight")
+        raise ModelNotLoadedError(
+            f"{files.name!r}: version=2 has no LM heads, and there is 0.{num_layers}.weight"
+        )
     first = tensors[f"{places[0][0]}.{places[0][1]}.linear.weight"]
     return MedusaHeads(first.shape[1], None if own is None else own.shape[0], num_heads, num_layers)

@@ -48,7 +48,9 @@ class PackedLinear(nn.Linear):
     def unpacked(self) -> nn.Linear:
         """Return a plain layer with the same parameters and hooks."""
         plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        vars(plain).update({name: value for name, value in vars(self).items() if name in vars(plain)})
+        vars(plain).update(
+            {name: value for name, value in vars(self).items() if name in vars(plain)}
+        )
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,7 +71,9 @@ class PackedLinear(nn.Linear):
         """The product with the packed copy of the weight."""
         now = (self.weight._version, self.weight.data_ptr())
         if self._packed_from != now:
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), EXPECTED_ROWS)
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(
+                self.weight.detach(), EXPECTED_ROWS
+            )
             self._packed_from = now
         return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
 
@@ -92,7 +96,9 @@ def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_pack(layer)}
     num_bytes = sum(layer.weight.nbytes for layer in layers.values())
-    if wanted is False or (wanted is None and num_bytes > available_bytes(torch.device("cpu")) // 2):
+    if wanted is False or (
+        wanted is None and num_bytes > available_bytes(torch.device("cpu")) // 2
+    ):
         return 0
     for name, layer in layers.items():
         model.set_submodule(name, PackedLinear(layer))

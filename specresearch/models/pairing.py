@@ -51,7 +51,9 @@ def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
     """Every token of either must have the same id in the other, special tokens included. Names the first that differs."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
-        differing = [token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)]
+        differing = [
+            token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token)
+        ]
         token = min(differing, key=lambda t: (min(ours.get(t, 1 << 60), theirs.get(t, 1 << 60)), t))
         raise PairMismatchError(
             f"tokenizers differ in {len(differing)} tokens: the draft maps {token!r} to {theirs.get(token, 'nothing')}, the "

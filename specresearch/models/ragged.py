@@ -18,16 +18,22 @@ MAX_FILL = 0.8
 READ, CALL = 3, 1400
 
 
-def append_passes(counts: Sequence[int], room: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
+def append_passes(
+    counts: Sequence[int], room: Sequence[int], chunk: int
+) -> Iterator[tuple[list[int], int, int]]:
     """Which rows to append together: (rows, first token, number of tokens) of each pass.
 
     Rows of similar length go together, so that long prompts do not pay for one another's padding, and a row is padded only
     as far as it has room.
     """
-    remaining = sorted((row for row, count in enumerate(counts) if count), key=lambda row: -counts[row])
+    remaining = sorted(
+        (row for row, count in enumerate(counts) if count), key=lambda row: -counts[row]
+    )
     while remaining:
         longest = counts[remaining[0]]
-        alike = (row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS)
+        alike = (
+            row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS
+        )
         group = {row for row in alike if room[row] >= longest or row == remaining[0]}
         remaining = [row for row in remaining if row not in group]
         for begin in range(0, longest, chunk):
@@ -50,7 +56,12 @@ class Packing:
 
     @staticmethod
     def if_worthwhile(
-        lengths: Sequence[int], starts: Sequence[int], num_nodes: int, device: torch.device, *, keep_full: bool = False
+        lengths: Sequence[int],
+        starts: Sequence[int],
+        num_nodes: int,
+        device: torch.device,
+        *,
+        keep_full: bool = False,
     ) -> "Packing | None":
         """None where little would be left out.
 

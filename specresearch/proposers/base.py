@@ -62,7 +62,9 @@ class Proposer(ABC):
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         """Drafts for every row, at most `budget[b]` of them; 0 means none."""
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         """What became of the drafts. The verdict lies on the host; `batch` already holds the new tokens."""
 
     def finish(self, slots: Sequence[int]) -> None:

@@ -19,7 +19,9 @@ class Cascade(Proposer):
 
     def __init__(self, proposers: Sequence[Proposer]) -> None:
         if len(proposers) < 2:
-            raise ValueError(f"a cascade of {len(proposers)} proposers has no order; name at least two")
+            raise ValueError(
+                f"a cascade of {len(proposers)} proposers has no order; name at least two"
+            )
         self.proposers = tuple(proposers)
         names = [type(part).__name__ for part in proposers]
         for part, name in zip(proposers, names, strict=True):
@@ -29,7 +31,9 @@ class Cascade(Proposer):
                 )
         kinds = [part.kind for part in proposers]
         sampled = [name for name, kind in zip(names, kinds, strict=True) if kind.sampled]
-        fixed = [name for name, kind in zip(names, kinds, strict=True) if kind.trees and not kind.sampled]
+        fixed = [
+            name for name, kind in zip(names, kinds, strict=True) if kind.trees and not kind.sampled
+        ]
         if sampled and fixed:
             raise ValueError(
                 f"{fixed[0]} drafts trees that are not sampled, {sampled[0]} samples: no draft probabilities fit both; "
@@ -44,7 +48,9 @@ class Cascade(Proposer):
         self._join_layers()
 
     def _join_layers(self) -> None:
-        self.hidden_layers = tuple(dict.fromkeys(layer for part in self.proposers for layer in part.hidden_layers))
+        self.hidden_layers = tuple(
+            dict.fromkeys(layer for part in self.proposers for layer in part.hidden_layers)
+        )
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         for part in self.proposers:
@@ -58,7 +64,8 @@ class Cascade(Proposer):
     def _output_for(self, part: Proposer, output: ModelOutput) -> ModelOutput:
         """With the hidden states that this proposer asked for."""
         return ModelOutput(
-            output.logits, tuple(output.hidden[self.hidden_layers.index(layer)] for layer in part.hidden_layers)
+            output.logits,
+            tuple(output.hidden[self.hidden_layers.index(layer)] for layer in part.hidden_layers),
         )
 
     def catch_up(self, rows: Sequence[RequestState]) -> int:
@@ -75,18 +82,27 @@ class Cascade(Proposer):
                 break
             asked = some(batch, waiting)
             room = [part.num_draft_tokens if part.kind.trees else most for most in asked.room]
-            limits = [min(budget[row], part.num_draft_tokens, most) for row, most in zip(waiting, room, strict=True)]
+            limits = [
+                min(budget[row], part.num_draft_tokens, most)
+                for row, most in zip(waiting, room, strict=True)
+            ]
             proposal = part.propose(asked, limits)
             is_last = part is self.proposers[-1]
-            spoke = [True] * len(waiting) if is_last else [length > 1 for length in _lengths(proposal)]
+            spoke = (
+                [True] * len(waiting) if is_last else [length > 1 for length in _lengths(proposal)]
+            )
             share = Share(proposal, waiting, spoke)
             if len(share.rows) == len(batch):
                 return proposal
             shares.append(share)
-            waiting = [row for row, has_drafts in zip(waiting, spoke, strict=True) if not has_drafts]
+            waiting = [
+                row for row, has_drafts in zip(waiting, spoke, strict=True) if not has_drafts
+            ]
         return merge(batch, [share for share in shares if share.rows])
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         for part in self.proposers:
             part.observe(batch, proposal, self._output_for(part, output), verdict)
 
@@ -100,4 +116,6 @@ class Cascade(Proposer):
 
 
 def _lengths(proposal: Proposal) -> Sequence[int]:
-    return proposal.lengths.tolist() if proposal.host_lengths is None else proposal.host_lengths  # sync
+    return (
+        proposal.lengths.tolist() if proposal.host_lengths is None else proposal.host_lengths
+    )  # sync

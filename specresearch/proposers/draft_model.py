@@ -45,7 +45,9 @@ class DraftModel(Proposer):
         self.num_draft_tokens = self.shape.num_draft_tokens
         self.sample = sample
         name = self.shape.name
-        self.kind = DraftKind(trees=name != "chain", sampled=sample and name != "dynamic", scored=True)
+        self.kind = DraftKind(
+            trees=name != "chain", sampled=sample and name != "dynamic", scored=True
+        )
 
     @property
     def compiled(self) -> bool:
@@ -64,7 +66,9 @@ class DraftModel(Proposer):
         self.finish([row.slot for row in rows])
 
     def catch_up(self, rows: Sequence[RequestState]) -> int:
-        behind = [row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND]
+        behind = [
+            row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND
+        ]
         unseen = [self._unseen(row)[:-1] for row in behind]
         if behind:
             self.draft.extend([row.slot for row in behind], unseen, want_logits=False)
@@ -94,7 +98,9 @@ class DraftModel(Proposer):
         fused = is_chain and self.draft.compiled and self.num_draft_tokens > 1
         if fused and not (sampled or batch.sampling.has_penalty):
             return self._greedy_chain(batch, budget, unseen)
-        logits = self._fit(self.draft.extend(batch.slots, unseen).logits, batch.vocab_size)  # [B, 1, V]
+        logits = self._fit(
+            self.draft.extend(batch.slots, unseen).logits, batch.vocab_size
+        )  # [B, 1, V]
         if is_chain:
             return self._chain(batch, budget, logits, sampled)
         # node 0 of the tree is the root, which stands in the last column that is filled
@@ -102,14 +108,20 @@ class DraftModel(Proposer):
         growth = _Growth(self, batch)
         if self.shape.static is not None:
             return grow_static(growth, batch, logits, self.shape.static, budget, sample=sampled)
-        return grow_dynamic(growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k)
+        return grow_dynamic(
+            growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k
+        )
 
-    def _chain(self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"], sampled: bool) -> Proposal:
+    def _chain(
+        self, batch: Batch, budget: Sequence[int], logits: Float[Tensor, "B 1 V"], sampled: bool
+    ) -> Proposal:
         num_drafts = max(budget)
         uniforms = batch.sampling.uniforms(DRAFT_STREAM, num_drafts) if sampled else None
         tokens, seen, probs = [batch.roots], [], []
         for i in range(num_drafts):
-            token, q = self._choose(batch, logits, tokens[1:], None if uniforms is None else uniforms[:, i])
+            token, q = self._choose(
+                batch, logits, tokens[1:], None if uniforms is None else uniforms[:, i]
+            )
             tokens.append(token)
             seen.append(logits)
             probs.append(q)
@@ -118,18 +130,26 @@ class DraftModel(Proposer):
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
         return _scored_chain(torch.cat(tokens, dim=1), budget, torch.cat(seen, dim=1), draft_probs)
 
-    def _greedy_chain(self, batch: Batch, budget: Sequence[int], unseen: Sequence[Sequence[int]]) -> Proposal:
+    def _greedy_chain(
+        self, batch: Batch, budget: Sequence[int], unseen: Sequence[Sequence[int]]
+    ) -> Proposal:
         """All drafts from one graph, whose number of steps never changes, so that it is compiled once; `observe` forgets the
         surplus."""
         num_drafts, num_choices = max(budget), min(batch.vocab_size, self.draft.vocab_size)
-        tokens, seen = self.draft.draft_greedily(batch.slots, unseen, self.num_draft_tokens, num_choices)
+        tokens, seen = self.draft.draft_greedily(
+            batch.slots, unseen, self.num_draft_tokens, num_choices
+        )
         token_ids = torch.cat([batch.roots, tokens], dim=1)[:, : num_drafts + 1]
         return _scored_chain(token_ids, budget, self._fit(seen, batch.vocab_size)[:, :num_drafts])
 
     def _fit(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
         """Without the rows of padding of the draft's embedding matrix, with those of the target's."""
         surplus = logits.shape[-1] - vocab_size
-        return logits[..., :vocab_size] if surplus >= 0 else F.pad(logits, (0, -surplus), value=float("-inf"))
+        return (
+            logits[..., :vocab_size]
+            if surplus >= 0
+            else F.pad(logits, (0, -surplus), value=float("-inf"))
+        )
 
     def _choose(
         self,
@@ -148,7 +168,9 @@ class DraftModel(Proposer):
         q = logits_to_probs(logits, batch.sampling, path, on_path)
         return draw(q[:, 0], uniforms)[:, None], q
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         """Keep the draft's keys and values of what was accepted; the last draft of a full run was never fed back."""
         committed = [len(row.tokens) - 1 for row in batch.rows]
         known = [self.draft.lengths[slot] for slot in batch.slots]
@@ -187,7 +209,11 @@ class _Growth:
     proposer: DraftModel
     batch: Batch
 
-    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
         draft = self.proposer.draft
         readable = token_ids.clamp(max=draft.vocab_size - 1)
-        return self.proposer._fit(draft.grow(self.batch.slots, readable, topology, first), self.batch.vocab_size)
+        return self.proposer._fit(
+            draft.grow(self.batch.slots, readable, topology, first), self.batch.vocab_size
+        )

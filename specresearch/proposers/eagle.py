@@ -67,7 +67,11 @@ class Eagle(Proposer):
         """Drafts with a random head that fits `target`, in trees small enough to be certified."""
         config: Any = target.model.config
         format = EagleFormat(1, config, 2 * config.hidden_size)
-        fitting: dict[str, Any] = {"num_draft_tokens": 24, "depth": 3, "top_k": min(4, target.vocab_size)}
+        fitting: dict[str, Any] = {
+            "num_draft_tokens": 24,
+            "depth": 3,
+            "top_k": min(4, target.vocab_size),
+        }
         if cls.version == 3:
             width = len(TOY_LAYERS) * config.hidden_size
             format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)
@@ -123,7 +127,10 @@ class Eagle(Proposer):
                 self._waiting[row.slot] = [features[b, end : end + 1].clone()]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        budget = [allowed if slot in self._waiting else 0 for slot, allowed in zip(batch.slots, budget, strict=True)]
+        budget = [
+            allowed if slot in self._waiting else 0
+            for slot, allowed in zip(batch.slots, budget, strict=True)
+        ]
         if not any(budget):
             return Proposal.empty(batch.roots)
         assert self.model is not None
@@ -131,30 +138,42 @@ class Eagle(Proposer):
         logits, fed_back = self._catch_up(batch, self.model)
         growth = _Growth(self.model, batch.slots, fed_back)
         if self.shape.static is None:
-            proposal = grow_dynamic(growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k)
+            proposal = grow_dynamic(
+                growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k
+            )
         else:
             sample = self.sample and not batch.sampling.all_greedy
             proposal = grow_static(growth, batch, logits, self.shape.static, budget, sample=sample)
         self.model.truncate(without, [0] * len(without))
         return proposal
 
-    def _catch_up(self, batch: Batch, model: EagleModel) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
+    def _catch_up(
+        self, batch: Batch, model: EagleModel
+    ) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
         """Append what was accepted since, with the target's true features; a row without any gets a pair of zeros."""
-        nothing = torch.zeros((1, model.head.format.layer.hidden_size), dtype=model.dtype, device=batch.device)
+        nothing = torch.zeros(
+            (1, model.head.format.layer.hidden_size), dtype=model.dtype, device=batch.device
+        )
         features = [torch.cat(self._waiting.get(slot, [nothing])) for slot in batch.slots]
         tokens = [row.tokens[-len(new) :] for row, new in zip(batch.rows, features, strict=True)]
         self._waiting.update({slot: [] for slot in batch.slots if slot in self._waiting})
         return model.extend(batch.slots, tokens, features)
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         """The accepted nodes' true features wait, each beside the token that follows it, for the next `propose`."""
         assert self.model is not None
         path = verdict.path.clamp(min=0).to(batch.device, non_blocking=True)[:, :, None]
         kept = [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in output.hidden]
         features = self.model.fuse(kept)  # [B, D, H]
-        for b, (slot, num_accepted) in enumerate(zip(batch.slots, verdict.num_accepted.tolist(), strict=True)):
+        for b, (slot, num_accepted) in enumerate(
+            zip(batch.slots, verdict.num_accepted.tolist(), strict=True)
+        ):
             waiting, new = self._waiting.setdefault(slot, []), features[b, : num_accepted + 1]
-            waiting.append(new.clone() if waiting else new)  # a view that stays would keep the whole batch's
+            waiting.append(
+                new.clone() if waiting else new
+            )  # a view that stays would keep the whole batch's
 
     def finish(self, slots: Sequence[int]) -> None:
         assert self.model is not None
@@ -175,7 +194,9 @@ class _Growth:
     slots: Sequence[int]
     fed_back: Float[Tensor, "B n H"]
 
-    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
         rows, num_known, width = self.fed_back.shape
         parents = topology.parents[:, first:].expand(rows, -1)
         features = self.fed_back.gather(1, parents[:, :, None].expand(-1, -1, width))

@@ -25,7 +25,11 @@ class Lookahead(Proposer):
     kind = DraftKind(trees=True)
 
     def __init__(self, window_size: int = 7, ngram_size: int = 5, num_ngrams: int = 7) -> None:
-        least = {"window_size": (window_size, 1), "ngram_size": (ngram_size, 2), "num_ngrams": (num_ngrams, 1)}
+        least = {
+            "window_size": (window_size, 1),
+            "ngram_size": (ngram_size, 2),
+            "num_ngrams": (num_ngrams, 1),
+        }
         for name, (value, minimum) in least.items():
             if value < minimum:
                 raise ValueError(f"proposer.{name}={value} must be at least {minimum}")
@@ -58,7 +62,9 @@ class Lookahead(Proposer):
         probe = torch.arange(proposal.topology.num_nodes, device=batch.device)[None] >= max(lengths)
         return replace(proposal, probe=probe)
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         if proposal.probe is None:
             return
         guesses = argmax(output.logits[:, -self.window_size :]).tolist()  # sync

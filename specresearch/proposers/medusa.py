@@ -68,7 +68,11 @@ class Medusa(Proposer):
         self.heads, self.target = self.head, target
         self.heads.check_fit(target)
         self.heads.to(device=target.device, dtype=target.dtype).eval()
-        paths = likeliest_paths(len(self.heads), self.num_draft_tokens) if self.paths is None else self.paths
+        paths = (
+            likeliest_paths(len(self.heads), self.num_draft_tokens)
+            if self.paths is None
+            else self.paths
+        )
         self.tree = StaticTree.from_paths(paths, target.device)
         if self.tree.depth > len(self.heads) or max(self.tree.widths) > target.vocab_size:
             raise ValueError(
@@ -77,14 +81,18 @@ class Medusa(Proposer):
             )
         self.num_draft_tokens = self.tree.num_drafts
         self._level = self.tree.topology.depth[0] - 1  # which head fills each node
-        self._state = torch.zeros((num_slots, self.heads.hidden_size), dtype=target.dtype, device=target.device)
+        self._state = torch.zeros(
+            (num_slots, self.heads.hidden_size), dtype=target.dtype, device=target.device
+        )
         self._known = set()
 
     def describe(self) -> str | None:
         if not isinstance(self.head, MedusaHeads):
             return None
         heads = f"{len(self.head)} Medusa heads of {self.head.base_model or 'a target that they do not name'}"
-        lm_heads = "the target's LM head" if self.head.vocab_size is None else "LM heads of their own"
+        lm_heads = (
+            "the target's LM head" if self.head.vocab_size is None else "LM heads of their own"
+        )
         return f"{heads}; blocks in each: {self.head.num_layers}; read the final norm of the target; end in {lm_heads}"
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
@@ -93,7 +101,9 @@ class Medusa(Proposer):
         if output is not None:
             self._keep([row.slot for row in rows], output, last)
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         """Keep the hidden state from which the target said the next root."""
         ends = zip(verdict.path.tolist(), verdict.num_accepted.tolist(), strict=True)
         self._keep(batch.slots, output, [path[num_accepted] for path, num_accepted in ends])
@@ -108,7 +118,10 @@ class Medusa(Proposer):
 
     @torch.inference_mode()
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        budget = [allowed if slot in self._known else 0 for slot, allowed in zip(batch.slots, budget, strict=True)]
+        budget = [
+            allowed if slot in self._known else 0
+            for slot, allowed in zip(batch.slots, budget, strict=True)
+        ]
         if not any(budget):
             return Proposal.empty(batch.roots)
         state = self._state[upload(batch.slots, batch.device)]
@@ -147,7 +160,9 @@ def likeliest_paths(num_heads: int, num_nodes: int) -> list[RankPath]:
     while open_ends and len(paths) < num_nodes:
         _, path = heapq.heappop(open_ends)
         paths.append(path)
-        followers = [(*path[:-1], path[-1] + 1)] if path[-1] + 1 < len(TYPICAL_RANK_ACCEPTANCE) else []
+        followers = (
+            [(*path[:-1], path[-1] + 1)] if path[-1] + 1 < len(TYPICAL_RANK_ACCEPTANCE) else []
+        )
         followers += [(*path, 0)] if len(path) < num_heads else []
         for follower in followers:
             heapq.heappush(open_ends, (-chance(follower), follower))

@@ -37,7 +37,9 @@ class NGram(Proposer):
         width = max(map(len, drafts))
         padded = [draft + [0] * (width - len(draft)) for draft in drafts]
         lengths = [len(draft) for draft in drafts]
-        return Proposal.chain(upload(padded, batch.device), upload(lengths, batch.device), host_lengths=lengths)
+        return Proposal.chain(
+            upload(padded, batch.device), upload(lengths, batch.device), host_lengths=lengths
+        )
 
     def finish(self, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -38,13 +38,21 @@ class TreeShape:
         top_k: int = 8,
     ) -> None:
         if name not in USUAL_SIZES:
-            raise ValueError(f"proposer.tree={name!r} is unknown; choose one of {', '.join(USUAL_SIZES)}")
+            raise ValueError(
+                f"proposer.tree={name!r} is unknown; choose one of {', '.join(USUAL_SIZES)}"
+            )
         if depth < 1 or top_k < 1:
-            raise ValueError(f"proposer.depth={depth}, proposer.top_k={top_k}: both must be at least 1")
+            raise ValueError(
+                f"proposer.depth={depth}, proposer.top_k={top_k}: both must be at least 1"
+            )
         if paths is not None and name != "static":
             raise ValueError(f"proposer.paths is for proposer.tree=static, not {name}")
         self.name, self.depth, self.top_k = name, depth, top_k
-        size = USUAL_SIZES[name] if num_draft_tokens is None else check_num_draft_tokens(num_draft_tokens)
+        size = (
+            USUAL_SIZES[name]
+            if num_draft_tokens is None
+            else check_num_draft_tokens(num_draft_tokens)
+        )
         self.static: StaticTree | None = None
         if name == "chain":
             self.static = StaticTree.from_paths([(0,) * length for length in range(1, size + 1)])
@@ -69,7 +77,9 @@ class TreeShape:
     @property
     def max_fed(self) -> int:
         """The most nodes a drafter has in its cache while it grows, the root included."""
-        return 1 + self.top_k * (self.depth - 1) if self.name == "dynamic" else self.num_draft_tokens
+        return (
+            1 + self.top_k * (self.depth - 1) if self.name == "dynamic" else self.num_draft_tokens
+        )
 
     def bind(self, vocab_size: int, device: torch.device) -> None:
         """Raises ValueError when a rank is beyond the vocabulary."""
@@ -85,7 +95,10 @@ def read_paths(file: str) -> list[list[int]]:
     """The paths in a JSON file as `python -m specresearch.tree` writes it. Raises ValueError when there are none."""
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
-        return [[int(rank) for rank in path] for path in (found["paths"] if isinstance(found, dict) else found)]
+        return [
+            [int(rank) for rank in path]
+            for path in (found["paths"] if isinstance(found, dict) else found)
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"proposer.paths={file}: no list of paths under 'paths' ({type(error).__name__}: {error}); "
@@ -114,9 +127,13 @@ def path_acceptance(path: Sequence[int], rank_acceptance: Sequence[float]) -> fl
     return math.prod(rank_acceptance[rank] for rank in sorted(path))
 
 
-def likeliest_first(paths: Iterable[RankPath], rank_acceptance: Sequence[float]) -> tuple[RankPath, ...]:
+def likeliest_first(
+    paths: Iterable[RankPath], rank_acceptance: Sequence[float]
+) -> tuple[RankPath, ...]:
     """The order in which a small budget should keep them; of equally likely paths the shorter first, then the lower ranks."""
-    return tuple(sorted(paths, key=lambda path: (-path_acceptance(path, rank_acceptance), len(path), path)))
+    return tuple(
+        sorted(paths, key=lambda path: (-path_acceptance(path, rank_acceptance), len(path), path))
+    )
 
 
 def best_tree(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> BestTree:
@@ -128,7 +145,9 @@ def best_tree(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth
     return _tree(tables, rank_acceptance, num_draft_tokens + 1, max_depth)
 
 
-def best_trees(rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int) -> list[BestTree]:
+def best_trees(
+    rank_acceptance: Sequence[float], num_draft_tokens: int, max_depth: int
+) -> list[BestTree]:
     """The best tree of every size up to `num_draft_tokens` and every depth up to `max_depth`."""
     tables = _tables(np.asarray(rank_acceptance, dtype=float), num_draft_tokens + 1, max_depth)
     return [
@@ -173,7 +192,9 @@ def _tables(acceptance: NDArray[np.float64], num_nodes: int, max_depth: int) -> 
     return _Tables(value, split)
 
 
-def _tree(tables: _Tables, rank_acceptance: Sequence[float], num_nodes: int, depth: int) -> BestTree:
+def _tree(
+    tables: _Tables, rank_acceptance: Sequence[float], num_nodes: int, depth: int
+) -> BestTree:
     paths: list[RankPath] = []
     num_ranks = tables.value.shape[1] - 1
     stack: list[tuple[RankPath, int, int, int]] = [((), depth, num_ranks, num_nodes)]
@@ -188,4 +209,6 @@ def _tree(tables: _Tables, rank_acceptance: Sequence[float], num_nodes: int, dep
             stack.append((child, level - 1, num_ranks, own))
         stack.append((prefix, level, rank - 1, size - own))
     expected = float(tables.value[depth, num_ranks, num_nodes])
-    return BestTree(likeliest_first(paths, rank_acceptance), max(map(len, paths), default=0), expected)
+    return BestTree(
+        likeliest_first(paths, rank_acceptance), max(map(len, paths), default=0), expected
+    )

@@ -48,7 +48,11 @@ def merge(batch: Batch, shares: Sequence[Share]) -> Proposal:
     return Proposal(
         _fill(token_ids, shares, [proposal.token_ids for proposal in proposals]),
         _merge_topologies(shares, len(batch), width, batch.device),
-        _fill(torch.ones_like(batch.roots), shares, [proposal.lengths[:, None] for proposal in proposals])[:, 0],
+        _fill(
+            torch.ones_like(batch.roots),
+            shares,
+            [proposal.lengths[:, None] for proposal in proposals],
+        )[:, 0],
         draft_probs,
         _is_with_replacement(proposals),
         scores,
@@ -72,7 +76,9 @@ def _probs_of(share: Share, batch: Batch) -> Float[Tensor, "b n V"]:
         return part.draft_probs
     if part.topology.is_chain:
         return F.pad(F.one_hot(part.token_ids[:, 1:], batch.vocab_size), (0, 0, 0, 1)).float()
-    assert all(batch.rows[row].request.sampling.is_greedy for row in share.rows), "a tree neither sampled nor greedy"
+    assert all(batch.rows[row].request.sampling.is_greedy for row in share.rows), (
+        "a tree neither sampled nor greedy"
+    )
     return torch.zeros((*part.token_ids.shape, batch.vocab_size), device=batch.device)
 
 
@@ -82,7 +88,11 @@ def _probe_of(proposal: Proposal) -> Bool[Tensor, "b n"]:
 
 
 def _is_with_replacement(proposals: Sequence[Proposal]) -> bool:
-    ways = {p.with_replacement for p in proposals if p.draft_probs is not None and not p.topology.is_chain}
+    ways = {
+        p.with_replacement
+        for p in proposals
+        if p.draft_probs is not None and not p.topology.is_chain
+    }
     assert len(ways) <= 1, "trees sampled with and without replacement in one proposal"
     return ways == {True}
 
@@ -98,7 +108,9 @@ def _merge_host_lengths(shares: Sequence[Share], num_rows: int) -> tuple[int, ..
     return tuple(lengths)
 
 
-def _merge_topologies(shares: Sequence[Share], num_rows: int, width: int, device: torch.device) -> Topology:
+def _merge_topologies(
+    shares: Sequence[Share], num_rows: int, width: int, device: torch.device
+) -> Topology:
     topologies = [share.proposal.topology for share in shares]
     if len(topologies) == 1 and len(topologies[0].parents) == 1:
         return topologies[0]
@@ -109,7 +121,9 @@ def _merge_topologies(shares: Sequence[Share], num_rows: int, width: int, device
     for share, topology in zip(shares, topologies, strict=True):
         padding = upload([padding_parents(topology.num_nodes, width)], device, torch.long)
         rows = len(share.proposal.lengths)
-        padded.append(torch.cat([topology.parents.expand(rows, -1), padding.expand(rows, -1)], dim=1))
+        padded.append(
+            torch.cat([topology.parents.expand(rows, -1), padding.expand(rows, -1)], dim=1)
+        )
     return Topology(
         _fill(parents, shares, padded),
         max_depth=max((width - 1).bit_length(), *(topology.max_depth for topology in topologies)),

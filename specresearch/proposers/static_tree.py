@@ -34,7 +34,9 @@ class StaticTree:
     places: Int[Tensor, " N"]
 
     @staticmethod
-    def from_paths(paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> "StaticTree":
+    def from_paths(
+        paths: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+    ) -> "StaticTree":
         """From every node's path of ranks, the most useful first, e.g. [(0,), (0, 0), (1,)]: a row with a budget of k keeps
         the first k. Parents and earlier siblings are put before a path that was given before them.
 
@@ -50,13 +52,18 @@ class StaticTree:
         levels = tuple(depths.index(depth) for depth in range(depths[-1] + 1))
         parents = {path[:-1] for path in ordered}
         last = [
-            max((i for i, path in enumerate(ordered, 1) if path in parents and len(path) == d), default=0)
+            max(
+                (i for i, path in enumerate(ordered, 1) if path in parents and len(path) == d),
+                default=0,
+            )
             for d in range(len(levels))
         ]
         num_fed = tuple(max(end - begin + 1, 0) for end, begin in zip(last, levels, strict=True))
         ranks = torch.tensor([0, *(path[-1] for path in ordered)], device=device)
         places = torch.arange(len(depths), device=device)
-        return StaticTree(topology, ranks, (*levels, len(depths)), num_fed, _elders_first(paths), places)
+        return StaticTree(
+            topology, ranks, (*levels, len(depths)), num_fed, _elders_first(paths), places
+        )
 
     @property
     def depth(self) -> int:
@@ -78,15 +85,21 @@ class StaticTree:
         tops = []
         for begin, fed in zip(self.levels, self.num_fed, strict=False):
             end, whole = begin + fed, self.topology
-            top = Topology(whole.parents[:, :end], whole.is_chain, whole.max_depth, whole.max_children)
+            top = Topology(
+                whole.parents[:, :end], whole.is_chain, whole.max_depth, whole.max_children
+            )
             top.__dict__["ancestors"] = whole.ancestors[:, :end, :end]
             tops.append(top)
         return tuple(tops)
 
     def to(self, device: torch.device) -> "StaticTree":
         whole = self.topology
-        moved = Topology(whole.parents.to(device), whole.is_chain, whole.max_depth, whole.max_children)
-        return replace(self, topology=moved, ranks=self.ranks.to(device), places=self.places.to(device))
+        moved = Topology(
+            whole.parents.to(device), whole.is_chain, whole.max_depth, whole.max_children
+        )
+        return replace(
+            self, topology=moved, ranks=self.ranks.to(device), places=self.places.to(device)
+        )
 
     @cached_property
     def _deepest(self) -> tuple[int, ...]:
@@ -97,7 +110,9 @@ class StaticTree:
     def _within(self) -> tuple[tuple[int, ...], ...]:
         """For every depth, which of `paths` go no deeper."""
         depths = range(self.depth + 1)
-        return tuple(tuple(i for i, path in enumerate(self.paths) if len(path) <= depth) for depth in depths)
+        return tuple(
+            tuple(i for i, path in enumerate(self.paths) if len(path) <= depth) for depth in depths
+        )
 
     def crop(self, budget: Sequence[int], room: Sequence[int]) -> "Crop":
         """Of every row the first `budget[b]` nodes that are no deeper than `room[b]`, whatever the other rows keep.
@@ -106,7 +121,10 @@ class StaticTree:
         """
         assert any(budget)
         depth = max(min(self._deepest[num], left) for num, left in zip(budget, room, strict=True))
-        limits = [left if left < self._deepest[num] else depth for num, left in zip(budget, room, strict=True)]
+        limits = [
+            left if left < self._deepest[num] else depth
+            for num, left in zip(budget, room, strict=True)
+        ]
         kept = [self._within[limit][:num] for num, limit in zip(budget, limits, strict=True)]
         tree = _cut(self, max(row[-1] for row in kept if row) + 1, depth)
         lengths = tuple(len(row) + 1 for row in kept)
@@ -176,7 +194,9 @@ def _arrange(tree: StaticTree, limit: int, num_nodes: int) -> Arranged:
     if parents == list(range(-1, num_nodes - 1)):
         return nodes, Topology.chain(num_nodes, device)
     max_children = max(Counter(parents).values())
-    return nodes, Topology(upload([parents], device), max_depth=max(map(len, ordered)), max_children=max_children)
+    return nodes, Topology(
+        upload([parents], device), max_depth=max(map(len, ordered)), max_children=max_children
+    )
 
 
 def _stack(parts: Sequence[Arranged]) -> Arranged:

@@ -72,21 +72,31 @@ class Suffix(Proposer):
         if not any(budget):
             return Proposal.empty(batch.roots)
         pairs = zip(batch.rows, budget, strict=True)
-        trees = [self._draft(row, allowed) if allowed else HostTree(row.tokens[-1]) for row, allowed in pairs]
+        trees = [
+            self._draft(row, allowed) if allowed else HostTree(row.tokens[-1])
+            for row, allowed in pairs
+        ]
         return stack_trees(trees, batch.device, scored=True)
 
     def _draft(self, row: RequestState, allowed: int) -> HostTree:
         own = self._own[row.slot]
         own.extend(row.tokens[own.num_tokens :])
-        drafts = [self._grow(trie, row.tokens, allowed) for trie in (own, *(self._past if self.use_global else ()))]
+        drafts = [
+            self._grow(trie, row.tokens, allowed)
+            for trie in (own, *(self._past if self.use_global else ()))
+        ]
         return max(drafts, key=lambda draft: draft[1])[0]
 
-    def _grow(self, trie: SuffixTrie, tokens: Sequence[int], allowed: int) -> tuple[HostTree, float]:
+    def _grow(
+        self, trie: SuffixTrie, tokens: Sequence[int], allowed: int
+    ) -> tuple[HostTree, float]:
         """A draft, and the sum of its nodes' probabilities."""
         tree, total, order = HostTree(tokens[-1]), 0.0, count()
         place, length = trie.longest_match(tokens[-(self.max_depth // 2) :])
         limit = min(allowed, int(self.max_factor * length + self.offset)) if length else 0
-        waiting: list[tuple[float, int, int, Follower]] = []  # a heap: -probability, order of arrival, parent
+        waiting: list[
+            tuple[float, int, int, Follower]
+        ] = []  # a heap: -probability, order of arrival, parent
         node, above = 0, 1.0
         while len(tree) <= limit:
             for follower in self._candidates(trie.followers(place)):

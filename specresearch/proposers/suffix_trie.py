@@ -85,7 +85,9 @@ class SuffixTrie:
     def longest_match(self, tokens: Sequence[int]) -> tuple[int, int]:
         """The place of the longest suffix of `tokens` that something followed in the text, and its length, 0 for none."""
         match = (ROOT, 0)
-        for length in range(1, len(tokens) + 1):  # what holds for a suffix holds for every shorter one
+        for length in range(
+            1, len(tokens) + 1
+        ):  # what holds for a suffix holds for every shorter one
             place = self._find(tokens[-length:])
             if place is None or not self._goes_on(place):
                 break

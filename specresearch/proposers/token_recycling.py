@@ -39,7 +39,9 @@ class TokenRecycling(Proposer):
     ) -> None:
         check_num_draft_tokens(num_draft_tokens)
         if top_k < 1 or depth < 1:
-            raise ValueError(f"proposer.top_k={top_k}, proposer.depth={depth}: both must be at least 1")
+            raise ValueError(
+                f"proposer.top_k={top_k}, proposer.depth={depth}: both must be at least 1"
+            )
         if paths is None:
             paths = best_tree(TYPICAL_RANK_ACCEPTANCE[:top_k], num_draft_tokens, depth).paths
         self.tree = StaticTree.from_paths(read_paths(paths) if isinstance(paths, str) else paths)
@@ -49,7 +51,9 @@ class TokenRecycling(Proposer):
             )
         self.num_draft_tokens = self.tree.num_drafts
         self.top_k, self.warm = top_k, warm
-        self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)  # [S, V + 1, k]; row V takes what nobody reads
+        self._successors = torch.zeros(
+            (0, 0, top_k), dtype=torch.int32
+        )  # [S, V + 1, k]; row V takes what nobody reads
 
     @property
     def memory(self) -> Literal["cold", "warm"]:
@@ -63,7 +67,9 @@ class TokenRecycling(Proposer):
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.top_k > target.vocab_size:
-            raise ValueError(f"proposer.top_k={self.top_k} exceeds the vocabulary of {target.vocab_size}; lower it")
+            raise ValueError(
+                f"proposer.top_k={self.top_k} exceeds the vocabulary of {target.vocab_size}; lower it"
+            )
         self.tree = self.tree.to(target.device)
         shape = (1 if self.warm else num_slots, target.vocab_size + 1, self.top_k)
         self._successors = torch.zeros(shape, dtype=torch.int32, device=target.device)
@@ -90,16 +96,29 @@ class TokenRecycling(Proposer):
         )
 
     def _memory(self, batch: Batch) -> Int[Tensor, "B 1"]:
-        return torch.zeros_like(batch.roots) if self.warm else upload(batch.slots, batch.device)[:, None]
+        return (
+            torch.zeros_like(batch.roots)
+            if self.warm
+            else upload(batch.slots, batch.device)[:, None]
+        )
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         """Of several nodes with one token the last counts, whatever order the device writes in."""
         best = output.logits.topk(self.top_k, dim=-1).indices.flatten(0, 1)  # [B N, k]
         num_rows = self._successors.shape[1]
-        valid = torch.arange(proposal.topology.num_nodes, device=batch.device) < proposal.lengths[:, None]
-        places = torch.where(valid, self._memory(batch) * num_rows + proposal.token_ids, num_rows - 1).flatten()
+        valid = (
+            torch.arange(proposal.topology.num_nodes, device=batch.device)
+            < proposal.lengths[:, None]
+        )
+        places = torch.where(
+            valid, self._memory(batch) * num_rows + proposal.token_ids, num_rows - 1
+        ).flatten()
         ordered, order = places.sort(stable=True)
-        last = order[torch.searchsorted(ordered, places, right=True) - 1]  # node that holds the same token last
+        last = order[
+            torch.searchsorted(ordered, places, right=True) - 1
+        ]  # node that holds the same token last
         self._successors.flatten(0, 1)[places] = best[last].to(self._successors.dtype)
 
     def finish(self, slots: Sequence[int]) -> None:

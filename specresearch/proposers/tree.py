@@ -26,7 +26,9 @@ class Drafter(Protocol):
     The root is never passed: the logits after it are known when growth begins.
     """
 
-    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
         """Logits after the nodes from `first` on, M of them; the nodes before were passed by earlier calls."""
         ...
 
@@ -70,11 +72,18 @@ def grow_static(
             probs += [q, q.new_zeros((len(batch), begin - above - q.shape[1], q.shape[2]))]
             table = tree.topology.children[0, above : above + q.shape[1]]
             drawn, empty = _draw_children(q, table, uniforms)
-            order = (table[below] == torch.arange(begin, end, device=table.device)[:, None]).long().argmax(1)
+            order = (
+                (table[below] == torch.arange(begin, end, device=table.device)[:, None])
+                .long()
+                .argmax(1)
+            )
             chosen = drawn[:, below, order]
             own = q[:, below].gather(2, chosen[:, :, None])[:, :, 0]
             spent = torch.cat([spent, empty[:, below, order]], dim=1)
-        tokens, scores = torch.cat([tokens, chosen], dim=1), torch.cat([scores, own.to(scores.dtype)], dim=1)
+        tokens, scores = (
+            torch.cat([tokens, chosen], dim=1),
+            torch.cat([scores, own.to(scores.dtype)], dim=1),
+        )
         fed = tree.num_fed[depth]
         if fed:
             logits = drafter.expand(tree.tops[depth], chosen[:, :fed], begin)
@@ -150,7 +159,9 @@ def grow_dynamic(
             values = values.masked_fill(too_deep[:, None, None], float("-inf"))
         begin = pool.tokens.shape[1]
         above = (frontier + 1)[:, :, None].expand(-1, -1, k)
-        pool = pool.with_nodes(tokens.flatten(1), values.flatten(1), own.exp().flatten(1), above.flatten(1))
+        pool = pool.with_nodes(
+            tokens.flatten(1), values.flatten(1), own.exp().flatten(1), above.flatten(1)
+        )
         if level < depth:
             best = values.flatten(1).topk(k).indices
             frontier = begin + best
@@ -160,7 +171,9 @@ def grow_dynamic(
     return _keep_best(pool, batch, kept, depth, k)
 
 
-def _likeliest(logits: Float[Tensor, "B M V"], k: int) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
+def _likeliest(
+    logits: Float[Tensor, "B M V"], k: int
+) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
     """log q of the k likeliest tokens after each node, in double precision, and the tokens."""
     best = logits.topk(k, dim=-1)
     return (best.values - logits.logsumexp(-1, keepdim=True)).double().clamp(max=0.0), best.indices
@@ -182,7 +195,12 @@ class _Pool:
         own: Float[Tensor, "B Q"],
         parents: Int[Tensor, "B Q"],
     ) -> "_Pool":
-        pairs = ((self.tokens, tokens), (self.values, values), (self.own, own), (self.parents, parents))
+        pairs = (
+            (self.tokens, tokens),
+            (self.values, values),
+            (self.own, own),
+            (self.parents, parents),
+        )
         return _Pool(*(torch.cat(pair, dim=1) for pair in pairs))
 
 
@@ -193,7 +211,9 @@ def _keep_best(pool: _Pool, batch: Batch, kept: Sequence[int], depth: int, top_k
     best = pool.values.sort(dim=1, descending=True, stable=True).indices[:, :num]
     index = torch.arange(num, device=batch.device)
     within = index < num_kept[:, None]
-    chosen = best.gather(1, torch.where(within, best, num_pooled + index).argsort(dim=1))  # parents before children
+    chosen = best.gather(
+        1, torch.where(within, best, num_pooled + index).argsort(dim=1)
+    )  # parents before children
     place = torch.zeros((len(batch), num_pooled + 1), dtype=torch.long, device=batch.device)
     place.scatter_(1, chosen + 1, index.expand_as(chosen) + 1)
     parents = torch.where(within, place.gather(1, pool.parents.gather(1, chosen)), index)

@@ -93,16 +93,25 @@ class Recorder:
         self._num_steps = self._num_parts = 0
         self._known: set[str] = set()
         self._last: tuple[float, frozenset[str]] = (0.0, frozenset())
-        self._lost = 0.0  # seconds of this pass that were no part of it, those of recording included
+        self._lost = (
+            0.0  # seconds of this pass that were no part of it, those of recording included
+        )
 
     def __call__(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> None:
         if self._name is None:
             return
         begin = time.perf_counter()
         shared = self._of_step(record)
-        self._rows += [shared | own for own in self._of_rows(batch, proposal, output, delivery, record)]
+        self._rows += [
+            shared | own for own in self._of_rows(batch, proposal, output, delivery, record)
+        ]
         self._num_steps += 1
         if len(self._rows) >= _ROWS_PER_PART:
             self._flush()
@@ -140,14 +149,18 @@ class Recorder:
             pq.ParquetWriter(place, self._schema, compression="zstd") as writer,
         ):
             for part in parts:
-                writer.write_table(pq.read_table(part).replace_schema_metadata(self._schema.metadata))
+                writer.write_table(
+                    pq.read_table(part).replace_schema_metadata(self._schema.metadata)
+                )
         if complete:
             shutil.rmtree(self._parts, ignore_errors=True)
 
     def _flush(self) -> None:
         if self._rows:
             table = pa.Table.from_pylist(self._rows, schema=self._schema)
-            pq.write_table(table, self._parts / f"{self._name}.{self._num_parts:04d}.open", compression="zstd")
+            pq.write_table(
+                table, self._parts / f"{self._name}.{self._num_parts:04d}.open", compression="zstd"
+            )
             self._num_parts += 1
             self._rows.clear()
 
@@ -170,7 +183,12 @@ class Recorder:
         }
 
     def _of_rows(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> list[dict[str, Any]]:
         probabilities = _probabilities(batch, proposal, output, delivery)
         draft_ids, path = proposal.token_ids.tolist(), delivery.verdict.path.tolist()
@@ -196,9 +214,14 @@ class Recorder:
                     "path": path[b][: record.num_accepted_tokens[b] + 1],
                     "num_accepted": record.num_accepted_tokens[b],
                     "new_ids": state.newest(num_new),
-                    "expected": [] if record.expected_acceptance is None else record.expected_acceptance[b],
+                    "expected": []
+                    if record.expected_acceptance is None
+                    else record.expected_acceptance[b],
                     **{name: values[b][drafted] for name, values in probabilities.of_nodes.items()},
-                    **{name: _flat(values[b][:num_new]) for name, values in probabilities.of_new.items()},
+                    **{
+                        name: _flat(values[b][:num_new])
+                        for name, values in probabilities.of_new.items()
+                    },
                     **self._at_first_sight(state),
                 }
             )
@@ -220,13 +243,22 @@ class _Probabilities:
     of_new: dict[str, list[Any]]
 
 
-def _probabilities(batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery) -> _Probabilities:
+def _probabilities(
+    batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
+) -> _Probabilities:
     logits, device = output.logits, output.logits.device
-    p, q, scores = target_distribution(proposal, logits, batch.sampling), proposal.draft_probs, proposal.scores
+    p, q, scores = (
+        target_distribution(proposal, logits, batch.sampling),
+        proposal.draft_probs,
+        proposal.scores,
+    )
     path = delivery.verdict.path.to(device)
     width = int(max(delivery.num_new))
     path = path[:, :width].clamp(min=0)  # [B, W]
-    fresh = [row.newest(n) + [0] * (width - n) for row, n in zip(batch.rows, delivery.num_new, strict=True)]
+    fresh = [
+        row.newest(n) + [0] * (width - n)
+        for row, n in zip(batch.rows, delivery.num_new, strict=True)
+    ]
     new, row = upload(fresh, device, torch.long), torch.arange(len(batch), device=device)[:, None]
     log_probs = logits[row, path].float().log_softmax(-1)  # [B, W, V]
     top, top_ids = log_probs.topk(min(NUM_TOP, log_probs.shape[-1]))
@@ -247,7 +279,9 @@ def _probabilities(batch: Batch, proposal: Proposal, output: ModelOutput, delive
     )
 
 
-def _probability_of_new(proposal: Proposal, path: Int[Tensor, "B W"], new: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
+def _probability_of_new(
+    proposal: Proposal, path: Int[Tensor, "B W"], new: Int[Tensor, "B W"]
+) -> Float[Tensor, "B W"]:
     """q of every token received, NaN where it is not known: behind the last draft, and of point masses."""
     q = proposal.draft_probs
     if q is None:

@@ -36,13 +36,28 @@ _METADATA = b"specresearch"
 _INTS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float32())
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("side", "request", "category", "sampling", "finish_reason")),
-        *((name, pa.int32()) for name in ("repeat", "group", "step", "num_prompt_tokens", "position", "context")),
-        *((name, pa.int32()) for name in ("num_nodes", "num_prefill_tokens", "num_waiting", "depth", "num_accepted")),
+        *(
+            (name, pa.string())
+            for name in ("side", "request", "category", "sampling", "finish_reason")
+        ),
+        *(
+            (name, pa.int32())
+            for name in ("repeat", "group", "step", "num_prompt_tokens", "position", "context")
+        ),
+        *(
+            (name, pa.int32())
+            for name in ("num_nodes", "num_prefill_tokens", "num_waiting", "depth", "num_accepted")
+        ),
         *((name, pa.int32()) for name in ("num_draft_tokens", "num_caught_up")),
         *((name, pa.float64()) for name in (*TIMES, "start", "arrival")),
-        *((name, _INTS) for name in ("prompt_ids", "draft_ids", "parents", "path", "new_ids", "top_ids")),
-        *((name, _FLOATS) for name in ("p", "q", "scores", "expected", "new_p", "new_q", "new_logprobs")),
+        *(
+            (name, _INTS)
+            for name in ("prompt_ids", "draft_ids", "parents", "path", "new_ids", "top_ids")
+        ),
+        *(
+            (name, _FLOATS)
+            for name in ("p", "q", "scores", "expected", "new_p", "new_q", "new_logprobs")
+        ),
         ("top_logprobs", _FLOATS),
     ]
 )
@@ -70,7 +85,9 @@ class Header:
     format: int = FORMAT
 
     def written_into(self, schema: pa.Schema) -> pa.Schema:
-        return schema.with_metadata({_METADATA: json.dumps(asdict(self), ensure_ascii=False).encode()})
+        return schema.with_metadata(
+            {_METADATA: json.dumps(asdict(self), ensure_ascii=False).encode()}
+        )
 
     @staticmethod
     def of(path: Path) -> "Header":
@@ -92,7 +109,9 @@ class Header:
     @property
     def longest_side(self) -> str:
         """The side with the longest fixed drafts: it says most of what is accepted."""
-        lengths = {side: 0.5 if length is None else float(length) for side, length in self.fixed.items()}
+        lengths = {
+            side: 0.5 if length is None else float(length) for side, length in self.fixed.items()
+        }
         return max(lengths, key=lambda side: lengths[side])
 
     def check(self, path: Path, expected: Mapping[str, Any], whose: str) -> None:
@@ -103,7 +122,9 @@ class Header:
             if key in self.target and self.target[key] != value
         ]
         if differing:
-            raise ValueError(f"{path} was recorded with another target than {whose}: {'; '.join(differing)}")
+            raise ValueError(
+                f"{path} was recorded with another target than {whose}: {'; '.join(differing)}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +191,29 @@ class Recording:
     def _check_folder(self) -> None:
         results = self.path.with_name("results.json")
         if results.is_file():
-            told = json.loads(results.read_text(encoding="utf-8")).get("provenance", {}).get("target", {})
+            told = (
+                json.loads(results.read_text(encoding="utf-8"))
+                .get("provenance", {})
+                .get("target", {})
+            )
             self.header.check(self.path, told, str(results))
 
     def _read_steps(self) -> pd.DataFrame:
-        names = ["side", "repeat", "group", "step", "num_nodes", "num_prefill_tokens", "num_caught_up", "start", *TIMES]
+        names = [
+            "side",
+            "repeat",
+            "group",
+            "step",
+            "num_nodes",
+            "num_prefill_tokens",
+            "num_caught_up",
+            "start",
+            *TIMES,
+        ]
         rows = self._table.select([*names, "context", "depth"]).to_pandas()
-        rows["num_drafts"] = np.concatenate([np.diff(chunk.offsets) for chunk in self._table["draft_ids"].chunks])
+        rows["num_drafts"] = np.concatenate(
+            [np.diff(chunk.offsets) for chunk in self._table["draft_ids"].chunks]
+        )
         fed = rows["num_drafts"] + 1
         rows["attended"] = fed * (rows["context"] + fed)
         by = ["side", "repeat", "group", "step"]
@@ -206,7 +243,9 @@ class Recording:
             found.setdefault(key, []).append(number)
         columns = _Columns(table)
         return tuple(
-            columns.request(rows) for rows in found.values() if columns.plain["finish_reason"][rows[-1]] is not None
+            columns.request(rows)
+            for rows in found.values()
+            if columns.plain["finish_reason"][rows[-1]] is not None
         )
 
 
@@ -214,8 +253,12 @@ class _Columns:
     """Rows of a table as numpy arrays, lists without a copy."""
 
     def __init__(self, table: pa.Table) -> None:
-        lists = [name for name in table.column_names if pa.types.is_list(table.schema.field(name).type)]
-        self.plain = {name: table[name].to_pylist() for name in table.column_names if name not in lists}
+        lists = [
+            name for name in table.column_names if pa.types.is_list(table.schema.field(name).type)
+        ]
+        self.plain = {
+            name: table[name].to_pylist() for name in table.column_names if name not in lists
+        }
         self._offsets, self._values = {}, {}
         for name in lists:
             column = pa.concat_arrays(table[name].chunks)

@@ -32,7 +32,10 @@ class Output:
     def of(told: Mapping[str, Any], lossless: bool | None) -> "Output":
         """told: the figures of a side. lossless: what its rule claims."""
         words = str(told.get("output_statement") or "outputs were not compared")
-        num_compared, num_equal = told.get("num_outputs_compared") or 0, told.get("num_outputs_equal") or 0
+        num_compared, num_equal = (
+            told.get("num_outputs_compared") or 0,
+            told.get("num_outputs_equal") or 0,
+        )
         if lossless is False:
             return Output(words)
         p_values = [told[name] for name in P_VALUES if told.get(name) is not None]
@@ -62,7 +65,9 @@ class Workload:
 
     @property
     def label(self) -> str:
-        return f"{self.data}, {self.sampling}" + (f" ({self.distinction})" if self.distinction else "")
+        return f"{self.data}, {self.sampling}" + (
+            f" ({self.distinction})" if self.distinction else ""
+        )
 
 
 @dataclass(frozen=True, order=True)
@@ -84,7 +89,9 @@ class Load:
 
     @property
     def unit(self) -> str:
-        return {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}.get(self.axis, "requests per second")
+        return {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}.get(
+            self.axis, "requests per second"
+        )
 
     @property
     def axis_label(self) -> str:

@@ -63,17 +63,31 @@ class Limits:
 
     @staticmethod
     def of(
-        ttft: float | None, tpot: float | None, percentile: int, worth: float, of_runs: Sequence[Mapping[str, float]]
+        ttft: float | None,
+        tpot: float | None,
+        percentile: int,
+        worth: float,
+        of_runs: Sequence[Mapping[str, float]],
     ) -> "Limits":
         """Where the user names none, those that all load runs were started with."""
         if ttft is None and tpot is None and len(of_runs) == 1:
-            return Limits(of_runs[0].get("ttft"), of_runs[0].get("tpot"), percentile, worth, "the load runs' own")
+            return Limits(
+                of_runs[0].get("ttft"),
+                of_runs[0].get("tpot"),
+                percentile,
+                worth,
+                "the load runs' own",
+            )
         return Limits(ttft, tpot, percentile, worth)
 
     def given(self) -> dict[str, float]:
         """Figure of a side -> its limit."""
         limits = {"ttft": self.ttft, "tpot": self.tpot}
-        return {f"{name}_p{self.percentile}": limit for name, limit in limits.items() if limit is not None}
+        return {
+            f"{name}_p{self.percentile}": limit
+            for name, limit in limits.items()
+            if limit is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -138,7 +152,13 @@ class Decision:
     @property
     def fixed_lengths(self) -> list[int]:
         policies = {point.comparison.policy for point in (*self.points, *self.others)}
-        return sorted({p.length for p in policies if p.is_fixed and p.length and p.method == self.policy.method})
+        return sorted(
+            {
+                p.length
+                for p in policies
+                if p.is_fixed and p.length and p.method == self.policy.method
+            }
+        )
 
 
 def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
@@ -151,7 +171,9 @@ def decide(comparisons: Sequence[Comparison], limits: Limits) -> list[Decision]:
         for axis, found in by_axis.items():
             is_main = axis != BATCH or len(by_axis) == 1
             settings = pooled_by_setting(found)
-            points = [judge(_together(comparison, len(settings)), limits) for comparison in settings]
+            points = [
+                judge(_together(comparison, len(settings)), limits) for comparison in settings
+            ]
             decisions.append(_decide(workload, axis, points, is_main=is_main))
     return decisions
 
@@ -174,11 +196,17 @@ def judge(comparison: Comparison, limits: Limits) -> Point:
     gain = comparison.gain or Estimate(1.0)
     if comparison.output.is_wrong or found["broken"] or gain.is_below(limits.worth):
         outcome = Outcome.SLOWER
-    elif (gain.is_above(limits.worth) or (found["kept"] and gain.has_interval)) and not found["doubtful"]:
+    elif (gain.is_above(limits.worth) or (found["kept"] and gain.has_interval)) and not found[
+        "doubtful"
+    ]:
         outcome = Outcome.FASTER
     else:
         outcome = Outcome.UNCLEAR
-    return Point(comparison, outcome, *(tuple(found[name]) for name in ("broken", "doubtful", "kept", "hopeless")))
+    return Point(
+        comparison,
+        outcome,
+        *(tuple(found[name]) for name in ("broken", "doubtful", "kept", "hopeless")),
+    )
 
 
 def _standing(own: Estimate, plain: Estimate, limit: float) -> str:
@@ -209,7 +237,9 @@ def _decide(workload: Workload, axis: str, points: Sequence[Point], *, is_main: 
     elif faster and slower:
         answer = Answer.SOME
     elif faster:
-        answer = Answer.MEASURE if all(load.is_single for load in (p.load for p in own)) else Answer.ON
+        answer = (
+            Answer.MEASURE if all(load.is_single for load in (p.load for p in own)) else Answer.ON
+        )
     else:
         answer = Answer.OFF if slower else Answer.MEASURE
     return Decision(workload, axis, answer, policy, own, others, last, first, is_main)

@@ -20,9 +20,12 @@ TEXT, GRID, PAGE = "#1b1d22", "#d9dce3", "#fefefe"
 PLAIN = "#6b7280"
 COLOURS = ("#0a63b8", "#c4530a", "#17804d", "#8b3fb5", "#a06a00", "#b3275f", "#00808a")
 MARKERS = "osD^vPX"
-VARIABLES = {TEXT: "currentColor", GRID: "var(--grid)", PAGE: "var(--page)", PLAIN: "var(--plain)"} | {
-    colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)
-}
+VARIABLES = {
+    TEXT: "currentColor",
+    GRID: "var(--grid)",
+    PAGE: "var(--page)",
+    PLAIN: "var(--plain)",
+} | {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)}
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "specresearch",
@@ -52,7 +55,12 @@ STYLE: Any = {
     "figure.facecolor": "none",
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-LEGEND_WIDTH, HANDLE, MOST_COLUMNS, LEGEND_ROW = 62, 6, 4, 0.2  # characters, characters, columns, inches
+LEGEND_WIDTH, HANDLE, MOST_COLUMNS, LEGEND_ROW = (
+    62,
+    6,
+    4,
+    0.2,
+)  # characters, characters, columns, inches
 RESOLUTION = 160  # dots per inch of PNG files
 
 
@@ -81,7 +89,13 @@ class Picture:
 
 
 def picture(
-    name: str, title: str, caption: str, alt: str, table: Table, draw: Callable[[Figure], None], height: float = HEIGHT
+    name: str,
+    title: str,
+    caption: str,
+    alt: str,
+    table: Table,
+    draw: Callable[[Figure], None],
+    height: float = HEIGHT,
 ) -> Picture:
     """What `draw` puts on a figure, as SVG in the page's colours and as PNG on white."""
     with rc_context(STYLE):
@@ -90,8 +104,12 @@ def picture(
         vector, pixels = io.BytesIO(), io.BytesIO()
         FigureCanvasSVG(figure).print_svg(vector, metadata={"Date": None})
         FigureCanvasAgg(figure)
-        figure.savefig(pixels, format="png", dpi=RESOLUTION, facecolor="white", metadata={"Software": None})
-    return Picture(name, title, caption, alt, table, _inline(vector.getvalue(), name, alt), pixels.getvalue())
+        figure.savefig(
+            pixels, format="png", dpi=RESOLUTION, facecolor="white", metadata={"Software": None}
+        )
+    return Picture(
+        name, title, caption, alt, table, _inline(vector.getvalue(), name, alt), pixels.getvalue()
+    )
 
 
 def _inline(svg: bytes, name: str, alt: str) -> str:
@@ -112,7 +130,9 @@ def _inline(svg: bytes, name: str, alt: str) -> str:
                 parent.remove(child)
     text = ElementTree.tostring(root, encoding="unicode")
     used = set(re.findall(r'(?:url\(#|href="#)([\w.-]+)', text))
-    text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(
+        r' id="([\w.-]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text
+    )
     text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
     text = re.sub(r"font-family: [^;\"]+;?", "", text)
     return re.sub("|".join(VARIABLES), lambda m: VARIABLES[m[0]], text)
@@ -132,7 +152,11 @@ def legend_below(figure: Figure, handles: Sequence[Artist] | None = None) -> Non
         series = list(found)
     if not series:
         return
-    num_columns = max(1, min(MOST_COLUMNS, len(series), LEGEND_WIDTH // (max(map(len, series)) + HANDLE)))
+    num_columns = max(
+        1, min(MOST_COLUMNS, len(series), LEGEND_WIDTH // (max(map(len, series)) + HANDLE))
+    )
     num_rows = -(-len(series) // num_columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * num_rows)
-    figure.legend([found[label] for label in series], series, loc="outside lower center", ncols=num_columns)
+    figure.legend(
+        [found[label] for label in series], series, loc="outside lower center", ncols=num_columns
+    )

@@ -64,7 +64,10 @@ class Estimate:
             return self
         freedom = LEAST_FREEDOM if self.freedom is None else self.freedom
         own, wide = stats.t.isf([(1 - LEVEL) / 2, (1 - LEVEL) / 2 / num], freedom)
-        low, high = (self.value * (bound / self.value) ** float(wide / own) for bound in (self.low, self.high))
+        low, high = (
+            self.value * (bound / self.value) ** float(wide / own)
+            for bound in (self.low, self.high)
+        )
         return replace(self, low=low, high=high)
 
 
@@ -84,7 +87,8 @@ def pooled(estimates: Sequence[Estimate], weights: Sequence[int], *, same_units:
     add = sum if same_units else lambda reaches: hypot(*reaches)
     down, up = (
         add(
-            share * abs(log(own.value / bound[end])) for share, own, bound in zip(shares, estimates, known, strict=True)
+            share * abs(log(own.value / bound[end]))
+            for share, own, bound in zip(shares, estimates, known, strict=True)
         )
         for end in (0, 1)
     )
@@ -99,7 +103,10 @@ def ratio_of(above: Estimate | None, below: Estimate | None) -> Estimate | None:
         return None
     low = above.low / below.high if above.low is not None and below.high else None
     high = above.high / below.low if above.high is not None and below.low else None
-    return Estimate(above.value / below.value, *((low, high) if low is not None and high is not None else (None, None)))
+    return Estimate(
+        above.value / below.value,
+        *((low, high) if low is not None and high is not None else (None, None)),
+    )
 
 
 def paired_ratio(above: Rates, below: Rates, slow: int | None = None) -> Estimate | None:
@@ -107,23 +114,36 @@ def paired_ratio(above: Rates, below: Rates, slow: int | None = None) -> Estimat
 
     slow: as in `stats.spread`.
     """
-    totals = np.concatenate([np.reshape(above, (-1, 2)), np.reshape(below, (-1, 2))], axis=1).astype(float)
+    totals = np.concatenate(
+        [np.reshape(above, (-1, 2)), np.reshape(below, (-1, 2))], axis=1
+    ).astype(float)
     ratio: Statistic = lambda t: t[..., 0] / t[..., 1] / (t[..., 2] / t[..., 3])  # noqa: E731
     return estimate_of(totals, ratio, POSITIVE, slow)
 
 
 def estimate_of(
-    totals: Float[np.ndarray, "n k"], statistic: Statistic, bounds: Interval = POSITIVE, slow: int | None = None
+    totals: Float[np.ndarray, "n k"],
+    statistic: Statistic,
+    bounds: Interval = POSITIVE,
+    slow: int | None = None,
 ) -> Estimate | None:
     """Return a statistic of the totals with its interval; arguments as in `stats.spread`."""
     found = spread(totals, statistic, bounds, slow)
     value = value_of(statistic, totals)
-    return Estimate.of(value) if found is None else Estimate.of(value, found.interval(), found.freedom)
+    return (
+        Estimate.of(value) if found is None else Estimate.of(value, found.interval(), found.freedom)
+    )
 
 
-def percentiles(values: Sequence[float], units: Sequence[str], percents: Sequence[int]) -> dict[int, Estimate]:
+def percentiles(
+    values: Sequence[float], units: Sequence[str], percents: Sequence[int]
+) -> dict[int, Estimate]:
     """Return percentiles of the values, all values of a unit belonging together. Empty of nothing."""
     names, owners = np.unique(np.asarray(units), return_inverse=True)
     data = np.asarray(values, dtype=float)
     found = {percent: percentile_of(data, owners, len(names), percent) for percent in percents}
-    return {percent: Estimate(at.value, *(at.interval or ())) for percent, at in found.items() if at is not None}
+    return {
+        percent: Estimate(at.value, *(at.interval or ()))
+        for percent, at in found.items()
+        if at is not None
+    }

@@ -57,7 +57,10 @@ def _crossover(decision: Decision) -> str:
     if decision.last_faster is not None and decision.first_slower is not None:
         between = f"between {decision.last_faster.amount_label} and {decision.first_slower.amount_label} {unit}"
         unclear = [
-            p for p in points if p.outcome is Outcome.UNCLEAR and decision.last_faster < p.load < decision.first_slower
+            p
+            for p in points
+            if p.outcome is Outcome.UNCLEAR
+            and decision.last_faster < p.load < decision.first_slower
         ]
         gains = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in unclear]
         return between + (f"; in between it cannot be told ({'; '.join(gains)})" if gains else "")
@@ -65,7 +68,9 @@ def _crossover(decision: Decision) -> str:
         return f"not known: measured at {points[0].load.label} only"
     if decision.answer is Answer.ON:
         told = max(p.load for p in points if p.outcome is Outcome.FASTER)
-        above = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load > told]
+        above = [
+            f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load > told
+        ]
         if above:
             return f"not up to {told.label}; above that it cannot be told ({'; '.join(above)})"
         return f"not up to {told.label}, the highest load measured"
@@ -78,7 +83,9 @@ def _below(first: Load, points: Sequence[Point]) -> str:
     """Of a setting that is slower from `first` on, and faster nowhere."""
     if first.is_single:
         return f"nowhere: it does not pay at {first.label} already"
-    unclear = [f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load < first]
+    unclear = [
+        f"{p.load.amount_label}: {inline(p.comparison.gain)}" for p in points if p.load < first
+    ]
     if unclear:
         return f"below {first.label}, if anywhere; there it cannot be told ({'; '.join(unclear)})"
     return f"below {first.label}, the lowest load measured, if anywhere"
@@ -88,7 +95,9 @@ def _length(decision: Decision) -> Fact:
     own, lengths = decision.policy, decision.fixed_lengths
     lines, command = [], ""
     if not own.is_fixed:
-        chosen = [(p.load.amount_label, p.comparison.own["mean_draft_length"]) for p in decision.points]
+        chosen = [
+            (p.load.amount_label, p.comparison.own["mean_draft_length"]) for p in decision.points
+        ]
         told = [f"{figure.value:.1f} at {load}" for load, figure in chosen if figure is not None]
         lines.append(
             "The controller chooses"
@@ -97,12 +106,19 @@ def _length(decision: Decision) -> Fact:
         )
     if len(lengths) > 1:
         best = [point for point in map(decision.best_fixed, decision.loads) if point is not None]
-        found = [f"{p.comparison.policy.length} at {p.load.amount_label} ({inline(p.comparison.gain)})" for p in best]
+        found = [
+            f"{p.comparison.policy.length} at {p.load.amount_label} ({inline(p.comparison.gain)})"
+            for p in best
+        ]
         measured = listed([str(length) for length in lengths])
-        lines.append(f"Of the fixed lengths {measured}, best in hindsight: {listed(found)}.{_ties(decision)}")
+        lines.append(
+            f"Of the fixed lengths {measured}, best in hindsight: {listed(found)}.{_ties(decision)}"
+        )
     elif own.is_fixed and own.length is not None:
         lines.append(f"{own.length}, the only one measured. To compare others, add")
-        command = "-m proposer.num_draft_tokens=2,4,8" if decision.axis == BATCH else '"compare=[2,4,8]"'
+        command = (
+            "-m proposer.num_draft_tokens=2,4,8" if decision.axis == BATCH else '"compare=[2,4,8]"'
+        )
     return Fact("Draft length", tuple(lines), command)
 
 
@@ -112,12 +128,18 @@ def _ties(decision: Decision) -> str:
     if best is None or best.comparison.gain is None or best.comparison.gain.low is None:
         return ""
     low, own = best.comparison.gain.low, best.comparison.policy
-    policies = [p.comparison for p in decision.at(decision.loads[0]) if p.comparison.policy.is_fixed]
-    alike = {c.policy.length or 0 for c in policies if c.policy.method == own.method and _high(c.gain) >= low} - {
-        own.length
-    }
+    policies = [
+        p.comparison for p in decision.at(decision.loads[0]) if p.comparison.policy.is_fixed
+    ]
+    alike = {
+        c.policy.length or 0
+        for c in policies
+        if c.policy.method == own.method and _high(c.gain) >= low
+    } - {own.length}
     words = listed([str(length) for length in sorted(alike)])
-    return f" At {best.load.amount_label}, {words} cannot be told from {own.length}." if alike else ""
+    return (
+        f" At {best.load.amount_label}, {words} cannot be told from {own.length}." if alike else ""
+    )
 
 
 def _high(gain: Estimate | None) -> float:
@@ -127,7 +149,9 @@ def _high(gain: Estimate | None) -> float:
 def _limits(decision: Decision, limits: Limits) -> Fact:
     given = limits.given()
     if not given:
-        return Fact.of("Your limits", "None given: --ttft and --tpot (seconds) hold the figures against yours.")
+        return Fact.of(
+            "Your limits", "None given: --ttft and --tpot (seconds) hold the figures against yours."
+        )
     source = f", {limits.source}" if limits.source else ""
     lines = [
         f"{limit_name(name)} at most {seconds(limit)}{source}: {_kept(decision, name)}."
@@ -149,12 +173,20 @@ def _kept(decision: Decision, name: str) -> str:
     for which, what in words.items():
         points = [p for p in decision.points if name in getattr(p, which)]
         mentioned |= {p.load for p in points}
-        figures = [f"{p.load.amount_label} ({seconds_inline(p.comparison.own[name])})" for p in points]
+        figures = [
+            f"{p.load.amount_label} ({seconds_inline(p.comparison.own[name])})" for p in points
+        ]
         told += [f"{what} at {listed(figures)}"] if points else []
     unknown = [
-        p.load.amount_label for p in decision.points if p.comparison.own[name] is None and p.load not in mentioned
+        p.load.amount_label
+        for p in decision.points
+        if p.comparison.own[name] is None and p.load not in mentioned
     ]
-    rest = [p.load for p in decision.points if p.load not in mentioned and p.comparison.own[name] is not None]
+    rest = [
+        p.load
+        for p in decision.points
+        if p.load not in mentioned and p.comparison.own[name] is not None
+    ]
     told += [f"kept at {loads_listed(rest)}"] if rest else []
     told += [f"not measured at {listed(unknown)}"] if unknown else []
     told += [f"not compared at {loads_listed(lost)}, where neither side keeps up"] if lost else []
@@ -205,7 +237,10 @@ def _classes(decision: Decision) -> Fact:
         lines += [f"At {point.load.label}: {'; '.join(told)}."] if told else []
     if not lines:
         return Fact("Who pays", ())
-    return Fact("Who pays", ("Time per token of each class over plain decoding's, median and 99th percentile.", *lines))
+    return Fact(
+        "Who pays",
+        ("Time per token of each class over plain decoding's, median and 99th percentile.", *lines),
+    )
 
 
 def _of_class(change: ClassChange) -> str:
@@ -215,7 +250,10 @@ def _of_class(change: ClassChange) -> str:
         return ""
     better, worse = (
         any(told)
-        for told in ([r.is_below(1.0) for r in (median, slowest)], [r.is_above(1.0) for r in (median, slowest)])
+        for told in (
+            [r.is_below(1.0) for r in (median, slowest)],
+            [r.is_above(1.0) for r in (median, slowest)],
+        )
     )
     if change.has_signature:
         says = "faster at the median and slower among its slowest requests"
@@ -229,7 +267,9 @@ def _of_class(change: ClassChange) -> str:
 def _change(plain: Estimate, own: Estimate) -> str:
     if own.low is None or own.high is None or plain.low is None or plain.high is None:
         return "without an interval"
-    return "worse" if own.low > plain.high else "better" if own.high < plain.low else "no clear change"
+    return (
+        "worse" if own.low > plain.high else "better" if own.high < plain.low else "no clear change"
+    )
 
 
 def _acceptance(decision: Decision) -> Fact:
@@ -237,13 +277,21 @@ def _acceptance(decision: Decision) -> Fact:
     if told is None or told.rate is None:
         return Fact("Acceptance", ())
     rate = told.rate.value
-    says = "usually costs time" if rate < COSTS else "usually pays" if rate > PAYS else "is about break-even"
+    says = (
+        "usually costs time"
+        if rate < COSTS
+        else "usually pays"
+        if rate > PAYS
+        else "is about break-even"
+    )
     at = f" at {decision.points[0].load.label}" if len(decision.points) > 1 else ""
     lines = [
         f"{interval(told.rate)} of the drafts were accepted{at}; by rule of thumb that {says}, and the speedup decides."
     ]
     if told.p10 is not None:
-        lines.append(f"The tenth of the requests with the least acceptance lies below {interval(told.p10)}.")
+        lines.append(
+            f"The tenth of the requests with the least acceptance lies below {interval(told.p10)}."
+        )
     return Fact("Acceptance", tuple(lines))
 
 
@@ -259,7 +307,12 @@ def _output(decision: Decision) -> str:
 def _next(decision: Decision) -> Fact:
     """What acts on the answer, or the next measurement."""
     data, method, last = decision.workload.data, decision.policy.method, decision.last_faster
-    if decision.answer is Answer.BELOW and last is not None and last.is_closed and decision.policy.is_fixed:
+    if (
+        decision.answer is Answer.BELOW
+        and last is not None
+        and last.is_closed
+        and decision.policy.is_fixed
+    ):
         text = "Turn it off above that load by the number of running requests, or let controller=goodput decide:"
         length = decision.policy.length
         drafts = "" if length is None else f" controller.num_draft_tokens={length}"
@@ -271,8 +324,14 @@ def _next(decision: Decision) -> Fact:
     if decision.answer is Answer.MEASURE and decision.axis == BATCH:
         load = "arrivals=closed_loop arrivals.concurrency=1,4,8,16"
         command = f"python -m specresearch.load -m +proposer={method} dataset={data} {load}"
-        return Fact("Next", ("Measure it under load, with a controller that drafts only where it pays:",), command)
-    has_controller = any(not point.comparison.policy.is_fixed for point in (*decision.points, *decision.others))
+        return Fact(
+            "Next",
+            ("Measure it under load, with a controller that drafts only where it pays:",),
+            command,
+        )
+    has_controller = any(
+        not point.comparison.policy.is_fixed for point in (*decision.points, *decision.others)
+    )
     if decision.answer is Answer.OFF and not has_controller:
         text = "Before giving up, measure a controller that drafts only where it pays:"
         return Fact("Next", (text,), "controller=goodput")
@@ -280,13 +339,23 @@ def _next(decision: Decision) -> Fact:
 
 
 def _evidence(decision: Decision) -> str:
-    folders = {folder for p in decision.points for folder in (p.comparison.folder, *p.comparison.pooled_with)}
+    folders = {
+        folder
+        for p in decision.points
+        for folder in (p.comparison.folder, *p.comparison.pooled_with)
+    }
     requests = sum(point.comparison.num_requests for point in decision.points)
     unfinished = sum(not point.comparison.is_complete for point in decision.points)
-    how = "interleaved" if all(point.comparison.is_interleaved for point in decision.points) else "measured"
+    how = (
+        "interleaved"
+        if all(point.comparison.is_interleaved for point in decision.points)
+        else "measured"
+    )
     text = f"{count(requests, 'request')} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"
     num = decision.points[0].comparison.num_compared
     together = (
-        f"; the intervals of the speedups hold together for all {num} settings and loads compared" if num > 1 else ""
+        f"; the intervals of the speedups hold together for all {num} settings and loads compared"
+        if num > 1
+        else ""
     )
     return text + (f"; {unfinished} unfinished" if unfinished else "") + together

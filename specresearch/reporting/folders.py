@@ -60,13 +60,21 @@ def gather(folders: Sequence[Path]) -> Material:
     material = Material()
     missing = [str(folder) for folder in folders if not folder.exists()]
     if missing:
-        raise ValueError(f"there is no {', '.join(missing)}; give folders of runs, such as outputs/")
+        raise ValueError(
+            f"there is no {', '.join(missing)}; give folders of runs, such as outputs/"
+        )
     found: dict[Path, None] = {}
     for folder in folders:
         own = list(_find(folder, material.notes))
         if not own:
-            what = "is empty" if folder.is_dir() and not any(folder.iterdir()) else f"holds no {RESULTS}"
-            material.notes.append(Note(folder, f"{what}: nothing was measured here, or not to its end", is_used=False))
+            what = (
+                "is empty"
+                if folder.is_dir() and not any(folder.iterdir())
+                else f"holds no {RESULTS}"
+            )
+            material.notes.append(
+                Note(folder, f"{what}: nothing was measured here, or not to its end", is_used=False)
+            )
         found |= dict.fromkeys(own)
     for file in found:
         _read(file, material)
@@ -77,9 +85,13 @@ def gather(folders: Sequence[Path]) -> Material:
             "measure one: python -m specresearch.run +proposer=ngram dataset=cnndm"
         )
     told = _tell_apart(material.comparisons)
-    policies = {(one.folder, one.policy): new.policy for one, new in zip(material.comparisons, told, strict=True)}
+    policies = {
+        (one.folder, one.policy): new.policy
+        for one, new in zip(material.comparisons, told, strict=True)
+    }
     material.traces = [
-        trace.named(policies.get((trace.folder, trace.policy), trace.policy)) for trace in material.traces
+        trace.named(policies.get((trace.folder, trace.policy), trace.policy))
+        for trace in material.traces
     ]
     material.comparisons = told
     _name_workloads(material)
@@ -94,8 +106,18 @@ def _find(folder: Path, notes: list[Note]) -> Iterator[Path]:
         folder = folder.parent
     for config in sorted(folder.rglob(CONFIG), key=_natural):
         run = config.parent
-        if run.name != ".hydra" and not (run / RESULTS).exists() and any((run / n).exists() for n in TRACES_OF_A_RUN):
-            notes.append(Note(run, f"has rows but no {RESULTS}; the run's command with resume=true writes it", False))
+        if (
+            run.name != ".hydra"
+            and not (run / RESULTS).exists()
+            and any((run / n).exists() for n in TRACES_OF_A_RUN)
+        ):
+            notes.append(
+                Note(
+                    run,
+                    f"has rows but no {RESULTS}; the run's command with resume=true writes it",
+                    False,
+                )
+            )
     yield from (file.resolve() for file in sorted(folder.rglob(RESULTS), key=_natural))
 
 
@@ -115,14 +137,24 @@ def _read(file: Path, material: Material) -> None:
                 material.limits.append(load.limits)
         elif kind == SIMULATION:
             material.predictions += read_simulation(folder, results)
-        elif kind is None and isinstance(results.get("summary"), dict) and isinstance(results.get("provenance"), dict):
+        elif (
+            kind is None
+            and isinstance(results.get("summary"), dict)
+            and isinstance(results.get("provenance"), dict)
+        ):
             material.comparisons.append(read_run(folder, results))
         else:
-            what = f"results of another kind ({kind})" if kind else "a results.json that no run of this project wrote"
+            what = (
+                f"results of another kind ({kind})"
+                if kind
+                else "a results.json that no run of this project wrote"
+            )
             material.notes.append(Note(folder, what, is_used=False))
             return
     except KeyError as error:
-        material.notes.append(Note(folder, f"has no {error}: written by another version", is_used=False))
+        material.notes.append(
+            Note(folder, f"has no {error}: written by another version", is_used=False)
+        )
         return
     except (ValueError, OSError, yaml.YAMLError) as error:
         material.notes.append(Note(folder, str(error), is_used=False))
@@ -144,7 +176,10 @@ def _tell_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
             for key in {key for one in group for key in one.settings}:
                 values[key].add(str(other.settings.get(key)))
         differing = sorted(key for key, seen in values.items() if len(seen) > 1)
-        words = [comparison.policy.variant, *(f"{key} {comparison.settings.get(key)}" for key in differing)]
+        words = [
+            comparison.policy.variant,
+            *(f"{key} {comparison.settings.get(key)}" for key in differing),
+        ]
         policy = replace(comparison.policy, variant=", ".join(word for word in words if word))
         told.append(replace(comparison, policy=policy))
     return told
@@ -158,11 +193,19 @@ def _name_workloads(material: Material) -> None:
         alike[workload.label].append(workload)
     renamed = {}
     for group in alike.values():
-        differing = [name for name in DISTINCTIONS if len({getattr(workload, name) for workload in group}) > 1]
+        differing = [
+            name
+            for name in DISTINCTIONS
+            if len({getattr(workload, name) for workload in group}) > 1
+        ]
         for workload in group:
-            words = [DISTINCTIONS[name].format(getattr(workload, name) or "all") for name in differing]
+            words = [
+                DISTINCTIONS[name].format(getattr(workload, name) or "all") for name in differing
+            ]
             renamed[workload] = replace(workload, distinction=", ".join(words))
-    material.comparisons = [replace(one, workload=renamed[one.workload]) for one in material.comparisons]
+    material.comparisons = [
+        replace(one, workload=renamed[one.workload]) for one in material.comparisons
+    ]
     material.traces = [replace(one, workload=renamed[one.workload]) for one in material.traces]
 
 
@@ -172,7 +215,9 @@ def _overlay(material: Material) -> None:
     seen = {one.prediction.folder for one in material.foreseen}
     text = "a simulation, and none of its settings was measured at its load: nothing to lay it over"
     folders = dict.fromkeys(prediction.folder for prediction in material.predictions)
-    material.notes += [Note(folder, text, is_used=False) for folder in folders if folder not in seen]
+    material.notes += [
+        Note(folder, text, is_used=False) for folder in folders if folder not in seen
+    ]
 
 
 def _notes(comparisons: Sequence[Comparison]) -> Iterator[Note]:
@@ -182,7 +227,10 @@ def _notes(comparisons: Sequence[Comparison]) -> Iterator[Note]:
             continue
         seen.add(comparison.folder)
         if not comparison.is_complete:
-            yield Note(comparison.folder, "unfinished: these are the figures of what was measured until it stopped")
+            yield Note(
+                comparison.folder,
+                "unfinished: these are the figures of what was measured until it stopped",
+            )
         for text in comparison.missing:
             yield Note(comparison.folder, text)
     prompts: dict[Workload, dict[str, Path]] = defaultdict(dict)

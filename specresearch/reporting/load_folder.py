@@ -23,7 +23,13 @@ from specresearch.reporting.comparisons import (
     Trace,
 )
 from specresearch.reporting.estimates import Estimate, ratio_of
-from specresearch.reporting.load_rows import LoadRows, has_signature, latency_ratio, throughput_ratio, tpot_ratios
+from specresearch.reporting.load_rows import (
+    LoadRows,
+    has_signature,
+    latency_ratio,
+    throughput_ratio,
+    tpot_ratios,
+)
 from specresearch.reporting.reading import (
     FIXED,
     acceptance_of,
@@ -67,32 +73,52 @@ class _Reader:
         self.config, self.provenance = read_config(folder), inner(results, "provenance")
         if not inner(results, "sides"):
             self._rebuild()
-        self.summary, self.intervals = inner(self.results, "summary"), inner(self.results, "intervals")
-        self.sides = {name: inner(figures) for name, figures in inner(self.results, "sides").items()}
+        self.summary, self.intervals = (
+            inner(self.results, "summary"),
+            inner(self.results, "intervals"),
+        )
+        self.sides = {
+            name: inner(figures) for name, figures in inner(self.results, "sides").items()
+        }
         self.workload = load_workload_of(self.config, self.provenance)
 
     def read(self) -> LoadFolder:
         others = [name for name in self.sides if name != PLAIN]
         if not self.sides:
-            raise ValueError("was stopped before a side had decoded all requests once: nothing to compare")
+            raise ValueError(
+                "was stopped before a side had decoded all requests once: nothing to compare"
+            )
         if PLAIN not in self.sides:
-            raise ValueError(f"no plain decoding beside {', '.join(others)}: without a paired baseline, not used")
+            raise ValueError(
+                f"no plain decoding beside {', '.join(others)}: without a paired baseline, not used"
+            )
         if not others:
-            raise ValueError("plain decoding only, without a method beside it: not used for the decision")
+            raise ValueError(
+                "plain decoding only, without a method beside it: not used for the decision"
+            )
         every = [self._comparison(name) for name in others]
         found = LoadFolder(
-            [c for c in every if c.gain is not None or c.is_overloaded], limits=inner(self.results, "limits")
+            [c for c in every if c.gain is not None or c.is_overloaded],
+            limits=inner(self.results, "limits"),
         )
         if not found.comparisons:
             stopped = f"; {self._stopped}" if self._stopped else ""
-            raise ValueError(f"every pass was {TOO_SHORT}: nothing to compare; send more requests{stopped}")
+            raise ValueError(
+                f"every pass was {TOO_SHORT}: nothing to compare; send more requests{stopped}"
+            )
         short = [c.policy.label for c in every if c not in found.comparisons]
         if short:
-            found.notes.append(f"{'; '.join(short)}: left out, since its passes were {TOO_SHORT}; send more requests")
+            found.notes.append(
+                f"{'; '.join(short)}: left out, since its passes were {TOO_SHORT}; send more requests"
+            )
         if self._stopped:
             found.notes.append(f"{self._stopped}; these are the figures until then")
         found.notes += self.rows.notes
-        found.traces += [self._trace(name) for name in others if fixed_length_of(name) is None and self._timeline(name)]
+        found.traces += [
+            self._trace(name)
+            for name in others
+            if fixed_length_of(name) is None and self._timeline(name)
+        ]
         return found
 
     @property
@@ -130,14 +156,18 @@ class _Reader:
         return f"fixed-{best}" if best.isdigit() else best
 
     def policy(self, side: str) -> Policy:
-        method = str(self.summary.get("method") or inner(self.provenance, "method").get("name") or "method")
+        method = str(
+            self.summary.get("method") or inner(self.provenance, "method").get("name") or "method"
+        )
         length = fixed_length_of(side)
         if length is not None:
             return Policy(method, FIXED, length)
         is_other = "_target_" in inner(self.config, "variants", side)
         controller = controller_of(self._config_of(side), {} if is_other else self.provenance)
         variant = "" if side == CONTROLLED else side
-        return Policy(method, controller, self._length(side) if controller == FIXED else None, variant)
+        return Policy(
+            method, controller, self._length(side) if controller == FIXED else None, variant
+        )
 
     def _config_of(self, side: str) -> dict[str, Any]:
         """The run's, with the settings of a side's own variant of the controller."""
@@ -152,9 +182,15 @@ class _Reader:
 
     def _comparison(self, name: str) -> Comparison:
         plain, own, policy = self._side(PLAIN), self._side(name), self.policy(name)
-        is_behind, is_plain_behind = (bool(self.sides[side].get("overloaded")) for side in (name, PLAIN))
+        is_behind, is_plain_behind = (
+            bool(self.sides[side].get("overloaded")) for side in (name, PLAIN)
+        )
         by_throughput = self.load.is_closed or is_behind or is_plain_behind
-        gain = self._throughput_ratio(name, own, plain) if by_throughput else self._latency_ratio(name, own, plain)
+        gain = (
+            self._throughput_ratio(name, own, plain)
+            if by_throughput
+            else self._latency_ratio(name, own, plain)
+        )
         has_rows = name in self.rows.sides and PLAIN in self.rows.sides
         return Comparison(
             self.folder,
@@ -172,7 +208,9 @@ class _Reader:
             num_requests=int(self.sides[name].get("num_requests") or 0),
             fingerprint=str(inner(self.provenance, "dataset").get("fingerprint") or ""),
             started=str(self.provenance.get("started") or ""),
-            settings=settings_of(self._config_of(name), policy.controller, most_drafts(self.config, self.provenance)),
+            settings=settings_of(
+                self._config_of(name), policy.controller, most_drafts(self.config, self.provenance)
+            ),
             missing=self._missing(),
             is_behind=is_behind,
             is_plain_behind=is_plain_behind,
@@ -198,7 +236,9 @@ class _Reader:
         if told is not None:
             return told
         if name == self.best_fixed and number(self.summary.get("speedup_best_fixed")):
-            return estimate(self.summary["speedup_best_fixed"], self.intervals.get("speedup_best_fixed"))
+            return estimate(
+                self.summary["speedup_best_fixed"], self.intervals.get("speedup_best_fixed")
+            )
         return ratio_of(own["throughput"], plain["throughput"])
 
     def _latency_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
@@ -214,15 +254,26 @@ class _Reader:
         figures = {key: figure for key, figure in told.items() if figure is not None}
         sums = self.rows.times.get(name, {})
         num_steps = sums.get("num_steps", 0.0)
-        parts = {part: sums[part] / num_steps for part in PARTS if part in sums and part != "prefill"}
+        parts = {
+            part: sums[part] / num_steps for part in PARTS if part in sums and part != "prefill"
+        }
         tokens = sums["num_new_tokens"] / num_steps if num_steps else None
-        return Side(figures, self._acceptance(name, figures) if name != PLAIN else None, parts, tokens)
+        return Side(
+            figures, self._acceptance(name, figures) if name != PLAIN else None, parts, tokens
+        )
 
     def _acceptance(self, name: str, figures: Mapping[str, Estimate]) -> Acceptance | None:
         """The folder's own figures, with histogram and positions of the requests that count."""
-        rows = [row.to_json() for row in self.rows.sides[name].counted] if name in self.rows.sides else []
+        rows = (
+            [row.to_json() for row in self.rows.sides[name].counted]
+            if name in self.rows.sides
+            else []
+        )
         found = acceptance_of(rows, "id") or Acceptance(None, None, None)
-        rate, p10 = figures.get("draft_acceptance_rate") or found.rate, figures.get("acceptance_p10") or found.p10
+        rate, p10 = (
+            figures.get("draft_acceptance_rate") or found.rate,
+            figures.get("acceptance_p10") or found.p10,
+        )
         if p10 is not None and not p10.has_interval and found.p10 is not None:
             p10 = found.p10
         return Acceptance(rate, p10, found.histogram, found.positions) if rate else None
@@ -239,10 +290,15 @@ class _Reader:
         plain, own = self.rows.times.get(PLAIN), self.rows.times.get(name)
         if not plain or not own or not own["total"]:
             return None
-        return Estimate(plain["total"] / plain["num_new_tokens"] / (own["total"] / own["num_new_tokens"]))
+        return Estimate(
+            plain["total"] / plain["num_new_tokens"] / (own["total"] / own["num_new_tokens"])
+        )
 
     def _output(self, name: str) -> Output:
-        told, lossless = inner(self.results, "outputs", name), inner(self.provenance, "method").get("lossless")
+        told, lossless = (
+            inner(self.results, "outputs", name),
+            inner(self.provenance, "method").get("lossless"),
+        )
         if told:
             return Output.of(told, lossless)
         return Output.of(self._check(name) or self.summary, None if lossless else lossless)
@@ -251,7 +307,9 @@ class _Reader:
         """What was found in a side's sampled outputs, where a run was killed before it wrote any figures; empty without."""
         method = inner(self.provenance, "method")
         passes = [row for side in self.rows.sides.values() for row in side.passes.values()]
-        found = check_of(passes, name, str(method.get("acceptance")), lossless=bool(method.get("lossless")))
+        found = check_of(
+            passes, name, str(method.get("acceptance")), lossless=bool(method.get("lossless"))
+        )
         return found.figures if found.p_values else {}
 
     def _timeline(self, name: str) -> list[dict[str, Any]]:
@@ -263,7 +321,8 @@ class _Reader:
             names |= {self.best_fixed: f"{self.policy(self.best_fixed).label}, best in hindsight"}
         figures = {
             label: estimate(
-                self.sides[name].get("throughput"), inner(self.results, "side_intervals", name).get("throughput")
+                self.sides[name].get("throughput"),
+                inner(self.results, "side_intervals", name).get("throughput"),
             )
             for name, label in names.items()
         }
@@ -295,18 +354,23 @@ class _Reader:
     def _classes(self, name: str) -> tuple[ClassChange, ...]:
         table = inner(self.results, "classes")
         changes = tuple(
-            self._class_change(label, inner(sides, PLAIN), inner(sides, name), name) for label, sides in table.items()
+            self._class_change(label, inner(sides, PLAIN), inner(sides, name), name)
+            for label, sides in table.items()
         )
         return changes if len(changes) > 1 else ()
 
-    def _class_change(self, label: str, plain: dict[str, Any], own: dict[str, Any], side: str) -> ClassChange:
+    def _class_change(
+        self, label: str, plain: dict[str, Any], own: dict[str, Any], side: str
+    ) -> ClassChange:
         """With intervals from the requests; without them, what the folder says of its method."""
         sides = self.rows.sides
         if side in sides and PLAIN in sides:
             median, slowest = tpot_ratios(sides[side], sides[PLAIN], label)
             signature = has_signature(median, slowest)
         else:
-            median, slowest = (ratio_of(estimate(own.get(n), None), estimate(plain.get(n), None)) for n in TPOTS)
+            median, slowest = (
+                ratio_of(estimate(own.get(n), None), estimate(plain.get(n), None)) for n in TPOTS
+            )
             is_told = side == CONTROLLED and label not in (self.results.get("class_unclear") or ())
             signature = label in (self.results.get("class_signature") or ()) if is_told else None
         return ClassChange(label, plain, own, median, slowest, signature)

@@ -40,7 +40,9 @@ class LoadRows:
             times, notes = {}, (NO_STEPS,)
         try:
             passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES, KEYS[PASSES])]
-            requests = [LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])]
+            requests = [
+                LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])
+            ]
         except (KeyError, TypeError):
             return LoadRows({}, times, notes)
         places = [row.place for row in passes]
@@ -49,7 +51,10 @@ class LoadRows:
             steps = {name: read_steps(folder, places, name) for name in names}
         except _UNREADABLE:
             steps, notes = {}, (NO_STEPS,)
-        sides = {name: LoadSide.of(name, passes, requests, steps.get(name, {}), concurrency, limits) for name in names}
+        sides = {
+            name: LoadSide.of(name, passes, requests, steps.get(name, {}), concurrency, limits)
+            for name in names
+        }
         return LoadRows(sides, times, notes)
 
 
@@ -69,15 +74,24 @@ def latency_ratio(own: LoadSide, plain: LoadSide) -> Estimate | None:
     """
     shared = sorted(own.windows.keys() & plain.windows.keys())
     totals = np.sum(
-        [np.zeros((NUM_BLOCKS, 3)), *(_by_arrival(own.windows[r], plain.windows[r]) for r in shared)], axis=0
+        [
+            np.zeros((NUM_BLOCKS, 3)),
+            *(_by_arrival(own.windows[r], plain.windows[r]) for r in shared),
+        ],
+        axis=0,
     )
     slow = min(own.num_slow, plain.num_slow)
     return paired_ratio(totals[:, [1, 2]], totals[:, [0, 2]], slow) if totals[:, 2].any() else None
 
 
-def tpot_ratios(own: LoadSide, plain: LoadSide, category: str) -> tuple[Estimate | None, Estimate | None]:
+def tpot_ratios(
+    own: LoadSide, plain: LoadSide, category: str
+) -> tuple[Estimate | None, Estimate | None]:
     """Return time per output token of a class of requests over plain decoding's: its median and its 99th percentile."""
-    found = [Estimate.of(ratio, between) for ratio, between in latency_ratios(own, plain, "tpot", category)]
+    found = [
+        Estimate.of(ratio, between)
+        for ratio, between in latency_ratios(own, plain, "tpot", category)
+    ]
     return found[PERCENTS.index(50)], found[PERCENTS.index(99)]
 
 
@@ -95,7 +109,10 @@ def _by_arrival(own: Window, plain: Window) -> Float[np.ndarray, "blocks 3"]:
         return np.zeros((NUM_BLOCKS, 3))
     seconds = [row.e2el for row in shared], [theirs[row.id] for row in shared]
     arrivals, edges = [row.arrival for row in shared], np.linspace(begin, end, NUM_BLOCKS + 1)
-    columns = [np.histogram(arrivals, edges, weights=column)[0] for column in (*seconds, np.ones(len(shared)))]
+    columns = [
+        np.histogram(arrivals, edges, weights=column)[0]
+        for column in (*seconds, np.ones(len(shared)))
+    ]
     return np.stack(columns, axis=1)
 
 
@@ -112,7 +129,13 @@ def _times(file: Path) -> dict[str, dict[str, float]]:
     frame["num_new_tokens"] = frame["num_new_tokens"].map(sum)
     sums: dict[str, dict[str, float]] = {}
     for side, own in frame.groupby("side"):
-        total = {name: float(own[name].sum()) for name in names if name != "side"} | {"num_steps": float(len(own))}
-        named = sum(total[part] for part in ("control", "propose", "verify", "accept", "commit") if part in total)
+        total = {name: float(own[name].sum()) for name in names if name != "side"} | {
+            "num_steps": float(len(own))
+        }
+        named = sum(
+            total[part]
+            for part in ("control", "propose", "verify", "accept", "commit")
+            if part in total
+        )
         sums[str(side)] = total | {"host": max(total["total"] - named, 0.0)}
     return sums

@@ -100,7 +100,9 @@ def _together(notes: Sequence[Note]) -> tuple[Remark, ...]:
     folders: dict[tuple[bool, str], list[str]] = {}
     for note in notes:
         folders.setdefault((note.is_used, note.text), []).append(str(note.folder))
-    return tuple(Remark(text, tuple(own), is_used) for (is_used, text), own in sorted(folders.items()))
+    return tuple(
+        Remark(text, tuple(own), is_used) for (is_used, text), own in sorted(folders.items())
+    )
 
 
 def _provenance(told: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -121,7 +123,11 @@ def _definitions(by_kind: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     for term in sorted({term for told in by_kind.values() for term in told}):
         texts = {kind: told[term] for kind, told in by_kind.items() if term in told}
         is_one = len(set(texts.values())) == 1
-        found |= {term: next(iter(texts.values()))} if is_one else {f"{term} ({k})": text for k, text in texts.items()}
+        found |= (
+            {term: next(iter(texts.values()))}
+            if is_one
+            else {f"{term} ({k})": text for k, text in texts.items()}
+        )
     return found
 
 

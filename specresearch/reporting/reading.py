@@ -21,7 +21,11 @@ PERCENTS = (50, 90, 99)
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SAMPLING = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 FIXED = "fixed"
-OWN = ("_target_", "draft", "num_draft_tokens")  # keys of a proposer that are told in another way, or say nothing
+OWN = (
+    "_target_",
+    "draft",
+    "num_draft_tokens",
+)  # keys of a proposer that are told in another way, or say nothing
 
 
 def number(value: Any) -> float | None:
@@ -33,7 +37,9 @@ def number(value: Any) -> float | None:
 def estimate(value: Any, interval: Any, freedom: Any = None) -> Estimate | None:
     pair = interval if isinstance(interval, list | tuple) and len(interval) == 2 else (None, None)
     low, high = (number(bound) for bound in pair)
-    return Estimate.of(number(value), None if low is None or high is None else (low, high), number(freedom))
+    return Estimate.of(
+        number(value), None if low is None or high is None else (low, high), number(freedom)
+    )
 
 
 def inner(value: Any, *keys: str) -> dict[str, Any]:
@@ -52,20 +58,32 @@ def read_config(folder: Path) -> dict[str, Any]:
 def workload_of(config: Row, provenance: Row) -> Workload:
     target, machine = inner(provenance, "target"), inner(provenance, "machine")
     sampling = inner(config, "sampling")
-    words = [f"temperature {sampling.get('temperature', 0):g}"] if sampling else ["sampling unknown"]
-    words += [f"{name} {sampling[name]}" for name, usual in SAMPLING.items() if sampling.get(name, usual) != usual]
+    words = (
+        [f"temperature {sampling.get('temperature', 0):g}"] if sampling else ["sampling unknown"]
+    )
+    words += [
+        f"{name} {sampling[name]}"
+        for name, usual in SAMPLING.items()
+        if sampling.get(name, usual) != usual
+    ]
     size = number(target.get("num_parameters"))
     details = [f"{size / 1e6:,.1f}M parameters"] if size else []
     details += [str(target["dtype"])] if target.get("dtype") else []
     on_cpu = target.get("device") == "cpu" and machine.get("num_torch_threads")
     threads = f", {machine['num_torch_threads']} threads" if on_cpu else ""
     return Workload(
-        str(inner(provenance, "dataset").get("name") or inner(config, "dataset").get("name") or "unknown data"),
+        str(
+            inner(provenance, "dataset").get("name")
+            or inner(config, "dataset").get("name")
+            or "unknown data"
+        ),
         ", ".join(words),
         sampling.get("max_new_tokens"),
         inner(config, "dataset").get("max_prompt_tokens"),
-        str(target.get("model") or "unknown target") + (f" ({', '.join(details)})" if details else ""),
-        str(machine.get("device") or "unknown machine") + threads.replace(" 1 threads", " 1 thread"),
+        str(target.get("model") or "unknown target")
+        + (f" ({', '.join(details)})" if details else ""),
+        str(machine.get("device") or "unknown machine")
+        + threads.replace(" 1 threads", " 1 thread"),
     )
 
 
@@ -99,13 +117,17 @@ def controller_of(config: Row, provenance: Row) -> str:
     if isinstance(provenance.get("controller"), str):
         return provenance["controller"]
     name = str(inner(config, "controller").get("_target_") or "Fixed").rpartition(".")[2]
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
+    return "".join(
+        f"_{letter.lower()}" if letter.isupper() else letter for letter in name
+    ).removeprefix("_")
 
 
 def most_drafts(config: Row, provenance: Row) -> int | None:
     """Of a step, nodes of a tree included: what the proposer was bound to, or else what its settings say."""
     told = [inner(provenance, "method"), inner(config, "proposer")]
-    return next((n for n in (part.get("num_draft_tokens") for part in told) if isinstance(n, int)), None)
+    return next(
+        (n for n in (part.get("num_draft_tokens") for part in told) if isinstance(n, int)), None
+    )
 
 
 def drafts_asked(config: Row, provenance: Row) -> int | None:
@@ -124,8 +146,16 @@ def settings_of(config: Row, controller: str, most: int | None) -> dict[str, Any
     settings |= {"rule": rule.lower()} if rule else {}
     if controller == FIXED:
         return settings
-    own = {key: value for key, value in inner(config, "controller").items() if key not in ("_target_", "trace_every")}
-    return settings | {"num_draft_tokens": most} | {f"controller.{key}": value for key, value in own.items()}
+    own = {
+        key: value
+        for key, value in inner(config, "controller").items()
+        if key not in ("_target_", "trace_every")
+    }
+    return (
+        settings
+        | {"num_draft_tokens": most}
+        | {f"controller.{key}": value for key, value in own.items()}
+    )
 
 
 def latencies(rows: Sequence[Row], unit: str) -> dict[str, Estimate]:
@@ -135,7 +165,9 @@ def latencies(rows: Sequence[Row], unit: str) -> dict[str, Estimate]:
         if name == "itl":
             values = [(gap, str(row[unit])) for row in rows for gap in row.get("itl") or ()]
         else:
-            values = [(row[name], str(row[unit])) for row in rows if number(row.get(name)) is not None]
+            values = [
+                (row[name], str(row[unit])) for row in rows if number(row.get(name)) is not None
+            ]
         found = percentiles([value for value, _ in values], [name for _, name in values], PERCENTS)
         figures |= {f"{name}_p{percent}": point for percent, point in found.items()}
     return figures
@@ -179,4 +211,6 @@ def _num_judged(row: Row) -> int:
 
 def _survival(reached: int, accepted: int, depth: int) -> Statistic:
     """Return the product of the conditional acceptance rates of the first `depth` positions, from the columns they begin at."""
-    return lambda t: (t[..., accepted : accepted + depth] / t[..., reached : reached + depth]).prod(-1)
+    return lambda t: (t[..., accepted : accepted + depth] / t[..., reached : reached + depth]).prod(
+        -1
+    )

@@ -32,7 +32,9 @@ def _pooled(runs: Sequence[Comparison]) -> Comparison:
     gains = [run.gain for run in alike if run.gain is not None]
     return replace(
         main,
-        gain=pooled(gains, weights, same_units=same_units) if len(gains) == len(alike) else main.gain,
+        gain=pooled(gains, weights, same_units=same_units)
+        if len(gains) == len(alike)
+        else main.gain,
         plain=_pooled_side([run.plain for run in alike], weights, same_units=same_units),
         own=_pooled_side([run.own for run in alike], weights, same_units=same_units),
         output=wrong or replace(main.output, num_equal=num_equal if main.output.num_equal else 0),

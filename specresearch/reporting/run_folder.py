@@ -8,7 +8,15 @@ from specresearch.bench.folder import GROUPS, read_rows
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
 from specresearch.bench.summary import Figures, summarize
-from specresearch.reporting.comparisons import BATCH, Acceptance, Comparison, Load, Output, Policy, Side
+from specresearch.reporting.comparisons import (
+    BATCH,
+    Acceptance,
+    Comparison,
+    Load,
+    Output,
+    Policy,
+    Side,
+)
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.reading import (
     FIXED,
@@ -43,12 +51,20 @@ def read_run(folder: Path, results: Mapping[str, Any]) -> Comparison:
         summary, intervals = figures.summary, figures.intervals
     method = summary.get("method") or inner(provenance, "method").get("name")
     if method is None:
-        raise ValueError("plain decoding only, without a method beside it: not used for the decision")
+        raise ValueError(
+            "plain decoding only, without a method beside it: not used for the decision"
+        )
     freedom = inner(intervals, "speedup").get("freedom")
     gain = estimate(summary.get("speedup"), summary.get("speedup_ci95"), freedom)
     if gain is None:
-        raise ValueError(f"{method} has no paired baseline (no group was decoded by both sides): not used")
-    missing = () if requests else (f"{REQUESTS} is missing: latencies and acceptance come without intervals",)
+        raise ValueError(
+            f"{method} has no paired baseline (no group was decoded by both sides): not used"
+        )
+    missing = (
+        ()
+        if requests
+        else (f"{REQUESTS} is missing: latencies and acceptance come without intervals",)
+    )
     told, policy = inner(provenance, "method"), _policy(method, config, results)
     return Comparison(
         folder,
@@ -79,10 +95,14 @@ def _summarize(
     is_greedy: bool,
 ) -> Figures:
     """The figures of a run that was killed before it wrote any, from the groups that both sides decoded."""
-    done = {side: {_place(row) for row in groups if row["side"] == side} for side in (BASELINE, METHOD)}
+    done = {
+        side: {_place(row) for row in groups if row["side"] == side} for side in (BASELINE, METHOD)
+    }
     paired = done[BASELINE] & done[METHOD]
     if not paired:
-        raise ValueError("was stopped before both sides had decoded a group of prompts: nothing to compare")
+        raise ValueError(
+            "was stopped before both sides had decoded a group of prompts: nothing to compare"
+        )
     rows = [RequestRow.from_json(row) for row in requests if _place(row) in paired]
     whole = [GroupRow.from_json(row) for row in groups if _place(row) in paired]
     if is_greedy:
@@ -116,7 +136,10 @@ def _side(
 ) -> Side:
     """results: of the side that drafted."""
     prefix = "baseline_" if side == BASELINE else ""
-    names = ("tokens_per_second", *(f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTS))
+    names = (
+        "tokens_per_second",
+        *(f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTS),
+    )
     told = {name: estimate(summary.get(f"{prefix}{name}"), None) for name in names}
     figures = {name: figure for name, figure in told.items() if figure is not None}
     if "tokens_per_second" in figures:
@@ -132,7 +155,9 @@ def _side(
     done = [row for row in groups if row.get("side") == side]
     num_steps = sum(row["num_steps"] for row in done)
     num_tokens = sum(row["num_generated_tokens"] for row in done)
-    return Side(figures, acceptance, _step(done, num_steps), num_tokens / num_steps if num_steps else None)
+    return Side(
+        figures, acceptance, _step(done, num_steps), num_tokens / num_steps if num_steps else None
+    )
 
 
 def _step(groups: Sequence[Mapping[str, Any]], num_steps: int) -> dict[str, float]:
@@ -140,7 +165,10 @@ def _step(groups: Sequence[Mapping[str, Any]], num_steps: int) -> dict[str, floa
         return {}
     parts = {part: sum(row[part] for row in groups) for part in STEP if part != "host"}
     decode = sum(row["wall"] - row["prefill"] for row in groups)
-    return {part: seconds / num_steps for part, seconds in (parts | {"host": decode - sum(parts.values())}).items()}
+    return {
+        part: seconds / num_steps
+        for part, seconds in (parts | {"host": decode - sum(parts.values())}).items()
+    }
 
 
 def _acceptance(summary: Mapping[str, Any], results: Mapping[str, Any]) -> Acceptance | None:
@@ -149,9 +177,12 @@ def _acceptance(summary: Mapping[str, Any], results: Mapping[str, Any]) -> Accep
     if not summary.get("num_draft_tokens") or not told:
         return None
     positions = tuple(
-        dict(at) | {name: Estimate.of(number(at.get(name))) for name in ("unconditional", "conditional")}
+        dict(at)
+        | {name: Estimate.of(number(at.get(name))) for name in ("unconditional", "conditional")}
         for at in results.get("per_position") or ()
     )
     rate = estimate(summary.get("draft_acceptance_rate"), summary.get("draft_acceptance_rate_ci95"))
-    bins = Histogram(tuple(told["edges"]), tuple(told["counts"]), told["p10"], told["p50"], told["p90"])
+    bins = Histogram(
+        tuple(told["edges"]), tuple(told["counts"]), told["p10"], told["p50"], told["p90"]
+    )
     return Acceptance(rate, Estimate.of(number(bins.p10)), bins, positions)

@@ -35,9 +35,7 @@ TRACES = (
     "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where any was measured, the fixed "
     "length that turned out best; then what the controller reckoned with, and what came of it. "
 )
-OF_RECOMMENDED = (
-    "Of the recommended settings that a load run had as its controller, at the lowest and the highest load of each."
-)
+OF_RECOMMENDED = "Of the recommended settings that a load run had as its controller, at the lowest and the highest load of each."
 OF_MEASURED = "Of the controllers measured, none of which is recommended, at the lowest and the highest load of each."
 CLASSES = (
     "A mean over a mixed workload can hide a class that pays for the others: better at the median, worse among its slowest "
@@ -57,7 +55,9 @@ class Section:
     table: Table | None = None
 
 
-def compose_sections(material: Material, decisions: Sequence[Decision], limits: Limits) -> tuple[Section, ...]:
+def compose_sections(
+    material: Material, decisions: Sequence[Decision], limits: Limits
+) -> tuple[Section, ...]:
     """In the order of the page; those with nothing to show are left out."""
     speed, length, steps = [], [], []
     latency: list[Picture | None] = []
@@ -65,7 +65,10 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
         speed.append(figures.by_load(decision, f"speedup-{number}"))
         length.append(figures.by_length(decision, f"draft-length-{number}"))
         steps.append(figures.step_times(decision, f"step-{number}"))
-        latency += [figures.latencies(decision, m, limits, f"{m}-{number}") for m in ("ttft", "tpot", "itl", "e2el")]
+        latency += [
+            figures.latencies(decision, m, limits, f"{m}-{number}")
+            for m in ("ttft", "tpot", "itl", "e2el")
+        ]
     shown = [_with_histogram(decision) for decision in decisions[:MOST_PICTURES]]
     histograms = [figures.histogram(c, f"acceptance-{n}") for n, c in enumerate(shown, start=1)]
     positions = [figures.by_position(c, f"positions-{n}") for n, c in enumerate(shown, start=1)]
@@ -74,13 +77,20 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
     shown_traces = list(enumerate(_ends(own or material.traces), start=1))
     traces: list[Picture | None] = [figures.trace(t, f"controller-{n}") for n, t in shown_traces]
     traces += [figures.thoughts(t, f"thoughts-{n}") for n, t in shown_traces]
-    mixed = [point.comparison for decision in decisions for point in decision.points if point.comparison.classes]
+    mixed = [
+        point.comparison
+        for decision in decisions
+        for point in decision.points
+        if point.comparison.classes
+    ]
     classes = [figures.by_class(c, f"classes-{n}") for n, c in enumerate(_ends(mixed), start=1)]
     sections = [
         Section("speedup", "Speedup by load and batch", SPEEDUP, _kept(speed)),
         Section("draft-length", "Draft length", LENGTH, _kept(length)),
         Section("latency", "Latency", LATENCY, _kept(latency)),
-        Section("acceptance", "Acceptance by request", ACCEPTANCE + RULE_OF_THUMB, _kept(histograms)),
+        Section(
+            "acceptance", "Acceptance by request", ACCEPTANCE + RULE_OF_THUMB, _kept(histograms)
+        ),
         Section("positions", "Acceptance by position", POSITIONS, _kept(positions)),
         Section("steps", "Where a step's time goes", STEPS, _kept(steps)),
         Section(
@@ -95,7 +105,10 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
             ),
         ),
         Section(
-            "controllers", "What the controllers did", TRACES + (OF_RECOMMENDED if own else OF_MEASURED), _kept(traces)
+            "controllers",
+            "What the controllers did",
+            TRACES + (OF_RECOMMENDED if own else OF_MEASURED),
+            _kept(traces),
         ),
         Section("classes", "Classes of a mixed workload", CLASSES, _kept(classes)),
         Section("all", "Every comparison", ALL, table=_everything(material.comparisons)),
@@ -106,7 +119,9 @@ def compose_sections(material: Material, decisions: Sequence[Decision], limits: 
 def _with_histogram(decision: Decision) -> Comparison:
     """At the lowest load whose requests are known."""
     found = [point.comparison for point in decision.points]
-    known = [c for c in found if c.own.acceptance is not None and c.own.acceptance.histogram is not None]
+    known = [
+        c for c in found if c.own.acceptance is not None and c.own.acceptance.histogram is not None
+    ]
     return (known or found)[0]
 
 

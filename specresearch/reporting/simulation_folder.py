@@ -39,12 +39,19 @@ class Prediction:
         own, other = (replace(one.workload, machine="", distinction="") for one in (self, measured))
         on_same_machine = measured.workload.machine.startswith(self.workload.machine)
         policies = [(p.method, p.controller, p.length) for p in (self.policy, measured.policy)]
-        is_same = own == other and on_same_machine and policies[0] == policies[1] and self.load == measured.load
+        is_same = (
+            own == other
+            and on_same_machine
+            and policies[0] == policies[1]
+            and self.load == measured.load
+        )
         return is_same and self.settings == measured.settings and self._has_room_of(measured)
 
     def _has_room_of(self, measured: Comparison) -> bool:
         rooms = self.max_running, measured.max_running
-        never_waits = self.load.is_closed and all(room is not None and room >= self.load.amount for room in rooms)
+        never_waits = self.load.is_closed and all(
+            room is not None and room >= self.load.amount for room in rooms
+        )
         return rooms[0] == rooms[1] or never_waits
 
 
@@ -68,7 +75,9 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
     if CONTROLLED not in sides:
         raise ValueError("a simulation of plain decoding only: not used")
     recorded = provenance["recorded"]
-    own = recorded["config"] | {key: config[key] for key in ("controller", "acceptance") if config.get(key)}
+    own = recorded["config"] | {
+        key: config[key] for key in ("controller", "acceptance") if config.get(key)
+    }
     told = {"target": recorded["target"], "machine": {"device": recorded["machine"]}}
     workload, load = load_workload_of(own, told), load_of(summary)
     predictions = []
@@ -77,7 +86,9 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
             continue
         length = fixed_length_of(name)
         controller = FIXED if length is not None else controller_of(config, provenance)
-        asked = inner(config, "controller").get("num_draft_tokens") or provenance["num_draft_tokens"]
+        asked = (
+            inner(config, "controller").get("num_draft_tokens") or provenance["num_draft_tokens"]
+        )
         length = length if length is not None else asked if controller == FIXED else None
         policy = Policy(str(recorded["method"]), controller, length)
         settings = settings_of(own, controller, provenance["num_draft_tokens"])
@@ -87,7 +98,12 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
 
 
 def overlay(predictions: Sequence[Prediction], comparisons: Sequence[Comparison]) -> list[Foreseen]:
-    return [Foreseen(one, measured) for one in predictions for measured in comparisons if one.is_of(measured)]
+    return [
+        Foreseen(one, measured)
+        for one in predictions
+        for measured in comparisons
+        if one.is_of(measured)
+    ]
 
 
 def _figures(side: Mapping[str, Any]) -> dict[str, float]:

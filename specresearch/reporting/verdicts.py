@@ -7,7 +7,16 @@ from specresearch.reporting.comparisons import Policy
 from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point, useful_gain
 from specresearch.reporting.drawing import Table
 from specresearch.reporting.facts import Fact, facts
-from specresearch.reporting.wording import NOTHING, inline, interval, limit_name, listed, loads_listed, seconds, times
+from specresearch.reporting.wording import (
+    NOTHING,
+    inline,
+    interval,
+    limit_name,
+    listed,
+    loads_listed,
+    seconds,
+    times,
+)
 
 RULE_OF_THUMB = (
     "Rule of thumb from the field, not from these runs: below an acceptance rate of about 0.5 speculation usually costs time, "
@@ -62,12 +71,23 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     if len(by_answer) == 1:
         (answer,) = by_answer
         return f"{answer.value}: " + (
-            "at every kind of load measured" if num_workloads == 1 else f"all {num_workloads} workloads measured"
+            "at every kind of load measured"
+            if num_workloads == 1
+            else f"all {num_workloads} workloads measured"
         )
-    on = "workload" if are_workloads else "kind of load" if num_workloads == 1 else "workload and the kind of load"
+    on = (
+        "workload"
+        if are_workloads
+        else "kind of load"
+        if num_workloads == 1
+        else "workload and the kind of load"
+    )
     what = "for {}" if are_workloads else f"in {{}} of {len(verdicts)} cases"
     return f"It depends on the {on}: " + listed(
-        [f"{a.value[0].lower()}{a.value[1:]} {what.format(len(own))}" for a, own in by_answer.items()]
+        [
+            f"{a.value[0].lower()}{a.value[1:]} {what.format(len(own))}"
+            for a, own in by_answer.items()
+        ]
     )
 
 
@@ -84,7 +104,9 @@ def _headline(decision: Decision, limits: Limits) -> str:
         if any(point.doubtful for point in decision.points):
             return "Measure more: a limit may be broken"
         if limits.worth != 1:
-            return f"Measure more: it cannot be told yet whether it is {limits.worth:g} times as fast"
+            return (
+                f"Measure more: it cannot be told yet whether it is {limits.worth:g} times as fast"
+            )
         return "Measure more: no difference from plain decoding can be told yet"
     if answer is Answer.MEASURE:
         return "Measure under load before turning it on"
@@ -112,23 +134,45 @@ def _reason(decision: Decision, limits: Limits) -> str:
 
 
 def _sentences(
-    faster: Sequence[Point], slower: Sequence[Point], unclear: Sequence[Point], decision: Decision, limits: Limits
+    faster: Sequence[Point],
+    slower: Sequence[Point],
+    unclear: Sequence[Point],
+    decision: Decision,
+    limits: Limits,
 ) -> str:
     """One for the points of each outcome and reason, where there are any."""
     broken, losing = [p for p in slower if p.broken], [p for p in slower if not p.broken]
     doubtful, close = [p for p in unclear if p.doubtful], [p for p in unclear if not p.doubtful]
-    is_slower = all(p.comparison.gain is not None and p.comparison.gain.is_below(1.0) for p in losing)
-    below = "slower than plain decoding" if is_slower else f"below {limits.worth:g}, the least worth having"
+    is_slower = all(
+        p.comparison.gain is not None and p.comparison.gain.is_below(1.0) for p in losing
+    )
+    below = (
+        "slower than plain decoding"
+        if is_slower
+        else f"below {limits.worth:g}, the least worth having"
+    )
     side = f"too close, or too little measured, to say on which side of {limits.worth:g} it lies"
     told = [
         (faster, f"is {_spread(faster)}", ""),
-        (broken, f"breaks a limit that plain decoding keeps ({_names(p.broken for p in broken)})", ""),
+        (
+            broken,
+            f"breaks a limit that plain decoding keeps ({_names(p.broken for p in broken)})",
+            "",
+        ),
         (losing, f"is only {_spread(losing)}, {below},", ""),
         (close, f"is {_spread(close)}", f": {side}"),
-        (doubtful, f"may break a limit that plain decoding keeps ({_names(p.doubtful for p in doubtful)})", ""),
+        (
+            doubtful,
+            f"may break a limit that plain decoding keeps ({_names(p.doubtful for p in doubtful)})",
+            "",
+        ),
     ]
-    words = [f"{before} {_where(points, decision)}{after}" for points, before, after in told if points]
-    return " ".join(f"{'It' if number else decision.policy.phrase} {text}." for number, text in enumerate(words))
+    words = [
+        f"{before} {_where(points, decision)}{after}" for points, before, after in told if points
+    ]
+    return " ".join(
+        f"{'It' if number else decision.policy.phrase} {text}." for number, text in enumerate(words)
+    )
 
 
 def _names(limits: Iterable[Sequence[str]]) -> str:
@@ -144,7 +188,11 @@ def _spread(points: Sequence[Point]) -> str:
         return times(gains[0])
     low, high = min(gain.value for gain in gains), max(gain.value for gain in gains)
     bounds = [b for gain in gains for b in (gain.low, gain.high) if b is not None]
-    spread = f" (95% intervals within {min(bounds):.2f} to {max(bounds):.2f})" if bounds else " (no intervals)"
+    spread = (
+        f" (95% intervals within {min(bounds):.2f} to {max(bounds):.2f})"
+        if bounds
+        else " (no intervals)"
+    )
     return f"{low:.2f} to {high:.2f} times as fast{spread}"
 
 
@@ -172,7 +220,9 @@ def _table(decision: Decision, limits: Limits) -> Table:
         if gain is None:
             cells.append(NOTHING)
         else:
-            cells.append("plain decoding" if useful_gain(best) < 1 else "this setting" if is_own else other)
+            cells.append(
+                "plain decoding" if useful_gain(best) < 1 else "this setting" if is_own else other
+            )
         for name in shown:
             plain, fast = point.comparison.plain[name], point.comparison.own[name]
             cells.append(
@@ -182,7 +232,13 @@ def _table(decision: Decision, limits: Limits) -> Table:
             )
         rows.append(tuple(cells))
     return Table(
-        ("Load", "Speedup", "Verdict", "Best measured there", *(f"{limit_name(name)}, plain → this" for name in shown)),
+        (
+            "Load",
+            "Speedup",
+            "Verdict",
+            "Best measured there",
+            *(f"{limit_name(name)}, plain → this" for name in shown),
+        ),
         tuple(rows),
     )
 

@@ -39,8 +39,12 @@ def describe_software(code: Sequence[str], *parts: object) -> dict[str, dict[str
     """
     return {
         "packages": {name: package_version(name) for name in PACKAGES},
-        "code": {name: digest for name, digest in _package_hashes().items() if _is_below(name, code)},
-        "modules": {name: digest for part in parts for name, digest in _foreign_hashes(type(part)).items()},
+        "code": {
+            name: digest for name, digest in _package_hashes().items() if _is_below(name, code)
+        },
+        "modules": {
+            name: digest for part in parts for name, digest in _foreign_hashes(type(part)).items()
+        },
     }
 
 
@@ -71,19 +75,25 @@ def differing_software(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
         elif before["code"][name] != now["code"][name]:
             told.append(f"{name} has changed")
     shared = sorted(before["modules"].keys() & now["modules"].keys())
-    return told + [f"{name} has changed" for name in shared if before["modules"][name] != now["modules"][name]]
+    return told + [
+        f"{name} has changed" for name in shared if before["modules"][name] != now["modules"][name]
+    ]
 
 
 @cache
 def _package_hashes() -> dict[str, str]:
     """Of the source as it was at the first call, which is closest to what this process has loaded."""
-    return {file.relative_to(PACKAGE).as_posix(): _hash(file) for file in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        file.relative_to(PACKAGE).as_posix(): _hash(file) for file in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def _foreign_hashes(kind: type) -> dict[str, str]:
     """Of the modules that define the class and its bases, without those that a version stands for already."""
     known = {"specresearch", *PACKAGES, *sys.stdlib_module_names} - {"__main__"}
-    names = {base.__module__ for base in kind.__mro__ if base.__module__.partition(".")[0] not in known}
+    names = {
+        base.__module__ for base in kind.__mro__ if base.__module__.partition(".")[0] not in known
+    }
     files = {name: getattr(sys.modules.get(name), "__file__", None) or "" for name in sorted(names)}
     return {name: _hash(Path(file)) for name, file in files.items() if file.endswith(".py")}
 

@@ -12,16 +12,32 @@ import yaml
 from specresearch.files import PART, replace_text
 from specresearch.files.jsonl import append_rows
 from specresearch.files.lock import LOCK, lock_folder
-from specresearch.results.fingerprint import DECODING, describe_software, differing_software, fingerprint_of
+from specresearch.results.fingerprint import (
+    DECODING,
+    describe_software,
+    differing_software,
+    fingerprint_of,
+)
 from specresearch.trackers.wandb import RUN_ID
 
 logger = logging.getLogger(__name__)
 
 CONFIG, RESULTS, REQUESTS, STEPS = "config.yaml", "results.json", "requests.jsonl", "steps.parquet"
 PROVENANCE = "provenance.json"
-BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, "wandb", RUN_ID}  # what there is before anything was decoded
+BEFORE_ROWS = {
+    CONFIG,
+    RESULTS,
+    PROVENANCE,
+    "wandb",
+    RUN_ID,
+}  # what there is before anything was decoded
 INDIFFERENT = ("resume", "progress", "tracker")  # keys a resumed run may change
-IDENTITY = (("dataset", "fingerprint"), ("target", "num_parameters"), ("target", "dtype"), ("machine", "device"))
+IDENTITY = (
+    ("dataset", "fingerprint"),
+    ("target", "num_parameters"),
+    ("target", "dtype"),
+    ("machine", "device"),
+)
 
 
 class RunFolder:
@@ -41,9 +57,17 @@ class RunFolder:
         self.path = path
         self.config = dict(config)
         self._lock = lock_folder(path)
-        found = {p.name for p in path.iterdir() if p.name not in (".hydra", LOCK) and p.suffix not in (".log", PART)}
+        found = {
+            p.name
+            for p in path.iterdir()
+            if p.name not in (".hydra", LOCK) and p.suffix not in (".log", PART)
+        }
         is_run = CONFIG in found
-        if found <= BEFORE_ROWS and not self._is_complete and (is_run or found <= {"wandb", RUN_ID}):
+        if (
+            found <= BEFORE_ROWS
+            and not self._is_complete
+            and (is_run or found <= {"wandb", RUN_ID})
+        ):
             found = set()
         self.is_resumed = resume and is_run and bool(found)
         if found and not self.is_resumed:
@@ -62,7 +86,9 @@ class RunFolder:
     def _check_config(self) -> None:
         differing = differing_settings(read_config(self.path), self.config, self.may_change)
         if differing:
-            told = "; ".join(f"{key} was {before!r} and is now {now!r}" for key, before, now in differing)
+            told = "; ".join(
+                f"{key} was {before!r} and is now {now!r}" for key, before, now in differing
+            )
             raise ValueError(
                 f"{self.path} was started with other settings: {told}; repeat the original command with "
                 "resume=true, or choose another hydra.run.dir"
@@ -95,7 +121,9 @@ class RunFolder:
                     )
             merged = before | {"num_sessions": before["num_sessions"] + 1}
         self.path.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
+        replace_text(
+            self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+        )
         write_json(self.path / PROVENANCE, merged)
         told = {key: value for key, value in merged.items() if key not in ("code", "modules")}
         return told | {"code_fingerprint": fingerprint_of({key: merged[key] for key in software})}
@@ -118,7 +146,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError):
         config = None
     if not isinstance(config, dict):
-        raise ValueError(f"{folder / CONFIG} is damaged: it holds no settings; choose another hydra.run.dir")
+        raise ValueError(
+            f"{folder / CONFIG} is damaged: it holds no settings; choose another hydra.run.dir"
+        )
     return config
 
 
@@ -174,8 +204,14 @@ def differing_settings(
 ) -> list[tuple[str, Any, Any]]:
     """Dotted keys that two runs differ in, and both values. indifferent: keys that do not count, nor those below them."""
     first, second = _flatten(one), _flatten(other)
-    keys = [key for key in sorted(first.keys() | second.keys()) if not {key, *_parents(key)} & set(indifferent)]
-    return [(key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
+    keys = [
+        key
+        for key in sorted(first.keys() | second.keys())
+        if not {key, *_parents(key)} & set(indifferent)
+    ]
+    return [
+        (key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)
+    ]
 
 
 def _parents(key: str) -> list[str]:

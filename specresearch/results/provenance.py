@@ -20,11 +20,22 @@ from specresearch.data import PromptDataset
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 
-PACKAGES = ("specresearch", "torch", "transformers", "tokenizers", "datasets", "numpy", "hydra-core")
+PACKAGES = (
+    "specresearch",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "numpy",
+    "hydra-core",
+)
 
 
 def describe(
-    target: CausalLM, datasets: Sequence[PromptDataset], seed: int, program: str = "specresearch.run"
+    target: CausalLM,
+    datasets: Sequence[PromptDataset],
+    seed: int,
+    program: str = "specresearch.run",
 ) -> dict[str, Any]:
     """Everything about this process that a reader needs to judge or repeat the measurement. program: the module that runs."""
     return {
@@ -44,7 +55,9 @@ def describe(
 
 def _describe_all(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
     """Of several: what tells them apart, joined; the fingerprint is of theirs."""
-    told: list[dict[str, Any]] = [{"name": dataset.name} | asdict(dataset.source) for dataset in datasets]
+    told: list[dict[str, Any]] = [
+        {"name": dataset.name} | asdict(dataset.source) for dataset in datasets
+    ]
     if len(told) == 1:
         return told[0]
     joined: dict[str, Any] = {key: " + ".join(str(each[key]) for each in told) for key in told[0]}
@@ -52,7 +65,9 @@ def _describe_all(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
     return joined | {"fingerprint": fingerprint, "num_rows": sum(each["num_rows"] for each in told)}
 
 
-def describe_method(name: str | None, proposer: Proposer | None, rule: AcceptanceSampler) -> dict[str, Any] | None:
+def describe_method(
+    name: str | None, proposer: Proposer | None, rule: AcceptanceSampler
+) -> dict[str, Any] | None:
     """What was measured beside plain decoding. The proposer is bound, so that it can say what it has loaded, and how much it
     drafts in a step at most where the configuration leaves that to it."""
     if proposer is None:
@@ -106,13 +121,19 @@ def git_commit(folder: Path) -> str | None:
     if not git("ls-files", "--", "."):
         return None
     commit = git("rev-parse", "HEAD")
-    return f"{commit}-dirty" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
+    return (
+        f"{commit}-dirty"
+        if commit and git("status", "--porcelain", "--untracked-files=no")
+        else commit
+    )
 
 
 def cpu_model() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+            names = [
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            ]
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()

@@ -64,7 +64,9 @@ class Positions:
                 score[here] = step.scores[:num_judged]
             if len(step.expected):
                 expected[here] = step.expected[:num_judged]
-        return Positions(asked, accepted, odds, threshold, request.logprobs.astype(float), score, expected)
+        return Positions(
+            asked, accepted, odds, threshold, request.logprobs.astype(float), score, expected
+        )
 
 
 def _thresholds(odds: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
@@ -86,8 +88,14 @@ class StandIns:
 
     def __init__(self, known: Sequence[Positions]) -> None:
         follows = [np.concatenate([[False], (p.asked & p.accepted)[:-1]]) for p in known]
-        for wanted in ([p.asked & after for p, after in zip(known, follows, strict=True)], [p.asked for p in known]):
-            found = {name: _joined(known, name, wanted) for name in ("logprobs", "odds", "score", "expected")}
+        for wanted in (
+            [p.asked & after for p, after in zip(known, follows, strict=True)],
+            [p.asked for p in known],
+        ):
+            found = {
+                name: _joined(known, name, wanted)
+                for name in ("logprobs", "odds", "score", "expected")
+            }
             if len(found["odds"]) >= NUM_NEIGHBOURS:
                 break
         order = np.argsort(found["logprobs"], kind="stable")
@@ -108,7 +116,9 @@ class StandIns:
         return replace(positions, **filled)
 
 
-def _joined(known: Sequence[Positions], name: str, wanted: Sequence[Bool[np.ndarray, " _"]]) -> Float[np.ndarray, " P"]:
+def _joined(
+    known: Sequence[Positions], name: str, wanted: Sequence[Bool[np.ndarray, " _"]]
+) -> Float[np.ndarray, " P"]:
     parts = [getattr(positions, name)[mask] for positions, mask in zip(known, wanted, strict=True)]
     return np.concatenate([np.empty(0), *parts])
 
@@ -170,7 +180,9 @@ class Table(Replay):
 class Trees(Replay):
     """The recorded trees, whole or not at all; one that begins inside a recorded path has the rest of its path."""
 
-    def __init__(self, num_nodes: Sequence[int], depth: Sequence[int], accepts: Bool[np.ndarray, " E"]) -> None:
+    def __init__(
+        self, num_nodes: Sequence[int], depth: Sequence[int], accepts: Bool[np.ndarray, " E"]
+    ) -> None:
         self._num_nodes, self._depth, self._end = num_nodes, depth, run_ends(accepts)
 
     def step(self, position: int, budget: int) -> Drafted:

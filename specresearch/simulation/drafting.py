@@ -13,7 +13,16 @@ from specresearch.batch import Batch, Request, RequestState
 from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import RecordedRequest, Recording
-from specresearch.simulation.acceptance import Blocks, Coins, Positions, Replay, StandIns, Table, Trees, run_ends
+from specresearch.simulation.acceptance import (
+    Blocks,
+    Coins,
+    Positions,
+    Replay,
+    StandIns,
+    Table,
+    Trees,
+    run_ends,
+)
 
 EXACT_IF_GREEDY = ("typical",)  # rules that are lossy at other temperatures only
 
@@ -34,11 +43,15 @@ class Drafting:
     def __post_init__(self) -> None:
         header = self.recording.header
         if not self.requests:
-            raise ValueError(f"{self.recording.path} holds no finished request of side {self.side!r}")
+            raise ValueError(
+                f"{self.recording.path} holds no finished request of side {self.side!r}"
+            )
         if self.rule not in RULES:
             raise ValueError(f"acceptance={self.rule} is not known; use one of {', '.join(RULES)}")
         same, rule = self.rule == header.acceptance, RULES[self.rule]
-        warm = next((request.sampling for request in self.requests if not request.sampling.is_greedy), None)
+        warm = next(
+            (request.sampling for request in self.requests if not request.sampling.is_greedy), None
+        )
         is_exact = rule.lossless or (self.rule in EXACT_IF_GREEDY and warm is None)
         if not (same or is_exact):
             raise ValueError(
@@ -89,9 +102,16 @@ class Drafting:
         if not told or self.kind.trees:
             return False
         kind = get_class(told["_target_"])
-        inherited = all(getattr(kind, name) is getattr(Proposer, name) for name in ("bind", "catch_up", "observe"))
+        inherited = all(
+            getattr(kind, name) is getattr(Proposer, name)
+            for name in ("bind", "catch_up", "observe")
+        )
         reads_only_tokens = inherited and not kind.hidden_layers
-        return reads_only_tokens and not {"draft", "proposers"} & told.keys() and self._proposer.memory != "warm"
+        return (
+            reads_only_tokens
+            and not {"draft", "proposers"} & told.keys()
+            and self._proposer.memory != "warm"
+        )
 
     @property
     def reads_late(self) -> bool:
@@ -105,10 +125,14 @@ class Drafting:
     @cached_property
     def always_drafts_all(self) -> bool:
         """Every recorded step drafted as much as it was allowed to."""
-        most, max_len = self.recording.header.fixed[self.side], self.recording.header.target["max_len"]
+        most, max_len = (
+            self.recording.header.fixed[self.side],
+            self.recording.header.target["max_len"],
+        )
         assert most is not None
         return all(
-            len(step.draft_ids) == min(most if own is None else own, _room(request, step.position, max_len))
+            len(step.draft_ids)
+            == min(most if own is None else own, _room(request, step.position, max_len))
             for request in self.requests
             for step in request.steps
             for own in [request.num_draft_tokens]
@@ -137,7 +161,10 @@ class Drafting:
     def _known(self) -> list[Positions]:
         by_outcome = self.kind.trees or not self.recording.header.lossless
         is_block = self.recording.header.acceptance == "block"
-        return [Positions.of(request, by_outcome=by_outcome, is_block=is_block) for request in self.requests]
+        return [
+            Positions.of(request, by_outcome=by_outcome, is_block=is_block)
+            for request in self.requests
+        ]
 
     @cached_property
     def positions(self) -> list[Positions]:
@@ -145,10 +172,14 @@ class Drafting:
         rng = np.random.default_rng([self.seed, 1])
         categories = [request.category for request in self.requests]
         stand_ins = {
-            name: StandIns([p for p, own in zip(self._known, categories, strict=True) if own == name])
+            name: StandIns(
+                [p for p, own in zip(self._known, categories, strict=True) if own == name]
+            )
             for name in set(categories)
         }
-        return [stand_ins[name].fill(p, rng) for name, p in zip(categories, self._known, strict=True)]
+        return [
+            stand_ins[name].fill(p, rng) for name, p in zip(categories, self._known, strict=True)
+        ]
 
     def replay(self, number: int, copy: int = 0) -> Replay:
         """The request of that number. copy: 0 repeats what the recorded rule drew; others draw anew."""
@@ -177,13 +208,18 @@ class Drafting:
         if self.can_draft_again or self.kind.trees or not self.num_draft_tokens:
             return [], []
         positions = self.positions[number]
-        scores, expected = (v.tolist() if np.isfinite(v).all() else [] for v in (positions.score, positions.expected))
+        scores, expected = (
+            v.tolist() if np.isfinite(v).all() else []
+            for v in (positions.score, positions.expected)
+        )
         return scores, expected
 
     def _drafted_again(self, number: int) -> Table:
         if number not in self._tables:
             vocab_size = self.recording.header.target["vocab_size"]
-            self._tables[number] = draft_again(self._proposer, self.requests[number], self.num_draft_tokens, vocab_size)
+            self._tables[number] = draft_again(
+                self._proposer, self.requests[number], self.num_draft_tokens, vocab_size
+            )
         return self._tables[number]
 
     def _rest_of_recorded(self, number: int, accepts: Bool[np.ndarray, " E"]) -> Table:
@@ -197,7 +233,9 @@ class Drafting:
         return Trees(num_nodes.tolist(), depth.tolist(), known.asked & known.accepted)
 
 
-def draft_again(proposer: Proposer, request: RecordedRequest, num_draft_tokens: int, vocab_size: int) -> Table:
+def draft_again(
+    proposer: Proposer, request: RecordedRequest, num_draft_tokens: int, vocab_size: int
+) -> Table:
     """The drafts of a proposer that reads nothing but tokens, asked at every position of the recorded output."""
     total = len(request.prompt_ids) + request.num_tokens + 1
     state = RequestState(Request(request.prompt_ids, request.sampling), 0, 0, frozenset(), total)
@@ -215,7 +253,9 @@ def draft_again(proposer: Proposer, request: RecordedRequest, num_draft_tokens: 
     return Table(lengths, met)
 
 
-def _recorded_drafts(request: RecordedRequest) -> tuple[Int[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+def _recorded_drafts(
+    request: RecordedRequest,
+) -> tuple[Int[np.ndarray, " E"], Int[np.ndarray, " E"]]:
     """For every position, how much of the path recorded there is left, and how many nodes its draft had."""
     left, num_nodes = np.zeros((2, request.num_tokens), dtype=np.int64)
     for step in request.steps:
@@ -227,4 +267,6 @@ def _recorded_drafts(request: RecordedRequest) -> tuple[Int[np.ndarray, " E"], I
 
 def _room(request: RecordedRequest, position: int, max_len: int) -> int:
     """How many drafts the engine allowed for."""
-    return max(min(request.sampling.max_new_tokens, max_len - len(request.prompt_ids)) - position - 1, 0)
+    return max(
+        min(request.sampling.max_new_tokens, max_len - len(request.prompt_ids)) - position - 1, 0
+    )

@@ -54,7 +54,12 @@ class Simulation:
     now: float = field(default=0.0, init=False)
 
     def run(
-        self, place: PassPlace, feed: Feed, request: Callable[[int], ReplayedRequest], stops: Stops, seed: int = 0
+        self,
+        place: PassPlace,
+        feed: Feed,
+        request: Callable[[int], ReplayedRequest],
+        stops: Stops,
+        seed: int = 0,
     ) -> SimulatedPass:
         """One pass over the requests of `feed`, on an empty machine, with a controller that knows nothing yet."""
         self._begin(seed)
@@ -84,7 +89,9 @@ class Simulation:
         self._known: WeakKeyDictionary[RequestState, tuple[int, int]] = WeakKeyDictionary()
         self._slots = SimulatedTarget(self.max_running, self.max_len)
         num_nodes = self.method.num_draft_tokens + 1
-        self.scheduler = Scheduler(self._slots, self.scheduling, self.max_running, max_nodes=num_nodes)
+        self.scheduler = Scheduler(
+            self._slots, self.scheduling, self.max_running, max_nodes=num_nodes
+        )
 
     def _too_much(self, feed: Feed, stops: Stops, num_finished: int) -> str | None:
         waiting = len(self.scheduler.waiting)
@@ -107,15 +114,22 @@ class Simulation:
             return None
         batch = Batch(rows, _CPU, self._slots.vocab_size)
         granted = self.scheduler.grant(*self.method.wanted(batch))
-        drafted = self.method.trim(rows, [_draft(row, num) for row, num in zip(rows, granted, strict=True)])
+        drafted = self.method.trim(
+            rows, [_draft(row, num) for row, num in zip(rows, granted, strict=True)]
+        )
         num_caught_up = self._catch_up(rows, granted) if self.method.reads_late else 0
         work = self._work(rows, num_prefill_tokens, drafted, num_caught_up, is_asked=any(granted))
         seconds = self.timing.step(work)
         context = tuple(len(row.tokens) - 1 for row in rows)
         self._spend(seconds, plan.chunks)
-        num_new = [_deliver(row, draft.accepted, self.now) for row, draft in zip(rows, drafted, strict=True)]
+        num_new = [
+            _deliver(row, draft.accepted, self.now)
+            for row, draft in zip(rows, drafted, strict=True)
+        ]
         self._known |= {
-            row: (len(row.tokens) - 1, row.num_preemptions) for row, n in zip(rows, granted, strict=True) if n
+            row: (len(row.tokens) - 1, row.num_preemptions)
+            for row, n in zip(rows, granted, strict=True)
+            if n
         }
         record = self._record(rows, drafted, num_new, context, seconds, begin, num_caught_up)
         for b, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
@@ -193,12 +207,16 @@ class Simulation:
         begin: float,
         num_caught_up: int,
     ) -> StepRecord:
-        accepted = tuple(min(draft.accepted, new) for draft, new in zip(drafted, num_new, strict=True))
+        accepted = tuple(
+            min(draft.accepted, new) for draft, new in zip(drafted, num_new, strict=True)
+        )
         expected = None
         if all(text_of(row).expected for row in rows):
             before = [row.num_generated - new for row, new in zip(rows, num_new, strict=True)]
             every = zip(rows, before, drafted, strict=True)
-            expected = tuple(tuple(text_of(row).expected_at(begin, draft.num)) for row, begin, draft in every)
+            expected = tuple(
+                tuple(text_of(row).expected_at(begin, draft.num)) for row, begin, draft in every
+            )
         times = seconds.times(self._prefill_seconds)
         num_prefilled, self._num_prefilled, self._prefill_seconds = self._num_prefilled, 0, 0.0
         return StepRecord(

@@ -35,7 +35,9 @@ class Fitted(Timing):
             _check_same(recording, other)
         every = [_works(one) for one in (recording, *others)]
         works = [work for part, _ in every for work in part]
-        seconds = {name: np.concatenate([times[name] for _, times in every]) for name in every[0][1]}
+        seconds = {
+            name: np.concatenate([times[name] for _, times in every]) for name in every[0][1]
+        }
         if len(works) < _LEAST_STEPS:
             raise ValueError(
                 f"{recording.path} holds {len(works)} steps, and a timing model needs {_LEAST_STEPS}; record more prompts, or "
@@ -49,7 +51,9 @@ class Fitted(Timing):
             "overhead": Part.fit(parts.of_overhead, works, seconds["overhead"]),
             "prefill": Part.fit(parts.of_prefill, works, seconds["prefill"]),
             "catch_up": Part.fit(parts.of_catch_up, works, seconds["catch_up"]),
-            "between": Part.fit(parts.of_between, going_on, seconds["between"][goes_on], keep_sum=False),
+            "between": Part.fit(
+                parts.of_between, going_on, seconds["between"][goes_on], keep_sum=False
+            ),
         }
         ratio = self._ratios(works, seconds, ("propose", "verify", "overhead"))
         self._noise = {"decode": ratio, "prefill": self._ratios(works, seconds, ("prefill",))}
@@ -59,10 +63,15 @@ class Fitted(Timing):
         self.restart(0)
 
     def _ratios(
-        self, works: Sequence[Work], seconds: Mapping[str, Float[np.ndarray, " n"]], names: Sequence[str]
+        self,
+        works: Sequence[Work],
+        seconds: Mapping[str, Float[np.ndarray, " n"]],
+        names: Sequence[str],
     ) -> Float[np.ndarray, " m"]:
         """Measured over predicted seconds of the steps that had something to do, in their order; 1 on average."""
-        predicted = np.array([sum(self.parts[name].seconds(work) for name in names) for work in works])
+        predicted = np.array(
+            [sum(self.parts[name].seconds(work) for name in names) for work in works]
+        )
         measured = np.sum([seconds[name] for name in names], axis=0)
         ratio = measured[predicted > 0] / predicted[predicted > 0]
         return ratio / ratio.mean() if len(ratio) else np.ones(1)
@@ -74,7 +83,9 @@ class Fitted(Timing):
 
     def step(self, work: Work) -> Seconds:
         self.num_simulated += 1
-        self.num_beyond += any(getattr(work, name) > _MARGIN * most for name, most in self._most.items())
+        self.num_beyond += any(
+            getattr(work, name) > _MARGIN * most for name, most in self._most.items()
+        )
         told = {name: part.seconds(work) for name, part in self.parts.items()}
         decode = self._factor("decode") if work.num_rows else 1.0
         prefill = self._factor("prefill") if work.num_prefill_tokens else 1.0
@@ -120,7 +131,10 @@ def _works(recording: Recording) -> tuple[list[Work], dict[str, Float[np.ndarray
         Work(**dict(zip(names, told, strict=True)), can_draft=has_method, is_asked=has_method)
         for told, has_method in zip(columns, drafts, strict=True)
     ]
-    seconds = {name: steps[name].to_numpy(dtype=float) for name in ("propose", "verify", "catch_up", "between")}
+    seconds = {
+        name: steps[name].to_numpy(dtype=float)
+        for name in ("propose", "verify", "catch_up", "between")
+    }
     seconds["prefill"] = (steps["prefill"] - steps["catch_up"]).to_numpy(dtype=float)
     overhead = steps["total"] - steps["propose"] - steps["verify"] + steps["schedule"]
     return works, seconds | {"overhead": overhead.to_numpy(dtype=float)}
@@ -132,4 +146,6 @@ def _check_same(first: Recording, other: Recording) -> None:
     for name in ("machine", "method"):
         own, theirs = getattr(first.header, name), getattr(other.header, name)
         if own != theirs:
-            raise ValueError(f"{other.path} was recorded with {name} {theirs!r} and {first.path} with {own!r}")
+            raise ValueError(
+                f"{other.path} was recorded with {name} {theirs!r} and {first.path} with {own!r}"
+            )

@@ -39,7 +39,11 @@ class Method:
     def trim(self, rows: Sequence[RequestState], drafted: list[Drafted]) -> list[Drafted]:
         """What the controller leaves of drafts. Raises ValueError where it looks at scores and there are none."""
         own = self.controller
-        if not isinstance(own, Adaptive) or type(own).trim is Adaptive.trim or not self.num_draft_tokens:
+        if (
+            not isinstance(own, Adaptive)
+            or type(own).trim is Adaptive.trim
+            or not self.num_draft_tokens
+        ):
             return drafted
         width = max(draft.num for draft in drafted) + 1
         scores = []
@@ -53,6 +57,10 @@ class Method:
             scores.append([1.0, *told] + [0.0] * (width - 1 - len(told)))
         lengths = upload([draft.num + 1 for draft in drafted], "cpu")
         nothing = torch.zeros((len(rows), width), dtype=torch.long)
-        proposal = Proposal(nothing, Topology.chain(width), lengths, scores=upload(scores, "cpu", torch.float32))
+        proposal = Proposal(
+            nothing, Topology.chain(width), lengths, scores=upload(scores, "cpu", torch.float32)
+        )
         kept = (own.trim(proposal).lengths - 1).tolist()
-        return [Drafted(n, n, min(n, draft.accepted)) for n, draft in zip(kept, drafted, strict=True)]
+        return [
+            Drafted(n, n, min(n, draft.accepted)) for n, draft in zip(kept, drafted, strict=True)
+        ]

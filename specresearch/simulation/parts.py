@@ -28,13 +28,19 @@ class Part:
 
     @staticmethod
     def fit(
-        features: Features, works: Sequence[Work], seconds: Float[np.ndarray, " n"], *, keep_sum: bool = True
+        features: Features,
+        works: Sequence[Work],
+        seconds: Float[np.ndarray, " n"],
+        *,
+        keep_sum: bool = True,
     ) -> "Part":
         """The least sum of |error| / seconds, so that short steps count as much as long ones and absurd ones little.
 
         Steps without any of these features say nothing. keep_sum: scaled to add up to the measured seconds, absurd ones included.
         """
-        x = np.array([features(work) for work in works], dtype=float).reshape(len(works), len(features(Work())))
+        x = np.array([features(work) for work in works], dtype=float).reshape(
+            len(works), len(features(Work()))
+        )
         told = x.any(axis=1)
         x, y = x[told], seconds[told]
         if not len(y):
@@ -46,12 +52,16 @@ class Part:
         for _ in range(_ROUNDS):
             weight = 1 / np.maximum(error, 1e-3) / unit**2
             information = (x * weight[:, None]).T @ x
-            information += (_RIDGE * np.trace(information) / len(scale) + 1e-30) * np.eye(len(scale))
+            information += (_RIDGE * np.trace(information) / len(scale) + 1e-30) * np.eye(
+                len(scale)
+            )
             root = np.linalg.cholesky(information)
             weights, _ = nnls(root.T, np.linalg.solve(root, x.T @ (weight * y)))
             error = np.abs(y - x @ weights) / unit
         total = float((x @ weights).sum())
-        return Part(features, weights / scale * (float(y.sum()) / total if total and keep_sum else 1.0))
+        return Part(
+            features, weights / scale * (float(y.sum()) / total if total and keep_sum else 1.0)
+        )
 
     def seconds(self, work: Work) -> float:
         return sum(map(mul, self.features(work), self._weights))
@@ -63,7 +73,10 @@ class Part:
 
 def _rises(value: int, edges: Sequence[int]) -> list[int]:
     """How much of `value` lies between each edge and the next: what is linear in these is linear between the edges."""
-    return [min(max(value - low, 0), high - low) for low, high in zip(edges, (*edges[1:], 1 << 30), strict=True)]
+    return [
+        min(max(value - low, 0), high - low)
+        for low, high in zip(edges, (*edges[1:], 1 << 30), strict=True)
+    ]
 
 
 def of_verify(work: Work) -> list[int | float]:
@@ -97,7 +110,11 @@ def of_propose(work: Work) -> list[int | float]:
 
 
 def of_overhead(work: Work) -> list[int | float]:
-    return [1.0, work.num_rows, work.num_tokens, work.num_rows * work.num_nodes] if work.num_rows else [0.0] * 4
+    return (
+        [1.0, work.num_rows, work.num_tokens, work.num_rows * work.num_nodes]
+        if work.num_rows
+        else [0.0] * 4
+    )
 
 
 def of_prefill(work: Work) -> list[int | float]:

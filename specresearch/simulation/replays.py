@@ -56,14 +56,20 @@ class Replays:
     long as its rows say, within max_len tokens.
     """
 
-    def __init__(self, drafting: Drafting, max_len: int, trace: Sequence[TraceRow] | None = None) -> None:
+    def __init__(
+        self, drafting: Drafting, max_len: int, trace: Sequence[TraceRow] | None = None
+    ) -> None:
         self.drafting, self.max_len, self.trace = drafting, max_len, trace
         self._text = lru_cache(maxsize=4096)(self._make_text)
 
     def request(self, number: int, repeat: int = 0) -> ReplayedRequest:
         copy, recorded = divmod(number, len(self.drafting.requests))
         found = self.drafting.requests[recorded]
-        num_prompt, num_tokens, ends_for = len(found.prompt_ids), found.num_tokens, found.finish_reason
+        num_prompt, num_tokens, ends_for = (
+            len(found.prompt_ids),
+            found.num_tokens,
+            found.finish_reason,
+        )
         sampling = replace(found.sampling, stop=(), logprobs=None)
         if self.trace is not None:
             row = self.trace[number % len(self.trace)]

@@ -11,7 +11,9 @@ from specresearch.loadtest.folder import LoadResults
 from specresearch.loadtest.report import load_warnings
 from specresearch.loadtest.rows import PLAIN
 
-_LATENCIES = [(f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)]
+_LATENCIES = [
+    (f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)
+]
 
 
 def print_simulation(results: LoadResults, folder: Path, console: Console | None = None) -> None:
@@ -26,7 +28,9 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
             table.add_row(label, *("-" if value is None else value for value in values))
     console.print()
     console.print(table)
-    console.print(f"goodput: TTFT up to {_seconds(limits['ttft'])}, TPOT up to {_seconds(limits['tpot'])}")
+    console.print(
+        f"goodput: TTFT up to {_seconds(limits['ttft'])}, TPOT up to {_seconds(limits['tpot'])}"
+    )
     console.print(f"times: {told['timing']}")
     console.print(f"drafts: {told['assumption']}")
     for caution in told["cautions"]:

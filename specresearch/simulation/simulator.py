@@ -57,9 +57,15 @@ class Simulator:
     cautions: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        header, most, kind = self.drafting.recording.header, self.drafting.num_draft_tokens, self.drafting.kind
+        header, most, kind = (
+            self.drafting.recording.header,
+            self.drafting.num_draft_tokens,
+            self.drafting.kind,
+        )
         if self.settings.num_requests is not None:
-            LoadSettings(self.settings.num_requests).count(self.arrivals)  # refuses a closed loop without a middle
+            LoadSettings(self.settings.num_requests).count(
+                self.arrivals
+            )  # refuses a closed loop without a middle
         self.max_len = self.settings.max_len or header.target["max_len"]
         reads_late = self.drafting.reads_late
         self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
@@ -86,7 +92,10 @@ class Simulator:
         """Every pass of every side, and its figures as `kind` simulation."""
         begin = time.perf_counter()
         passes = {
-            name: [self._pass(PassPlace(repeat, name), method) for repeat in range(self.settings.repeats)]
+            name: [
+                self._pass(PassPlace(repeat, name), method)
+                for repeat in range(self.settings.repeats)
+            ]
             for name, method in self.methods.items()
         }
         self.seconds = time.perf_counter() - begin
@@ -99,16 +108,25 @@ class Simulator:
         setting = {"method": header.method, "controller": self.controller_name}
         setting |= self.arrivals.describe() | {"max_running": settings.max_running}
         return LoadResults.of(
-            figures, setting, settings.limits, complete=True, kind="simulation", provenance=self._provenance()
+            figures,
+            setting,
+            settings.limits,
+            complete=True,
+            kind="simulation",
+            provenance=self._provenance(),
         )
 
     def _pass(self, place: PassPlace, method: Method) -> SimulatedPass:
         settings, seed = self.settings, (self.settings.seed << 16) + place.repeat
         replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
         feed = Feed(self.arrivals.times(self.num_requests, seed), self.arrivals.concurrency)
-        simulation = Simulation(self.timing, method, self.scheduling, settings.max_running, self.max_len)
+        simulation = Simulation(
+            self.timing, method, self.scheduling, settings.max_running, self.max_len
+        )
         stops = Stops(settings.max_waiting, settings.max_seconds)
-        made = simulation.run(place, feed, lambda number: replays.request(number, place.repeat), stops, seed)
+        made = simulation.run(
+            place, feed, lambda number: replays.request(number, place.repeat), stops, seed
+        )
         self.num_simulated += len(made.requests)
         caution = self.timing.caution()
         if caution is not None:
@@ -138,5 +156,7 @@ class Simulator:
             "timing": self.timing.describe(),
             "cautions": sorted(self.cautions),
             "num_requests": self.num_requests,
-            "requests_per_second_of_simulation": self.num_simulated / self.seconds if self.seconds else None,
+            "requests_per_second_of_simulation": self.num_simulated / self.seconds
+            if self.seconds
+            else None,
         }

@@ -57,7 +57,13 @@ class Seconds:
     def times(self, prefill: float) -> StepTimes:
         """As the engine would have recorded them. prefill: of the target, all since the last record."""
         return StepTimes(
-            self.propose, self.verify, self.overhead, 0.0, self.total, prefill + self.catch_up, catch_up=self.catch_up
+            self.propose,
+            self.verify,
+            self.overhead,
+            0.0,
+            self.total,
+            prefill + self.catch_up,
+            catch_up=self.catch_up,
         )
 
 
@@ -88,7 +94,9 @@ def _check_told(arguments: Mapping[str, Any], positive: Collection[str] = ()) ->
     told = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
     for name, value in told.items():
         if value < 0 or (value == 0 and name in positive):
-            raise ValueError(f"timing.{name}={value} must be {'above 0' if name in positive else '0 or more'}")
+            raise ValueError(
+                f"timing.{name}={value} must be {'above 0' if name in positive else '0 or more'}"
+            )
     return told
 
 
@@ -116,17 +124,25 @@ class Linear(Timing):
 
     def step(self, work: Work) -> Seconds:
         told, is_decoding = self.told, work.num_rows > 0
-        verify = told["verify"] + told["verify_token"] * work.num_tokens + told["verify_context"] * work.context
+        verify = (
+            told["verify"]
+            + told["verify_token"] * work.num_tokens
+            + told["verify_context"] * work.context
+        )
         return Seconds(
             told["draft"] * work.longest + told["draft_token"] * work.num_drafts,
             verify if is_decoding else 0.0,
             told["overhead"],
-            told["prefill"] + told["prefill_token"] * work.num_prefill_tokens if work.num_prefill_tokens else 0.0,
+            told["prefill"] + told["prefill_token"] * work.num_prefill_tokens
+            if work.num_prefill_tokens
+            else 0.0,
             told["catch_up_token"] * work.num_caught_up,
         )
 
     def describe(self) -> str:
-        return "given: " + ", ".join(f"{name} {value:.3g} s" for name, value in self.told.items() if value)
+        return "given: " + ", ".join(
+            f"{name} {value:.3g} s" for name, value in self.told.items() if value
+        )
 
 
 class Roofline(Timing):
@@ -152,9 +168,13 @@ class Roofline(Timing):
         overhead: float = 0.0,
         step_overhead: float = 0.0,
     ) -> None:
-        _check_told(locals(), ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency"))
+        _check_told(
+            locals(), ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency")
+        )
         if efficiency > 1:
-            raise ValueError(f"timing.efficiency={efficiency} is a share of what the machine can do and at most 1")
+            raise ValueError(
+                f"timing.efficiency={efficiency} is a share of what the machine can do and at most 1"
+            )
         self.bandwidth, self.flops = bandwidth * efficiency, flops * efficiency
         self.target = (weight_bytes, parameters, kv_bytes)
         self.draft = (draft_weight_bytes, draft_parameters, draft_kv_bytes)

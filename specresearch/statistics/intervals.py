@@ -10,7 +10,9 @@ from scipy import stats
 from scipy.special import expit
 
 LEVEL = 0.95
-LEAST_UNITS = 8  # independent units that have an interval: fewer say too little of how much they differ
+LEAST_UNITS = (
+    8  # independent units that have an interval: fewer say too little of how much they differ
+)
 LEAST_PAIRED = 12  # of a ratio of percentiles
 LEAST_SLOW = 2  # slow cosines of a series that has one
 POSITIVE = (0.0, inf)  # bounds of a ratio
@@ -62,7 +64,10 @@ class Spread:
         if not self.error:
             return self.value, self.value
         low, high = self.bounds
-        middle, reach = _stretched(self.value, self.bounds), float(stats.t.ppf((1 + level) / 2, self.freedom))
+        middle, reach = (
+            _stretched(self.value, self.bounds),
+            float(stats.t.ppf((1 + level) / 2, self.freedom)),
+        )
         ends = [middle - reach * self.error, middle + reach * self.error]
         if high == inf:
             first, last = low + np.exp(ends)
@@ -72,7 +77,10 @@ class Spread:
 
 
 def spread(
-    totals: Float[np.ndarray, "n k"], statistic: Statistic, bounds: Interval = POSITIVE, slow: int | None = None
+    totals: Float[np.ndarray, "n k"],
+    statistic: Statistic,
+    bounds: Interval = POSITIVE,
+    slow: int | None = None,
 ) -> Spread | None:
     """Return the sampling error of `statistic(totals.sum(0))`, from its values without each of the units.
 
@@ -101,7 +109,10 @@ def spread(
 
 
 def interval_of(
-    totals: Float[np.ndarray, "n k"], statistic: Statistic, bounds: Interval = POSITIVE, slow: int | None = None
+    totals: Float[np.ndarray, "n k"],
+    statistic: Statistic,
+    bounds: Interval = POSITIVE,
+    slow: int | None = None,
 ) -> Interval | None:
     """Return the 95% interval of `statistic(totals.sum(0))`; arguments and None as in `spread`."""
     found = spread(totals, statistic, bounds, slow)
@@ -117,7 +128,9 @@ def _stretched(value, bounds: Interval):
     return np.log(value - low) - (0.0 if high == inf else np.log(high - value))
 
 
-def _error(others: Float[np.ndarray, " n"], totals: Float[np.ndarray, "n k"], slow: int | None) -> tuple[float, float]:
+def _error(
+    others: Float[np.ndarray, " n"], totals: Float[np.ndarray, "n k"], slow: int | None
+) -> tuple[float, float]:
     """Return the jackknife's standard error and its degrees of freedom."""
     influence = _influence(others)
     if slow is not None:
@@ -177,7 +190,10 @@ def percentile_of(
         return None
     share = percent / 100
     value = float(np.percentile(values, percent))
-    totals = np.stack([np.bincount(units, values <= value, num_units), np.bincount(units, minlength=num_units)], axis=1)
+    totals = np.stack(
+        [np.bincount(units, values <= value, num_units), np.bincount(units, minlength=num_units)],
+        axis=1,
+    )
     nothing = Percentile(value, None, np.zeros(num_units))
     if _is_too_few(num_units, slow):
         return nothing
@@ -187,7 +203,10 @@ def percentile_of(
     influence = _influence(rest[:, 0] / rest[:, 1])
     ordered = np.sort(values)
     if slow is None:
-        error, freedom = sqrt((influence**2).mean() / (num_units - 1)), max(_effective(totals[:, 1:]) - 1, 1.0)
+        error, freedom = (
+            sqrt((influence**2).mean() / (num_units - 1)),
+            max(_effective(totals[:, 1:]) - 1, 1.0),
+        )
     else:
         error, freedom = _error_of_series(influence, slow)
     ranks = _ranks(share, error, freedom, len(values))
@@ -205,7 +224,9 @@ def _ranks(share: float, error: float, freedom: float, num_values: int) -> tuple
     distribution.
     """
     effective = min(share * (1 - share) / error**2 if error else inf, num_values)
-    effective *= (stats.t.ppf((1 + LEVEL) / 2, num_values) / stats.t.ppf((1 + LEVEL) / 2, freedom)) ** 2
+    effective *= (
+        stats.t.ppf((1 + LEVEL) / 2, num_values) / stats.t.ppf((1 + LEVEL) / 2, freedom)
+    ) ** 2
     num = max(int(effective), 1)
     first, last = stats.binom.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], num, share)
     if first < 1 or last >= num:
@@ -252,7 +273,9 @@ class Histogram:
     p90: float | None
 
     @staticmethod
-    def of(values: Sequence[float], low: float = 0.0, high: float = 1.0, num_bins: int = 10) -> "Histogram":
+    def of(
+        values: Sequence[float], low: float = 0.0, high: float = 1.0, num_bins: int = 10
+    ) -> "Histogram":
         counts, edges = np.histogram(values, bins=num_bins, range=(low, high))
         return Histogram(
             tuple(round(float(edge), 6) for edge in edges),

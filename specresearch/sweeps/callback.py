@@ -18,7 +18,11 @@ from specresearch.sweeps.plot import plot_sweep
 
 SUMMARY, PLOT = "summary.csv", "summary.png"
 GROUPS = ("proposer", "dataset", "target", "acceptance", "controller", "scheduler", "arrivals")
-SIDE_FIGURES = ("throughput", "e2el_p50", "tpot_p99")  # of the sides of a load run that its summary leaves out
+SIDE_FIGURES = (
+    "throughput",
+    "e2el_p50",
+    "tpot_p99",
+)  # of the sides of a load run that its summary leaves out
 LOAD_COLUMNS = {
     "of best": "speedup_over_best",
     "best": "best_fixed",
@@ -58,7 +62,9 @@ class CompareRuns(Callback):
 def collect(folder: Path) -> list[dict[str, Any]]:
     """One flat row per job that has results: its folder, overrides, and every plain figure of its summary."""
     rows = []
-    for path in sorted(folder.glob(f"*/{RESULTS}"), key=lambda path: (len(path.parent.name.split("-")[0]), path)):
+    for path in sorted(
+        folder.glob(f"*/{RESULTS}"), key=lambda path: (len(path.parent.name.split("-")[0]), path)
+    ):
         results = read_results(path.parent)
         if results is None:
             continue
@@ -72,9 +78,13 @@ def collect(folder: Path) -> list[dict[str, Any]]:
         figures = results["summary"]
         if results.get("kind") in ("load", "simulation"):
             row |= {"kind": "load", "stopped": results["stopped"]}
-            figures = figures | {f"{name}_ci95": between for name, between in results["intervals"].items()}
+            figures = figures | {
+                f"{name}_ci95": between for name, between in results["intervals"].items()
+            }
             figures |= {
-                f"{name}_{side}": told[name] for side, told in results["sides"].items() for name in SIDE_FIGURES
+                f"{name}_{side}": told[name]
+                for side, told in results["sides"].items()
+                for name in SIDE_FIGURES
             }
         for name, value in figures.items():
             if name.endswith("_ci95"):
@@ -94,7 +104,9 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
     for name in ("speedup", "95%", *columns, "same", *(["TV"] if is_lossy else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        own = " ".join(short_override(word) for word in row["overrides"].split() if word not in shared)
+        own = " ".join(
+            short_override(word) for word in row["overrides"].split() if word not in shared
+        )
         low, high = row.get("speedup_ci95_low"), row.get("speedup_ci95_high")
         table.add_row(
             own or row["job"],

@@ -11,10 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 Row = Mapping[str, Any]
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind readers too
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+)  # told apart by colour-blind readers too
 GREY = "#767676"
 NAMES = ("method", "controller")
-LABELS = {"speedup": "throughput / plain decoding's", "e2el_p50_ratio": "median latency / plain decoding's"}
+LABELS = {
+    "speedup": "throughput / plain decoding's",
+    "e2el_p50_ratio": "median latency / plain decoding's",
+}
 FIXED = "fixed draft lengths"
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of what was swept
 
@@ -59,7 +69,9 @@ def plot_sweep(rows: Sequence[Row], file: Path) -> bool:
 
 
 def _overrides(row: Row) -> dict[str, str]:
-    return dict(word.removeprefix("+").split("=", 1) for word in row["overrides"].split() if "=" in word)
+    return dict(
+        word.removeprefix("+").split("=", 1) for word in row["overrides"].split() if "=" in word
+    )
 
 
 def _axis(rows: Sequence[Row]) -> str | None:
@@ -68,7 +80,11 @@ def _axis(rows: Sequence[Row]) -> str | None:
     for row in rows:
         for key, value in _overrides(row).items():
             values[key].add(value)
-    numeric = {key: len(found) for key, found in values.items() if len(found) > 1 and all(map(_is_number, found))}
+    numeric = {
+        key: len(found)
+        for key, found in values.items()
+        if len(found) > 1 and all(map(_is_number, found))
+    }
     return max(numeric, key=lambda key: numeric[key], default=None)
 
 
@@ -77,24 +93,45 @@ def _series(rows: Sequence[Row], axis: str) -> dict[str, list[Row]]:
     shared = set.intersection(*(set(_overrides(row).items()) for row in rows))
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        rest = {key: value for key, value in _overrides(row).items() if key != axis and (key, value) not in shared}
-        words = [value if "." not in key else f"{key.rpartition('.')[2]} {value}" for key, value in rest.items()]
-        found[" ".join(words) or " with ".join(str(row[key]) for key in NAMES if row.get(key))].append(row)
+        rest = {
+            key: value
+            for key, value in _overrides(row).items()
+            if key != axis and (key, value) not in shared
+        }
+        words = [
+            value if "." not in key else f"{key.rpartition('.')[2]} {value}"
+            for key, value in rest.items()
+        ]
+        found[
+            " ".join(words) or " with ".join(str(row[key]) for key in NAMES if row.get(key))
+        ].append(row)
     return found
 
 
-def _draw(axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str, name: str) -> None:
-    kept = [(place, row) for place, row in zip(places, rows, strict=True) if row.get(figure) is not None]
+def _draw(
+    axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str, name: str
+) -> None:
+    kept = [
+        (place, row) for place, row in zip(places, rows, strict=True) if row.get(figure) is not None
+    ]
     xs, ys = [place for place, _ in kept], [row[figure] for _, row in kept]
     below = [y - (row.get(f"{figure}_ci95_low") or y) for y, (_, row) in zip(ys, kept, strict=True)]
-    above = [(row.get(f"{figure}_ci95_high") or y) - y for y, (_, row) in zip(ys, kept, strict=True)]
+    above = [
+        (row.get(f"{figure}_ci95_high") or y) - y for y, (_, row) in zip(ys, kept, strict=True)
+    ]
     errors = [[max(error, 0.0) for error in side] for side in (below, above)]
-    axes.errorbar(xs, ys, yerr=errors, color=colour, marker="o", markersize=4, capsize=3, label=name or None)
+    axes.errorbar(
+        xs, ys, yerr=errors, color=colour, marker="o", markersize=4, capsize=3, label=name or None
+    )
 
 
-def _draw_fixed(axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str) -> None:
+def _draw_fixed(
+    axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str
+) -> None:
     """Fixed draft lengths, thin, with their length at the end of the line."""
-    names = sorted({key for row in rows for key in row if re.fullmatch(rf"{figure}_fixed-\d+", key)})
+    names = sorted(
+        {key for row in rows for key in row if re.fullmatch(rf"{figure}_fixed-\d+", key)}
+    )
     for name in names:
         kept = [
             (place, row[name] / row[f"{figure}_plain"])

@@ -87,8 +87,10 @@ class WandbTracker:
         self.run.log(
             {
                 f"{side}/new_tokens_per_step": sum(sum(r.num_new_tokens) for r in records) / num,
-                f"{side}/draft_tokens_per_step": sum(sum(r.num_draft_tokens) for r in records) / num,
-                f"{side}/accepted_tokens_per_step": sum(sum(r.num_accepted_tokens) for r in records) / num,
+                f"{side}/draft_tokens_per_step": sum(sum(r.num_draft_tokens) for r in records)
+                / num,
+                f"{side}/accepted_tokens_per_step": sum(sum(r.num_accepted_tokens) for r in records)
+                / num,
                 f"{side}/step_ms": 1e3 * sum(r.times.total for r in records) / num,
                 f"{side}/propose_ms": 1e3 * sum(r.times.propose for r in records) / num,
                 f"{side}/verify_ms": 1e3 * sum(r.times.verify for r in records) / num,
@@ -119,9 +121,13 @@ class WandbTracker:
 
         for side in list(self._pending):
             self._log_steps(side)
-        histograms = {f"{side}/request_acceptance_rate": values for side, values in self._rates.items()}
+        histograms = {
+            f"{side}/request_acceptance_rate": values for side, values in self._rates.items()
+        }
         histograms |= {f"{side}/itl": values for side, values in self._gaps.items()}
-        self.run.log({name: wandb.Histogram(values) for name, values in histograms.items() if values})
+        self.run.log(
+            {name: wandb.Histogram(values) for name, values in histograms.items() if values}
+        )
         self.run.summary.update(dict(summary))
         artifact = wandb.Artifact(f"results-{self.run.id}", type="results")
         for file in files:

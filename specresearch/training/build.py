@@ -11,7 +11,12 @@ from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
 from specresearch.training.examples import Example
 from specresearch.training.joint import Joint, JointMedusaStudent
 from specresearch.training.lora import Lora
-from specresearch.training.new_heads import forget_weights, most_frequent, new_eagle_head, new_medusa_heads
+from specresearch.training.new_heads import (
+    forget_weights,
+    most_frequent,
+    new_eagle_head,
+    new_medusa_heads,
+)
 from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent
 
 Settings = TypeVar("Settings")
@@ -62,7 +67,9 @@ def medusa_student(
     which trains the target with them; None: Medusa-1. seed: of random adapters. Raises ValueError for unknown settings."""
     assert isinstance(proposer, Medusa)
     if num_heads < 1 or num_layers < 1:
-        raise ValueError(f"student.num_heads={num_heads}, student.num_layers={num_layers}: both must be at least 1")
+        raise ValueError(
+            f"student.num_heads={num_heads}, student.num_layers={num_layers}: both must be at least 1"
+        )
     heads = proposer.head
     if isinstance(heads, str):
         heads = MedusaHeads.from_pretrained(heads, revision=proposer.revision)
@@ -70,7 +77,9 @@ def medusa_student(
     if joint is None:
         return MedusaStudent(heads, target)
     lora = _read(Lora, joint.get("lora"), "student.joint.lora")
-    return JointMedusaStudent(heads, target, _read(Joint, {**joint, "lora": lora}, "student.joint") or Joint(), seed)
+    return JointMedusaStudent(
+        heads, target, _read(Joint, {**joint, "lora": lora}, "student.joint") or Joint(), seed
+    )
 
 
 def eagle_student(

@@ -82,16 +82,22 @@ class _ChunkedLosses(torch.autograd.Function):
 class _TargetRows:
     """What the target says of a chunk of rows, in the forms that guesses are compared with."""
 
-    def __init__(self, objective: Objective, logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]) -> None:
+    def __init__(
+        self, objective: Objective, logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]
+    ) -> None:
         self.objective, self.logits, self.labels = objective, logits, labels
         self.log_p, self.likeliest = objective.log_probs(logits), argmax(logits)
         self._reduced: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def loss(self, guess: Guess, logits: Float[Tensor, "R D"], log_q: Float[Tensor, "R D"]) -> Float[Tensor, " R"]:
+    def loss(
+        self, guess: Guess, logits: Float[Tensor, "R D"], log_q: Float[Tensor, "R D"]
+    ) -> Float[Tensor, " R"]:
         ids = guess.target_ids
         if not isinstance(self.objective, Divergence):
             draftable = self.logits if ids is None else self.logits[:, ids]
-            return self.objective(draftable, logits, self.labels if ids is None else places_of(self.labels, ids))
+            return self.objective(
+                draftable, logits, self.labels if ids is None else places_of(self.labels, ids)
+            )
         if ids is None:
             return self.objective.between(self.log_p, log_q)
         if id(ids) not in self._reduced:
@@ -108,19 +114,29 @@ class _TargetRows:
 
     def agreeing(self, guess: Guess, logits: Float[Tensor, "R D"]) -> Bool[Tensor, " R"]:
         likeliest = argmax(logits)
-        return self.likeliest == (likeliest if guess.target_ids is None else guess.target_ids[likeliest])
+        return self.likeliest == (
+            likeliest if guess.target_ids is None else guess.target_ids[likeliest]
+        )
 
 
 class _Chunks:
     """Sums over the chunks added so far, and gradients of the weighted loss in states and parameters; None: there are none."""
 
     def __init__(
-        self, objective: Objective, guesses: Sequence[Guess], parameters: Sequence[nn.Parameter], differentiates: bool
+        self,
+        objective: Objective,
+        guesses: Sequence[Guess],
+        parameters: Sequence[nn.Parameter],
+        differentiates: bool,
     ) -> None:
         self.objective, self.guesses, self.parameters = objective, guesses, parameters
         self.differentiates = differentiates
-        self.sums = torch.zeros((len(guesses), 4), dtype=torch.float64, device=guesses[0].valid.device)
-        self.of_states = [torch.zeros_like(guess.states) if differentiates else None for guess in guesses]
+        self.sums = torch.zeros(
+            (len(guesses), 4), dtype=torch.float64, device=guesses[0].valid.device
+        )
+        self.of_states = [
+            torch.zeros_like(guess.states) if differentiates else None for guess in guesses
+        ]
         self.of_parameters: list[Tensor | None] = [None for _ in parameters]
         self._trained: list[Sequence[int]] = [range(len(parameters)) for _ in guesses]
 
@@ -141,9 +157,13 @@ class _Chunks:
                 self._take_gradients(k, rows, loss * guess.weight, states)
         accepted = target.accepted(guess, log_q.detach()).masked_fill(~valid, 0).sum()
         agreeing = (target.agreeing(guess, logits.detach()) & valid).sum()
-        return torch.stack([part.double() for part in (loss.detach(), accepted, agreeing, valid.sum())])
+        return torch.stack(
+            [part.double() for part in (loss.detach(), accepted, agreeing, valid.sum())]
+        )
 
-    def _take_gradients(self, k: int, rows: slice, loss: Float[Tensor, ""], states: Float[Tensor, "R _"]) -> None:
+    def _take_gradients(
+        self, k: int, rows: slice, loss: Float[Tensor, ""], states: Float[Tensor, "R _"]
+    ) -> None:
         of_states, places = self.of_states[k], self._trained[k]
         assert of_states is not None
         trained = [self.parameters[i] for i in places]

@@ -8,7 +8,15 @@ from specresearch.data import PromptDataset
 from specresearch.models import CausalLM
 from specresearch.training.examples import Example
 from specresearch.training.generated import DraftGenerated, Generation, TargetGenerated
-from specresearch.training.sources import Draw, FixedText, Listed, Part, PlainText, Source, stable_hash
+from specresearch.training.sources import (
+    Draw,
+    FixedText,
+    Listed,
+    Part,
+    PlainText,
+    Source,
+    stable_hash,
+)
 
 PERIOD = 1000  # examples in which every source has its share exactly
 
@@ -34,14 +42,18 @@ class Mix:
         fractions = {name: fraction for name, (fraction, _) in sources.items()}
         check_fractions(fractions)
         if round_size < 1:
-            raise ValueError(f"round_size={round_size} must be at least 1; raise corpus.refresh_every")
+            raise ValueError(
+                f"round_size={round_size} must be at least 1; raise corpus.refresh_every"
+            )
         self.fractions = fractions
         self.sources = {name: source for name, (_, source) in sources.items()}
         self.seed = seed
         self.round_size = round_size
         self.predict_prompts = predict_prompts
         self.state = 0
-        self._order = _spread({name: round(fraction * PERIOD) for name, fraction in fractions.items()})
+        self._order = _spread(
+            {name: round(fraction * PERIOD) for name, fraction in fractions.items()}
+        )
         self._before = {name: [0] for name in sources}
         for chosen in self._order:
             for name, counts in self._before.items():
@@ -67,7 +79,9 @@ class Mix:
         """Every example among the first `num`, once; there must be none that the student writes while it learns."""
         for name, source in self.sources.items():
             assert isinstance(source, Listed)
-            yield from map(self._asked, source.first(self._count(name, num), stable_hash(self.seed, name)))
+            yield from map(
+                self._asked, source.first(self._count(name, num), stable_hash(self.seed, name))
+            )
 
     def _count(self, name: str, position: int) -> int:
         """Examples of a source before a position."""
@@ -76,13 +90,19 @@ class Mix:
 
     @property
     def fingerprint(self) -> str:
-        parts = [(name, self.fractions[name], source.fingerprint) for name, source in self.sources.items()]
+        parts = [
+            (name, self.fractions[name], source.fingerprint)
+            for name, source in self.sources.items()
+        ]
         return f"{stable_hash(self.seed, self.round_size, self.predict_prompts, parts):016x}"
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:
     told = ", ".join(f"{name}={fraction}" for name, fraction in fractions.items())
-    if any(fraction < 0 for fraction in fractions.values()) or abs(sum(fractions.values()) - 1) > 1e-6:
+    if (
+        any(fraction < 0 for fraction in fractions.values())
+        or abs(sum(fractions.values()) - 1) > 1e-6
+    ):
         raise ValueError(f"corpus: the fractions {told} must be 0 or above and add up to 1")
     if any(0 < fraction < 1 / PERIOD for fraction in fractions.values()):
         raise ValueError(
@@ -134,7 +154,9 @@ class Corpus:
         if self.max_len < 2:
             raise ValueError(f"corpus.max_len={self.max_len} must be at least 2")
         if self.refresh_every < 1:
-            raise ValueError(f"corpus.refresh_every={self.refresh_every} must be at least 1 optimiser step")
+            raise ValueError(
+                f"corpus.refresh_every={self.refresh_every} must be at least 1 optimiser step"
+            )
 
     @property
     def _fractions(self) -> dict[str, float]:
@@ -155,7 +177,9 @@ class Corpus:
         step, over all devices.
         """
         if target.tokenizer is None:
-            raise ValueError(f"{target.name} has no tokenizer, and a corpus is text; load one with it")
+            raise ValueError(
+                f"{target.name} has no tokenizer, and a corpus is text; load one with it"
+            )
         if self.text and not self.text_files:
             raise ValueError(
                 f"corpus.text={self.text} needs files; set corpus.text_files=[books/*.txt], or corpus.text=0"
@@ -172,11 +196,15 @@ class Corpus:
         if self.text:
             sources["text"] = PlainText(self.text_files, target.tokenizer, max_len, part)
         if self.draft and draft is not None:
-            own = replace(self.generation, seed=stable_hash(self.seed, self.generation.seed))  # nobody shares its text
+            own = replace(
+                self.generation, seed=stable_hash(self.seed, self.generation.seed)
+            )  # nobody shares its text
             sources["draft"] = DraftGenerated(draft, dataset, folder / "draft", own, max_len, part)
         if self.target:
             place = self._folder(folder) / "target"
-            sources["target"] = TargetGenerated(target, dataset, place, self.generation, max_len, part)
+            sources["target"] = TargetGenerated(
+                target, dataset, place, self.generation, max_len, part
+            )
         shares = {name: (self._fractions[name], source) for name, source in sources.items()}
         round_size = self.refresh_every * examples_per_step
         return Mix(shares, self.seed, round_size, predict_prompts=self.predict_prompts)
@@ -188,7 +216,9 @@ class Corpus:
         place = self._folder(folder) / ("heldout" if num_rows is None else f"heldout-{num_rows}")
         part = Part("heldout", self.heldout_fraction)
         max_len = min(self.max_len, target.max_len)
-        return TargetGenerated(target, dataset, place, self.generation, max_len, part, num_rows=num_rows)
+        return TargetGenerated(
+            target, dataset, place, self.generation, max_len, part, num_rows=num_rows
+        )
 
     def _folder(self, of_run: Path) -> Path:
         return of_run if self.folder is None else Path(self.folder).expanduser()

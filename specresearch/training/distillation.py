@@ -44,7 +44,9 @@ class Distillation(nn.Module):
         chunk_rows: int | None = None,
     ) -> None:
         super().__init__()
-        assert not has_packed_layers(student.module), "a student must not decode with copies of weights that learn"
+        assert not has_packed_layers(student.module), (
+            "a student must not decode with copies of weights that learn"
+        )
         self.autocasts = _autocasts(precision, target)
         self.student, self.target, self.objective = student, target, objective
         self.chunk_rows = chunk_rows or _chunk_rows(target)
@@ -80,17 +82,28 @@ class Distillation(nn.Module):
 
         rows, ends = loss_mask.nonzero(as_tuple=True)  # sync
         with self.autocast():
-            guesses, names, distances, total_distance = [], [], [], final.new_zeros((), dtype=torch.float32)
+            guesses, names, distances, total_distance = (
+                [],
+                [],
+                [],
+                final.new_zeros((), dtype=torch.float32),
+            )
             for step in self.student.steps(token_ids, hidden):
                 at = ends - step.shift - 1  # row t guesses token t + shift + 1
                 valid, columns = at >= step.first_row, at.clamp(min=0)
                 weight = step.weight * self.student.token_weight
                 drafted = _at(step.states, rows, columns)
-                guesses.append(Guess(drafted, step.readout, valid, weight, step.target_ids, self.student.samples))
+                guesses.append(
+                    Guess(
+                        drafted, step.readout, valid, weight, step.target_ids, self.student.samples
+                    )
+                )
                 names.append(step.name or f"step_{len(names)}")
                 apart = final.new_zeros((), dtype=torch.float32)
                 if step.regression is not None and self.student.feature_weight:
-                    predicted, truth = (at_least_float32(_at(side, rows, columns)) for side in step.regression)
+                    predicted, truth = (
+                        at_least_float32(_at(side, rows, columns)) for side in step.regression
+                    )
                     between = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
                     apart = between.masked_fill(~valid, 0).sum()
                 distances.append(apart.detach())
@@ -177,7 +190,9 @@ class Distillation(nn.Module):
         """What a checkpoint holds: the trained parameters by name, in the precision they are trained in, and what was chosen
         before."""
         trained = set(map(id, self.trained))
-        weights = {name: weight for name, weight in self.module.named_parameters() if id(weight) in trained}
+        weights = {
+            name: weight for name, weight in self.module.named_parameters() if id(weight) in trained
+        }
         chosen = {f"{CHOICE}{name}": value for name, value in self.student.choices.items()}
         return {name: value.detach().contiguous() for name, value in (weights | chosen).items()}
 
@@ -196,13 +211,19 @@ class Distillation(nn.Module):
         for key, weight in self.module.named_parameters():
             if key in own:
                 weight.copy_(state[key])
-        chosen = {key.removeprefix(CHOICE): value for key, value in state.items() if key.startswith(CHOICE)}
+        chosen = {
+            key.removeprefix(CHOICE): value
+            for key, value in state.items()
+            if key.startswith(CHOICE)
+        }
         self.student.choose(chosen)
 
 
 def _autocasts(precision: str, target: CausalLM) -> bool:
     if precision not in PRECISIONS:
-        raise ValueError(f"train.precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        raise ValueError(
+            f"train.precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}"
+        )
     is_half = target.dtype.itemsize < 4
     if precision == "float32" and is_half:
         raise ValueError(
@@ -219,5 +240,7 @@ def _chunk_rows(target: CausalLM) -> int:
     return max(CHUNK_ROWS, CHUNK_BYTES // (CHUNK_ARRAYS * 4 * target.vocab_size))
 
 
-def _at(states: Float[Tensor, "B T H"], rows: Int[Tensor, " R"], columns: Int[Tensor, " R"]) -> Float[Tensor, "R H"]:
+def _at(
+    states: Float[Tensor, "B T H"], rows: Int[Tensor, " R"], columns: Int[Tensor, " R"]
+) -> Float[Tensor, "R H"]:
     return states.flatten(0, 1).index_select(0, rows * states.shape[1] + columns)

@@ -57,7 +57,11 @@ class Estimate:
 
 @torch.no_grad()
 def chances(
-    student: Student, target: CausalLM, token_ids: Int[Tensor, "1 T"], num_drafts: int, temperature: float
+    student: Student,
+    target: CausalLM,
+    token_ids: Int[Tensor, "1 T"],
+    num_drafts: int,
+    temperature: float,
 ) -> Float[Tensor, "K T"]:
     """Row i, column g: the chance that token g is kept when it is the draft i + 1 places behind the root, those between having
     been kept. K: `num_drafts`, if the student can draft so many. temperature: of target and draft; 0 is greedy.
@@ -77,7 +81,11 @@ def chances(
             wanted = target.readout(final[0, begin + step.shift : end + step.shift])
             labels = token_ids[0, begin + first : end + first]
             kept = _kept(
-                wanted.double(), drafted.double(), labels, step.target_ids, temperature if student.samples else 0.0
+                wanted.double(),
+                drafted.double(),
+                labels,
+                step.target_ids,
+                temperature if student.samples else 0.0,
             )
             table[i, begin + first : end + first] = kept.cpu()
     table[len(steps) :] = table[len(steps) - 1]
@@ -138,4 +146,6 @@ def estimate(
         raise ValueError("no texts to estimate acceptance on")
     rows = (torch.tensor([[*prompt, *output]], device=target.device) for prompt, output in texts)
     tables = (chances(student, target, row, num_drafts, temperature) for row in rows)
-    return reduce(add, (expect(table, len(prompt)) for table, (prompt, _) in zip(tables, texts, strict=True)))
+    return reduce(
+        add, (expect(table, len(prompt)) for table, (prompt, _) in zip(tables, texts, strict=True))
+    )

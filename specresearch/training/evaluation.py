@@ -40,16 +40,25 @@ class Evaluation:
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
-        counts = {"num_prompts": num_prompts, "num_draft_tokens": num_draft_tokens, "batch_size": batch_size}
+        counts = {
+            "num_prompts": num_prompts,
+            "num_draft_tokens": num_draft_tokens,
+            "batch_size": batch_size,
+        }
         for name, count in (counts | {"max_new_tokens": max_new_tokens}).items():
             if count < 1:
                 raise ValueError(f"evaluation.{name}={count} must be at least 1")
         texts = [text for text in texts if any(text.loss_mask)]
         if not texts:
-            raise ValueError("no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger dataset")
+            raise ValueError(
+                "no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger dataset"
+            )
         self.target, self.num_draft_tokens = target, num_draft_tokens
         self.examples = texts
-        split = [(text.token_ids[: text.num_prompt_tokens], text.token_ids[text.num_prompt_tokens :]) for text in texts]
+        split = [
+            (text.token_ids[: text.num_prompt_tokens], text.token_ids[text.num_prompt_tokens :])
+            for text in texts
+        ]
         self.texts, self.text_temperature = split, text_temperature
         self.prompts = [prompt for prompt, _ in split[:num_prompts]]
         self.batch_size = batch_size
@@ -70,8 +79,12 @@ class Evaluation:
         """
         target = student.verifier or self.target
         with torch.no_grad():
-            expected = estimate(student, target, self.texts, self.num_draft_tokens, self.text_temperature)
-        values: dict[str, Any] = {"predicted/mean_acceptance_length": expected.mean_acceptance_length}
+            expected = estimate(
+                student, target, self.texts, self.num_draft_tokens, self.text_temperature
+            )
+        values: dict[str, Any] = {
+            "predicted/mean_acceptance_length": expected.mean_acceptance_length
+        }
         for i, kept in enumerate(expected.acceptance_by_position.tolist()):
             values[f"predicted/acceptance_at_{i + 1}"] = kept
         if target is not self.target:
@@ -87,7 +100,9 @@ class Evaluation:
         for prompt, output in self.texts:
             token_ids = torch.tensor([[*prompt, *output]], device=self.target.device)
             sides = [
-                model.readout(model.forward_whole(token_ids, (FINAL_NORM,)).hidden[0][0, len(prompt) - 1 : -1])
+                model.readout(
+                    model.forward_whole(token_ids, (FINAL_NORM,)).hidden[0][0, len(prompt) - 1 : -1]
+                )
                 for model in (self.target, backbone)
             ]
             p, q = (side.double().softmax(-1) for side in sides)
@@ -98,7 +113,9 @@ class Evaluation:
             "backbone/greedy_agreement": float(torch.cat(agreeing).double().mean()),
         }
 
-    def _decoded(self, student: Student, target: CausalLM, sampling: SamplingParams) -> dict[str, Any]:
+    def _decoded(
+        self, student: Student, target: CausalLM, sampling: SamplingParams
+    ) -> dict[str, Any]:
         num_drafts, temperature = self.num_draft_tokens, sampling.temperature
         name = f"t{temperature:g}"
         trials = decode(student, target, self.prompts, num_drafts, sampling, self.batch_size)

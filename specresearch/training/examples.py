@@ -25,7 +25,9 @@ class Example:
         assert not any(self.loss_mask[:1])
 
     @classmethod
-    def reply(cls, prompt_ids: Sequence[int], output_ids: Sequence[int], row: str = "") -> "Example":
+    def reply(
+        cls, prompt_ids: Sequence[int], output_ids: Sequence[int], row: str = ""
+    ) -> "Example":
         """A prompt and what follows it, of which all is to be predicted."""
         mask = [False] * len(prompt_ids) + [True] * len(output_ids)
         return cls([*prompt_ids, *output_ids], mask, row)
@@ -63,7 +65,9 @@ class Examples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         span = slice(self._ends[index], self._ends[index + 1])
-        return Example(self._tokens[span].tolist(), list(map(bool, self._mask[span])), self._rows[index])
+        return Example(
+            self._tokens[span].tolist(), list(map(bool, self._mask[span])), self._rows[index]
+        )
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))

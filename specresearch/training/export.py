@@ -33,7 +33,11 @@ LAYOUTS = ("eagle", "eagle_sglang", "eagle3", "speculators", "medusa")
 PICKLED_NAME = "medusa_lm_head.pt"
 SPECULATORS_VERSION = "0.9.0"
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-LENGTH_FREE = ("default", "linear", "llama3")  # kinds of rope that the longest position does not change
+LENGTH_FREE = (
+    "default",
+    "linear",
+    "llama3",
+)  # kinds of rope that the longest position does not change
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class TargetConfig:
     def read(model: str | None) -> "TargetConfig":
         """From the config.json of a folder, hub id or zoo name. Raises ModelNotLoadedError when there is none."""
         if not model:
-            raise ModelNotLoadedError("the head names no target; set base_model= to its folder or hub id")
+            raise ModelNotLoadedError(
+                "the head names no target; set base_model= to its folder or hub id"
+            )
         place = resolve(model)
         try:
             config = AutoConfig.from_pretrained(place)
@@ -123,10 +129,22 @@ def export_head(
         heads = _cast(MedusaHeads.from_pretrained(head, revision=revision), dtype)
         contents = _medusa(heads, head, TargetConfig.read(base_model or heads.base_model))
     else:
-        loaded = _cast(EagleHead.from_pretrained(head, revision=revision, overrides=overrides), dtype)
-        contents = _eagle(loaded, TargetConfig.read(base_model or loaded.format.base_model), format, num_draft_tokens)
+        loaded = _cast(
+            EagleHead.from_pretrained(head, revision=revision, overrides=overrides), dtype
+        )
+        contents = _eagle(
+            loaded,
+            TargetConfig.read(base_model or loaded.format.base_model),
+            format,
+            num_draft_tokens,
+        )
     provenance = read_provenance(head, revision=revision)
-    write_head(folder, contents.weights_name, contents.config | own_keys(contents.method, provenance), contents.tensors)
+    write_head(
+        folder,
+        contents.weights_name,
+        contents.config | own_keys(contents.method, provenance),
+        contents.tensors,
+    )
     if pickle:
         torch.save(contents.tensors, folder / PICKLED_NAME)
     return f"wrote {folder}: {contents.summary}"
@@ -160,23 +178,37 @@ def _eagle(head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens:
     format = _format_for(head, target)
     lacking = _lacking(layout, format)
     if lacking:
-        remedy = "; use format=speculators" if layout == "eagle3" and not _lacking("speculators", format) else ""
+        remedy = (
+            "; use format=speculators"
+            if layout == "eagle3" and not _lacking("speculators", format)
+            else ""
+        )
         raise ValueError(
             f"format={layout} has no place for what {head.name} has or reads: {', '.join(lacking)}{remedy}"
         )
     dtype = head.fc.weight.dtype
     if layout == "speculators":
-        config, tensors = _speculators_config(format, dtype, target, num_draft_tokens), eagle_tensors(head)
+        config, tensors = (
+            _speculators_config(format, dtype, target, num_draft_tokens),
+            eagle_tensors(head),
+        )
     else:
         config, tensors = raw_eagle_config(format, dtype), raw_eagle_tensors(head)
-    if layout == "eagle_sglang":  # its fc has a bias in any case, and `bias` would give one to its attention too
+    if (
+        layout == "eagle_sglang"
+    ):  # its fc has a bias in any case, and `bias` would give one to its attention too
         del config["bias"]
         config["architectures"] = ["LlamaForCausalLMEagle"]
         tensors.setdefault("fc.bias", tensors["fc.weight"].new_zeros(len(tensors["fc.weight"])))
     if layout == "eagle3":
-        config["eagle_config"] = {"use_aux_hidden_state": True, LAYER_IDS: [k - 1 for k in format.layer_ids or ()]}
+        config["eagle_config"] = {
+            "use_aux_hidden_state": True,
+            LAYER_IDS: [k - 1 for k in format.layer_ids or ()],
+        }
     ids = ", ".join(map(str, format.layer_ids or ()))
-    reads = "the final norm" if version == 1 else f"the inputs of layers {ids} of {target.num_layers}"
+    reads = (
+        "the final norm" if version == 1 else f"the inputs of layers {ids} of {target.num_layers}"
+    )
     summary = f"EAGLE-{version} head of {target.name}, which reads {reads}, in {dtype}"
     return Contents(config, tensors, EAGLE_NAME, "eagle" if version == 1 else "eagle3", summary)
 
@@ -195,7 +227,11 @@ def _format_for(head: EagleHead, target: TargetConfig) -> EagleFormat:
         default = (2, num_layers // 2, num_layers - 3)
     stated = stated_format(head, default)
     ids = list(stated.layer_ids or ())
-    reads = format.layer.hidden_size + target.hidden_size if format.version == 1 else len(ids) * target.hidden_size
+    reads = (
+        format.layer.hidden_size + target.hidden_size
+        if format.version == 1
+        else len(ids) * target.hidden_size
+    )
     if format.layer.vocab_size != target.vocab_size or format.fc_width != reads:
         raise ValueError(
             f"{head.name} is for {format.layer.vocab_size} tokens and reads {format.fc_width} values; {target.name} has "
@@ -226,8 +262,10 @@ def _lacking(layout: str, format: EagleFormat) -> list[str]:
         "a sliding window": is_raw and format.window is not None,
         "a trained embedding": is_raw and format.trains_embedding,
         "a bias in fc": format.version == 3 and format.fc_bias,
-        "biases of queries, keys and values": layout in ("eagle3", "eagle_sglang") and format.qkv_bias,
-        "biases in some projections of its attention": not is_raw and format.qkv_bias != format.o_bias,
+        "biases of queries, keys and values": layout in ("eagle3", "eagle_sglang")
+        and format.qkv_bias,
+        "biases in some projections of its attention": not is_raw
+        and format.qkv_bias != format.o_bias,
         "a bias in o_proj": is_raw and format.o_bias,
         "biases in its MLP": is_raw and bool(format.layer.mlp_bias),
         "the target's LM head": layout == "speculators" and format.draft_vocab_size is None,

@@ -62,18 +62,25 @@ class FeatureCache:
             if key not in self._places:
                 self._places[key] = len(unique) // shard_size, str(len(unique) % shard_size)
                 unique.append(index)
-        self._fill(examples, [unique[begin : begin + shard_size] for begin in range(0, len(unique), shard_size)])
+        self._fill(
+            examples,
+            [unique[begin : begin + shard_size] for begin in range(0, len(unique), shard_size)],
+        )
 
     @torch.no_grad()
     def __call__(self, examples: Sequence[Example]) -> tuple[Float[Tensor, "B T H"], ...]:
         """What `forward_whole` of the collated examples gives as `hidden`, on the CPU, zeros where padded."""
         rows = [self._read(example) for example in examples]
-        return tuple(pad_sequence(list(layer), batch_first=True) for layer in zip(*rows, strict=True))
+        return tuple(
+            pad_sequence(list(layer), batch_first=True) for layer in zip(*rows, strict=True)
+        )
 
     def num_bytes(self, num_tokens: int) -> int:
         """The size of the features of so many tokens."""
         config = self.target.model.config.get_text_config(decoder=True)
-        return num_tokens * len(self.hidden_layers) * config.hidden_size * self.target.dtype.itemsize
+        return (
+            num_tokens * len(self.hidden_layers) * config.hidden_size * self.target.dtype.itemsize
+        )
 
     def _read(self, example: Example) -> Float[Tensor, "L T H"]:
         place = self._places.get(_key(example))
@@ -90,7 +97,11 @@ class FeatureCache:
             missing = [number for number in range(len(shards)) if not self.store.holds(number)]
             if not missing:
                 return
-            lengths = {index: len(examples[index].token_ids) for number in missing for index in shards[number]}
+            lengths = {
+                index: len(examples[index].token_ids)
+                for number in missing
+                for index in shards[number]
+            }
             self._announce(sum(lengths.values()))
             done = sum(map(len, shards)) - len(lengths)
             with progress("features", sum(map(len, shards)), "examples", done) as advance:
@@ -98,7 +109,10 @@ class FeatureCache:
                     tensors = self._compute([examples[index] for index in shards[number]])
                     num_tokens = sum(lengths[index] for index in shards[number])
                     self.store.write(
-                        number, partial(save_file, tensors), num_examples=len(tensors), num_tokens=num_tokens
+                        number,
+                        partial(save_file, tensors),
+                        num_examples=len(tensors),
+                        num_tokens=num_tokens,
                     )
                     advance(len(tensors), num_tokens)
 
@@ -119,7 +133,9 @@ class FeatureCache:
         tensors: dict[str, Tensor] = {}
         for begin in range(0, len(order), self.batch_size):
             places = order[begin : begin + self.batch_size]
-            token_ids = collate([examples[place] for place in places])["token_ids"].to(self.target.device)
+            token_ids = collate([examples[place] for place in places])["token_ids"].to(
+                self.target.device
+            )
             hidden = torch.stack(
                 self.target.forward_whole(token_ids, self.hidden_layers).hidden, dim=1
             ).cpu()  # [B, L, T, H]

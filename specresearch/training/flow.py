@@ -30,7 +30,12 @@ class Flow(TrainerCallback):
         log: Log,
         check_weights: Callable[[], None],
     ) -> None:
-        self.distillation, self.evaluation, self.settings, self.log = distillation, evaluation, settings, log
+        self.distillation, self.evaluation, self.settings, self.log = (
+            distillation,
+            evaluation,
+            settings,
+            log,
+        )
         self.check_weights = check_weights
         self.advance: Callable[[int, int], None] = show_nothing
         self.num_tokens = 0  # of this step so far
@@ -46,7 +51,9 @@ class Flow(TrainerCallback):
         if state.global_step == 0:
             self._evaluate(state)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any
+    ) -> None:
         student = self.distillation.student
         student.begin(state.global_step / self.settings.steps)
         for group in optimizer.param_groups:
@@ -72,7 +79,10 @@ class Flow(TrainerCallback):
     def _evaluate(self, state: Any) -> None:
         if self.evaluation is not None and state.is_world_process_zero:
             with self.distillation.as_decoded() as student:
-                self.log(state.global_step, self.evaluation(student) | self._on_heldout(self.evaluation.examples))
+                self.log(
+                    state.global_step,
+                    self.evaluation(student) | self._on_heldout(self.evaluation.examples),
+                )
 
     def _on_heldout(self, texts: Sequence[Example]) -> dict[str, float]:
         size, device = self.settings.batch_size, self.distillation.target.device

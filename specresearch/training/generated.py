@@ -56,9 +56,13 @@ class Generation:
     def __post_init__(self) -> None:
         for name in ("batch_size", "shard_size", "max_new_tokens"):
             if getattr(self, name) < 1:
-                raise ValueError(f"corpus.generation.{name}={getattr(self, name)} must be at least 1")
+                raise ValueError(
+                    f"corpus.generation.{name}={getattr(self, name)} must be at least 1"
+                )
         if self.temperature < 0:
-            raise ValueError(f"corpus.generation.temperature={self.temperature} must be 0 (greedy) or above")
+            raise ValueError(
+                f"corpus.generation.temperature={self.temperature} must be 0 (greedy) or above"
+            )
 
 
 class Author:
@@ -77,7 +81,9 @@ class Author:
         proposer: Proposer | None = None,
     ) -> None:
         if model.tokenizer is None:
-            raise ValueError(f"{model.name} has no tokenizer, and prompts are text; load one with it")
+            raise ValueError(
+                f"{model.name} has no tokenizer, and prompts are text; load one with it"
+            )
         self.max_prompt_tokens = min(max_len, model.max_len) - generation.max_new_tokens
         if self.max_prompt_tokens < 1:
             raise ValueError(
@@ -93,14 +99,18 @@ class Author:
     def settings(self, rows: Sequence[Row]) -> dict[str, Any]:
         """What the replies to `rows` depend on, but for the model's weights."""
         asked = [(row.id, row.turns) for row in rows]
-        decoding = {key: value for key, value in asdict(self.generation).items() if key != "batch_size"}
+        decoding = {
+            key: value for key, value in asdict(self.generation).items() if key != "batch_size"
+        }
         return {
             "model": self.model.name,
             "dataset": self.dataset.name,
             "num_rows": len(rows),
             "rows": f"{stable_hash(asked):016x}",
             "wording": f"{stable_hash(self.tokenizer.chat_template, asdict(self.dataset.template)):016x}",
-            "max_prompt_tokens": min(self.max_prompt_tokens, self.dataset.max_prompt_tokens or self.max_prompt_tokens),
+            "max_prompt_tokens": min(
+                self.max_prompt_tokens, self.dataset.max_prompt_tokens or self.max_prompt_tokens
+            ),
             **decoding,
         }
 
@@ -115,15 +125,26 @@ class Author:
             missing = [number for number in range(len(shards)) if not store.holds(number)]
             if missing:
                 done = len(rows) - sum(len(shards[number]) for number in missing)
-                engine = Engine(self.model, self.proposer, max_batch_size=min(self.generation.batch_size, len(rows)))
+                engine = Engine(
+                    self.model,
+                    self.proposer,
+                    max_batch_size=min(self.generation.batch_size, len(rows)),
+                )
                 with progress(what, len(rows), "rows", done) as advance:
                     for number in missing:
                         records = self._decode(engine, shards[number], (round, number))
                         num_tokens = sum(len(record["token_ids"]) for record in records)
-                        store.write(number, partial(_save, records), num_examples=len(records), num_tokens=num_tokens)
+                        store.write(
+                            number,
+                            partial(_save, records),
+                            num_examples=len(records),
+                            num_tokens=num_tokens,
+                        )
                         advance(len(shards[number]), num_tokens)
                 self.model.free_cache()
-        return Examples(example for number in range(len(shards)) for example in _load(store.path(number)))
+        return Examples(
+            example for number in range(len(shards)) for example in _load(store.path(number))
+        )
 
     def _decode(self, engine: Engine, rows: Sequence[Row], shard: tuple[int, int]) -> Records:
         replies: list[list[str]] = [[] for _ in rows]
@@ -135,7 +156,10 @@ class Author:
             for turn in range(max(len(row.turns) for row in rows)):
                 asked = [place for place, row in enumerate(rows) if len(row.turns) > turn]
                 prompts = {place: self._prompt(rows[place], replies[place]) for place in asked}
-                requests = [Request(prompts[place], self._sampling(shard, place, turn), str(place)) for place in asked]
+                requests = [
+                    Request(prompts[place], self._sampling(shard, place, turn), str(place))
+                    for place in asked
+                ]
                 outputs = {int(output.id): output.checked() for output in engine.generate(requests)}
                 for place in asked:
                     output = outputs[place]
@@ -154,12 +178,16 @@ class Author:
         return records
 
     def _prompt(self, row: Row, replies: Sequence[str]) -> list[int]:
-        return self.dataset.prompt(self.tokenizer, row, replies, max_tokens=self.max_prompt_tokens).token_ids
+        return self.dataset.prompt(
+            self.tokenizer, row, replies, max_tokens=self.max_prompt_tokens
+        ).token_ids
 
     def _sampling(self, shard: tuple[int, int], place: int, turn: int) -> SamplingParams:
         settings = self.generation
         seed = stable_hash(settings.seed, shard, place, turn)
-        return SamplingParams(temperature=settings.temperature, max_new_tokens=settings.max_new_tokens, seed=seed)
+        return SamplingParams(
+            temperature=settings.temperature, max_new_tokens=settings.max_new_tokens, seed=seed
+        )
 
 
 class TargetGenerated(Listed):
@@ -183,7 +211,9 @@ class TargetGenerated(Listed):
     ) -> None:
         author = Author(target, dataset, generation, max_len, proposer)
         rows = (part or Part()).rows(dataset)[:num_rows]
-        store = ShardStore(folder, {**author.settings(rows), "weights": weights_digest(target)}, ".parquet")
+        store = ShardStore(
+            folder, {**author.settings(rows), "weights": weights_digest(target)}, ".parquet"
+        )
         self.examples = author.fill(store, rows, "decoding with the target")
 
 
@@ -230,7 +260,9 @@ class DraftGenerated(Source):
                 num_turns += len(rows[-1].turns)
             passes += 1
         store = ShardStore(
-            self.folder / f"round-{round:05d}", self.author.settings(rows) | {"round": round}, ".parquet"
+            self.folder / f"round-{round:05d}",
+            self.author.settings(rows) | {"round": round},
+            ".parquet",
         )
         return self.author.fill(store, rows, f"decoding with the draft, round {round}", round)
 
@@ -239,7 +271,8 @@ class DraftGenerated(Source):
 def weights_digest(model: CausalLM) -> str:
     """A hash over the first numbers of every weight, rounded so that it is the same in whatever dtype they were loaded."""
     parts = [
-        weight.flatten()[:64].to("cpu", torch.bfloat16).view(torch.int16).numpy() for weight in model.model.parameters()
+        weight.flatten()[:64].to("cpu", torch.bfloat16).view(torch.int16).numpy()
+        for weight in model.model.parameters()
     ]
     return f"{stable_hash(np.concatenate(parts).tolist()):016x}"
 

@@ -61,10 +61,16 @@ class JointMedusaStudent(MedusaStudent):
         self.backbone = _copy(target, shares_weights=joint.lora is not None)
         super().__init__(heads, self.backbone)
         self.joint = joint
-        self.adapter = None if joint.lora is None else Adapter(self.backbone.model, joint.lora, seed)
+        self.adapter = (
+            None if joint.lora is None else Adapter(self.backbone.model, joint.lora, seed)
+        )
         self.verifier, self.decoders = self.backbone, (self.backbone,)
         self.module = nn.ModuleDict({"heads": heads, BACKBONE: self.backbone.model})
-        self._learning = list(self.backbone.model.parameters()) if self.adapter is None else self.adapter.parameters
+        self._learning = (
+            list(self.backbone.model.parameters())
+            if self.adapter is None
+            else self.adapter.parameters
+        )
         self.begin(0.0)
 
     @property
@@ -87,7 +93,10 @@ class JointMedusaStudent(MedusaStudent):
         return nullcontext() if self.adapter is None else self.adapter.merged()
 
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.is_joint):
             states = self.backbone.forward_whole(token_ids, (FINAL_NORM,)).hidden[0]

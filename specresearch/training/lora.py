@@ -39,7 +39,9 @@ class Lora:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"lora.dropout={self.dropout} must lie in [0, 1)")
         if self.targets is not None and (isinstance(self.targets, str) or not self.targets):
-            raise ValueError(f"lora.targets={self.targets!r} must be a list such as [q_proj, v_proj]; null takes all")
+            raise ValueError(
+                f"lora.targets={self.targets!r} must be a list such as [q_proj, v_proj]; null takes all"
+            )
 
 
 class Adapter:
@@ -53,7 +55,9 @@ class Adapter:
             from peft import LoraConfig, inject_adapter_in_model
             from peft.tuners.lora import LoraLayer
         except ImportError as error:
-            raise ValueError("adapters need peft: pip install 'specresearch[lora]', or set lora to null") from error
+            raise ValueError(
+                "adapters need peft: pip install 'specresearch[lora]', or set lora to null"
+            ) from error
         self.model = model
         self.config = LoraConfig(
             r=lora.rank,
@@ -63,7 +67,10 @@ class Adapter:
         )
         with torch.random.fork_rng(devices=()), warnings.catch_warnings():
             torch.manual_seed(seed)
-            for harmless in ("fan_in_fan_out is set to False", "The following .*_pattern keys did not match"):
+            for harmless in (
+                "fan_in_fan_out is set to False",
+                "The following .*_pattern keys did not match",
+            ):
                 warnings.filterwarnings("ignore", harmless)
             try:
                 inject_adapter_in_model(self.config, model)
@@ -118,7 +125,11 @@ def _linear_layers(model: PreTrainedModel) -> list[str]:
     """All but the LM head."""
     head = model.get_output_embeddings()
     kinds = (nn.Linear, Conv1D)
-    return [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer is not head]
+    return [
+        name
+        for name, layer in model.named_modules()
+        if isinstance(layer, kinds) and layer is not head
+    ]
 
 
 def _check(name: str, weight: Tensor | None) -> None:

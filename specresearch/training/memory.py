@@ -29,7 +29,9 @@ class MemoryForecast:
     activations: int
 
     @classmethod
-    def of(cls, distillation: Distillation, batch_size: int = 1, num_tokens: int = 2) -> "MemoryForecast":
+    def of(
+        cls, distillation: Distillation, batch_size: int = 1, num_tokens: int = 2
+    ) -> "MemoryForecast":
         """For batches of `batch_size` examples of `num_tokens` tokens, the longest there are: one of them is run, then two."""
         trained = sum(weight.nbytes for weight in distillation.trained)
         there = {*distillation.module.parameters(), *distillation.target.model.parameters()}
@@ -82,20 +84,28 @@ def _activations(distillation: Distillation, rows: int, num_tokens: int) -> int:
     with torch.random.fork_rng(), distillation.autocast():
         with torch.no_grad():
             states = target.forward_whole(token_ids, distillation.layers).hidden
-        hidden = [dict(zip(distillation.layers, states, strict=True))[k] for k in student.hidden_layers]
+        hidden = [
+            dict(zip(distillation.layers, states, strict=True))[k] for k in student.hidden_layers
+        ]
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             steps = list(student.steps(token_ids, hidden))
     student.begin(0.0)
     for weight, does in zip(distillation.trained, learns, strict=True):
         weight.requires_grad_(does)
-    return sum(saved.values()) + sum(state.nbytes for state in states) + COPIES * sum(s.states.nbytes for s in steps)
+    return (
+        sum(saved.values())
+        + sum(state.nbytes for state in states)
+        + COPIES * sum(s.states.nbytes for s in steps)
+    )
 
 
 def peak_bytes(device: torch.device) -> int:
     """The most that tensors took on a GPU; on a CPU, the most that this process took."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _gb(num_bytes: int) -> str:

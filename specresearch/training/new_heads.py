@@ -17,11 +17,15 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.training.examples import Example
 
 
-def new_medusa_heads(target: CausalLM, num_heads: int, num_layers: int, own_lm_head: bool) -> MedusaHeads:
+def new_medusa_heads(
+    target: CausalLM, num_heads: int, num_layers: int, own_lm_head: bool
+) -> MedusaHeads:
     """Heads that say at first what the target says. own_lm_head: each has a copy of the target's LM head, to be trained."""
     lm_head = lm_head_of(target)
     vocab_size = target.vocab_size if own_lm_head else None
-    heads = MedusaHeads(lm_head.in_features, vocab_size, num_heads, num_layers, base_model=target.name)
+    heads = MedusaHeads(
+        lm_head.in_features, vocab_size, num_heads, num_layers, base_model=target.name
+    )
     if own_lm_head:
         for head in heads:
             head[-1].weight.data.copy_(lm_head.weight)  # pyright: ignore[reportIndexIssue]
@@ -77,7 +81,13 @@ def _layer_like(target: CausalLM) -> LlamaConfig:
     num_heads = config.num_attention_heads
     own: dict[str, Any] = {
         name: value
-        for name in ("intermediate_size", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_parameters")
+        for name in (
+            "intermediate_size",
+            "num_key_value_heads",
+            "head_dim",
+            "rms_norm_eps",
+            "rope_parameters",
+        )
         if (value := getattr(config, name, None)) is not None
     }
     rope = own.get("rope_parameters", {})
@@ -94,7 +104,9 @@ def _layer_like(target: CausalLM) -> LlamaConfig:
     )
 
 
-def most_frequent(examples: Iterable[Example], num_tokens: int, vocab_size: int) -> Int[Tensor, " D"]:
+def most_frequent(
+    examples: Iterable[Example], num_tokens: int, vocab_size: int
+) -> Int[Tensor, " D"]:
     """The `num_tokens` ids that are to be predicted most often, in ascending order; ties go to the lower id."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for example in examples:

@@ -39,7 +39,10 @@ class Objective(ABC):
 
     @abstractmethod
     def __call__(
-        self, target_logits: Float[Tensor, "R V"], draft_logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]
+        self,
+        target_logits: Float[Tensor, "R V"],
+        draft_logits: Float[Tensor, "R V"],
+        labels: Int[Tensor, " R"],
     ) -> Float[Tensor, " R"]:
         """Logits are over the tokens that can be drafted. labels: the text's own next token among them, -1 for none of them.
 
@@ -56,7 +59,10 @@ class CrossEntropy(Objective):
     """-log q(label): learns from the text alone. Rows without a label lose nothing."""
 
     def __call__(
-        self, target_logits: Float[Tensor, "R V"], draft_logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]
+        self,
+        target_logits: Float[Tensor, "R V"],
+        draft_logits: Float[Tensor, "R V"],
+        labels: Int[Tensor, " R"],
     ) -> Float[Tensor, " R"]:
         return F.nll_loss(self.log_probs(draft_logits), labels, ignore_index=-1, reduction="none")
 
@@ -65,26 +71,35 @@ class Divergence(Objective):
     """An objective that compares p and q and does not ask how the text went on; 0 where they are equal."""
 
     def __call__(
-        self, target_logits: Float[Tensor, "R V"], draft_logits: Float[Tensor, "R V"], labels: Int[Tensor, " R"]
+        self,
+        target_logits: Float[Tensor, "R V"],
+        draft_logits: Float[Tensor, "R V"],
+        labels: Int[Tensor, " R"],
     ) -> Float[Tensor, " R"]:
         return self.between(self.log_probs(target_logits), self.log_probs(draft_logits))
 
     @abstractmethod
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         """The divergence, from finite log-probabilities."""
 
 
 class ForwardKL(Divergence):
     """KL(p || q): q is to cover all that the target may say (DistillSpec, arXiv 2310.08461)."""
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         return kl(log_p, log_q)
 
 
 class ReverseKL(Divergence):
     """KL(q || p): q is to say nothing that the target would not (DistillSpec, arXiv 2310.08461)."""
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         return kl(log_q, log_p)
 
 
@@ -104,7 +119,9 @@ class JensenShannon(Divergence):
             )
         self.beta = beta
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         log_m = torch.logaddexp(log_p + math.log(self.beta), log_q + math.log1p(-self.beta))
         return self.beta * kl(log_p, log_m) + (1 - self.beta) * kl(log_q, log_m)
 
@@ -112,7 +129,9 @@ class JensenShannon(Divergence):
 class TotalVariation(Divergence):
     """Half the sum of |p - q|, which is 1 - acceptance (DistillSpec, arXiv 2310.08461)."""
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         return total_variation(log_p, log_q)
 
 
@@ -121,7 +140,9 @@ class NegLogAcceptance(Divergence):
     where p and q hardly overlap (LK losses, arXiv 2602.23881).
     """
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         return -torch.minimum(log_p, log_q).logsumexp(-1)
 
 
@@ -140,7 +161,9 @@ class KLTVHybrid(Divergence):
             )
         self.decay = decay
 
-    def between(self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    def between(
+        self, log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+    ) -> Float[Tensor, " R"]:
         distance = total_variation(log_p, log_q)
         weight = (self.decay * (distance.detach() - 1)).exp()
         return weight * kl(log_p, log_q) + (1 - weight) * distance
@@ -151,7 +174,9 @@ def kl(log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def total_variation(log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+def total_variation(
+    log_p: Float[Tensor, "R V"], log_q: Float[Tensor, "R V"]
+) -> Float[Tensor, " R"]:
     return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
 
 

@@ -23,7 +23,10 @@ from specresearch.training.students import EagleStudent, Step, Student
 SUSPICIOUS = 5.0
 LEAST_VARIANCE = 4.0
 CERTAIN = 1e-9
-ROUNDING = {torch.float64: 0.0, torch.float32: 0.01}  # share of certain decisions that rounding may turn
+ROUNDING = {
+    torch.float64: 0.0,
+    torch.float32: 0.01,
+}  # share of certain decisions that rounding may turn
 ROUNDING_16_BITS = 0.05
 ROTARY_BASES = (10_000, 500_000, 1_000_000)
 
@@ -81,7 +84,9 @@ def decode(
 ) -> list[Trial]:
     """Decode prompts with the student's drafts, past end tokens, so that a text ends where its limit is."""
     records: list[StepRecord] = []
-    engine = Engine(target, student.proposer(num_drafts), max_batch_size=batch_size, on_step=records.append)
+    engine = Engine(
+        target, student.proposer(num_drafts), max_batch_size=batch_size, on_step=records.append
+    )
     sampling = replace(sampling, ignore_eos=True)
     requests = [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]
     outputs = {output.id: output.checked().token_ids for output in engine.generate(requests)}
@@ -93,13 +98,19 @@ def decode(
     return [Trial(tuple(r.prompt_ids), outputs[r.id], tuple(steps[r.id])) for r in requests]
 
 
-def compare(student: Student, target: CausalLM, trials: Sequence[Trial], num_drafts: int, temperature: float) -> Parity:
+def compare(
+    student: Student, target: CausalLM, trials: Sequence[Trial], num_drafts: int, temperature: float
+) -> Parity:
     """What was accepted, beside what the student predicts for the very texts that were decoded."""
     if not trials:
         raise ValueError("no decoded texts to compare predictions with")
     tables = [_chances(student, target, trial, num_drafts, temperature) for trial in trials]
-    predicted = [expect(table, len(trial.prompt)) for table, trial in zip(tables, trials, strict=True)]
-    measured = sum(len(trial.output) for trial in trials) / sum(len(trial.steps) for trial in trials)
+    predicted = [
+        expect(table, len(trial.prompt)) for table, trial in zip(tables, trials, strict=True)
+    ]
+    measured = sum(len(trial.output) for trial in trials) / sum(
+        len(trial.steps) for trial in trials
+    )
     position, chance, accepted = _decisions(trials, tables)
     is_certain = (chance < CERTAIN) | (chance > 1 - CERTAIN)
     turned = float((abs(accepted - chance)[is_certain] > 0.5).mean()) if is_certain.any() else 0.0
@@ -121,13 +132,17 @@ def _deviations(
         return np.zeros(0)
     surplus, variance = accepted - chance, chance * (1 - chance)
     seen = np.bincount(position, variance) >= LEAST_VARIANCE
-    by_position = np.bincount(position, surplus)[seen] / np.sqrt(np.bincount(position, variance)[seen])
+    by_position = np.bincount(position, surplus)[seen] / np.sqrt(
+        np.bincount(position, variance)[seen]
+    )
     slope = chance - chance.mean()
     spread = np.sqrt((slope**2 * variance).sum())
     return np.append(by_position, (slope * surplus).sum() / spread if spread > 0 else 0.0)
 
 
-def check(student: Student, target: CausalLM, trials: Sequence[Trial], num_drafts: int, temperature: float) -> Parity:
+def check(
+    student: Student, target: CausalLM, trials: Sequence[Trial], num_drafts: int, temperature: float
+) -> Parity:
     """As `compare`; raises ParityError, naming the likeliest cause, unless decoding accepts what training predicts."""
     parity = compare(student, target, trials, num_drafts, temperature)
     if parity.holds:
@@ -186,13 +201,22 @@ class Shifted(Student):
 
     def __init__(self, inner: Student, by: int) -> None:
         self.inner, self.by = inner, by
-        self.method, self.module, self.hidden_layers = inner.method, inner.module, inner.hidden_layers
+        self.method, self.module, self.hidden_layers = (
+            inner.method,
+            inner.module,
+            inner.hidden_layers,
+        )
         self.samples, self.max_drafts = inner.samples, inner.max_drafts
 
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
-        return self.inner.steps(token_ids, [layer.roll(self.by, dims=1) for layer in hidden], num_steps)
+        return self.inner.steps(
+            token_ids, [layer.roll(self.by, dims=1) for layer in hidden], num_steps
+        )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         return self.inner.proposer(num_draft_tokens)
@@ -203,7 +227,9 @@ class Shifted(Student):
 
 @contextmanager
 def _rotary(student: Student, base: int) -> Iterator[Student]:
-    tables = [buffer for name, buffer in student.module.named_buffers() if name.endswith("inv_freq")]
+    tables = [
+        buffer for name, buffer in student.module.named_buffers() if name.endswith("inv_freq")
+    ]
     kept = [table.clone() for table in tables]
     for table in tables:
         exponents = torch.arange(len(table), dtype=table.dtype, device=table.device) / len(table)

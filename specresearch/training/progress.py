@@ -8,7 +8,9 @@ from rich.console import Console
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[[int, int], None]]:
+def progress(
+    what: str, total: int, unit: str, done: int = 0
+) -> Iterator[Callable[[int, int], None]]:
     """A function that says how many more units are done and how many tokens they were. Silent unless stderr is a terminal."""
     console = Console(stderr=True)
     bar = bars.Progress(
@@ -28,7 +30,9 @@ def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Callab
         nonlocal num_tokens
         num_tokens += tokens
         seconds = bar.tasks[task].elapsed or 0.0
-        bar.update(task, advance=units, rate=f"{num_tokens / seconds:,.0f} tokens/s" if seconds else "")
+        bar.update(
+            task, advance=units, rate=f"{num_tokens / seconds:,.0f} tokens/s" if seconds else ""
+        )
 
     with bar:
         yield advance

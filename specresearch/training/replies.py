@@ -17,7 +17,9 @@ Offsets = Sequence[tuple[int, int]]
 Span = tuple[int, int]
 
 
-def examples_of(dataset: PromptDataset, tokenizer: PreTrainedTokenizerBase, row: Row, max_len: int) -> list[Example]:
+def examples_of(
+    dataset: PromptDataset, tokenizer: PreTrainedTokenizerBase, row: Row, max_len: int
+) -> list[Example]:
     """Every reply of `row` in exactly one example of at most `max_len` tokens: the reply itself and the tokens that end it.
 
     As many exchanges as fit, with their template, make one example. Each further reply makes one of its own, behind its prompt
@@ -45,7 +47,9 @@ def examples_of(dataset: PromptDataset, tokenizer: PreTrainedTokenizerBase, row:
         reply_ids = _reply_ids(tokenizer, dataset.template, row.turns, replies[: number + 1])
         room = max_len - min(len(reply_ids), max_len // 2)
         prompt = dataset.prompt(tokenizer, row, replies[:number], max_tokens=room)
-        examples.append(Example.reply(prompt.token_ids, reply_ids[: max_len - len(prompt.token_ids)]))
+        examples.append(
+            Example.reply(prompt.token_ids, reply_ids[: max_len - len(prompt.token_ids)])
+        )
     return [example for example in examples if any(example.loss_mask)]
 
 
@@ -62,32 +66,46 @@ def _masked(token_ids: list[int], spans: Sequence[Span]) -> Example:
     return Example(token_ids, mask)
 
 
-def _messages(template: Template, turns: Sequence[str], replies: Sequence[str]) -> list[dict[str, str]]:
+def _messages(
+    template: Template, turns: Sequence[str], replies: Sequence[str]
+) -> list[dict[str, str]]:
     """The turns, each with its reply where it has one."""
     messages: list[dict[str, str]] = []
     for number, turn in enumerate(turns):
         messages.append({"role": "user", "content": template.chat.replace("{text}", turn)})
-        messages += [{"role": "assistant", "content": reply} for reply in replies[number : number + 1]]
+        messages += [
+            {"role": "assistant", "content": reply} for reply in replies[number : number + 1]
+        ]
     return messages
 
 
 def _before_and_after(
-    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[str], replies: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[str],
+    replies: Sequence[str],
 ) -> tuple[str, str]:
     """The chat up to where its last reply begins, and up to where that ends."""
     messages = _messages(template, turns[: len(replies)], replies)
-    before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+    before = tokenizer.apply_chat_template(
+        messages[:-1], tokenize=False, add_generation_prompt=True
+    )
     after = tokenizer.apply_chat_template(messages, tokenize=False)
     return str(before), str(after).rstrip()
 
 
 def _whole_chat(
-    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[str], replies: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[str],
+    replies: Sequence[str],
 ) -> tuple[list[int], list[Span]]:
     """The tokens of the chat and the span of each reply; no spans where not every reply has one."""
     messages = _messages(template, turns[: len(replies)], replies)
     if _MARKER.search(tokenizer.get_chat_template()):
-        marked: Any = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        marked: Any = tokenizer.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
         places = groupby(range(len(marked["input_ids"])), key=marked["assistant_masks"].__getitem__)
         runs = [list(run) for is_reply, run in places if is_reply]
         spans = [(run[0], run[-1] + 1) for run in runs]
@@ -105,7 +123,10 @@ def _whole_chat(
 
 
 def _reply_ids(
-    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[str], replies: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[str],
+    replies: Sequence[str],
 ) -> list[int]:
     """Tokens of the last reply, as they stand behind its prompt, up to the end token."""
     if tokenizer.chat_template is not None:

@@ -93,7 +93,9 @@ class ShardStore:
             manifest = json.loads(file.read_text(encoding="utf-8"))
             held, self.shards = manifest["settings"], manifest["shards"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is damaged ({error}); delete {self.folder}, or choose another folder") from error
+            raise ValueError(
+                f"{file} is damaged ({error}); delete {self.folder}, or choose another folder"
+            ) from error
         for key in sorted({*held, *self.settings}):
             if held.get(key) != self.settings.get(key):
                 raise ValueError(

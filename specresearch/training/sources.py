@@ -36,7 +36,9 @@ def stable_hash(*parts: object) -> int:
 @lru_cache(maxsize=8)
 def shuffled(num: int, *key: int) -> tuple[int, ...]:
     """The numbers below `num` in an order that depends on the key alone."""
-    return tuple(torch.randperm(num, generator=torch.Generator().manual_seed(stable_hash(*key))).tolist())
+    return tuple(
+        torch.randperm(num, generator=torch.Generator().manual_seed(stable_hash(*key))).tolist()
+    )
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Part:
         if self.split not in SPLITS:
             raise ValueError(f"split={self.split} is not known; use one of {', '.join(SPLITS)}")
         if not 0 <= self.heldout_fraction < 1:
-            raise ValueError(f"corpus.heldout_fraction={self.heldout_fraction} must lie in [0, 1); 0 holds nothing out")
+            raise ValueError(
+                f"corpus.heldout_fraction={self.heldout_fraction} must lie in [0, 1); 0 holds nothing out"
+            )
 
     def __contains__(self, id: str) -> bool:
         is_heldout = stable_hash(id) < self.heldout_fraction * 2**63
@@ -132,7 +136,11 @@ class FixedText(Listed):
     """
 
     def __init__(
-        self, dataset: PromptDataset, tokenizer: PreTrainedTokenizerBase, max_len: int, part: Part | None = None
+        self,
+        dataset: PromptDataset,
+        tokenizer: PreTrainedTokenizerBase,
+        max_len: int,
+        part: Part | None = None,
     ) -> None:
         rows = (part or Part()).rows(dataset)
         self.num_skipped = sum(not published_replies(row) for row in rows)
@@ -166,12 +174,18 @@ class PlainText(Listed):
     """
 
     def __init__(
-        self, files: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_len: int, part: Part | None = None
+        self,
+        files: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        max_len: int,
+        part: Part | None = None,
     ) -> None:
         self.files = _find(files)
         opening = list(tokenizer("")["input_ids"])
         if max_len < len(opening) + 2:
-            raise ValueError(f"corpus.max_len={max_len} is too short for plain text; give it some hundreds of tokens")
+            raise ValueError(
+                f"corpus.max_len={max_len} is too short for plain text; give it some hundreds of tokens"
+            )
         end_id = tokenizer.eos_token_id
         between = opening or ([end_id] if isinstance(end_id, int) else [])
         stream = array("i")
@@ -179,9 +193,14 @@ class PlainText(Listed):
             stream.extend(between if stream else [])
             stream.extend(tokenizer(stretch, add_special_tokens=False, verbose=False)["input_ids"])
         width = max_len - len(opening)
-        windows = ((begin, [*opening, *stream[begin : begin + width]]) for begin in range(0, len(stream), width))
+        windows = (
+            (begin, [*opening, *stream[begin : begin + width]])
+            for begin in range(0, len(stream), width)
+        )
         self.examples = Examples(
-            Example.reply(ids[:1], ids[1:], f"token {begin} of the text") for begin, ids in windows if len(ids) > 1
+            Example.reply(ids[:1], ids[1:], f"token {begin} of the text")
+            for begin, ids in windows
+            if len(ids) > 1
         )
         if not len(self.examples):
             raise ValueError(
@@ -192,7 +211,10 @@ class PlainText(Listed):
 def _find(patterns: Sequence[str]) -> list[Path]:
     found: list[Path] = []
     for pattern in patterns:
-        files = [Path(name) for name in sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))]
+        files = [
+            Path(name)
+            for name in sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
+        ]
         if not any(file.is_file() for file in files):
             raise ValueError(
                 f"corpus.text_files: there is no file {pattern}; give paths or patterns such as books/*.txt"
@@ -207,7 +229,9 @@ def _stretches(files: Sequence[Path], part: Part) -> Iterator[str]:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: not UTF-8 text ({error.reason}); convert it to UTF-8") from error
+            raise ValueError(
+                f"{file}: not UTF-8 text ({error.reason}); convert it to UTF-8"
+            ) from error
         number = 0
         for document in text.split(DOCUMENT_END):
             run: list[str] = []

@@ -98,7 +98,10 @@ class Student(ABC):
 
     @abstractmethod
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
         """The steps of training, or the first `num_steps` of decoding. The last one stands for all that follow."""
 
@@ -119,7 +122,9 @@ class DraftStudent(Student):
 
     method = "draft_model"
 
-    def __init__(self, draft: CausalLM, target: CausalLM, lora: Lora | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, draft: CausalLM, target: CausalLM, lora: Lora | None = None, seed: int = 0
+    ) -> None:
         check_pair(target, draft)
         draft.unpack_weights()
         self.draft, self.vocab_size = draft, target.vocab_size
@@ -134,7 +139,10 @@ class DraftStudent(Student):
         return nullcontext() if self.adapter is None else self.adapter.merged()
 
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
         readable = token_ids.clamp(max=self.draft.vocab_size - 1)
         states = self.draft.forward_whole(readable, (FINAL_NORM,)).hidden[0]
@@ -143,7 +151,11 @@ class DraftStudent(Student):
     def _readout(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         logits = self.draft.readout(states)
         surplus = logits.shape[-1] - self.vocab_size
-        return logits[..., : self.vocab_size] if surplus >= 0 else F.pad(logits, (0, -surplus), value=float("-inf"))
+        return (
+            logits[..., : self.vocab_size]
+            if surplus >= 0
+            else F.pad(logits, (0, -surplus), value=float("-inf"))
+        )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         return DraftModel(self.draft, num_draft_tokens)
@@ -176,11 +188,16 @@ class MedusaStudent(Student):
         self.module, self.max_drafts = heads, len(heads)
 
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
         for i, head in enumerate(list(self.heads)[:num_steps]):
             layers = list(head.children())
-            *blocks, last = layers if self.heads.vocab_size is not None else (*layers, lm_head_of(self.target))
+            *blocks, last = (
+                layers if self.heads.vocab_size is not None else (*layers, lm_head_of(self.target))
+            )
             states = hidden[0]
             for block in blocks:
                 states = block(states)
@@ -219,7 +236,10 @@ class EagleStudent(Student):
         self.module = model.head
         self.hidden_layers = model.captured_layers
         if feature_weight and self.version == 3:
-            width, target_width = model.head.format.layer.hidden_size, lm_head_of(model.target).in_features
+            width, target_width = (
+                model.head.format.layer.hidden_size,
+                lm_head_of(model.target).in_features,
+            )
             if width != target_width:
                 raise ValueError(
                     f"student.feature_weight={feature_weight}: the head is {width} wide and the target's features are "
@@ -234,20 +254,37 @@ class EagleStudent(Student):
 
     def choose(self, choices: Mapping[str, Tensor]) -> None:
         if "target_ids" in choices:
-            self.model.target_ids = self.model.head.target_ids = choices["target_ids"].to(self.model.device)
+            self.model.target_ids = self.model.head.target_ids = choices["target_ids"].to(
+                self.model.device
+            )
 
     def steps(
-        self, token_ids: Int[Tensor, "B T"], hidden: Sequence[Float[Tensor, "B T _"]], num_steps: int | None = None
+        self,
+        token_ids: Int[Tensor, "B T"],
+        hidden: Sequence[Float[Tensor, "B T _"]],
+        num_steps: int | None = None,
     ) -> Iterator[Step]:
         captured, features = hidden[: len(self.model.captured_layers)], hidden[-1]
-        for i, out in enumerate(self.model.unroll(token_ids, captured, num_steps or self.num_steps)):
-            regression = (self.model.head.readable(out), features[:, 1:]) if self.feature_weight else None
-            yield Step(out, self.model.readout, 1, FADE**i, self.model.target_ids, regression, first_row=i)
+        for i, out in enumerate(
+            self.model.unroll(token_ids, captured, num_steps or self.num_steps)
+        ):
+            regression = (
+                (self.model.head.readable(out), features[:, 1:]) if self.feature_weight else None
+            )
+            yield Step(
+                out, self.model.readout, 1, FADE**i, self.model.target_ids, regression, first_row=i
+            )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         kind = Eagle if self.version == 1 else Eagle3
         layers = None if self.version == 1 else self.model.captured_layers
-        return kind(self.model.head, num_draft_tokens, tree="chain", layer_ids=layers, id_convention="inputs")
+        return kind(
+            self.model.head,
+            num_draft_tokens,
+            tree="chain",
+            layer_ids=layers,
+            id_convention="inputs",
+        )
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
         layers = None if self.version == 1 else self.model.captured_layers

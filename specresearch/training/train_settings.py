@@ -11,7 +11,15 @@ from transformers.trainer_utils import SchedulerType
 from specresearch.training.distillation import PRECISIONS
 
 LONGEST_WAIT = 86_400  # seconds that processes wait for the one that evaluates
-COUNTS = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "save_every", "keep_checkpoints")
+COUNTS = (
+    "steps",
+    "batch_size",
+    "accumulate",
+    "log_every",
+    "evaluate_every",
+    "save_every",
+    "keep_checkpoints",
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +56,13 @@ class TrainSettings:
         choices = {"precision": PRECISIONS, "schedule": tuple(kind.value for kind in SchedulerType)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
+                raise ValueError(
+                    f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
+                )
 
-    def arguments(self, folder: Path, device: torch.device, in_stages: bool = False) -> TrainingArguments:
+    def arguments(
+        self, folder: Path, device: torch.device, in_stages: bool = False
+    ) -> TrainingArguments:
         """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time.
 
         Raises ValueError where this process is to train elsewhere than the target is, or a part of the student only.
@@ -88,5 +100,7 @@ class TrainSettings:
                 f"the target is on {device}, and this process trains on {arguments.device}; leave target.device=auto, and choose "
                 "GPUs with CUDA_VISIBLE_DEVICES"
             )
-        arguments._n_gpu = min(arguments.n_gpu, 1)  # further GPUs are for further processes, or for parts of the target
+        arguments._n_gpu = min(
+            arguments.n_gpu, 1
+        )  # further GPUs are for further processes, or for parts of the target
         return arguments

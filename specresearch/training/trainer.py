@@ -40,20 +40,27 @@ class _Schedule(Dataset[Example]):
 
     def __init__(self, mix: Mix, num_examples: int, distillation: Distillation) -> None:
         self.mix, self.num_examples, self.distillation = mix, num_examples, distillation
-        self.is_written_on_the_way = any(isinstance(source, DraftGenerated) for source in mix.sources.values())
+        self.is_written_on_the_way = any(
+            isinstance(source, DraftGenerated) for source in mix.sources.values()
+        )
         self._rounds: set[int] = set()  # of the examples drawn last
 
     def __len__(self) -> int:
         return self.num_examples
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[int, Example]]:
-        before, self._rounds = self._rounds, {position // self.mix.round_size for position in positions}
+        before, self._rounds = (
+            self._rounds,
+            {position // self.mix.round_size for position in positions},
+        )
         writes = self.is_written_on_the_way and not self._rounds <= before
         with self.distillation.as_decoded() if writes else nullcontext():
             return [(position, self.mix[position]) for position in positions]
 
 
-def _collate(drawn: Sequence[tuple[int, Example]], features: FeatureCache | None = None) -> dict[str, Any]:
+def _collate(
+    drawn: Sequence[tuple[int, Example]], features: FeatureCache | None = None
+) -> dict[str, Any]:
     """labels: only counted, by the library, to weigh the batches of an optimiser step."""
     examples = [example for _, example in drawn]
     batch = collate(examples)
@@ -90,7 +97,9 @@ class DistillTrainer(Trainer):
         features: FeatureCache | None = None,
         shows_progress: bool = False,
     ) -> None:
-        arguments = settings.arguments(folder, distillation.target.device, distillation.student.in_stages)
+        arguments = settings.arguments(
+            folder, distillation.target.device, distillation.student.in_stages
+        )
         per_step = settings.batch_size * settings.accumulate * arguments.world_size
         schedule = _Schedule(mix, settings.steps * per_step, distillation)
         check_writers(schedule.is_written_on_the_way, arguments.world_size)
@@ -115,8 +124,14 @@ class DistillTrainer(Trainer):
         Raises TrainingStoppedError when loss or gradients are not finite, and MemoryError when a GPU is full.
         """
         steps = self.settings.steps
-        done = 0 if checkpoint is None else json.loads((checkpoint / STATE).read_text())["global_step"]
-        bar = progress("training", steps, "steps", done) if self.shows_progress else nullcontext(show_nothing)
+        done = (
+            0 if checkpoint is None else json.loads((checkpoint / STATE).read_text())["global_step"]
+        )
+        bar = (
+            progress("training", steps, "steps", done)
+            if self.shows_progress
+            else nullcontext(show_nothing)
+        )
         try:
             with bar as self.flow.advance:
                 self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -131,7 +146,9 @@ class DistillTrainer(Trainer):
         schedule, batch_size = self.train_dataset, self.settings.batch_size
         assert isinstance(schedule, _Schedule)
         first, stride = batch_size * self.args.process_index, batch_size * self.args.world_size
-        batches = [list(range(begin, begin + batch_size)) for begin in range(first, len(schedule), stride)]
+        batches = [
+            list(range(begin, begin + batch_size)) for begin in range(first, len(schedule), stride)
+        ]
         return DataLoader(schedule, batch_sampler=batches, collate_fn=self.data_collator)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -142,9 +159,13 @@ class DistillTrainer(Trainer):
             chosen = set(map(id, parameters))
             for group in list(optimizer.param_groups):
                 apart = [parameter for parameter in group["params"] if id(parameter) in chosen]
-                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in chosen]
+                group["params"] = [
+                    parameter for parameter in group["params"] if id(parameter) not in chosen
+                ]
                 if apart:
-                    optimizer.add_param_group({**group, "params": apart, "lr": rate, OWN_RATE: True})
+                    optimizer.add_param_group(
+                        {**group, "params": apart, "lr": rate, OWN_RATE: True}
+                    )
         return optimizer
 
     @property
@@ -164,21 +185,30 @@ class DistillTrainer(Trainer):
             group["initial_lr"], group["lr"] = rate, rate * share(schedule.last_epoch)
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Tensor:
         self._drawn += inputs["rows"]
         self._batch = inputs
         self.flow.num_tokens += inputs["num_tokens"]
         loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch, inputs["states"])
         if not torch.isfinite(loss):  # sync
-            self._stop(f"the loss is {loss.item()} at step {self.state.global_step + 1}", inputs["rows"])
+            self._stop(
+                f"the loss is {loss.item()} at step {self.state.global_step + 1}", inputs["rows"]
+            )
         return loss * self.accelerator.num_processes  # their gradients are averaged
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
         if not torch.isfinite(torch.as_tensor(norm)):  # sync
             step = self.state.global_step + 1
-            self._stop(f"the norm of the gradients is {torch.as_tensor(norm).item()} at step {step}", self._drawn)
+            self._stop(
+                f"the norm of the gradients is {torch.as_tensor(norm).item()} at step {step}",
+                self._drawn,
+            )
         self._drawn = []
         return norm
 
@@ -188,10 +218,14 @@ class DistillTrainer(Trainer):
         with self.distillation.apart():
             loss = self.distillation(batch["token_ids"], batch["loss_mask"], None, batch["states"])
         if not torch.isfinite(loss):  # sync
-            self._stop(f"the loss is {loss.item()} after step {self.state.global_step}", batch["rows"])
+            self._stop(
+                f"the loss is {loss.item()} after step {self.state.global_step}", batch["rows"]
+            )
 
     def _stop(self, what: str, rows: Sequence[str]) -> None:
-        told = ", ".join(rows[:MOST_ROWS]) + (f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else "")
+        told = ", ".join(rows[:MOST_ROWS]) + (
+            f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+        )
         raise TrainingStoppedError(f"{what}, on {told}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -217,7 +251,9 @@ class DistillTrainer(Trainer):
     def _own_rate(self) -> dict[str, float]:
         """What the schedule gives, like the library's figure, to the parameters with a rate of their own."""
         rates = [group["lr"] for group in self._groups if OWN_RATE in group]
-        return {"own_learning_rate": rates[0] * self.distillation.student.own_share} if rates else {}
+        return (
+            {"own_learning_rate": rates[0] * self.distillation.student.own_share} if rates else {}
+        )
 
     def _over_processes(self, counts: Tensor) -> Tensor:
         total = self.accelerator.reduce(counts, "sum")

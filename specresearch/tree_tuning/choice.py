@@ -21,7 +21,14 @@ from specresearch.results.folder import differing_settings, read_config
 
 SHAPE = ("tree", "paths", "num_draft_tokens", "depth", "top_k")  # of a proposer's drafts
 # what runs may differ in whose times and acceptance go together
-INDIFFERENT = (*folder.INDIFFERENT, "num_prompts", "repeats", "warmup", "record", *(f"proposer.{key}" for key in SHAPE))
+INDIFFERENT = (
+    *folder.INDIFFERENT,
+    "num_prompts",
+    "repeats",
+    "warmup",
+    "record",
+    *(f"proposer.{key}" for key in SHAPE),
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,9 @@ def measure(*runs: Path) -> Measured:
             f"run={runs[0]} verified only passes of {times.index[0]} nodes; a time per node needs two sizes"
         )
     weights = np.sqrt(times["size"].to_numpy(dtype=float))
-    slope, base = np.polyfit(times.index.to_numpy(dtype=float), times["median"].to_numpy(), 1, w=weights)
+    slope, base = np.polyfit(
+        times.index.to_numpy(dtype=float), times["median"].to_numpy(), 1, w=weights
+    )
     level, node = _draft_times([_drafted(part) for part in each])
     return Measured(
         tuple((accepted / np.maximum(visits, 1)).tolist()),
@@ -93,10 +102,14 @@ def measure(*runs: Path) -> Measured:
 def _read(run: Path) -> pd.DataFrame:
     file = run / STEPS
     if not file.is_file():
-        raise ValueError(f"run={run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
+        raise ValueError(
+            f"run={run} holds no {STEPS}; give the folder of a finished python -m specresearch.run"
+        )
     steps = pd.read_parquet(file)
     if _drafted(steps).empty:
-        raise ValueError(f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static")
+        raise ValueError(
+            f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static"
+        )
     return steps
 
 
@@ -166,13 +179,19 @@ def choose(measured: Measured, max_draft_tokens: int, max_depth: int) -> list[Ch
 
 def _judge(measured: Measured, tree: BestTree, plain: float) -> Choice:
     seconds = measured.step_time(tree.depth, len(tree.paths) + 1)
-    return Choice(tree.paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds)
+    return Choice(
+        tree.paths, len(tree.paths), tree.depth, tree.expected, tree.expected * plain / seconds
+    )
 
 
-def print_choice(measured: Measured, choices: Sequence[Choice], console: Console | None = None) -> None:
+def print_choice(
+    measured: Measured, choices: Sequence[Choice], console: Console | None = None
+) -> None:
     """Acceptance by rank, the best sizes, and a picture of the winner."""
     console = console or Console(highlight=False)
-    ranks = Table("rank of the child", *map(str, range(len(measured.rank_acceptance))), title="measured")
+    ranks = Table(
+        "rank of the child", *map(str, range(len(measured.rank_acceptance))), title="measured"
+    )
     ranks.add_row("accepted", *(f"{rate:.3f}" for rate in measured.rank_acceptance))
     ranks.add_row("of nodes", *map(str, measured.num_visits))
     console.print(ranks)

@@ -22,7 +22,9 @@ def node_acceptance(run: Path) -> pd.DataFrame:
     """
     file = run / STEPS
     if not file.is_file():
-        raise ValueError(f"{run} holds no {STEPS}; give the folder of a finished python -m specresearch.run")
+        raise ValueError(
+            f"{run} holds no {STEPS}; give the folder of a finished python -m specresearch.run"
+        )
     steps = pd.read_parquet(file)
     drafted = steps.loc[steps["side"] == METHOD]
     if drafted["num_children"].isna().all():
@@ -65,8 +67,15 @@ def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
     axes.scatter(*places[()], s=80, color="black", zorder=2)
     if len(paths) <= MOST_LABELS:
         for path, area, rate in zip(paths, areas, rates, strict=True):
-            text = axes.annotate(f"{rate:.2f}", places[path], (0, -(area**0.5) / 2 - 1), textcoords="offset points")
-            text.set(ha="center", va="top", fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+            text = axes.annotate(
+                f"{rate:.2f}", places[path], (0, -(area**0.5) / 2 - 1), textcoords="offset points"
+            )
+            text.set(
+                ha="center",
+                va="top",
+                fontsize=7,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            )
     depths = range(max(map(len, paths)) + 1)
     axes.set_yticks([-depth for depth in depths], [str(depth) for depth in depths])
     axes.set_ylabel("depth")
@@ -80,7 +89,9 @@ def draw_tree(nodes: pd.DataFrame, axes: Axes, max_depth: int = 6) -> None:
 def draw_by_rank(nodes: pd.DataFrame, axes: Axes) -> None:
     """How often the child of each rank was the accepted one, over all nodes that had it."""
     rank = nodes["rank"].to_numpy()
-    accepted, reached = (np.bincount(rank, nodes[name].to_numpy()) for name in ("accepted", "reached"))
+    accepted, reached = (
+        np.bincount(rank, nodes[name].to_numpy()) for name in ("accepted", "reached")
+    )
     axes.bar(np.arange(len(reached)), accepted / np.maximum(reached, 1), color="tab:blue")
     axes.set_xticks(np.arange(len(reached)))
     axes.set_xlabel("rank of the child")
@@ -91,7 +102,9 @@ def draw_by_depth(nodes: pd.DataFrame, axes: Axes) -> None:
     """How often some child was accepted at each depth, among the steps that came so far."""
     depth, is_first = nodes["depth"].to_numpy(), (nodes["rank"] == 0).to_numpy()
     accepted = np.bincount(depth, nodes["accepted"].to_numpy())[1:]
-    came = np.bincount(depth[is_first], nodes["reached"].to_numpy()[is_first], minlength=len(accepted) + 1)[1:]
+    came = np.bincount(
+        depth[is_first], nodes["reached"].to_numpy()[is_first], minlength=len(accepted) + 1
+    )[1:]
     axes.bar(np.arange(1, len(accepted) + 1), accepted / np.maximum(came, 1), color="tab:orange")
     axes.set_xticks(np.arange(1, len(accepted) + 1))
     axes.set_xlabel("depth")

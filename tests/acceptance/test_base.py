@@ -36,7 +36,11 @@ def test_longest_path_is_the_deepest_and_the_first_of_equals() -> None:
 
 def test_longest_path_of_one_tree_for_every_row_and_of_chains() -> None:
     accepted = torch.rand((50, 5), generator=torch.Generator().manual_seed(3)) < 0.7
-    for topology in (Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 2]])), Topology.chain(5), Topology.chain(1)):
+    for topology in (
+        Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 2]])),
+        Topology.chain(5),
+        Topology.chain(1),
+    ):
         part = accepted[:, : topology.num_nodes]
         path, _ = longest_path(part, topology)
         for row in range(50):
@@ -46,7 +50,10 @@ def test_longest_path_of_one_tree_for_every_row_and_of_chains() -> None:
 
 def test_own_probability_reads_the_parents_row() -> None:
     generator = torch.Generator().manual_seed(4)
-    for topology in (random_trees(6, 5, seed=5), Topology.from_parents(torch.tensor([[-1, 0, 0, 2, 1]]))):
+    for topology in (
+        random_trees(6, 5, seed=5),
+        Topology.from_parents(torch.tensor([[-1, 0, 0, 2, 1]])),
+    ):
         tokens = torch.randint(0, 7, (6, 5), generator=generator)
         probs = torch.rand((6, 5, 7), generator=generator)
         own = own_probability(probs, Proposal(tokens, topology, torch.full((6,), 5)))

@@ -111,15 +111,23 @@ def enumerated_output(
     """Probability of every sequence of NUM_DRAFTS + 1 tokens: one step of the rule, then the target by itself."""
     law = dict.fromkeys(itertools.product(range(V), repeat=NUM_DRAFTS + 1), 0.0)
     for drafts, mass in all_drafts(q, ends).items():
-        for num, chance in enumerate(num_kept_law(chances(p, q, drafts), first_failure=first_failure)):
+        for num, chance in enumerate(
+            num_kept_law(chances(p, q, drafts), first_failure=first_failure)
+        ):
             if mass * chance < 1e-15:
                 continue
-            last = p(drafts) if num == len(drafts) else rest(p, q, drafts, num) / rest(p, q, drafts, num).sum()
+            last = (
+                p(drafts)
+                if num == len(drafts)
+                else rest(p, q, drafts, num) / rest(p, q, drafts, num).sum()
+            )
             for token in range(V):
                 begin = (*drafts[:num], token)
                 for later in itertools.product(range(V), repeat=NUM_DRAFTS + 1 - len(begin)):
                     sequence = (*begin, *later)
-                    goes_on = np.prod([p(sequence[:i])[sequence[i]] for i in range(len(begin), len(sequence))])
+                    goes_on = np.prod(
+                        [p(sequence[:i])[sequence[i]] for i in range(len(begin), len(sequence))]
+                    )
                     law[sequence] += mass * chance * float(last[token] * goes_on)
     return np.array(list(law.values()))
 
@@ -154,7 +162,9 @@ class TestTheFormulas:
         """At every position, whatever the drafts, and visibly more on average."""
         block = tokenwise = 0.0
         for drafts, mass in all_drafts(Q, lambda prefix: len(prefix) == NUM_DRAFTS).items():
-            single = np.cumprod([min(1.0, P(drafts[:i])[t] / Q(drafts[:i])[t]) for i, t in enumerate(drafts)])
+            single = np.cumprod(
+                [min(1.0, P(drafts[:i])[t] / Q(drafts[:i])[t]) for i, t in enumerate(drafts)]
+            )
             assert all(b >= t - 1e-12 for b, t in zip(kept(P, Q, drafts)[1:], single, strict=True))
             law = num_kept_law(chances(P, Q, drafts))
             block += mass * sum(i * chance for i, chance in enumerate(law))
@@ -162,7 +172,9 @@ class TestTheFormulas:
         assert block > 1.1 * tokenwise
 
 
-def chains(p: Model, q: Model, num_rows: int, *, sampled: bool) -> tuple[Proposal, torch.Tensor, torch.Tensor]:
+def chains(
+    p: Model, q: Model, num_rows: int, *, sampled: bool
+) -> tuple[Proposal, torch.Tensor, torch.Tensor]:
     """Rows of ragged chains drawn from q, the target's distributions after their nodes, and uniforms."""
     rng = np.random.default_rng(5)
     tokens = np.zeros((num_rows, NUM_DRAFTS + 1), dtype=np.int64)
@@ -176,7 +188,11 @@ def chains(p: Model, q: Model, num_rows: int, *, sampled: bool) -> tuple[Proposa
     lengths = torch.from_numpy(rng.integers(1, NUM_DRAFTS + 2, num_rows))
     probs = torch.from_numpy(q_rows) if sampled else None
     uniforms = torch.from_numpy(rng.random((num_rows, NUM_DRAFTS + 1)))
-    return Proposal.chain(torch.from_numpy(tokens), lengths, probs), torch.from_numpy(p_rows), uniforms
+    return (
+        Proposal.chain(torch.from_numpy(tokens), lengths, probs),
+        torch.from_numpy(p_rows),
+        uniforms,
+    )
 
 
 class TestTheCode:
@@ -200,7 +216,9 @@ class TestTheCode:
                 zip(kept(p, q, drafts), verdict.expected[row].tolist(), strict=False)
             ):
                 if reach > 0 and i < len(drafts):
-                    assert expected == pytest.approx(np.minimum(p(drafts[:i]), q(drafts[:i]) / reach).sum())
+                    assert expected == pytest.approx(
+                        np.minimum(p(drafts[:i]), q(drafts[:i]) / reach).sum()
+                    )
 
     def test_a_chain_that_is_padded_further_is_judged_alike(self) -> None:
         """The last draft's own test belongs to the row's length, not to the width of the batch."""
@@ -210,7 +228,9 @@ class TestTheCode:
         for num_nodes in range(1, NUM_DRAFTS + 1):
             rows = proposal.lengths == num_nodes
             cut = Proposal.chain(
-                proposal.token_ids[rows, :num_nodes], proposal.lengths[rows], proposal.draft_probs[rows, :num_nodes]
+                proposal.token_ids[rows, :num_nodes],
+                proposal.lengths[rows],
+                proposal.draft_probs[rows, :num_nodes],
             )
             alone = accept_block(cut, probs[rows, :num_nodes], uniforms[rows, :num_nodes])
             assert torch.equal(alone.num_accepted, whole.num_accepted[rows])
@@ -219,8 +239,16 @@ class TestTheCode:
     def test_a_probe_ends_the_chain_before_it(self) -> None:
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
         probe = torch.tensor([[False, False, True, False]])
-        marked = Proposal(proposal.token_ids, proposal.topology, proposal.lengths, proposal.draft_probs, probe=probe)
-        cut = Proposal.chain(proposal.token_ids, proposal.lengths.clamp(max=2), proposal.draft_probs)
+        marked = Proposal(
+            proposal.token_ids,
+            proposal.topology,
+            proposal.lengths,
+            proposal.draft_probs,
+            probe=probe,
+        )
+        cut = Proposal.chain(
+            proposal.token_ids, proposal.lengths.clamp(max=2), proposal.draft_probs
+        )
         with_probe, shorter = (accept_block(x, probs, uniforms) for x in (marked, cut))
         assert torch.equal(with_probe.path, shorter.path)
         assert torch.equal(with_probe.next_token, shorter.next_token)
@@ -229,14 +257,18 @@ class TestTheCode:
         proposal, probs, _ = chains(P, Q, 500, sampled=True)
         uniforms = torch.rand(20, 500, NUM_DRAFTS + 1, dtype=torch.float64)
         block, rejection = (
-            np.mean([float(rule(proposal, probs, u).num_accepted.double().mean()) for u in uniforms])
+            np.mean(
+                [float(rule(proposal, probs, u).num_accepted.double().mean()) for u in uniforms]
+            )
             for rule in (accept_block, accept_by_rejection)
         )
         assert block > 1.1 * rejection
 
     def test_point_masses_are_kept_as_often_as_by_rejection(self) -> None:
         proposal, probs, uniforms = chains(P, one_hot(Q), 200, sampled=False)
-        block, rejection = (rule(proposal, probs, uniforms).expected for rule in (accept_block, accept_by_rejection))
+        block, rejection = (
+            rule(proposal, probs, uniforms).expected for rule in (accept_block, accept_by_rejection)
+        )
         assert block is not None
         assert rejection is not None
         drafted = proposal.acceptable[:, 1:]
@@ -244,7 +276,9 @@ class TestTheCode:
 
     @pytest.mark.parametrize("drafter", ["sampled", "never_sampled", "point_mass"])
     @pytest.mark.parametrize("num_nodes", [2, 4])
-    def test_probability_zero_is_never_accepted_nor_drawn(self, drafter: str, num_nodes: int) -> None:
+    def test_probability_zero_is_never_accepted_nor_drawn(
+        self, drafter: str, num_nodes: int
+    ) -> None:
         p = torch.zeros(1, num_nodes, V)
         p[..., V - 1] = 1.0
         q = {"sampled": torch.full_like(p, 1 / V), "never_sampled": p, "point_mass": None}[drafter]
@@ -259,7 +293,9 @@ class TestTheCode:
     def test_drafts_of_the_target_itself_are_all_kept(self) -> None:
         proposal, probs, _ = chains(P, P, 100, sampled=True)
         uniforms = torch.full((100, NUM_DRAFTS + 1), 1 - 2**-53, dtype=torch.float64)
-        assert torch.equal(accept_block(proposal, probs, uniforms).num_accepted, proposal.lengths - 1)
+        assert torch.equal(
+            accept_block(proposal, probs, uniforms).num_accepted, proposal.lengths - 1
+        )
 
 
 class TestTheRule:

@@ -45,9 +45,13 @@ def step(first: Tensor, second: Tensor, seed: int = 0, lengths: Tensor | None = 
     prefixes = torch.stack([torch.zeros_like(first), 1 + first, 1 + V + V * first + second], dim=1)
     lengths = torch.full_like(first, NUM_DRAFTS + 1) if lengths is None else lengths
     proposal = Proposal.chain(tokens, lengths, Q[prefixes])
-    uniforms = torch.rand(len(first), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    uniforms = torch.rand(
+        len(first), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     probs = P[prefixes]
-    return Step(proposal, probs, accept_typical(proposal, probs, uniforms, RULE.epsilon, RULE.delta))
+    return Step(
+        proposal, probs, accept_typical(proposal, probs, uniforms, RULE.epsilon, RULE.delta)
+    )
 
 
 def sampled_step(lengths: Tensor | None = None) -> Step:
@@ -65,14 +69,18 @@ def distance(tokens: Tensor, p: Tensor) -> tuple[float, float]:
 
 def emitted(run: Step, column: int) -> Tensor:
     """The token at this place of each row's output; of rows that go as far."""
-    following = run.proposal.token_ids[:, column + 1] if column < NUM_DRAFTS else run.verdict.next_token
+    following = (
+        run.proposal.token_ids[:, column + 1] if column < NUM_DRAFTS else run.verdict.next_token
+    )
     return torch.where(run.verdict.num_accepted > column, following, run.verdict.next_token)
 
 
 class TestSampledDrafts:
     def test_first_token(self) -> None:
         run = sampled_step()
-        shift = output_shift(run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs))
+        shift = output_shift(
+            run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
+        )
         total_variation, kl = distance(emitted(run, 0), P[0])
         assert float(shift.total_variation[0, 0]) == pytest.approx(total_variation, abs=0.01)
         assert float(shift.kl[0, 0]) == pytest.approx(kl, abs=0.01)
@@ -81,13 +89,17 @@ class TestSampledDrafts:
 
     def test_second_token_after_each_first_one_that_was_accepted(self) -> None:
         run = sampled_step()
-        shift = output_shift(run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs))
+        shift = output_shift(
+            run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
+        )
         seen = 0
         for token in range(V):
             rows = (run.verdict.num_accepted >= 1) & (run.proposal.token_ids[:, 1] == token)
             if rows.any():
                 total_variation, kl = distance(emitted(run, 1)[rows], P[1 + token])
-                assert float(shift.total_variation[rows, 1][0]) == pytest.approx(total_variation, abs=0.02)
+                assert float(shift.total_variation[rows, 1][0]) == pytest.approx(
+                    total_variation, abs=0.02
+                )
                 assert float(shift.kl[rows, 1][0]) == pytest.approx(kl, abs=0.02)
                 seen += total_variation > 0.05
         assert seen >= 2
@@ -95,16 +107,22 @@ class TestSampledDrafts:
     def test_no_shift_where_nothing_was_offered_or_the_path_had_ended(self) -> None:
         lengths = torch.arange(NUM_SAMPLES) % 3 + 1
         run = sampled_step(lengths)
-        shift = output_shift(run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs))
+        shift = output_shift(
+            run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
+        )
         for column in range(NUM_DRAFTS + 1):
             offered = (lengths > column + 1) & (run.verdict.num_accepted >= column)
             assert torch.equal(shift.total_variation[:, column] > 0, offered)
 
     def test_given_the_drafts_it_is_overstated(self) -> None:
         run = sampled_step()
-        averaged = output_shift(run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs))
+        averaged = output_shift(
+            run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
+        )
         given = output_shift(run.proposal, run.probs, run.verdict)
-        assert float(given.total_variation[:, 0].mean()) > 1.3 * float(averaged.total_variation[0, 0])
+        assert float(given.total_variation[:, 0].mean()) > 1.3 * float(
+            averaged.total_variation[0, 0]
+        )
         assert float(given.kl[:, 0].mean()) > 1.3 * float(averaged.kl[0, 0])
 
     def test_refusals_are_those_of_rejection_sampling(self) -> None:
@@ -139,7 +157,9 @@ class TestSampledDrafts:
                 law[x, y] += weight * P[1 + V + V * x + y]
         assert float(law.sum()) == pytest.approx(1)
         whole = float(torch.special.xlogy(law, law / target_law()).sum())
-        averaged = output_shift(run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs))
+        averaged = output_shift(
+            run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
+        )
         given = output_shift(run.proposal, run.probs, run.verdict)
         by_step = float((weights @ averaged.kl).sum())
         assert 0.01 < whole <= by_step < 1.5 * whole
@@ -158,7 +178,9 @@ class TestPointMasses:
         num_nodes = len(parents)
         probs = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(1, num_nodes, -1)
         tokens = torch.tensor([[0, 3, 2] if num_nodes == 3 else [0, 3, 2, 1]])
-        proposal = Proposal(tokens, topology, torch.tensor([num_nodes]), scores=torch.ones(1, num_nodes))
+        proposal = Proposal(
+            tokens, topology, torch.tensor([num_nodes]), scores=torch.ones(1, num_nodes)
+        )
         sampling = SamplingBatch([SamplingParams(temperature=1.0)], [0], [0])
         verdict = Threshold()(proposal, probs.log(), sampling)
         shift = output_shift(proposal, probs, verdict, Threshold().accepts(proposal, probs))
@@ -168,7 +190,9 @@ class TestPointMasses:
         assert shift.refused_share == pytest.approx(1 - sum(mass) / 2)
 
     def test_a_token_that_the_target_never_says_is_infinitely_far(self) -> None:
-        proposal = Proposal(torch.tensor([[0, 2]]), Topology.chain(2), torch.tensor([2]), scores=torch.ones(1, 2))
+        proposal = Proposal(
+            torch.tensor([[0, 2]]), Topology.chain(2), torch.tensor([2]), scores=torch.ones(1, 2)
+        )
         logits = torch.tensor([3.0, 0.0, 0.0, 0.0]).expand(1, 2, -1)
         verdict = Threshold()(proposal, logits, SamplingBatch([SamplingParams()], [0], [0]))
         p = torch.eye(V)[:1].expand(1, 2, -1)
@@ -178,8 +202,12 @@ class TestPointMasses:
         assert shift.refused_share == 1.0
 
     def test_nothing_accepted_is_no_shift(self) -> None:
-        proposal = Proposal.chain(torch.zeros(2, 1, dtype=torch.long), torch.ones(2, dtype=torch.long))
-        verdict = Typical()(proposal, torch.zeros(2, 1, V), SamplingBatch([SamplingParams()] * 2, [0, 1], [0, 0]))
+        proposal = Proposal.chain(
+            torch.zeros(2, 1, dtype=torch.long), torch.ones(2, dtype=torch.long)
+        )
+        verdict = Typical()(
+            proposal, torch.zeros(2, 1, V), SamplingBatch([SamplingParams()] * 2, [0, 1], [0, 0])
+        )
         shift = output_shift(proposal, torch.full((2, 1, V), 1 / V), verdict)
         assert shift.refused_share == 0.0
         assert not bool(shift.kl.any())
@@ -207,8 +235,18 @@ class TestThroughTheEngine:
         records: list[StepRecord] = []
         sampling = SamplingParams(temperature=1.25, max_new_tokens=14, stop_token_ids=(7,))
         target = CausalLM(copy.deepcopy(MODEL), max_len=48)
-        engine = Engine(target, proposer, rule, max_batch_size=2, on_step=records.append, measure_shift=measure_shift)
-        requests = [Request(prompt, replace(sampling, seed=seed), str(seed)) for seed, prompt in enumerate(PROMPTS)]
+        engine = Engine(
+            target,
+            proposer,
+            rule,
+            max_batch_size=2,
+            on_step=records.append,
+            measure_shift=measure_shift,
+        )
+        requests = [
+            Request(prompt, replace(sampling, seed=seed), str(seed))
+            for seed, prompt in enumerate(PROMPTS)
+        ]
         return list(engine.generate(requests)), records
 
     def probabilities(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
@@ -217,8 +255,12 @@ class TestThroughTheEngine:
             logits = MODEL(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
         return (logits / 1.25).softmax(-1)[range(len(output)), list(output)].tolist()
 
-    @pytest.mark.parametrize("proposer", [NGram(5, 2, 1), TokenRecycling(8, top_k=4, depth=3)], ids=["chain", "tree"])
-    def test_an_accepted_point_mass_is_as_far_as_the_target_thinks_it_unlikely(self, proposer: Proposer) -> None:
+    @pytest.mark.parametrize(
+        "proposer", [NGram(5, 2, 1), TokenRecycling(8, top_k=4, depth=3)], ids=["chain", "tree"]
+    )
+    def test_an_accepted_point_mass_is_as_far_as_the_target_thinks_it_unlikely(
+        self, proposer: Proposer
+    ) -> None:
         outputs, records = self.decode(proposer, KEEN)
         num_accepted = 0
         for output in outputs:
@@ -228,19 +270,27 @@ class TestThroughTheEngine:
                 if output.id in record.request_ids and record.shift is not None:
                     b = record.request_ids.index(output.id)
                     accepted, new = record.num_accepted_tokens[b], record.num_new_tokens[b]
-                    expected += [1 - value for value in p[len(expected) :][:accepted]] + [0.0] * (new - accepted)
+                    expected += [1 - value for value in p[len(expected) :][:accepted]] + [0.0] * (
+                        new - accepted
+                    )
                     seen += record.shift.rows[b].total_variation
                     num_accepted += accepted
             assert seen == pytest.approx(expected, abs=1e-9)
             counts = output.record.counts
             assert counts.output_tv == pytest.approx(sum(expected) / len(p))
-            assert counts.refused_rate == pytest.approx(sum(expected) / max(counts.num_accepted_tokens, 1))
+            assert counts.refused_rate == pytest.approx(
+                sum(expected) / max(counts.num_accepted_tokens, 1)
+            )
         assert num_accepted > 5
 
     @pytest.mark.parametrize(
-        ("rule", "measure_shift"), [(Rejection(), True), (KEEN, False)], ids=["lossless", "not asked"]
+        ("rule", "measure_shift"),
+        [(Rejection(), True), (KEEN, False)],
+        ids=["lossless", "not asked"],
     )
-    def test_otherwise_nothing_is_measured(self, rule: Rejection | Typical, measure_shift: bool) -> None:
+    def test_otherwise_nothing_is_measured(
+        self, rule: Rejection | Typical, measure_shift: bool
+    ) -> None:
         outputs, records = self.decode(NGram(5, 2, 1), rule, measure_shift=measure_shift)
         assert {record.shift for record in records} == {None}
         assert {output.record.counts.shift for output in outputs} == {None}

@@ -10,7 +10,9 @@ from specresearch.sampling import SamplingBatch, SamplingParams
 
 V = 4
 TREE = Topology.from_parents(torch.tensor([[-1, 0, 0, 2, 3]]))
-Q = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.4, 0.4, 0.1, 0.1], [0.55, 0.15, 0.15, 0.15], [0.25, 0.25, 0.25, 0.25]])
+Q = torch.tensor(
+    [[0.7, 0.1, 0.1, 0.1], [0.4, 0.4, 0.1, 0.1], [0.55, 0.15, 0.15, 0.15], [0.25, 0.25, 0.25, 0.25]]
+)
 
 
 def batch(num_rows: int, params: SamplingParams) -> SamplingBatch:
@@ -21,12 +23,16 @@ WARM, COLD = SamplingParams(temperature=1.0), SamplingParams()
 
 
 @pytest.mark.parametrize("params", [WARM, COLD], ids=["sampled", "greedy"])
-@pytest.mark.parametrize(("threshold", "want"), [(0.3, [0, 2, 3, 4]), (0.65, [0, 2, 3]), (0.7, [0, 1]), (0.9, [0])])
+@pytest.mark.parametrize(
+    ("threshold", "want"), [(0.3, [0, 2, 3, 4]), (0.65, [0, 2, 3]), (0.7, [0, 1]), (0.9, [0])]
+)
 def test_scores_of_a_tree_decide_whatever_the_target_says(
     params: SamplingParams, threshold: float, want: list[int]
 ) -> None:
     scores = torch.tensor([[0.0, 0.8, 0.7, 0.68, 0.4]]).expand(20, -1)
-    proposal = Proposal(torch.ones(20, 5, dtype=torch.long), TREE, torch.full((20,), 5), scores=scores)
+    proposal = Proposal(
+        torch.ones(20, 5, dtype=torch.long), TREE, torch.full((20,), 5), scores=scores
+    )
     logits = torch.randn(20, 5, V, generator=torch.Generator().manual_seed(1))
     verdict = Threshold(threshold)(proposal, logits, batch(20, params))
     assert verdict.path.tolist() == [want + [-1] * (4 - len(want))] * 20
@@ -37,7 +43,9 @@ def test_scores_of_a_tree_decide_whatever_the_target_says(
 def test_padding_and_probes_are_left_out() -> None:
     probe = torch.tensor([[False, False, False, True, False]])
     lengths = torch.tensor([5, 2, 1])
-    proposal = Proposal(torch.ones(3, 5, dtype=torch.long), TREE, lengths, scores=torch.ones(3, 5), probe=probe)
+    proposal = Proposal(
+        torch.ones(3, 5, dtype=torch.long), TREE, lengths, scores=torch.ones(3, 5), probe=probe
+    )
     verdict = Threshold()(proposal, torch.zeros(3, 5, V), batch(3, WARM))
     assert verdict.path.tolist() == [[0, 1, -1, -1], [0, 1, -1, -1], [0, -1, -1, -1]]
 
@@ -70,10 +78,14 @@ def test_the_entropy_scale_asks_more_of_an_undecided_drafter() -> None:
     torch.testing.assert_close(softer[0], powers[0, 0] / powers.sum())
 
     proposal = Proposal.chain(
-        torch.zeros(1, 3, dtype=torch.long), torch.tensor([3]), torch.stack([Q[2], Q[0], Q[3]])[None]
+        torch.zeros(1, 3, dtype=torch.long),
+        torch.tensor([3]),
+        torch.stack([Q[2], Q[0], Q[3]])[None],
     )
     numbers = [
-        Threshold(0.5, entropy_scale=scale)(proposal, torch.zeros(1, 3, V), batch(1, WARM)).num_accepted.item()
+        Threshold(0.5, entropy_scale=scale)(
+            proposal, torch.zeros(1, 3, V), batch(1, WARM)
+        ).num_accepted.item()
         for scale in (-0.5, 0.0, 0.5)
     ]
     assert numbers == [2, 2, 0]
@@ -84,7 +96,9 @@ def test_the_last_token_is_the_targets_with_penalties(penalty: float, want: int)
     """Token 1 is likeliest everywhere and was drafted twice; the penalty for it counts the one that was accepted."""
     logits = torch.tensor([0.0, 3.5, 1.0, 0.0]).expand(1, 3, -1)
     scores = torch.tensor([[0.0, 0.9, 0.1]])
-    proposal = Proposal(torch.tensor([[0, 1, 1]]), Topology.chain(3), torch.tensor([3]), scores=scores)
+    proposal = Proposal(
+        torch.tensor([[0, 1, 1]]), Topology.chain(3), torch.tensor([3]), scores=scores
+    )
     counts = torch.zeros(1, V, dtype=torch.long)
     params = SamplingParams(frequency_penalty=penalty)
     sampling = SamplingBatch([params], [0], [0], prompt_counts=counts, output_counts=counts)
@@ -106,11 +120,15 @@ class TestRefusals:
         assert "without the probabilities" in str(Threshold().refuses(DraftKind(trees=True)))
         assert Threshold().refuses(DraftKind(trees=True, scored=True)) is None
         assert Threshold().refuses(DraftKind(sampled=True)) is None
-        assert "entropy_scale=0.5" in str(Threshold(entropy_scale=0.5).refuses(DraftKind(scored=True)))
+        assert "entropy_scale=0.5" in str(
+            Threshold(entropy_scale=0.5).refuses(DraftKind(scored=True))
+        )
         assert Threshold(entropy_scale=0.5).refuses(DraftKind(sampled=True)) is None
         assert not Threshold().lossless
 
-    @pytest.mark.parametrize("q", [None, torch.eye(V)[:1].expand(2, -1)[None]], ids=["point_mass", "one_hot"])
+    @pytest.mark.parametrize(
+        "q", [None, torch.eye(V)[:1].expand(2, -1)[None]], ids=["point_mass", "one_hot"]
+    )
     def test_a_greedy_request_has_no_distribution_to_compare(self, q: torch.Tensor | None) -> None:
         proposal = Proposal.chain(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]), q)
         with pytest.raises(ValueError, match="temperature=0"):

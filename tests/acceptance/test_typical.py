@@ -15,7 +15,9 @@ TREE = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 2, 4]]))
 WARM = SamplingParams(temperature=1.0)
 
 
-def random_rows(topology: Topology, num_rows: int, seed: int, sharpness: float = 2.0) -> tuple[Proposal, torch.Tensor]:
+def random_rows(
+    topology: Topology, num_rows: int, seed: int, sharpness: float = 2.0
+) -> tuple[Proposal, torch.Tensor]:
     """Drafts and the target's logits after them."""
     generator = torch.Generator().manual_seed(seed)
     num_nodes = topology.num_nodes
@@ -38,12 +40,19 @@ def test_accepts_what_the_definition_accepts(topology: Topology) -> None:
         for node in range(1, topology.num_nodes):
             p = probs[row, topology.parents[0, node]].tolist()
             floor = min(epsilon, delta * math.exp(sum(x * math.log(x) for x in p)))
-            ok.append(node < int(proposal.lengths[row]) and p[int(proposal.token_ids[row, node])] > floor)
-        paths = [[i for i in range(topology.num_nodes) if ancestors[node, i]] for node in range(topology.num_nodes)]
+            ok.append(
+                node < int(proposal.lengths[row]) and p[int(proposal.token_ids[row, node])] > floor
+            )
+        paths = [
+            [i for i in range(topology.num_nodes) if ancestors[node, i]]
+            for node in range(topology.num_nodes)
+        ]
         want = max((path for path in paths if all(ok[i] for i in path)), key=len)
         assert verdict.path[row].tolist() == want + [-1] * (verdict.path.shape[1] - len(want))
         end = probs[row, want[-1]]
-        assert int(verdict.next_token[row]) == int((end.cumsum(0) <= uniforms[row] * end.sum()).sum())
+        assert int(verdict.next_token[row]) == int(
+            (end.cumsum(0) <= uniforms[row] * end.sum()).sum()
+        )
 
 
 def test_a_flat_target_accepts_less_likely_drafts() -> None:

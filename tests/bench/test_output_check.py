@@ -20,7 +20,12 @@ from specresearch.proposers import DraftModel, NGram, Proposer
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is 1.0 times the draft")
 VARIED = SamplingParams(
-    temperature=0.9, top_k=20, top_p=0.95, repetition_penalty=1.3, frequency_penalty=0.2, max_new_tokens=24
+    temperature=0.9,
+    top_k=20,
+    top_p=0.95,
+    repetition_penalty=1.3,
+    frequency_penalty=0.2,
+    max_new_tokens=24,
 )
 
 
@@ -35,12 +40,20 @@ def draft() -> CausalLM:
 
 
 def checked(
-    target: CausalLM, proposer: Proposer | None, rule: Rejection | None = None, *, num: int, seed: int = 0
+    target: CausalLM,
+    proposer: Proposer | None,
+    rule: Rejection | None = None,
+    *,
+    num: int,
+    seed: int = 0,
 ) -> OutputScores:
     check = OutputCheck()
     engine = Engine(target, proposer, rule, max_batch_size=32, watch=check)
     prompts = np.random.default_rng(seed).integers(0, 26, (num, 6)).tolist()
-    requests = [Request(prompt, replace(VARIED, seed=1000 * seed + i), str(i)) for i, prompt in enumerate(prompts)]
+    requests = [
+        Request(prompt, replace(VARIED, seed=1000 * seed + i), str(i))
+        for i, prompt in enumerate(prompts)
+    ]
     outputs = list(engine.generate(requests))
     scores = check.take()
     assert scores.num_tokens == sum(len(output.token_ids) for output in outputs)
@@ -49,7 +62,9 @@ def checked(
 
 
 @pytest.mark.parametrize("drafter", ["chain", "tree", "ngram", "plain"])
-def test_p_values_of_lossless_decoding_are_uniform(model: CausalLM, draft: CausalLM, drafter: str) -> None:
+def test_p_values_of_lossless_decoding_are_uniform(
+    model: CausalLM, draft: CausalLM, drafter: str
+) -> None:
     makers: dict[str, Callable[[], Proposer | None]] = {
         "chain": lambda: DraftModel(draft, 4),
         "tree": lambda: DraftModel(draft, 8, tree="dynamic", depth=3, top_k=3),
@@ -84,7 +99,9 @@ class Mislabelled(DraftModel):
 
 
 @pytest.mark.parametrize("broken", ["rule", "drafts"])
-def test_negative_control_broken_decoding_is_seen(model: CausalLM, draft: CausalLM, broken: str) -> None:
+def test_negative_control_broken_decoding_is_seen(
+    model: CausalLM, draft: CausalLM, broken: str
+) -> None:
     proposer = DraftModel(draft, 4) if broken == "rule" else Mislabelled(draft, 1)
     rule = Gullible() if broken == "rule" else Rejection()
     assert checked(model, proposer, rule, num=128).p_value < 1e-6
@@ -107,7 +124,9 @@ def test_scores_are_martingale_differences_with_the_stated_covariance() -> None:
     probs = torch.tensor(rng.dirichlet(np.full(6, 0.4), 4000))
     drawn = [
         score(p[None], token[None])
-        for p, token in zip(probs, torch.multinomial(probs, 1, generator=generator)[:, 0], strict=True)
+        for p, token in zip(
+            probs, torch.multinomial(probs, 1, generator=generator)[:, 0], strict=True
+        )
     ]
     excess = np.array([own.excess for own in drawn])
     stated = np.mean([own.covariance for own in drawn], axis=0).reshape(3, 3)
@@ -118,14 +137,20 @@ def test_scores_are_martingale_differences_with_the_stated_covariance() -> None:
 def test_a_run_states_what_it_found_and_keeps_it(make_runner: Callable[..., Runner]) -> None:
     sampling = SamplingParams(temperature=1.0, max_new_tokens=12)
     settings = RunSettings(seed=1, warmup=1)
-    sound = make_runner(proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=settings)
+    sound = make_runner(
+        proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=settings
+    )
     summary = sound.run(progress=False).summary
     assert summary["output_p_value"] > CHANGED
     assert summary["baseline_output_p_value"] > CHANGED
     assert set(summary["output_z"]) == {"log p", "p", "rank"}
     rows = [row for row in sound.folder.groups if row.place.side == METHOD]
-    assert sum(row.scores.num_tokens for row in rows if row.scores) == summary["num_generated_tokens"]
-    again = make_runner(proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=settings, resume=True)
+    assert (
+        sum(row.scores.num_tokens for row in rows if row.scores) == summary["num_generated_tokens"]
+    )
+    again = make_runner(
+        proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=settings, resume=True
+    )
     assert again.run(progress=False).summary["output_p_value"] == summary["output_p_value"]
 
 
@@ -143,7 +168,9 @@ def test_a_run_with_a_broken_rule_says_so(make_runner: Callable[..., Runner]) ->
     assert summary["output_p_value"] < CHANGED < summary["baseline_output_p_value"]
 
 
-def test_the_check_takes_no_time_of_a_run(make_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_takes_no_time_of_a_run(
+    make_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seconds spent on checking are in no figure: the clock is moved on by an hour at every step."""
     import time as clock
 
@@ -159,7 +186,9 @@ def test_the_check_takes_no_time_of_a_run(make_runner: Callable[..., Runner], mo
 
     monkeypatch.setattr(output_check, "score_step", slow)
     sampling = SamplingParams(temperature=1.0, max_new_tokens=6)
-    runner = make_runner(proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=RunSettings(warmup=1))
+    runner = make_runner(
+        proposer=NGram(4, 3, 1), method="ngram", sampling=sampling, settings=RunSettings(warmup=1)
+    )
     summary = runner.run(progress=False).summary
     assert summary["wall_seconds"] < 600
     assert summary["e2el_p50"] < 600

@@ -33,7 +33,10 @@ class SecondBest(Greedy):
         verdict = super().__call__(proposal, target_logits, sampling)
         end = verdict.path.gather(1, verdict.num_accepted[:, None])[:, 0]
         second = target_logits[torch.arange(len(end)), end].topk(2).indices[:, 1]
-        return replace(verdict, next_token=torch.where(sampling_position(sampling) == 5, second, verdict.next_token))
+        return replace(
+            verdict,
+            next_token=torch.where(sampling_position(sampling) == 5, second, verdict.next_token),
+        )
 
 
 def sampling_position(sampling) -> torch.Tensor:
@@ -41,9 +44,9 @@ def sampling_position(sampling) -> torch.Tensor:
 
 
 def test_errors_are_called_errors(make_runner: Make) -> None:
-    results = make_runner(proposer=NGram(1, 1, 1), method="broken", acceptance=SecondBest(), settings=CHECKED).run(
-        progress=False
-    )
+    results = make_runner(
+        proposer=NGram(1, 1, 1), method="broken", acceptance=SecondBest(), settings=CHECKED
+    ).run(progress=False)
     assert results.summary["outputs_equal"] is False
     assert results.summary["num_rounding_ties"] == 0
     assert "NOT A TIE: an error" in results.summary["output_statement"]
@@ -51,7 +54,9 @@ def test_errors_are_called_errors(make_runner: Make) -> None:
 
 def test_rounding_is_measured_in_the_precision_of_the_run() -> None:
     contexts = [[(3 * i + j) % 27 for i in range(30)] for j in range(8)]
-    double, single = (measure_rounding(in_dtype(dtype), contexts) for dtype in (torch.float64, torch.float32))
+    double, single = (
+        measure_rounding(in_dtype(dtype), contexts) for dtype in (torch.float64, torch.float32)
+    )
     assert double < 1e-12 < single < 1e-4
 
 

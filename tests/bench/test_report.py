@@ -36,27 +36,46 @@ def test_the_answer_comes_first_and_everything_fits_80_columns(make_runner: Make
 
 class Described(NGram):
     def describe(self) -> str:
-        return (
-            "three heads of one layer, which read the inputs of layers 2, 16 and 29 of 32 of the target; and much more"
-        )
+        return "three heads of one layer, which read the inputs of layers 2, 16 and 29 of 32 of the target; and much more"
 
 
-def test_a_lossy_rule_shows_by_how_much(make_runner: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_rule_shows_by_how_much(
+    make_runner: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intervals, "LEAST_UNITS", 2)  # there are four prompts
     sampling = SamplingParams(temperature=1.0, max_new_tokens=12)
     text = printed(
-        make_runner(proposer=NGram(6, 2, 1), method="ngram", acceptance=Typical(0.01, 0.9), sampling=sampling)
+        make_runner(
+            proposer=NGram(6, 2, 1),
+            method="ngram",
+            acceptance=Typical(0.01, 0.9),
+            sampling=sampling,
+        )
     )
-    assert "distribution moved from the target's by a total variation of 0." in " ".join(text.split())
+    assert "distribution moved from the target's by a total variation of 0." in " ".join(
+        text.split()
+    )
     assert all(len(line) <= 80 for line in text.splitlines())
-    for label in ("total variation from the target", "KL divergence from it, nats", "refused by the exact rule"):
+    for label in (
+        "total variation from the target",
+        "KL divergence from it, nats",
+        "refused by the exact rule",
+    ):
         (line,) = (line for line in text.splitlines() if line.startswith(label))
         assert " to " in line
-    assert "total variation" not in printed(make_runner(folder=tmp_path / "exact", proposer=NGram(), method="ngram"))
+    assert "total variation" not in printed(
+        make_runner(folder=tmp_path / "exact", proposer=NGram(), method="ngram")
+    )
 
 
 def test_a_sweep_shows_it_where_a_rule_is_lossy() -> None:
-    exact = {"job": "0", "overrides": "acceptance=rejection", "speedup": 1.5, "outputs_equal": None, "output_tv": None}
+    exact = {
+        "job": "0",
+        "overrides": "acceptance=rejection",
+        "speedup": 1.5,
+        "outputs_equal": None,
+        "output_tv": None,
+    }
     lossy = exact | {"job": "1", "overrides": "acceptance=typical", "output_tv": 0.0123}
 
     def header_and_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -65,13 +84,21 @@ def test_a_sweep_shows_it_where_a_rule_is_lossy() -> None:
         return [line.split() for line in stream.getvalue().strip().splitlines()]
 
     header, first, second = header_and_rows([exact, lossy])
-    assert (header[-1], first[0], first[-1], second[0], second[-1]) == ("TV", "rejection", "-", "typical", "0.012")
+    assert (header[-1], first[0], first[-1], second[0], second[-1]) == (
+        "TV",
+        "rejection",
+        "-",
+        "typical",
+        "0.012",
+    )
     assert header_and_rows([exact])[0][-1] == "same"
 
 
 def test_tokens_that_the_target_never_says_are_an_infinite_divergence(make_runner: Make) -> None:
     """At temperature 0 the target says one token only."""
-    text = printed(make_runner(proposer=Suffix(4, offset=2.0), method="suffix", acceptance=Threshold(0.1)))
+    text = printed(
+        make_runner(proposer=Suffix(4, offset=2.0), method="suffix", acceptance=Threshold(0.1))
+    )
     assert "OUTPUT CHANGED" in text
     assert "infinite (tokens that the target never says: " in text
 
@@ -108,7 +135,9 @@ def test_a_warm_method_that_was_resumed_began_anew(make_runner: Make) -> None:
     own: dict[str, Any] = {"method": "own", "settings": RunSettings(warmup=0, num_prompts=1)}
     assert "resumed" not in printed(make_runner(proposer=Suffix(use_global=True), **own))
     again = printed(make_runner(resume=True, proposer=Suffix(use_global=True), **own))
-    assert "since the start of the repeat or of a session that resumed it;" in " ".join(again.split())
+    assert "since the start of the repeat or of a session that resumed it;" in " ".join(
+        again.split()
+    )
 
 
 def test_what_a_drafter_says_of_itself_is_shown(make_runner: Make) -> None:
@@ -124,14 +153,24 @@ def test_plain_decoding_reports_its_speed_only(make_runner: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling", [SamplingParams(temperature=1.0, max_new_tokens=8), SamplingParams(max_new_tokens=1)]
+    "sampling",
+    [SamplingParams(temperature=1.0, max_new_tokens=8), SamplingParams(max_new_tokens=1)],
 )
 def test_sampled_and_shortest_runs_print(make_runner: Make, sampling: SamplingParams) -> None:
-    assert "tokens per second" in printed(make_runner(proposer=NGram(), method="ngram", sampling=sampling))
+    assert "tokens per second" in printed(
+        make_runner(proposer=NGram(), method="ngram", sampling=sampling)
+    )
 
 
 def test_resume_command_of_a_run_and_of_a_sweep() -> None:
-    command = resume_command(["+proposer=ngram", "hydra.run.dir=old", "resume=false"], Path("/runs/a b"))
+    command = resume_command(
+        ["+proposer=ngram", "hydra.run.dir=old", "resume=false"], Path("/runs/a b")
+    )
     assert shlex.split(command)[3:] == ["+proposer=ngram", "hydra.run.dir=/runs/a b", "resume=true"]
     sweep = resume_command(["-m", "+proposer=ngram,draft_model"], Path("/runs/s/0-ngram-cnndm"))
-    assert shlex.split(sweep)[3:] == ["-m", "+proposer=ngram,draft_model", "hydra.sweep.dir=/runs/s", "resume=true"]
+    assert shlex.split(sweep)[3:] == [
+        "-m",
+        "+proposer=ngram,draft_model",
+        "hydra.sweep.dir=/runs/s",
+        "resume=true",
+    ]

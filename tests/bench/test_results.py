@@ -20,13 +20,29 @@ PROVENANCE: dict[str, Any] = {
     "target": {"num_parameters": 1, "dtype": "float64"},
     "machine": {"device": "a cpu"},
 }
-STEP = StepRecord(("p/0",), (2,), (2,), (1,), (2,), (5,), None, 3, StepTimes(0.1, 0.2, 0.3, 0.4, 1.5))
+STEP = StepRecord(
+    ("p/0",), (2,), (2,), (1,), (2,), (5,), None, 3, StepTimes(0.1, 0.2, 0.3, 0.4, 1.5)
+)
 
 
 def request(place: Place, row: str = "p") -> RequestRow:
     counts = Counts(1, 1, 2, 1, 2, [1, 1], [1, 0], [0.8, 0.3])
     return RequestRow(
-        place, row, 0, "", 5, 0, "length", counts, 0.1, 0.2, 0.3, 0.05, (0.2,), (4, 7), "gr\u00fc\u2028n\r"
+        place,
+        row,
+        0,
+        "",
+        5,
+        0,
+        "length",
+        counts,
+        0.1,
+        0.2,
+        0.3,
+        0.05,
+        (0.2,),
+        (4, 7),
+        "gr\u00fc\u2028n\r",
     )
 
 
@@ -83,7 +99,9 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
             ResultsFolder(tmp_path, CONFIG, resume=resume)
 
 
-def test_a_run_that_stopped_before_its_first_prompt_does_not_block_its_folder(tmp_path: Path) -> None:
+def test_a_run_that_stopped_before_its_first_prompt_does_not_block_its_folder(
+    tmp_path: Path,
+) -> None:
     started(tmp_path)
     (tmp_path / ".hydra").mkdir()
     (tmp_path / "run.log").write_text("")
@@ -97,8 +115,12 @@ def test_resuming_with_other_settings_names_them(tmp_path: Path) -> None:
     assert "progress" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("part", "key"), [("dataset", "fingerprint"), ("target", "dtype"), ("machine", "device")])
-def test_resuming_elsewhere_or_on_other_prompts_is_refused(tmp_path: Path, part: str, key: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "key"), [("dataset", "fingerprint"), ("target", "dtype"), ("machine", "device")]
+)
+def test_resuming_elsewhere_or_on_other_prompts_is_refused(
+    tmp_path: Path, part: str, key: str
+) -> None:
     measure(started(tmp_path), Place(0, 0, BASELINE))
     other = PROVENANCE | {part: PROVENANCE[part] | {key: "other"}}
     with pytest.raises(ValueError, match=f"{part} {key}"):
@@ -145,10 +167,14 @@ def test_a_shift_comes_back_as_it_was_and_measuring_it_took_no_time(tmp_path: Pa
     assert [row.wall for row in again.groups] == [2.0, 1.5]
     again.write_steps(complete=True)
     kept = pq.read_table(tmp_path / "steps.parquet").to_pylist()
-    assert kept[1]["shift"]["rows"] == [{"total_variation": [0.5, 0.0], "kl": [math.inf, 0.0], "refusal": [0.25, 0.0]}]
+    assert kept[1]["shift"]["rows"] == [
+        {"total_variation": [0.5, 0.0], "kl": [math.inf, 0.0], "refusal": [0.25, 0.0]}
+    ]
 
 
-def test_results_are_there_from_the_start_and_say_that_they_are_not_complete(tmp_path: Path) -> None:
+def test_results_are_there_from_the_start_and_say_that_they_are_not_complete(
+    tmp_path: Path,
+) -> None:
     folder = started(tmp_path)
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["complete"] is False

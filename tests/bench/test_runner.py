@@ -37,7 +37,9 @@ class Gullible(Rejection):
 
     lossless = False
 
-    def __call__(self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
+    ) -> Verdict:
         width = proposal.token_ids.shape[1]
         index = torch.arange(width)
         path = torch.where(index < proposal.lengths[:, None], index, -1)
@@ -70,29 +72,46 @@ class Described(NGram):
 
 
 def tokens(results: ResultsFolder, side: str) -> dict[tuple[int, str], tuple[int, ...]]:
-    return {(row.place.repeat, row.id): row.token_ids for row in results.requests if row.place.side == side}
+    return {
+        (row.place.repeat, row.id): row.token_ids
+        for row in results.requests
+        if row.place.side == side
+    }
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_greedy_output_is_unchanged_and_everything_is_on_disk(make_runner: Make, batch_size: int) -> None:
+def test_greedy_output_is_unchanged_and_everything_is_on_disk(
+    make_runner: Make, batch_size: int
+) -> None:
     runner = make_runner(
-        proposer=NGram(4, 3, 1), method="ngram", settings=RunSettings(batch_size=batch_size, repeats=2)
+        proposer=NGram(4, 3, 1),
+        method="ngram",
+        settings=RunSettings(batch_size=batch_size, repeats=2),
     )
     results = runner.run()
     summary, folder = results.summary, runner.folder.path
     assert results.complete
     assert summary["outputs_equal"] is True
-    assert summary["output_statement"] == "output unchanged: 14 of 14 greedy outputs equal token for token"
+    assert (
+        summary["output_statement"]
+        == "output unchanged: 14 of 14 greedy outputs equal token for token"
+    )
     assert summary["num_prompts"] == 4
     assert summary["num_requests"] == 14
     assert summary["speedup_basis"] == "wall time, equal token counts"
-    assert summary["num_generated_tokens"] == summary["baseline_num_generated_tokens"] == 14 * NUM_TOKENS
+    assert (
+        summary["num_generated_tokens"]
+        == summary["baseline_num_generated_tokens"]
+        == 14 * NUM_TOKENS
+    )
     assert summary["tokens_per_target_forward"] > 1
     assert sum(
-        summary[f"fraction_{part}"] for part in ("prefill", "propose", "verify", "accept", "commit", "host")
+        summary[f"fraction_{part}"]
+        for part in ("prefill", "propose", "verify", "accept", "commit", "host")
     ) == (pytest.approx(1.0))
     assert all(
-        summary[f"fraction_{part}"] >= 0 for part in ("prefill", "propose", "verify", "accept", "commit", "host")
+        summary[f"fraction_{part}"] >= 0
+        for part in ("prefill", "propose", "verify", "accept", "commit", "host")
     )
     written = json.loads((folder / "results.json").read_text())
     assert written["summary"]["speedup"] == summary["speedup"]
@@ -101,7 +120,10 @@ def test_greedy_output_is_unchanged_and_everything_is_on_disk(make_runner: Make,
     assert len(rows) == 28
     assert all(len(row["token_ids"]) == NUM_TOKENS for row in rows)
     steps = pq.read_table(folder / "steps.parquet").to_pylist()
-    assert sum(sum(row["num_new_tokens"]) for row in steps if row["side"] == METHOD) == summary["num_generated_tokens"]
+    assert (
+        sum(sum(row["num_new_tokens"]) for row in steps if row["side"] == METHOD)
+        == summary["num_generated_tokens"]
+    )
     assert sum(sum(row["num_accepted_tokens"]) for row in steps) == summary["num_accepted_tokens"]
     assert not runner.target.in_use
 
@@ -123,7 +145,11 @@ def test_a_rule_that_accepts_anything_is_found_out(make_runner: Make) -> None:
 
 @pytest.mark.parametrize("sampling", [SamplingParams(max_new_tokens=12), WARM])
 def test_a_request_that_fails_ends_the_run_in_its_sentence(
-    make_runner: Make, target: CausalLM, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sampling: SamplingParams
+    make_runner: Make,
+    target: CausalLM,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    sampling: SamplingParams,
 ) -> None:
     """With everything that watches a step looking on. What was measured before is kept, and goes on once numbers are sound."""
     honest = engine.find_faults
@@ -138,14 +164,20 @@ def test_a_request_that_fails_ends_the_run_in_its_sentence(
         proposer, recorder = NGram(4, 3, 1), None
         if not resume:
             sides = {BASELINE: None, METHOD: None}
-            recorder = Recorder(tmp_path / "run", describe_recording(target, proposer, Rejection(), "ngram", sides, {}))
-        return make_runner(resume=resume, recorder=recorder, proposer=proposer, method="ngram", sampling=sampling)
+            recorder = Recorder(
+                tmp_path / "run",
+                describe_recording(target, proposer, Rejection(), "ngram", sides, {}),
+            )
+        return make_runner(
+            resume=resume, recorder=recorder, proposer=proposer, method="ngram", sampling=sampling
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "find_faults", sometimes)
         runner = make()
         with pytest.raises(
-            RequestFailedError, match=r"failed after \d+ tokens: the target's logits are NaN or infinite"
+            RequestFailedError,
+            match=r"failed after \d+ tokens: the target's logits are NaN or infinite",
         ):
             runner.run()
     assert not runner.target.in_use
@@ -164,25 +196,32 @@ def test_without_a_proposer_plain_decoding_is_measured(make_runner: Make) -> Non
 def test_later_turns_hold_the_models_own_replies(make_runner: Make, target: CausalLM) -> None:
     runner = make_runner(proposer=NGram(4, 3, 1))
     runner.run()
-    first, second = (next(r for r in runner.folder.requests if r.id == f"p1/{turn}") for turn in (0, 1))
+    first, second = (
+        next(r for r in runner.folder.requests if r.id == f"p1/{turn}") for turn in (0, 1)
+    )
     row = runner.rows[1]
     expected = runner.dataset.prompt(target.tokenizer, row, [first.text])  # type: ignore[arg-type]
     assert second.num_prompt_tokens == len(expected.token_ids)
     assert first.text in target.tokenizer.decode(expected.token_ids)  # type: ignore[union-attr]
 
 
-def test_sampled_runs_are_reproducible_and_state_their_guarantee(make_runner: Make, tmp_path: Path) -> None:
+def test_sampled_runs_are_reproducible_and_state_their_guarantee(
+    make_runner: Make, tmp_path: Path
+) -> None:
     sampling = SamplingParams(temperature=1.0, max_new_tokens=6)
     settings = RunSettings(seed=11, repeats=2, warmup=0)
     runs = [
-        make_runner(folder=tmp_path / name, proposer=NGram(4, 3, 1), sampling=sampling, settings=settings)
+        make_runner(
+            folder=tmp_path / name, proposer=NGram(4, 3, 1), sampling=sampling, settings=settings
+        )
         for name in ("one", "two")
     ]
     results = [runner.run() for runner in runs]
     assert results[0].summary["outputs_equal"] is None
     statement = results[0].summary["output_statement"]
     assert re.match(
-        r"output consistent with the target's distribution \(\d+ tokens, p = .*; plain decoding p = ", statement
+        r"output consistent with the target's distribution \(\d+ tokens, p = .*; plain decoding p = ",
+        statement,
     )
     assert tokens(runs[0].folder, METHOD) == tokens(runs[1].folder, METHOD)
     outputs = tokens(runs[0].folder, BASELINE)
@@ -200,7 +239,9 @@ def test_an_interrupted_run_resumes_to_the_same_outputs(make_runner: Make, tmp_p
     assert 0 < results.summary["num_prompts"] < 4
     assert not broken.target.in_use
     before = [row for row in broken.folder.requests if row.place in broken.folder.done]
-    again = make_runner(folder=tmp_path / "broken", resume=True, proposer=NGram(4, 3, 1), method="ngram")
+    again = make_runner(
+        folder=tmp_path / "broken", resume=True, proposer=NGram(4, 3, 1), method="ngram"
+    )
     assert again.folder.requests == before
     results = again.run()
     assert results.complete
@@ -223,7 +264,12 @@ def test_a_lossy_rule_says_how_far_it_moved_the_output(make_runner: Make) -> Non
     reached = [at["num_reached"] * at["output_tv"] for at in results.per_position]
     assert sum(reached) == pytest.approx(summary["output_tv"] * summary["num_generated_tokens"])
     steps = pq.read_table(runner.folder.path / "steps.parquet").to_pylist()
-    shifts = [token for row in steps if row["side"] == METHOD for token in row["shift"]["rows"][0]["total_variation"]]
+    shifts = [
+        token
+        for row in steps
+        if row["side"] == METHOD
+        for token in row["shift"]["rows"][0]["total_variation"]
+    ]
     assert len(shifts) == summary["num_generated_tokens"]
     assert sum(shifts) == pytest.approx(sum(reached))
     assert all(row["shift"] is None for row in steps if row["side"] == BASELINE)
@@ -236,7 +282,9 @@ def test_a_lossy_rule_is_exact_where_it_is(make_runner: Make) -> None:
     assert summary["output_tv"] == summary["output_kl"] == summary["refused_rate"] == 0
 
 
-@pytest.mark.parametrize("rule", [Rejection(), Gullible()], ids=["lossless", "lossy that does not say what it accepts"])
+@pytest.mark.parametrize(
+    "rule", [Rejection(), Gullible()], ids=["lossless", "lossy that does not say what it accepts"]
+)
 def test_other_rules_have_no_shift(make_runner: Make, rule: Rejection) -> None:
     results = make_runner(proposer=NGram(4, 2, 1), method="ngram", acceptance=rule).run()
     assert results.summary["output_tv"] is None
@@ -248,14 +296,18 @@ def test_the_shift_survives_an_interruption(make_runner: Make, tmp_path: Path) -
     whole = make_runner(folder=tmp_path / "whole", proposer=NGram(4, 2, 1), **own).run()
     broken = make_runner(folder=tmp_path / "broken", proposer=Interrupted(4, 2, 1), **own).run()
     assert not broken.complete
-    again = make_runner(folder=tmp_path / "broken", resume=True, proposer=NGram(4, 2, 1), **own).run()
+    again = make_runner(
+        folder=tmp_path / "broken", resume=True, proposer=NGram(4, 2, 1), **own
+    ).run()
     for name in ("output_tv", "output_kl", "refused_rate"):
         assert again.summary[name] == pytest.approx(whole.summary[name])
         assert broken.summary[name] != again.summary[name]
     assert again.per_position == [pytest.approx(at) for at in whole.per_position]
 
 
-def test_measuring_the_shift_costs_no_time(make_runner: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_the_shift_costs_no_time(
+    make_runner: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes 0.1 s a step here, and all of the decoding far less."""
     measured = engine.shift_of_tokens
 
@@ -277,7 +329,9 @@ def test_measuring_the_shift_costs_no_time(make_runner: Make, monkeypatch: pytes
     assert sum(request.itl) < request.e2el
 
 
-def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(make_runner: Make, tmp_path: Path) -> None:
+def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(
+    make_runner: Make, tmp_path: Path
+) -> None:
     runners = {
         name: make_runner(
             folder=tmp_path / name,
@@ -285,7 +339,12 @@ def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(make_runner: 
             sampling=WARM,
             settings=RunSettings(num_prompts=3, warmup=0, order=name.split()[0], seed=seed),
         )
-        for name, seed in (("dataset", 1), ("shuffled", 1), ("shuffled again", 1), ("shuffled otherwise", 4))
+        for name, seed in (
+            ("dataset", 1),
+            ("shuffled", 1),
+            ("shuffled again", 1),
+            ("shuffled otherwise", 4),
+        )
     }
     ids = {name: [row.id for row in runner.rows] for name, runner in runners.items()}
     assert ids["dataset"] == ["p0", "p1", "p2"]
@@ -295,7 +354,9 @@ def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(make_runner: 
     results = {name: runners[name].run() for name in ("dataset", "shuffled")}
     for side in (BASELINE, METHOD):
         assert tokens(runners["dataset"].folder, side) == tokens(runners["shuffled"].folder, side)
-    assert {name: told.provenance["order"] for name, told in results.items()} == {n: n for n in results}
+    assert {name: told.provenance["order"] for name, told in results.items()} == {
+        n: n for n in results
+    }
 
 
 @pytest.mark.parametrize(
@@ -311,17 +372,25 @@ def test_shuffled_prompts_are_the_same_prompts_with_the_same_seeds(make_runner: 
         (Cascade([NGram(), NGram(3)]), None),
     ],
 )
-def test_results_say_what_requests_start_with(make_runner: Make, proposer: Proposer, memory: str | None) -> None:
-    results = make_runner(proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0)).run()
+def test_results_say_what_requests_start_with(
+    make_runner: Make, proposer: Proposer, memory: str | None
+) -> None:
+    results = make_runner(
+        proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0)
+    ).run()
     assert results.provenance["method"]["memory"] == memory
     assert results.provenance["order"] == "dataset"
 
 
-@pytest.mark.parametrize("proposer", [Described(4), Cascade([Described(4), NGram(3)])], ids=["alone", "in a cascade"])
+@pytest.mark.parametrize(
+    "proposer", [Described(4), Cascade([Described(4), NGram(3)])], ids=["alone", "in a cascade"]
+)
 def test_what_a_proposer_says_of_itself_is_logged_and_kept(
     make_runner: Make, proposer: Proposer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = make_runner(proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0))
+    runner = make_runner(
+        proposer=proposer, method="own", settings=RunSettings(num_prompts=1, warmup=0)
+    )
     with caplog.at_level(logging.INFO):
         results = runner.run()
     assert "drafter: three heads that read layer 7" in caplog.text
@@ -332,7 +401,9 @@ def test_what_a_proposer_says_of_itself_is_logged_and_kept(
 
 def test_heads_say_how_they_read_the_target(make_runner: Make) -> None:
     proposer = Medusa(MedusaHeads(16, None, 2, base_model="letters"), 4)
-    results = make_runner(proposer=proposer, method="medusa", settings=RunSettings(num_prompts=1, warmup=0)).run()
+    results = make_runner(
+        proposer=proposer, method="medusa", settings=RunSettings(num_prompts=1, warmup=0)
+    ).run()
     description = results.provenance["method"]["description"]
     assert description.startswith("2 Medusa heads of letters; ")
     assert "read the final norm of the target" in description
@@ -344,17 +415,25 @@ def test_a_complete_run_resumes_without_decoding(make_runner: Make, tmp_path: Pa
     assert again.summary == first.summary
 
 
-def test_long_prompts_are_cut_to_leave_room_for_the_output(make_runner: Make, target: CausalLM, tmp_path: Path) -> None:
+def test_long_prompts_are_cut_to_leave_room_for_the_output(
+    make_runner: Make, target: CausalLM, tmp_path: Path
+) -> None:
     file = tmp_path / "long.jsonl"
-    file.write_text(json.dumps({"prompt": "abcdef " * 40}) + "\n" + json.dumps({"prompt": "abc"}) + "\n")
+    file.write_text(
+        json.dumps({"prompt": "abcdef " * 40}) + "\n" + json.dumps({"prompt": "abc"}) + "\n"
+    )
     runner = make_runner(proposer=NGram())
     runner = replace(runner, dataset=PromptDataset("long", "prompts", "raw", path=str(file)))
     assert runner.run().summary["num_prompts_cut"] == 1
-    assert max(row.num_prompt_tokens for row in runner.folder.requests) <= target.max_len - NUM_TOKENS
+    assert (
+        max(row.num_prompt_tokens for row in runner.folder.requests) <= target.max_len - NUM_TOKENS
+    )
 
 
 def test_no_room_for_a_prompt(make_runner: Make) -> None:
-    with pytest.raises(ValueError, match=r"max_new_tokens=60 leaves no room for a prompt in target.max_len=60"):
+    with pytest.raises(
+        ValueError, match=r"max_new_tokens=60 leaves no room for a prompt in target.max_len=60"
+    ):
         make_runner(sampling=SamplingParams(max_new_tokens=60))
 
 

@@ -17,7 +17,9 @@ PLAIN_COUNTS = Counts(num_target_forwards=10, num_generated_tokens=10)
 FAST_COUNTS = Counts(5, 4, 8, 5, 10, reached=[4, 3], accepted=[3, 2], expected=[2.8, 2.1])
 
 
-def request(group: int, side: str, counts: Counts, repeat: int = 0, **changes: object) -> RequestRow:
+def request(
+    group: int, side: str, counts: Counts, repeat: int = 0, **changes: object
+) -> RequestRow:
     row = RequestRow(
         place=Place(repeat, group, side),
         row=f"row{group}",
@@ -44,7 +46,9 @@ def group_row(group: int, side: str, *, repeat: int = 0, tokens: int = 10) -> Gr
     return GroupRow(Place(repeat, group, side), 3.0, 1.0, 0.4, 1.35, 0.1, 0.05, 5, 8, 1, tokens)
 
 
-def both_sides(num_groups: int, repeats: int = 1, tokens: int = 10) -> tuple[list[RequestRow], list[GroupRow]]:
+def both_sides(
+    num_groups: int, repeats: int = 1, tokens: int = 10
+) -> tuple[list[RequestRow], list[GroupRow]]:
     places = [(repeat, group) for repeat in range(repeats) for group in range(num_groups)]
     requests = [
         request(group, side, counts, repeat)
@@ -89,7 +93,11 @@ def test_acceptance_figures() -> None:
     assert summary["mean_acceptance_length"] == pytest.approx(1 + 5 / 4)
     assert summary["draft_acceptance_rate"] == pytest.approx(5 / 8)
     assert summary["tokens_per_target_forward"] == pytest.approx(10 / 5)
-    assert (summary["num_drafts"], summary["num_draft_tokens"], summary["num_accepted_tokens"]) == (16, 32, 20)
+    assert (summary["num_drafts"], summary["num_draft_tokens"], summary["num_accepted_tokens"]) == (
+        16,
+        32,
+        20,
+    )
     assert [at["unconditional"] for at in figures.per_position] == pytest.approx([3 / 4, 2 / 4])
     assert [at["conditional"] for at in figures.per_position] == pytest.approx([3 / 4, 2 / 3])
     assert sum(figures.histogram["draft_acceptance_rate"]["counts"]) == 4
@@ -107,7 +115,8 @@ def test_shift_of_a_lossy_rule() -> None:
     requests, groups = both_sides(LEAST_UNITS)
     sums = ShiftSums([1.2, 0.3], [0.8, 0.6], [0, 0], [0.9, 1.1])
     moved = [
-        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums)) for row in requests
+        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums))
+        for row in requests
     ]
     figures = summarize(moved, groups, LOSSY)
     summary = figures.summary
@@ -127,9 +136,14 @@ def test_shift_of_a_lossy_rule() -> None:
 
 def test_one_token_that_the_target_never_says_makes_the_divergence_infinite() -> None:
     requests, groups = both_sides(2)
-    shifts = {f"row{group}": ShiftSums([1.0, 0.5], [0.2, 0.4], [0, group], [1.0, 0.5]) for group in range(2)}
+    shifts = {
+        f"row{group}": ShiftSums([1.0, 0.5], [0.2, 0.4], [0, group], [1.0, 0.5])
+        for group in range(2)
+    }
     moved = [
-        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=shifts[row.row]))
+        row
+        if row.place.side == BASELINE
+        else replace(row, counts=replace(row.counts, shift=shifts[row.row]))
         for row in requests
     ]
     figures = summarize(moved, groups, LOSSY)
@@ -151,7 +165,11 @@ def test_repeats_are_added_up_before_resampling() -> None:
     num = LEAST_UNITS - 1
     summary = summarize(*both_sides(num, repeats=3), SAMPLED).summary
     assert summary["speedup_ci95"] is None
-    assert (summary["num_prompts"], summary["num_requests"], summary["num_repeats"]) == (num, 3 * num, 3)
+    assert (summary["num_prompts"], summary["num_requests"], summary["num_repeats"]) == (
+        num,
+        3 * num,
+        3,
+    )
 
 
 def test_plain_decoding_has_no_method_figures() -> None:
@@ -164,7 +182,9 @@ def test_plain_decoding_has_no_method_figures() -> None:
     assert summary["speedup"] is None
     assert summary["outputs_equal"] is None
     assert summary["ideal_speedup"] is None
-    assert summary["tokens_per_second"] == summary["baseline_tokens_per_second"] == pytest.approx(2.0)
+    assert (
+        summary["tokens_per_second"] == summary["baseline_tokens_per_second"] == pytest.approx(2.0)
+    )
     assert summary["num_generated_tokens"] == 30
 
 
@@ -191,7 +211,9 @@ def test_categories() -> None:
 def test_a_group_of_mixed_categories_has_no_speedup_by_category() -> None:
     requests, groups = both_sides(1)
     mixed = [*requests, *(replace(row, row="other", category="chat") for row in requests)]
-    table = summarize([replace(row, category=row.category or "code") for row in mixed], groups, SAMPLED).by_category
+    table = summarize(
+        [replace(row, category=row.category or "code") for row in mixed], groups, SAMPLED
+    ).by_category
     assert table["code"]["speedup"] is None
     assert table["chat"]["speedup"] is None
 
@@ -201,13 +223,19 @@ def test_equal_and_unequal_outputs() -> None:
     same = OutputComparison.greedy(requests)
     assert same.statement == "output unchanged: 3 of 3 greedy outputs equal token for token"
     other = [
-        replace(row, token_ids=(0, 1, 9)) if row.row == "row2" and row.place.side == METHOD else row for row in requests
+        replace(row, token_ids=(0, 1, 9)) if row.row == "row2" and row.place.side == METHOD else row
+        for row in requests
     ]
     changed = OutputComparison.greedy(other)
     assert changed.figures["outputs_equal"] is False
     assert changed.num_equal == 2
     (difference,) = changed.differences
-    assert (difference.request, difference.position, difference.baseline_token, difference.method_token) == (
+    assert (
+        difference.request,
+        difference.position,
+        difference.baseline_token,
+        difference.method_token,
+    ) == (
         "row2/0",
         2,
         2,
@@ -218,12 +246,17 @@ def test_equal_and_unequal_outputs() -> None:
 
 def test_an_output_that_ends_early_differs_where_it_ends() -> None:
     requests, _ = both_sides(1)
-    short = [replace(row, token_ids=(0, 1)) if row.place.side == METHOD else row for row in requests]
+    short = [
+        replace(row, token_ids=(0, 1)) if row.place.side == METHOD else row for row in requests
+    ]
     (difference,) = OutputComparison.greedy(short).differences
     assert (difference.position, difference.method_token) == (2, -1)
 
 
 def test_sampled_runs_say_what_they_rest_on() -> None:
-    assert SAMPLED.statement == "the output's distribution was not checked (rule rejection is lossless)"
+    assert (
+        SAMPLED.statement
+        == "the output's distribution was not checked (rule rejection is lossless)"
+    )
     assert "may differ" in LOSSY.statement
     assert SAMPLED.figures["outputs_equal"] is None

@@ -40,15 +40,36 @@ from specresearch.certification.certificate import (
 from specresearch.certification.certifier import Certifier, Demands
 from specresearch.certification.decoding import Decoded
 from specresearch.certification.enumeration import Toy, enumerate_outputs, next_token_probs
-from specresearch.certification.goodness import Fit, chi_square, holm, samples_needed, tv_bounds, visible_tv
+from specresearch.certification.goodness import (
+    Fit,
+    chi_square,
+    holm,
+    samples_needed,
+    tv_bounds,
+    visible_tv,
+)
 from specresearch.certification.substitution import build_on_toy
 from specresearch.certification.trials import Trial, TrialSettings
 from specresearch.cli.entry import conf_dir
-from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Fixed, Goodput, Heuristic
+from specresearch.controllers import (
+    AcceptanceGate,
+    BatchSizeCutoff,
+    Controller,
+    Fixed,
+    Goodput,
+    Heuristic,
+)
 from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer, Suffix, TokenRecycling
+from specresearch.proposers import (
+    Autoregressive,
+    DraftModel,
+    NGram,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
 
 PLAIN = {"plain": SamplingParams(temperature=1.0, max_new_tokens=3)}
@@ -67,7 +88,14 @@ SETTINGS = PLAIN | {
     ),
 }
 GREEDY = {"plain": SamplingParams(max_new_tokens=8)}
-CHANGED = {"stress", "batch_size", "max_step_tokens", "max_cache_tokens", "equal_seeds", "coarseness"}
+CHANGED = {
+    "stress",
+    "batch_size",
+    "max_step_tokens",
+    "max_cache_tokens",
+    "equal_seeds",
+    "coarseness",
+}
 FEW = Demands(visible_tv=0.1, num_greedy_prompts=6)
 
 
@@ -126,10 +154,16 @@ class Rule:
     def refuses(self, kind: DraftKind) -> str | None:
         return "they branch" if kind.trees else None
 
-    def __call__(self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
+    ) -> Verdict:
         p = logits_to_probs(target_logits, sampling)
         num_nodes = proposal.topology.num_nodes
-        q = torch.full_like(p, 1 / p.shape[2]) if proposal.draft_probs is None else proposal.draft_probs
+        q = (
+            torch.full_like(p, 1 / p.shape[2])
+            if proposal.draft_probs is None
+            else proposal.draft_probs
+        )
         return self.decide(proposal, p, q, sampling.uniforms(ACCEPT_STREAM, num_nodes))
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
@@ -140,7 +174,9 @@ class Rule:
         num_accepted = passes.long().cumprod(1).sum(1)
         index = torch.arange(weights.shape[1])
         row = weights[torch.arange(len(weights)), num_accepted]
-        return Verdict(torch.where(index <= num_accepted[:, None], index, -1), num_accepted, draw(row, u[:, 0]))
+        return Verdict(
+            torch.where(index <= num_accepted[:, None], index, -1), num_accepted, draw(row, u[:, 0])
+        )
 
 
 def own(probs: Tensor, tokens: Tensor) -> Tensor:
@@ -189,7 +225,9 @@ class BlockByHand(Rule):
         passes = ((u <= chance) & (node <= num_drafts[:, None]))[:, 1:]
         if not self.stop_at_first_failure:
             passes = passes.flip(1).cummax(1).values.flip(1)
-        return self.verdict(passes, torch.where(is_last[:, :, None] | (left.sum(2, keepdim=True) == 0), p, left), u)
+        return self.verdict(
+            passes, torch.where(is_last[:, :, None] | (left.sum(2, keepdim=True) == 0), p, left), u
+        )
 
 
 WARM: dict[str, Callable[[], Proposer]] = {
@@ -221,15 +259,24 @@ WAVES: dict[str, Any] = {
 }
 
 
-def certify_it(folder: Path, proposer: Proposer, rule: AcceptanceSampler | None = None, **changes: Any) -> Certificate:
+def certify_it(
+    folder: Path, proposer: Proposer, rule: AcceptanceSampler | None = None, **changes: Any
+) -> Certificate:
     """In one trial with few samples; fields of the demands, the trial, its settings and `Certifier` can be changed."""
     demands = {name: changes.pop(name) for name in list(changes) if hasattr(FEW, name)}
     told: dict[str, Any] = {name: changes.pop(name) for name in CHANGED & changes.keys()}
-    made: dict[str, Any] = {"toy": toy(), "target": target(), "controller": Fixed(), "scheduling": SchedulerSettings()}
+    made: dict[str, Any] = {
+        "toy": toy(),
+        "target": target(),
+        "controller": Fixed(),
+        "scheduling": SchedulerSettings(),
+    }
     made |= {name: changes.pop(name) for name in made.keys() & changes.keys()}
     trial = Trial("only", TrialSettings(**told), proposer=proposer, **made)
     kinds: dict[str, Any] = {"sampled": PLAIN, "greedy": {}} | changes
-    certifier = Certifier("it", rule or Rejection(), [trial], folder=folder, demands=replace(FEW, **demands), **kinds)
+    certifier = Certifier(
+        "it", rule or Rejection(), [trial], folder=folder, demands=replace(FEW, **demands), **kinds
+    )
     return certifier.run(progress=False)
 
 
@@ -241,13 +288,17 @@ def printed(certificate: Certificate) -> str:
 
 class TestWhatIsExactIsCertified:
     def test_with_adversaries_and_greedy_outputs(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, NGram(), sampled=SETTINGS, stress=("everything",), greedy=GREEDY)
+        made = certify_it(
+            tmp_path, NGram(), sampled=SETTINGS, stress=("everything",), greedy=GREEDY
+        )
         assert made.verdict == CERTIFIED
         assert [test.setting for test in made.sampled if not test.stress] == list(SETTINGS)
         assert len({len(test.prompt) for test in made.sampled}) == len(SETTINGS)
         assert {test.drafter for test in made.sampled} == {"it", *ATTACKS}
         assert len(made.greedy) == 1 + len(ATTACKS)
-        assert all(test.visible_tv <= 0.2 and test.num_draft_tokens for test in made.sampled if test.stress)
+        assert all(
+            test.visible_tv <= 0.2 and test.num_draft_tokens for test in made.sampled if test.stress
+        )
         assert "the target's distribution in all of 3 tests" in " ".join(printed(made).split())
 
     @pytest.mark.parametrize("proposer", [Copycat, StopAfterUnlikely])
@@ -255,38 +306,59 @@ class TestWhatIsExactIsCertified:
         assert certify_it(tmp_path, proposer()).verdict == CERTIFIED
 
     def test_another_rule(self, tmp_path: Path) -> None:
-        assert certify_it(tmp_path, Copycat(), BlockByHand(stop_at_first_failure=False)).verdict == CERTIFIED
+        assert (
+            certify_it(tmp_path, Copycat(), BlockByHand(stop_at_first_failure=False)).verdict
+            == CERTIFIED
+        )
 
     def test_a_draft_model(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, DraftModel(toy().draft(), 2), greedy=GREEDY)
         assert made.verdict == CERTIFIED
         assert 0.1 < made.sampled[0].num_accepted_tokens / made.sampled[0].num_draft_tokens < 0.9
 
-    def test_requests_that_are_preempted_and_prompts_that_are_read_in_chunks(self, tmp_path: Path) -> None:
+    def test_requests_that_are_preempted_and_prompts_that_are_read_in_chunks(
+        self, tmp_path: Path
+    ) -> None:
         sampled = {"top_k": SETTINGS["top_k"]}
-        crowd: dict[str, Any] = {"batch_size": 8, "max_step_tokens": 14, "max_cache_tokens": 70, "greedy": GREEDY}
-        made = certify_it(tmp_path / "crowded", Copycat(), sampled=sampled, visible_tv=0.15, **crowd)
+        crowd: dict[str, Any] = {
+            "batch_size": 8,
+            "max_step_tokens": 14,
+            "max_cache_tokens": 70,
+            "greedy": GREEDY,
+        }
+        made = certify_it(
+            tmp_path / "crowded", Copycat(), sampled=sampled, visible_tv=0.15, **crowd
+        )
         assert made.verdict == CERTIFIED
-        assert min(made.sampled[0].num_preempted, made.sampled[0].num_chunked) > 0.3 * made.sampled[0].fit.num_samples
+        assert (
+            min(made.sampled[0].num_preempted, made.sampled[0].num_chunked)
+            > 0.3 * made.sampled[0].fit.num_samples
+        )
         assert made.greedy[0].num_equal == made.greedy[0].num_requests == 2 * FEW.num_greedy_prompts
         assert "of requests preempted" in printed(made)
 
     def test_limits_that_preempt_too_few_prove_nothing_of_preemption(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15)
+        made = certify_it(
+            tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15
+        )
         assert made.verdict == UNTESTED
         assert "0 preempted requests in all outputs of only plain" in made.statement
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_a_target_in_low_precision(self, tmp_path: Path, dtype: str) -> None:
         low = Toy(vocab_size=4, seed=2, dtype=dtype)
-        made = certify_it(tmp_path, NGram(n_min=1), sampled=PLAIN, greedy=GREEDY, toy=low, target=low.target())
+        made = certify_it(
+            tmp_path, NGram(n_min=1), sampled=PLAIN, greedy=GREEDY, toy=low, target=low.target()
+        )
         assert made.verdict == CERTIFIED
         assert 0 < made.sampled[0].rounding < (0.1 if dtype == "bfloat16" else 1e-5)
         assert made.greedy[0].num_equal > 0.5 * made.greedy[0].num_requests
         assert "rounding may move outputs by" in printed(made)
 
     @pytest.mark.parametrize("name", WARM)
-    def test_seeds_shared_with_what_a_warm_proposer_remembers(self, tmp_path: Path, name: str) -> None:
+    def test_seeds_shared_with_what_a_warm_proposer_remembers(
+        self, tmp_path: Path, name: str
+    ) -> None:
         made = certify_it(tmp_path, WARM[name](), **WAVES)
         assert not made.failures
         assert made.sampled[1].num_draft_tokens > made.sampled[1].fit.num_samples
@@ -296,7 +368,9 @@ class TestWhatIsExactIsCertified:
     def test_seeds_shared_with_what_a_controller_has_seen(
         self, tmp_path: Path, controller: Callable[[], Controller]
     ) -> None:
-        made = certify_it(tmp_path, DraftModel(FIVE_TOKENS.draft(), 3), **WAVES, controller=controller())
+        made = certify_it(
+            tmp_path, DraftModel(FIVE_TOKENS.draft(), 3), **WAVES, controller=controller()
+        )
         assert made.verdict in (CERTIFIED, UNTESTED)
         assert not made.failures
 
@@ -311,7 +385,10 @@ class TestWhatIsExactIsCertified:
         made = certify_it(tmp_path, Copycat(), controller=Seldom(), sampled=sampled, batch_size=16)
         assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
         assert made.verdict == UNTESTED
-        assert f"{made.sampled[0].num_draft_tokens} drafts in all outputs of only everything" in made.statement
+        assert (
+            f"{made.sampled[0].num_draft_tokens} drafts in all outputs of only everything"
+            in made.statement
+        )
 
     def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
@@ -323,7 +400,9 @@ class TestWhatIsExactIsCertified:
 class TestNegativeControls:
     """Each must be refuted with the samples it gets, and says who is at fault."""
 
-    def test_top_k_labelled_as_sampled(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_top_k_labelled_as_sampled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(adversaries, "draw", lambda weights, uniforms: weights.argmax(1))
         assert certify_it(tmp_path, Copycat()).verdict == REFUTED
 
@@ -331,17 +410,24 @@ class TestNegativeControls:
         assert certify_it(tmp_path, DropUnlikely()).verdict == REFUTED
 
     def test_block_verification_that_stops_at_the_first_failure(self, tmp_path: Path) -> None:
-        assert certify_it(tmp_path, Copycat(), BlockByHand(stop_at_first_failure=True)).verdict == REFUTED
+        assert (
+            certify_it(tmp_path, Copycat(), BlockByHand(stop_at_first_failure=True)).verdict
+            == REFUTED
+        )
 
     def test_p_and_q_swapped(self, tmp_path: Path) -> None:
         assert certify_it(tmp_path, Copycat(), Swapped()).verdict == REFUTED
 
-    def test_a_lossy_rule_is_reported_with_its_distance_unless_it_claims_to_be_lossless(self, tmp_path: Path) -> None:
+    def test_a_lossy_rule_is_reported_with_its_distance_unless_it_claims_to_be_lossless(
+        self, tmp_path: Path
+    ) -> None:
         declared = certify_it(tmp_path / "declared", Copycat(), DeclaredFloor())
         assert declared.verdict == LOSSY
         assert declared.sampled[0].rejected
         assert declared.sampled[0].fit.tv_low > 0
-        assert f"total variation up to {declared.sampled[0].fit.tv:.3f}" in " ".join(printed(declared).split())
+        assert f"total variation up to {declared.sampled[0].fit.tv:.3f}" in " ".join(
+            printed(declared).split()
+        )
         assert certify_it(tmp_path / "claimed", Copycat(), AboveAFloor()).verdict == REFUTED
 
     @pytest.mark.parametrize("name", WARM)
@@ -356,7 +442,9 @@ class TestNegativeControls:
         low = Toy(vocab_size=4, seed=2, dtype=dtype)
         parts: dict[str, Any] = {"toy": low, "target": low.target()}
         assert certify_it(tmp_path / "sampled", NGram(), AboveAFloor(), **parts).verdict == REFUTED
-        made = certify_it(tmp_path / "greedy", NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY, **parts)
+        made = certify_it(
+            tmp_path / "greedy", NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY, **parts
+        )
         assert made.verdict == REFUTED
         assert made.greedy[0].num_wrong > made.greedy[0].num_requests / 2
 
@@ -381,7 +469,9 @@ class TestNegativeControls:
 class OffAtTheFourth(Greedy):
     """Greedy, but whatever ends a step with three tokens generated is the neighbour of the likeliest token."""
 
-    def __call__(self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
+    ) -> Verdict:
         verdict = super().__call__(proposal, target_logits, sampling)
         is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
         wrong = (verdict.next_token + 1) % target_logits.shape[2]
@@ -443,7 +533,11 @@ class TestResuming:
         with pytest.raises(ValueError, match="was drawn with another samples, seed"):
             certify_it(tmp_path, Copycat(), seed=1)
         with pytest.raises(ValueError, match="was drawn with another samples, settings"):
-            certify_it(tmp_path, Copycat(), sampled={"plain": SamplingParams(temperature=0.8, max_new_tokens=2)})
+            certify_it(
+                tmp_path,
+                Copycat(),
+                sampled={"plain": SamplingParams(temperature=0.8, max_new_tokens=2)},
+            )
 
 
 class TestEnumeration:
@@ -455,7 +549,10 @@ class TestEnumeration:
         assert len(set(law.outputs)) == len(law.outputs)
         for output in law.outputs[:5]:
             logits = toy().logits([(*prompt, *output)])
-            seen, said = (torch.bincount(torch.tensor(tokens), minlength=4)[None] for tokens in (prompt, output))
+            seen, said = (
+                torch.bincount(torch.tensor(tokens), minlength=4)[None]
+                for tokens in (prompt, output)
+            )
             batch = SamplingBatch([sampling], [0], [0], torch.device("cpu"), seen, said)
             wanted = next_token_probs(logits[0].numpy(), prompt, output, sampling)
             assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), wanted)
@@ -467,7 +564,9 @@ class TestEnumeration:
         assert torch.allclose(together, alone, rtol=0, atol=1e-12)
 
     def test_stop_tokens_end_an_output(self) -> None:
-        law = enumerate_outputs(toy(), (0,), SamplingParams(temperature=1.0, max_new_tokens=2, stop_token_ids=(1,)))
+        law = enumerate_outputs(
+            toy(), (0,), SamplingParams(temperature=1.0, max_new_tokens=2, stop_token_ids=(1,))
+        )
         assert sorted(map(len, law.outputs)) == [1] + [2] * 12
 
 
@@ -509,7 +608,11 @@ class TestGoodness:
         probs = np.array([*[0.9 / 9] * 9, *[0.1 / 400] * 400])
         moved = probs * np.where(np.arange(409) < 9, 1.0, 2.0 * (np.arange(409) % 2))
         few, many = 2_000, 400_000
-        assert visible_tv(few, probs, alpha=0.01, power=0.9) > 0.1 > visible_tv(many, probs, alpha=0.01, power=0.9)
+        assert (
+            visible_tv(few, probs, alpha=0.01, power=0.9)
+            > 0.1
+            > visible_tv(many, probs, alpha=0.01, power=0.9)
+        )
         assert 0.5 * np.abs(moved / moved.sum() - probs).sum() == pytest.approx(0.05, abs=0.001)
         rng = np.random.default_rng(1)
         assert Fit.of(rng.multinomial(few, moved / moved.sum()), probs).p_value > 0.01
@@ -523,11 +626,20 @@ class TestGoodness:
         rounded = probs + 0.045 * shift
         distance = float(((rounded - probs) ** 2 / probs).sum() ** 0.5)
         num = samples_needed(probs, 0.05, alpha=0.01, power=0.9, rounding=distance)
-        fits = [Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, rounded, size=400)]
+        fits = [
+            Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, rounded, size=400)
+        ]
         assert 0.001 < np.mean([fit.p_value < 0.01 for fit in fits]) < 0.03
-        assert np.mean([Fit.of(c, probs).p_value < 0.01 for c in rng.multinomial(num, rounded, size=400)]) > 0.03
+        assert (
+            np.mean(
+                [Fit.of(c, probs).p_value < 0.01 for c in rng.multinomial(num, rounded, size=400)]
+            )
+            > 0.03
+        )
         moved = probs + 0.05 / (0.5 * np.abs(shift).sum()) * shift
-        fits = [Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, moved, size=400)]
+        fits = [
+            Fit.of(counts, probs, 0, distance) for counts in rng.multinomial(num, moved, size=400)
+        ]
         assert np.mean([fit.p_value < 0.01 for fit in fits]) > 0.87
         with pytest.raises(ValueError, match="rounding alone may move the outputs"):
             samples_needed(probs, 0.05, alpha=0.01, power=0.9, rounding=0.2)
@@ -554,7 +666,9 @@ class Hungry(NGram):
 
 
 class TestSubstitution:
-    @pytest.mark.parametrize("choice", sorted(path.stem for path in conf_dir().glob("proposer/*.yaml")))
+    @pytest.mark.parametrize(
+        "choice", sorted(path.stem for path in conf_dir().glob("proposer/*.yaml"))
+    )
     def test_every_proposer_of_conf_can_be_certified(self, choice: str) -> None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = hydra.compose("certify", [f"+proposer={choice}"])
@@ -564,13 +678,27 @@ class TestSubstitution:
         except ValueError as error:
             if hasattr(get_class(cfg.proposer["_target_"]), "toy"):
                 raise
-            pytest.skip(f"it needs a classmethod toy(target, seed, **settings), without which: {error}")
+            pytest.skip(
+                f"it needs a classmethod toy(target, seed, **settings), without which: {error}"
+            )
 
     def test_models_are_replaced_wherever_they_stand(self) -> None:
         model = {"_target_": "specresearch.models.CausalLM.from_pretrained", "model": "${draft}"}
-        inner = {"_target_": "specresearch.proposers.DraftModel", "draft": model, "num_draft_tokens": 3}
-        built = build_on_toy(OmegaConf.create({"_target_": "builtins.dict", "parts": [inner], "n": 2}), toy(), target())
-        assert (built["parts"][0].draft.vocab_size, built["parts"][0].num_draft_tokens, built["n"]) == (4, 3, 2)
+        inner = {
+            "_target_": "specresearch.proposers.DraftModel",
+            "draft": model,
+            "num_draft_tokens": 3,
+        }
+        built = build_on_toy(
+            OmegaConf.create({"_target_": "builtins.dict", "parts": [inner], "n": 2}),
+            toy(),
+            target(),
+        )
+        assert (
+            built["parts"][0].draft.vocab_size,
+            built["parts"][0].num_draft_tokens,
+            built["n"],
+        ) == (4, 3, 2)
 
     def test_a_class_that_builds_itself_is_asked_to(self) -> None:
         node = {"_target_": f"{__name__}.Hungry", "num_draft_tokens": 2, "dtype": "${target.dtype}"}
@@ -583,10 +711,18 @@ class TestSubstitution:
 @pytest.fixture
 def command(typed: Typed) -> Run:
     """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
-    few = ["visible_tv=0.2", "toy.vocab_size=4", "num_greedy_prompts=4", "trials.mixed.stress=[top_k]"]
+    few = [
+        "visible_tv=0.2",
+        "toy.vocab_size=4",
+        "num_greedy_prompts=4",
+        "trials.mixed.stress=[top_k]",
+    ]
     few += [f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")]
     few += ["~greedy.plain", "~greedy.penalties"]
-    few += [f"~sampled.{name}" for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")]
+    few += [
+        f"~sampled.{name}"
+        for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")
+    ]
     return lambda *overrides: typed(certify.main, [*few, *overrides])
 
 
@@ -597,7 +733,11 @@ class TestTheCommand:
         assert outcome.code == 0, outcome.err
         assert "CERTIFIED" in outcome.out
         told = json.loads(Path("out/certificate.json").read_text())
-        assert (told["method"], told["rule"], told["verdict"]) == ("ngram", "rejection", "certified")
+        assert (told["method"], told["rule"], told["verdict"]) == (
+            "ngram",
+            "rejection",
+            "certified",
+        )
         assert {"packages", "git_commit", "code_fingerprint", "seed"} <= told["provenance"].keys()
         assert told["config"]["proposer"]["num_draft_tokens"] == 10
         assert told["config"]["sampled"]["top_k"]["top_k"] == 2
@@ -607,7 +747,9 @@ class TestTheCommand:
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
     @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
-    def test_one_knob_sets_how_sharp_all_trials_are(self, tmp_path: Path, strength: str, tv: float) -> None:
+    def test_one_knob_sets_how_sharp_all_trials_are(
+        self, tmp_path: Path, strength: str, tv: float
+    ) -> None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
@@ -615,7 +757,11 @@ class TestTheCommand:
         assert made.demands.visible_tv == tv
         assert [trial.name for trial in made.trials] == [*cfg.trials]
         assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
-        assert {str(trial.toy.dtype) for trial in made.trials} == {"torch.float64", "torch.float32", "torch.bfloat16"}
+        assert {str(trial.toy.dtype) for trial in made.trials} == {
+            "torch.float64",
+            "torch.float32",
+            "torch.bfloat16",
+        }
         assert any(trial.settings.is_crowded for trial in made.trials)
         assert any(trial.settings.equal_seeds for trial in made.trials)
         assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
@@ -628,7 +774,9 @@ class TestTheCommand:
         assert json.loads(Path("out/certificate.json").read_text())["method"] == "copycat"
 
     def test_a_multirun_shares_the_adversaries_and_ends_with_a_matrix(self, command: Run) -> None:
-        outcome = command("-m", "+proposer=draft_model,ngram", "acceptance=rejection", "hydra.sweep.dir=sweep")
+        outcome = command(
+            "-m", "+proposer=draft_model,ngram", "acceptance=rejection", "hydra.sweep.dir=sweep"
+        )
         assert outcome.code == 0, outcome.err
         rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
         told = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
@@ -637,7 +785,9 @@ class TestTheCommand:
         assert drawn == {f"mixed-{name}" for name in ATTACKS}
         assert not list(Path("sweep").glob("*/stress"))
 
-    def test_ctrl_c_says_how_to_continue(self, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ctrl_c_says_how_to_continue(
+        self, command: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def interrupt(self: Certifier, **_: object) -> Certificate:
             raise KeyboardInterrupt
 
@@ -656,7 +806,9 @@ class TestTheCommand:
             ("+proposer=nope", "there is no proposer=nope"),
         ],
     )
-    def test_bad_input_is_one_line_and_exit_code_2(self, command: Run, override: str, message: str) -> None:
+    def test_bad_input_is_one_line_and_exit_code_2(
+        self, command: Run, override: str, message: str
+    ) -> None:
         outcome = command(override if "top_p" not in override else f"+{override}")
         assert outcome.code == 2
         assert message in outcome.err.strip().splitlines()[-1]

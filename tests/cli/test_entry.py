@@ -29,12 +29,16 @@ CONF = ROOT / "conf"
 DEFAULT_GROUPS = {"target", "dataset", "acceptance", "controller", "scheduler", "tracker"}
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 LOAD_EXPERIMENTS = [
-    name for name in EXPERIMENTS if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text()
+    name
+    for name in EXPERIMENTS
+    if "specresearch.load" in (CONF / "experiment" / f"{name}.yaml").read_text()
 ]
 METHODS = ("ngram", "draft_model")
 LIKE_MODELS = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 VALUES_ONLY = ("experiment", "strength")  # groups whose choices build nothing
-CHOICES = sorted((p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name not in VALUES_ONLY)
+CHOICES = sorted(
+    (p.parent.name, p.stem) for p in CONF.glob("*/*.yaml") if p.parent.name not in VALUES_ONLY
+)
 
 
 @pytest.fixture
@@ -44,7 +48,11 @@ def compose() -> Iterator[Callable[..., DictConfig]]:
 
 
 def parameters(function: Callable[..., Any]) -> set[str]:
-    return {name for name, p in inspect.signature(function).parameters.items() if p.kind != p.VAR_KEYWORD}
+    return {
+        name
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind != p.VAR_KEYWORD
+    }
 
 
 def test_a_checkout_and_an_editable_install_have_conf_beside_the_package() -> None:
@@ -66,7 +74,9 @@ def test_a_built_wheel_carries_every_file_of_conf(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site-packages")
     found = conf_dir(tmp_path / "site-packages" / "specresearch")
-    assert {p.relative_to(found) for p in found.rglob("*.yaml")} == {p.relative_to(CONF) for p in CONF.rglob("*.yaml")}
+    assert {p.relative_to(found) for p in found.rglob("*.yaml")} == {
+        p.relative_to(CONF) for p in CONF.rglob("*.yaml")
+    }
 
 
 def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -75,7 +85,9 @@ def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictConfig], group: str, choice: str) -> None:
+def test_every_choice_composes_and_its_parts_exist(
+    compose: Callable[..., DictConfig], group: str, choice: str
+) -> None:
     cfg = compose(f"{'' if group in DEFAULT_GROUPS else '+'}{group}={choice}")
     part = cfg[group]
     if group not in (*DEFAULT_GROUPS, "proposer"):  # of another entry point
@@ -97,7 +109,9 @@ def test_every_choice_composes_and_its_parts_exist(compose: Callable[..., DictCo
         settings = {key: value for key, value in part.items() if key not in ("_target_", "draft")}
         assert get_class(part._target_)(draft, **settings).draft is draft
         return
-    built = instantiate(part, _convert_="all", **({"source": "sample"} if group == "dataset" else {}))
+    built = instantiate(
+        part, _convert_="all", **({"source": "sample"} if group == "dataset" else {})
+    )
     module, _, name = part._target_.rpartition(".")
     assert isinstance(built, getattr(importlib.import_module(module), name))
 
@@ -124,7 +138,11 @@ def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
 ) -> None:
     runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
     settings = runner.settings
-    assert set(runner.engines) == {"plain", "method", *(f"fixed-{length}" for length in settings.compare)}
+    assert set(runner.engines) == {
+        "plain",
+        "method",
+        *(f"fixed-{length}" for length in settings.compare),
+    }
     if runner.arrivals.concurrency is None:
         assert runner.num_requests > settings.max_running + settings.max_waiting
     if len(runner.classes) > 1:
@@ -141,7 +159,11 @@ def test_the_grid_of_the_load_study_is_accepted(
     stub.parent.mkdir()
     stub.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
     stub.chmod(0o755)
-    for name, value in {"PATH": f"{stub.parent}:{os.environ['PATH']}", "CNNDM": "", "SHAREGPT": ""}.items():
+    for name, value in {
+        "PATH": f"{stub.parent}:{os.environ['PATH']}",
+        "CNNDM": "",
+        "SHAREGPT": "",
+    }.items():
         monkeypatch.setenv(name, value)
     subprocess.run(["bash", str(ROOT / "experiments" / "load" / "run.sh")], check=True)
     cells = [line.split() for line in told.read_text().splitlines() if "specresearch.load" in line]
@@ -174,7 +196,9 @@ def test_the_defaults_have_no_proposer(compose: Callable[..., DictConfig]) -> No
 
 
 def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose("+proposer=draft_model", "target=vicuna_7b", "target.device=cpu", "target.dtype=float64")
+    cfg = compose(
+        "+proposer=draft_model", "target=vicuna_7b", "target.device=cpu", "target.dtype=float64"
+    )
     draft = cfg.proposer.draft
     assert (draft.model, draft.device, draft.dtype, draft.allow_pickle) == (
         "double7/vicuna-68m",
@@ -205,9 +229,15 @@ def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
 ) -> None:
     with pytest.raises(Exception, match="n_min") as unknown:
         compose("proposer.n_min=2")
-    assert one_line(unknown.value) == "there is no key 'proposer.n_min' here; --help lists those there are"
+    assert (
+        one_line(unknown.value)
+        == "there is no key 'proposer.n_min' here; --help lists those there are"
+    )
     monkeypatch.setattr("sys.argv", ["run", "-m", "+proposer=ngram,suffix", "proposer.n_min=2"])
-    assert "belongs to a proposer of which a sweep has several; write ++proposer.n_min=" in one_line(unknown.value)
+    assert (
+        "belongs to a proposer of which a sweep has several; write ++proposer.n_min="
+        in one_line(unknown.value)
+    )
 
 
 def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:

@@ -45,9 +45,16 @@ class Machine:
         return tokens / self.times(len(lengths), max(lengths), sum(lengths)).total
 
 
-def rows_of(num: int, num_draft_tokens: int | None = None, num_tokens: int = 3) -> list[RequestState]:
-    requests = [Request((1,) * num_tokens, id="same", num_draft_tokens=num_draft_tokens) for _ in range(num)]
-    return [RequestState(request, slot, 0, frozenset(), 100_000) for slot, request in enumerate(requests)]
+def rows_of(
+    num: int, num_draft_tokens: int | None = None, num_tokens: int = 3
+) -> list[RequestState]:
+    requests = [
+        Request((1,) * num_tokens, id="same", num_draft_tokens=num_draft_tokens) for _ in range(num)
+    ]
+    return [
+        RequestState(request, slot, 0, frozenset(), 100_000)
+        for slot, request in enumerate(requests)
+    ]
 
 
 def batch_of(rows: Sequence[RequestState], room: int = 10_000) -> Batch:
@@ -57,7 +64,10 @@ def batch_of(rows: Sequence[RequestState], room: int = 10_000) -> Batch:
 
 
 def record_of(
-    drafted: Sequence[int], accepted: Sequence[int], times: StepTimes | None = None, context: int = 100
+    drafted: Sequence[int],
+    accepted: Sequence[int],
+    times: StepTimes | None = None,
+    context: int = 100,
 ) -> StepRecord:
     """A step of chains whose rows were drafted and accepted so."""
     num = len(drafted)
@@ -95,7 +105,11 @@ class Simulation:
         control: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.controller, self.acceptance, self.machine = controller, acceptance, machine or Machine()
+        self.controller, self.acceptance, self.machine = (
+            controller,
+            acceptance,
+            machine or Machine(),
+        )
         self.most, self.noise, self.outlier = most, noise, outlier
         self.supply, self.reading, self.room, self.control = supply, reading, room, control
         self._before: list[int] = []
@@ -105,7 +119,10 @@ class Simulation:
 
     def replace_rows(self) -> None:
         """Other requests of the same kind come in the place of all."""
-        self.rows, self.has_read = rows_of(len(self.acceptance), num_tokens=100), [False] * len(self.acceptance)
+        self.rows, self.has_read = (
+            rows_of(len(self.acceptance), num_tokens=100),
+            [False] * len(self.acceptance),
+        )
 
     def step(self) -> list[int]:
         """The lengths of one step."""
@@ -113,17 +130,24 @@ class Simulation:
         lengths = [self.most if n is None else min(n, self.most) for n in budget]
         if self.supply is not None:
             makes = self.rng.random(len(lengths)) < self.supply
-            lengths = [length if drafts else 0 for length, drafts in zip(lengths, makes, strict=True)]
+            lengths = [
+                length if drafts else 0 for length, drafts in zip(lengths, makes, strict=True)
+            ]
         accepted = [
-            int(np.cumprod(self.rng.random(k) < a).sum()) for k, a in zip(lengths, self.acceptance, strict=True)
+            int(np.cumprod(self.rng.random(k) < a).sum())
+            for k, a in zip(lengths, self.acceptance, strict=True)
         ]
         times = self.machine.times(len(lengths), max(lengths), sum(lengths))
         factor = float(np.exp(self.noise * self.rng.standard_normal()))
         verify = times.verify * factor + self.outlier(self.num_steps, max(lengths))
-        read_now = [length > 0 and not has for length, has in zip(lengths, self.has_read, strict=True)]
+        read_now = [
+            length > 0 and not has for length, has in zip(lengths, self.has_read, strict=True)
+        ]
         self.has_read = [has or reads for has, reads in zip(self.has_read, read_now, strict=True)]
         num_read = sum(
-            len(row.tokens) for row, reads in zip(self.rows, read_now, strict=True) if reads and self.reading
+            len(row.tokens)
+            for row, reads in zip(self.rows, read_now, strict=True)
+            if reads and self.reading
         )
         catch_up = self.reading * sum(read_now)
         control = self.control if lengths != self._before else 0.0
@@ -131,7 +155,9 @@ class Simulation:
         times = replace(times, verify=verify, total=total, catch_up=catch_up, control=control)
         self._before = lengths
         context = len(self.rows[0].tokens)
-        self.controller.observe(replace(record_of(lengths, accepted, times, context), num_caught_up=num_read))
+        self.controller.observe(
+            replace(record_of(lengths, accepted, times, context), num_caught_up=num_read)
+        )
         self.num_steps += 1
         return lengths
 

@@ -51,7 +51,9 @@ class Stream:
 
     @staticmethod
     def _request(slot: int, rng: np.random.Generator) -> RequestState:
-        row = RequestState(Request((1,) * int(rng.integers(20, 257)), id=str(slot)), slot, 0, frozenset(), 100_000)
+        row = RequestState(
+            Request((1,) * int(rng.integers(20, 257)), id=str(slot)), slot, 0, frozenset(), 100_000
+        )
         row.max_new_tokens = int(rng.integers(48, 97))
         return row
 
@@ -66,11 +68,17 @@ class Stream:
         """Seconds of one step, which adds its tokens to the rows. read: tokens that the drafter has read, by slot."""
         batch = Batch(rows, torch.device("cpu"), 8)
         budget = controller.budget(batch)
-        lengths = [room if n is None else min(n, room) for n, room in zip(budget, batch.room, strict=True)]
-        unread = [len(row.tokens) - read[row.slot] if k else 0 for row, k in zip(rows, lengths, strict=True)]
+        lengths = [
+            room if n is None else min(n, room) for n, room in zip(budget, batch.room, strict=True)
+        ]
+        unread = [
+            len(row.tokens) - read[row.slot] if k else 0
+            for row, k in zip(rows, lengths, strict=True)
+        ]
         num_read = sum(number for number in unread if number > CATCHES_UP)
         accepted = [
-            int(np.cumprod(rng.random(k) < acceptance[row.slot]).sum()) for row, k in zip(rows, lengths, strict=True)
+            int(np.cumprod(rng.random(k) < acceptance[row.slot]).sum())
+            for row, k in zip(rows, lengths, strict=True)
         ]
         slower = float(np.exp(NOISE * abs(rng.standard_normal())))
         times = self.machine.times(len(rows), max(lengths), sum(lengths))
@@ -83,7 +91,9 @@ class Stream:
             catch_up=catch_up * slower,
         )
         record = replace(
-            record_of(lengths, accepted, times), context=tuple(len(row.tokens) for row in rows), num_caught_up=num_read
+            record_of(lengths, accepted, times),
+            context=tuple(len(row.tokens) for row in rows),
+            num_caught_up=num_read,
         )
         controller.observe(record)
         for row, k, new in zip(rows, lengths, accepted, strict=True):

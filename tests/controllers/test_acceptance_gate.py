@@ -52,7 +52,9 @@ def test_reset_trace_and_forgetting() -> None:
     assert len(controller._gates) == 0
 
 
-@pytest.mark.parametrize("setting", [{"min_acceptance": 1.5}, {"window": 0}, {"probe_every": 0}, {"trace_every": 0}])
+@pytest.mark.parametrize(
+    "setting", [{"min_acceptance": 1.5}, {"window": 0}, {"probe_every": 0}, {"trace_every": 0}]
+)
 def test_settings_out_of_range(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"controller.{next(iter(setting))}="):
         AcceptanceGate(**setting)

@@ -22,10 +22,17 @@ class Linear:
         return self.base + self.each * longest[:, None] + self.token * num_drafts
 
     def rate(
-        self, acceptance: np.ndarray, lengths: tuple[int, ...], supply: np.ndarray | float = 1.0, some: float = 1.0
+        self,
+        acceptance: np.ndarray,
+        lengths: tuple[int, ...],
+        supply: np.ndarray | float = 1.0,
+        some: float = 1.0,
     ) -> float:
         """some: the chance that any row drafts."""
-        gained = [float((a ** np.arange(1, k + 1)).sum()) for a, k in zip(acceptance, lengths, strict=True)]
+        gained = [
+            float((a ** np.arange(1, k + 1)).sum())
+            for a, k in zip(acceptance, lengths, strict=True)
+        ]
         tokens = len(lengths) + float(np.sum(supply * np.array(gained)))
         num_drafts = float(np.sum(supply * np.array(lengths)))
         return tokens / (self.base + some * self.each * max(lengths) + self.token * num_drafts)
@@ -34,12 +41,19 @@ class Linear:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_other_lengths_are_faster(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    acceptance, limits, supply = rng.uniform(0.05, 0.99, 3), rng.integers(0, 5, 3), rng.uniform(0.05, 1.0, 3)
+    acceptance, limits, supply = (
+        rng.uniform(0.05, 0.99, 3),
+        rng.integers(0, 5, 3),
+        rng.uniform(0.05, 1.0, 3),
+    )
     given = np.where(rng.random(3) < 0.2, rng.integers(0, 5, 3), 0)
     limits[given > 0] = 0
     seconds = Linear(1.0, *10 ** rng.uniform(-3, 0.3, 2))
     choices = itertools.product(
-        *[[g] if g else range(limit + 1) for g, limit in zip(given.tolist(), limits.tolist(), strict=True)]
+        *[
+            [g] if g else range(limit + 1)
+            for g, limit in zip(given.tolist(), limits.tolist(), strict=True)
+        ]
     )
     chosen = tuple(allocate(Rows(acceptance, supply, limits, given), seconds).tolist())
     some = 1 - float((1 - supply[limits + given > 0]).prod())
@@ -60,7 +74,9 @@ def test_one_length_for_all_is_slower_where_requests_differ() -> None:
 def test_nothing_is_drafted_without_room_or_gain() -> None:
     acceptance, ones, none = np.array([0.9, 0.9]), np.ones(2), np.zeros(2, dtype=int)
     assert allocate(Rows(acceptance, ones, none, none), Linear(1.0, 0.0, 0.0)).tolist() == [0, 0]
-    assert allocate(Rows(acceptance, ones, np.array([5, 5]), none), Linear(1.0, 2.0, 0.0)).tolist() == [0, 0]
+    assert allocate(
+        Rows(acceptance, ones, np.array([5, 5]), none), Linear(1.0, 2.0, 0.0)
+    ).tolist() == [0, 0]
 
 
 def test_a_row_without_a_choice_makes_room_for_the_others() -> None:

@@ -27,12 +27,16 @@ def chain(scores: Sequence[Sequence[float]], lengths: Sequence[int]) -> Proposal
     told = torch.tensor([[1.0, *row] for row in scores], dtype=torch.float64)
     tokens = torch.arange(told.numel()).view(told.shape)
     probs = torch.rand(*told.shape, 5, dtype=torch.float64)
-    return Proposal(tokens, Topology.chain(told.shape[1]), torch.tensor(lengths), probs, scores=told)
+    return Proposal(
+        tokens, Topology.chain(told.shape[1]), torch.tensor(lengths), probs, scores=told
+    )
 
 
 class TestTrim:
     def test_keeps_the_first_unsure_draft_and_nothing_behind_it(self) -> None:
-        proposal = chain([[0.9, 0.2, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.1]], [5, 5, 3])
+        proposal = chain(
+            [[0.9, 0.2, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.1]], [5, 5, 3]
+        )
         trimmed = Confidence(0.5).trim(proposal)
         assert trimmed.host_lengths == (3, 2, 3)
         assert trimmed.lengths.tolist() == [3, 2, 3]
@@ -87,7 +91,9 @@ class DropsTheUnsure(Adaptive):
 def setting() -> Setting:
     toy, sampling = Toy(VOCAB, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
     law = enumerate_outputs(toy, (1, 2), sampling)
-    return Setting("plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER))
+    return Setting(
+        "plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
+    )
 
 
 def tally_of(controller: Adaptive) -> Tally:
@@ -95,7 +101,9 @@ def tally_of(controller: Adaptive) -> Tally:
     tally, requests = Tally([0] * len(setting().law.outputs)), []
     for number in range(-(-setting().num_samples // 2048)):
         requests += setting().requests(number, seed=0)
-    engine = Engine(toy.target(), DraftModel(toy.draft(), 3), controller=controller, max_batch_size=1024)
+    engine = Engine(
+        toy.target(), DraftModel(toy.draft(), 3), controller=controller, max_batch_size=1024
+    )
     with unchecked():
         for output in engine.generate(requests):
             tally.add(output, setting().law)

@@ -30,7 +30,9 @@ from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposers import DraftModel, NGram, Proposer, Suffix, TokenRecycling
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 MAX_LEN, NUM_TOKENS = 48, 14
 CONTROLLERS: dict[str, Callable[[], Controller]] = {
@@ -75,13 +77,17 @@ CASES = [
 @lru_cache
 def prompts() -> tuple[tuple[int, ...], ...]:
     generator = torch.Generator().manual_seed(5)
-    patterns = [torch.randint(0, VOCAB, (1 + i % 4,), generator=generator).tolist() for i in range(9)]
+    patterns = [
+        torch.randint(0, VOCAB, (1 + i % 4,), generator=generator).tolist() for i in range(9)
+    ]
     return tuple(tuple((pattern * 9)[: 3 + 2 * i]) for i, pattern in enumerate(patterns))
 
 
 def decode(engine: Engine, num_draft_tokens: int | None = None) -> list[tuple[int, ...]]:
     sampling = SamplingParams(max_new_tokens=NUM_TOKENS)
-    requests = [Request(prompt, sampling, str(i), num_draft_tokens) for i, prompt in enumerate(prompts())]
+    requests = [
+        Request(prompt, sampling, str(i), num_draft_tokens) for i, prompt in enumerate(prompts())
+    ]
     outputs = {output.id: output.token_ids for output in engine.generate(requests)}
     return [outputs[request.id] for request in requests]
 
@@ -96,7 +102,13 @@ def plain() -> list[tuple[int, ...]]:
 def test_greedy_is_plain(controller: str, proposer: str, batch_size: int) -> None:
     steps: list[StepRecord] = []
     chosen = CONTROLLERS[controller]()
-    engine = Engine(target(), PROPOSERS[proposer](), controller=chosen, max_batch_size=batch_size, on_step=steps.append)
+    engine = Engine(
+        target(),
+        PROPOSERS[proposer](),
+        controller=chosen,
+        max_batch_size=batch_size,
+        on_step=steps.append,
+    )
     with nullcontext() if batch_size == 3 else unchecked():
         assert decode(engine) == plain()
     accepted = sum(sum(step.num_accepted_tokens) for step in steps)
@@ -112,7 +124,9 @@ def test_greedy_is_plain(controller: str, proposer: str, batch_size: int) -> Non
 
 @pytest.mark.parametrize("name", ["acceptance_gate", "batch_size_cutoff", "fixed"])
 def test_trees_are_steered_by_those_that_count_no_depth(name: str) -> None:
-    engine = Engine(target(), TokenRecycling(12, depth=3), controller=CONTROLLERS[name](), max_batch_size=3)
+    engine = Engine(
+        target(), TokenRecycling(12, depth=3), controller=CONTROLLERS[name](), max_batch_size=3
+    )
     assert decode(engine) == plain()
 
 
@@ -132,7 +146,9 @@ def test_a_request_may_set_its_own_number(name: str) -> None:
     steps: list[StepRecord] = []
     proposer = DraftModel(draft(), 5)
     controller = Confidence(0.0) if name == "confidence" else CONTROLLERS[name]()
-    engine = Engine(target(), proposer, controller=controller, max_batch_size=8, on_step=steps.append)
+    engine = Engine(
+        target(), proposer, controller=controller, max_batch_size=8, on_step=steps.append
+    )
     sampling = SamplingParams(max_new_tokens=NUM_TOKENS)
     numbers = (0, 2, None, 99)
     requests = [Request(prompts()[i], sampling, str(n), n) for i, n in enumerate(numbers)]
@@ -141,7 +157,9 @@ def test_a_request_may_set_its_own_number(name: str) -> None:
     seen = {request.id: [0] for request in requests}
     num_generated = dict.fromkeys(seen, 0)
     for step in steps:
-        for id, drafted, new in zip(step.request_ids, step.num_draft_tokens, step.num_new_tokens, strict=True):
+        for id, drafted, new in zip(
+            step.request_ids, step.num_draft_tokens, step.num_new_tokens, strict=True
+        ):
             if NUM_TOKENS - num_generated[id] > 5:  # has room for all
                 seen[id].append(drafted)
             num_generated[id] += new
@@ -164,7 +182,9 @@ class OnAKnownMachine(Goodput):
 
     def observe(self, record: StepRecord) -> None:
         propose, verify = 0.01 * (record.num_nodes - 1), 1.0 + 2e-3 * sum(record.num_draft_tokens)
-        super().observe(replace(record, times=StepTimes(propose, verify, 0.0, 0.0, propose + verify)))
+        super().observe(
+            replace(record, times=StepTimes(propose, verify, 0.0, 0.0, propose + verify))
+        )
 
 
 STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
@@ -173,15 +193,25 @@ STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
 }
 
 
-@pytest.mark.parametrize(("name", "tree"), [*((name, "chain") for name in STEERING), ("acceptance_gate", "static")])
+@pytest.mark.parametrize(
+    ("name", "tree"), [*((name, "chain") for name in STEERING), ("acceptance_gate", "static")]
+)
 def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) -> None:
     toy, sampling = Toy(4, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
     law = enumerate_outputs(toy, (1, 2), sampling)
-    setting = Setting("plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER))
+    setting = Setting(
+        "plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
+    )
     tally, steps, controller = Tally([0] * len(law.outputs)), [], STEERING[name]()
     proposer = DraftModel(toy.draft(), 3, tree=tree, depth=2, top_k=2)
-    engine = Engine(toy.target(), proposer, controller=controller, max_batch_size=SLOTS, on_step=steps.append)
-    requests = [each for chunk in range(-(-setting.num_samples // CHUNK)) for each in setting.requests(chunk, seed=0)]
+    engine = Engine(
+        toy.target(), proposer, controller=controller, max_batch_size=SLOTS, on_step=steps.append
+    )
+    requests = [
+        each
+        for chunk in range(-(-setting.num_samples // CHUNK))
+        for each in setting.requests(chunk, seed=0)
+    ]
     with unchecked():
         for begin in range(0, len(requests), GROUP):
             for output in engine.generate(requests[begin : begin + GROUP]):
@@ -189,6 +219,8 @@ def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) ->
     assert Fit.of(np.array(tally.counts), law.probs, tally.num_impossible).p_value > ALPHA
     assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     lengths = [set(step.num_draft_tokens) for step in steps]
-    assert any(0 in found and len(found) > 1 for found in lengths), "never some rows without the others"
+    assert any(0 in found and len(found) > 1 for found in lengths), (
+        "never some rows without the others"
+    )
     if name == "goodput":
         assert set.union(*lengths) == {0, 1, 2, 3}

@@ -89,7 +89,9 @@ def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
     assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
 
 
-@pytest.mark.parametrize("slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"])
+@pytest.mark.parametrize(
+    "slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"]
+)
 def test_follows_a_change_of_the_machine(slower: Machine) -> None:
     """To one on which speculation loses, and back."""
     acceptance = [0.6] * 4
@@ -104,7 +106,9 @@ def test_follows_a_change_of_the_machine(slower: Machine) -> None:
 
 def test_requests_get_lengths_of_their_own() -> None:
     acceptance = [0.95, 0.9, 0.3, 0.1]
-    simulation = Simulation(Goodput(max_slowdown=None), acceptance, Machine(draft=0.2e-3, verify_token=1e-3))
+    simulation = Simulation(
+        Goodput(max_slowdown=None), acceptance, Machine(draft=0.2e-3, verify_token=1e-3)
+    )
     simulation.run(100)
     chosen = simulation.run(400)
     assert share_of_best(simulation, chosen) > 1.05
@@ -123,7 +127,9 @@ def test_nobody_becomes_slower_than_plain_decoding(noise: float) -> None:
         simulation = Simulation(Goodput(max_slowdown=bound), acceptance, machine, noise=noise)
         simulation.run(50)
         steps = simulation.run(400)
-        slowdown[bound] = np.mean([machine.times(4, max(step), sum(step)).total for step in steps]) / plain
+        slowdown[bound] = (
+            np.mean([machine.times(4, max(step), sum(step)).total for step in steps]) / plain
+        )
         throughput[bound] = np.mean([machine.rate(step, acceptance) for step in steps])
     assert slowdown[None] > 1.5
     assert slowdown[1.2] < 1.23
@@ -147,8 +153,12 @@ def test_who_gets_no_drafts_does_not_pay_for_others_either() -> None:
     assert slowdown(1.05, (1, 1, 1, 1)) > 1.3
 
 
-@pytest.mark.parametrize(("acceptance", "supply"), [((0.9, 0.9, 0.0, 0.0), (1, 1, 1, 1)), ((0.9,) * 4, (1, 1, 0, 0))])
-def test_it_takes_few_steps_to_see_who_would_lose(acceptance: Sequence[float], supply: Sequence[float]) -> None:
+@pytest.mark.parametrize(
+    ("acceptance", "supply"), [((0.9, 0.9, 0.0, 0.0), (1, 1, 1, 1)), ((0.9,) * 4, (1, 1, 0, 0))]
+)
+def test_it_takes_few_steps_to_see_who_would_lose(
+    acceptance: Sequence[float], supply: Sequence[float]
+) -> None:
     """Requests of forty steps, of which half have drafts that are refused, or none: known to pay on average, not for whom."""
     machine = Machine(draft=0.0, verify_token=1e-3)
 
@@ -158,17 +168,21 @@ def test_it_takes_few_steps_to_see_who_would_lose(acceptance: Sequence[float], s
         for _ in range(12):
             simulation.replace_rows()
             chosen += simulation.run(40)
-        return float(np.mean([machine.times(4, max(step), sum(step)).total for step in chosen[160:]])) / (
-            machine.times(4, 0, 0).total
-        )
+        return float(
+            np.mean([machine.times(4, max(step), sum(step)).total for step in chosen[160:]])
+        ) / (machine.times(4, 0, 0).total)
 
     assert slowdown(None) > 1.5
     assert slowdown(1.05) < 1.2
 
 
-def generations(acceptance: float, machine: Machine, reading: float, seed: int, num: int) -> list[list[list[int]]]:
+def generations(
+    acceptance: float, machine: Machine, reading: float, seed: int, num: int
+) -> list[list[list[int]]]:
     """Lengths of four requests at a time that last for forty steps."""
-    simulation = Simulation(Goodput(), [acceptance] * 4, machine, reading=reading, room=50, seed=seed)
+    simulation = Simulation(
+        Goodput(), [acceptance] * 4, machine, reading=reading, room=50, seed=seed
+    )
     chosen = []
     for _ in range(num):
         simulation.replace_rows()
@@ -191,7 +205,11 @@ def test_measurements_read_little(seed: int) -> None:
     reading, machine = 0.03, Machine()
     later = generations(0.1, machine, reading, seed, num=40)[1:]
     num_read = sum(int(np.any(steps, axis=0).sum()) for steps in later)
-    assert 3 <= num_read <= 0.01 * sum(len(steps) for steps in later) * machine.times(4, 0, 0).total / reading + 1
+    assert (
+        3
+        <= num_read
+        <= 0.01 * sum(len(steps) for steps in later) * machine.times(4, 0, 0).total / reading + 1
+    )
 
 
 STREAMS = {  # one draft is fastest by a twentieth, or none is, or five are
@@ -220,7 +238,10 @@ def test_its_own_time_is_not_taken_for_that_of_what_it_measures() -> None:
     """Near break-even, where measuring takes it as long as a tenth of a step, it drafts as if that took no time."""
     machine, acceptance = Machine(draft=5.6e-3), [0.5] * 4
     assert 0.96 < machine.rate([1] * 4, acceptance) / machine.rate([0] * 4, acceptance) < 0.97
-    chosen = [Simulation(Goodput(), acceptance, machine, control=control).run(400) for control in (0.0, 1e-3)]
+    chosen = [
+        Simulation(Goodput(), acceptance, machine, control=control).run(400)
+        for control in (0.0, 1e-3)
+    ]
     assert chosen[0] == chosen[1]
 
 
@@ -242,10 +263,15 @@ def test_starts_by_measuring_plain_steps_too() -> None:
 def test_drafts_grow_as_long_as_that_pays() -> None:
     """To at most twice the longest so far; where long ones do not pay none is made."""
     machine, steep = Machine(draft=0.05e-3), Machine(draft=0.5e-3, verify=3e-3, verify_token=1.5e-3)
-    longest = [max(step) for step in Simulation(Goodput(max_slowdown=None), [0.9] * 4, machine).run(20)]
+    longest = [
+        max(step) for step in Simulation(Goodput(max_slowdown=None), [0.9] * 4, machine).run(20)
+    ]
     assert longest[6:11] == [2, 4, 8, 10, 10]
     assert best_length(steep, [0.5] * 4) == 0
-    assert max(max(step) for step in Simulation(Goodput(max_slowdown=None), [0.5] * 4, steep).run(300)) <= 2
+    assert (
+        max(max(step) for step in Simulation(Goodput(max_slowdown=None), [0.5] * 4, steep).run(300))
+        <= 2
+    )
 
 
 def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +296,12 @@ def test_starts_with_drafts_of_many_requests() -> None:
     assert np.any(simulation.run(6), axis=0).all()
 
 
-@pytest.mark.parametrize(("reading", "expected"), [(0.0, [True, False, True]), (0.1, [False, True, False])])
-def test_measures_new_requests_unless_they_take_long_to_read(reading: float, expected: list[bool]) -> None:
+@pytest.mark.parametrize(
+    ("reading", "expected"), [(0.0, [True, False, True]), (0.1, [False, True, False])]
+)
+def test_measures_new_requests_unless_they_take_long_to_read(
+    reading: float, expected: list[bool]
+) -> None:
     """Two measurements, each of one request of three; the second one has been there since the start and drafted then."""
     simulation = Simulation(Goodput(), [0.05] * 3, Machine(draft=5e-3), reading=reading, room=50)
     simulation.run(20)
@@ -302,7 +332,9 @@ def test_the_proposer_and_the_request_set_limits() -> None:
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.9], ids=["never", "mostly"])
-def test_decides_ever_more_rarely_while_nothing_changes(monkeypatch: pytest.MonkeyPatch, acceptance: float) -> None:
+def test_decides_ever_more_rarely_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, acceptance: float
+) -> None:
     """For one step, two, four, and then eight, or to draft nothing for 32; less the steps that measure."""
     decide, simulation = Goodput._decide, Simulation(Goodput(), [acceptance] * 2, Machine())
     at: list[int] = []
@@ -380,13 +412,21 @@ def test_trace_compares_estimates_with_measurements() -> None:
 
 
 def test_trees_are_refused() -> None:
-    with pytest.raises(ValueError, match="Goodput steers the length of chains, and this proposer drafts trees"):
+    with pytest.raises(
+        ValueError, match="Goodput steers the length of chains, and this proposer drafts trees"
+    ):
         Goodput().bind(DraftKind(trees=True), 60)
 
 
 @pytest.mark.parametrize(
     "setting",
-    [{"max_draft_tokens": 0}, {"max_slowdown": 0.9}, {"probe_every": 1}, {"prior_weight": 0.0}, {"memory": 1.0}],
+    [
+        {"max_draft_tokens": 0},
+        {"max_slowdown": 0.9},
+        {"probe_every": 1},
+        {"prior_weight": 0.0},
+        {"memory": 1.0},
+    ],
 )
 def test_settings_out_of_range(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"controller.{next(iter(setting))}="):

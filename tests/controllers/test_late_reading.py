@@ -11,7 +11,9 @@ from specresearch.metrics.times import StepTimes
 
 def reading(num_tokens: int) -> StepRecord:
     """A step of a second, with two milliseconds and ten microseconds a token of reading."""
-    times = StepTimes(0.0, 1.0, 0.0, 0.0, 1.0, catch_up=2e-3 + 1e-5 * num_tokens if num_tokens else 0.0)
+    times = StepTimes(
+        0.0, 1.0, 0.0, 0.0, 1.0, catch_up=2e-3 + 1e-5 * num_tokens if num_tokens else 0.0
+    )
     return replace(record_of([1], [0], times), num_caught_up=num_tokens)
 
 

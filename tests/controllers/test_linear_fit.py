@@ -13,11 +13,16 @@ def features(rng: np.random.Generator, num: int) -> np.ndarray:
     return np.stack([np.ones(num), rng.integers(0, 5, num), rng.uniform(0, 4, num)], axis=1)
 
 
-def fitted(num: int, outliers: dict[int, float], noise: float = 0.0) -> tuple[LinearFit, np.random.Generator]:
+def fitted(
+    num: int, outliers: dict[int, float], noise: float = 0.0
+) -> tuple[LinearFit, np.random.Generator]:
     rng = np.random.default_rng(0)
     fit = LinearFit(3, START)
     for i, x in enumerate(features(rng, num)):
-        fit.observe(x.tolist(), float(x @ TRUE * np.exp(noise * rng.standard_normal())) + outliers.get(i, 0.0))
+        fit.observe(
+            x.tolist(),
+            float(x @ TRUE * np.exp(noise * rng.standard_normal())) + outliers.get(i, 0.0),
+        )
         fit.update()
     return fit, rng
 
@@ -33,7 +38,9 @@ def test_exact_figures_are_found_at_once() -> None:
     assert error(fitted(START, {})[0]) < 0.01
 
 
-@pytest.mark.parametrize("outliers", [{0: 5000.0}, {0: 900.0, 1: 2000.0, 5: 50.0}, {30: 5000.0}, {15: 800.0, 40: 1e6}])
+@pytest.mark.parametrize(
+    "outliers", [{0: 5000.0}, {0: 900.0, 1: 2000.0, 5: 50.0}, {30: 5000.0}, {15: 800.0, 40: 1e6}]
+)
 def test_outliers_do_not_count(outliers: dict[int, float]) -> None:
     assert error(fitted(60, outliers)[0]) < 0.05
 
@@ -52,7 +59,9 @@ def test_noise_is_averaged() -> None:
     assert error(fitted(200, {}, noise=0.1)[0]) < 0.1
 
 
-@pytest.mark.parametrize("change", [np.array([3.0, 3.0, 3.0]), np.array([1.0, 5.0, 1.0]), np.array([0.5, 0.2, 0.5])])
+@pytest.mark.parametrize(
+    "change", [np.array([3.0, 3.0, 3.0]), np.array([1.0, 5.0, 1.0]), np.array([0.5, 0.2, 0.5])]
+)
 def test_a_lasting_change_is_followed(change: np.ndarray) -> None:
     fit, rng = fitted(60, {})
     for x in features(rng, 150):

@@ -5,7 +5,9 @@ from collections.abc import Container
 from specresearch.controllers.probes import Probes
 
 
-def due(probes: Probes, num_steps: int, news: Container[int] = (), strange: Container[int] = ()) -> list[int]:
+def due(
+    probes: Probes, num_steps: int, news: Container[int] = (), strange: Container[int] = ()
+) -> list[int]:
     """The steps that measure. news, strange: steps that tell something new, and that take another time than expected."""
     found, num_strange = [], 0
     for step in range(num_steps):

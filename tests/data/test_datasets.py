@@ -9,7 +9,9 @@ from specresearch.data import PromptDataset, Template
 Write = Callable[..., str]
 
 
-def _dataset(path: str, format: str = "prompts", template: str | Template = "raw", **settings: Any) -> PromptDataset:
+def _dataset(
+    path: str, format: str = "prompts", template: str | Template = "raw", **settings: Any
+) -> PromptDataset:
     return PromptDataset("mine", format, template, path=path, **settings)
 
 
@@ -45,7 +47,9 @@ def test_empty_prompts_are_skipped_and_counted(jsonl: Write) -> None:
 
 
 def test_ids_are_made_unique(jsonl: Write) -> None:
-    dataset = _dataset(jsonl([{"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"}, {"prompt": "c"}]))
+    dataset = _dataset(
+        jsonl([{"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"}, {"prompt": "c"}])
+    )
     assert [row.id for row in dataset] == ["x", "x#2", "2"]
 
 
@@ -66,7 +70,9 @@ def test_a_wrong_schema_names_file_line_and_field(jsonl: Write) -> None:
         _dataset(path, "cnndm", "summary")
 
 
-@pytest.mark.parametrize(("rows", "message"), [([], "it is empty"), ([{"prompt": " "}] * 2, "all 2 rows have empty")])
+@pytest.mark.parametrize(
+    ("rows", "message"), [([], "it is empty"), ([{"prompt": " "}] * 2, "all 2 rows have empty")]
+)
 def test_no_prompts_at_all_is_an_error(jsonl: Write, rows: list, message: str) -> None:
     with pytest.raises(ValueError, match=f"no prompts, {message}"):
         _dataset(jsonl(rows))
@@ -89,7 +95,9 @@ def test_bad_settings_say_what_to_change(jsonl: Write, settings: dict, message: 
         _dataset(jsonl([{"prompt": "a"}]), **settings)
 
 
-def test_a_short_prompt_is_left_alone(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_short_prompt_is_left_alone(
+    jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
+) -> None:
     dataset = _dataset(jsonl([{"prompt": "one two"}]), template="summary", max_prompt_tokens=100)
     prompt = dataset.prompt(byte_tokenizer, dataset.rows[0])
     assert byte_tokenizer.decode(prompt.token_ids) == "Article:\none two\n\nSummary:\n"
@@ -99,7 +107,9 @@ def test_a_short_prompt_is_left_alone(jsonl: Write, byte_tokenizer: PreTrainedTo
 def test_a_long_prompt_loses_its_end_and_keeps_its_template(
     jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    dataset = _dataset(jsonl([{"prompt": "one two three four five"}]), template="summary", max_prompt_tokens=35)
+    dataset = _dataset(
+        jsonl([{"prompt": "one two three four five"}]), template="summary", max_prompt_tokens=35
+    )
     prompt = dataset.prompt(byte_tokenizer, dataset.rows[0])
     assert byte_tokenizer.decode(prompt.token_ids) == "Article:\none two three\n\nSummary:\n"
     assert prompt.num_cut_tokens == len(" four five")
@@ -107,7 +117,9 @@ def test_a_long_prompt_loses_its_end_and_keeps_its_template(
     assert dataset.num_cut == 1
 
 
-def test_cutting_works_without_spaces_and_at_every_limit(jsonl: Write, chat_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_cutting_works_without_spaces_and_at_every_limit(
+    jsonl: Write, chat_tokenizer: PreTrainedTokenizerFast
+) -> None:
     dataset = _dataset(jsonl([{"prompt": "x" * 500 + " tail"}]), template="chat")
     for limit in range(60, 540, 37):
         prompt = dataset.prompt(chat_tokenizer, dataset.rows[0], max_tokens=limit)
@@ -117,41 +129,64 @@ def test_cutting_works_without_spaces_and_at_every_limit(jsonl: Write, chat_toke
         assert text.endswith("x</><assistant>")
 
 
-def test_a_long_chat_forgets_its_oldest_exchanges_first(jsonl: Write, chat_tokenizer: PreTrainedTokenizerFast) -> None:
-    dataset = _dataset(jsonl([{"prompt": ["first question", "second", "third and last"]}]), template="chat")
+def test_a_long_chat_forgets_its_oldest_exchanges_first(
+    jsonl: Write, chat_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    dataset = _dataset(
+        jsonl([{"prompt": ["first question", "second", "third and last"]}]), template="chat"
+    )
     row, replies = dataset.rows[0], ["a long first reply", "ok"]
     whole = dataset.prompt(chat_tokenizer, row, replies)
     shorter = dataset.prompt(chat_tokenizer, row, replies, max_tokens=len(whole.token_ids) - 1)
     assert (
-        chat_tokenizer.decode(shorter.token_ids) == "<user>second</><assistant>ok</><user>third and last</><assistant>"
+        chat_tokenizer.decode(shorter.token_ids)
+        == "<user>second</><assistant>ok</><user>third and last</><assistant>"
     )
     shortest = dataset.prompt(chat_tokenizer, row, replies, max_tokens=32)
     assert chat_tokenizer.decode(shortest.token_ids) == "<user>third and</><assistant>"
     assert shortest.num_cut_tokens == len(whole.token_ids) - len(shortest.token_ids)
 
 
-def test_replies_that_the_model_gave_are_in_the_prompt(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_replies_that_the_model_gave_are_in_the_prompt(
+    jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
+) -> None:
     dataset = _dataset(jsonl([{"prompt": ["one", "two"]}]), template="chat")
     prompt = dataset.prompt(byte_tokenizer, dataset.rows[0], ["reply"])
-    assert byte_tokenizer.decode(prompt.token_ids) == "User: one\nAssistant: reply\n\nUser: two\nAssistant:"
+    assert (
+        byte_tokenizer.decode(prompt.token_ids)
+        == "User: one\nAssistant: reply\n\nUser: two\nAssistant:"
+    )
     with pytest.raises(ValueError, match="none is left to ask"):
         dataset.prompt(byte_tokenizer, dataset.rows[0], ["a", "b"])
 
 
-def test_a_long_prompt_can_be_refused(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
-    dataset = _dataset(jsonl([{"id": "r7", "prompt": "too long"}]), max_prompt_tokens=5, overlong="refuse")
-    with pytest.raises(ValueError, match="dataset mine, row r7: the prompt has 8 tokens, the limit is 5; raise"):
+def test_a_long_prompt_can_be_refused(
+    jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    dataset = _dataset(
+        jsonl([{"id": "r7", "prompt": "too long"}]), max_prompt_tokens=5, overlong="refuse"
+    )
+    with pytest.raises(
+        ValueError, match="dataset mine, row r7: the prompt has 8 tokens, the limit is 5; raise"
+    ):
         dataset.prompt(byte_tokenizer, dataset.rows[0])
 
 
-def test_a_limit_below_the_template_is_an_error(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_limit_below_the_template_is_an_error(
+    jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
+) -> None:
     dataset = _dataset(jsonl([{"prompt": "text"}]), template="summary", max_prompt_tokens=10)
     with pytest.raises(
-        ValueError, match="a limit of 10 tokens leaves no room for a prompt: its template alone takes 20"
+        ValueError,
+        match="a limit of 10 tokens leaves no room for a prompt: its template alone takes 20",
     ):
         dataset.prompt(byte_tokenizer, dataset.rows[0])
 
 
 def test_a_template_of_ones_own(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
-    dataset = _dataset(jsonl([{"prompt": "x"}]), template=Template(chat="{text}", plain="Q {text} A"))
-    assert byte_tokenizer.decode(dataset.prompt(byte_tokenizer, dataset.rows[0]).token_ids) == "Q x A"
+    dataset = _dataset(
+        jsonl([{"prompt": "x"}]), template=Template(chat="{text}", plain="Q {text} A")
+    )
+    assert (
+        byte_tokenizer.decode(dataset.prompt(byte_tokenizer, dataset.rows[0]).token_ids) == "Q x A"
+    )

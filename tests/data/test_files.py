@@ -8,7 +8,11 @@ import pytest
 
 from specresearch.data.files import find_file, read_records
 
-ROWS = [{"prompt": "first"}, {"prompt": "second,\nwith a second line"}, {"prompt": 'third "quoted"'}]
+ROWS = [
+    {"prompt": "first"},
+    {"prompt": "second,\nwith a second line"},
+    {"prompt": 'third "quoted"'},
+]
 
 
 def _write(folder: Path, name: str) -> Path:
@@ -23,15 +27,21 @@ def _write(folder: Path, name: str) -> Path:
     elif name == "list.json":
         file.write_text("\ufeff" + json.dumps(ROWS, indent=1))
     elif name == "a.csv":
-        file.write_text('prompt\r\nfirst\r\n"second,\nwith a second line"\r\n"third ""quoted"""\r\n', newline="")
+        file.write_text(
+            'prompt\r\nfirst\r\n"second,\nwith a second line"\r\n"third ""quoted"""\r\n', newline=""
+        )
     else:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
     return file
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "lines.json", "list.json", "a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.jsonl.gz", "lines.json", "list.json", "a.csv", "a.parquet"]
+)
 def test_every_format_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> None:
-    assert [record.fields for record in read_records(find_file(str(_write(tmp_path, name))))] == ROWS
+    assert [
+        record.fields for record in read_records(find_file(str(_write(tmp_path, name))))
+    ] == ROWS
 
 
 def test_text_is_one_prompt_a_line_and_blank_lines_are_none(tmp_path: Path) -> None:
@@ -68,7 +78,9 @@ def test_a_json_list_of_texts_is_a_list_of_prompts(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 no", "a.parquet: "),
     ],
 )
-def test_a_damaged_file_is_named_with_the_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_damaged_file_is_named_with_the_place(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -77,18 +89,24 @@ def test_a_damaged_file_is_named_with_the_place(tmp_path: Path, name: str, conte
 
 def test_a_missing_file_suggests_a_similar_name(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"prompt.jsonl does not exist; did you mean prompts.jsonl\?"):
+    with pytest.raises(
+        ValueError, match=r"prompt.jsonl does not exist; did you mean prompts.jsonl\?"
+    ):
         find_file(str(tmp_path / "prompt.jsonl"))
     with pytest.raises(ValueError, match=r"that folder holds prompts\.jsonl"):
         find_file(str(tmp_path / "zzz"))
     with pytest.raises(ValueError, match="neither does the folder"):
         find_file(str(tmp_path / "nowhere" / "a.jsonl"))
-    with pytest.raises(ValueError, match=r"is a folder; name one of the files in it: prompts\.jsonl"):
+    with pytest.raises(
+        ValueError, match=r"is a folder; name one of the files in it: prompts\.jsonl"
+    ):
         find_file(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
 def test_an_unknown_extension_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x")
-    with pytest.raises(ValueError, match=r"unknown extension '.*'; there are .parquet, .json, .jsonl, .csv, .txt"):
+    with pytest.raises(
+        ValueError, match=r"unknown extension '.*'; there are .parquet, .json, .jsonl, .csv, .txt"
+    ):
         find_file(str(tmp_path / name))

@@ -29,7 +29,9 @@ def test_each_published_format_gives_turns_and_a_reference() -> None:
 
 
 def test_mtbench_reads_the_columns_of_the_hub() -> None:
-    row = find_format("mtbench")({"prompt_id": 7, "category": "stem", "prompt": ["a", "b"], "reference": []})
+    row = find_format("mtbench")(
+        {"prompt_id": 7, "category": "stem", "prompt": ["a", "b"], "reference": []}
+    )
     assert (row.id, row.turns, row.reference) == ("7", ("a", "b"), None)
 
 
@@ -64,19 +66,29 @@ def test_prompts_takes_text_turns_or_messages_from_any_field() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("cnndm", {"body": "x", "title": "y"}, "field 'article' is missing; fields found: 'body', 'title'"),
+        (
+            "cnndm",
+            {"body": "x", "title": "y"},
+            "field 'article' is missing; fields found: 'body', 'title'",
+        ),
         ("cnndm", {"article": "x"}, "field 'highlights' is missing"),
         ("gsm8k", {}, "field 'question' is missing; fields found: none"),
         ("gsm8k", {"question": 3, "answer": "3"}, "field 'question' is int, not text"),
         ("mtbench", {"turns": "x"}, "field 'turns' is text, neither"),
         ("mtbench", {"turns": ["x", 1]}, "field 'turns', item 2 is int"),
-        ("sharegpt", {"conversations": [{"from": "human"}]}, "message 1: field 'value' or 'content' is missing"),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "human"}]},
+            "message 1: field 'value' or 'content' is missing",
+        ),
         ("sharegpt", {"conversations": ["hi"]}, "message 1: text in place of"),
         ("sharegpt", {"conversations": {"from": "human"}}, "is an object, not a list of messages"),
         ("prompts", {"body": "x"}, "fields found: 'body'"),
     ],
 )
-def test_a_wrong_schema_names_the_field_and_what_there_is(name: str, fields: dict, message: str) -> None:
+def test_a_wrong_schema_names_the_field_and_what_there_is(
+    name: str, fields: dict, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         find_format(name)(fields)
 

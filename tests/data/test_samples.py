@@ -28,7 +28,11 @@ def _load(config: Path, **changes: Any) -> PromptDataset:
 
 
 def test_every_sample_has_a_config_and_a_published_file() -> None:
-    assert {config.stem for config in CONFIGS} == {file.stem for file in SAMPLES.iterdir()} == set(PUBLISHED)
+    assert (
+        {config.stem for config in CONFIGS}
+        == {file.stem for file in SAMPLES.iterdir()}
+        == set(PUBLISHED)
+    )
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
@@ -58,10 +62,20 @@ def test_the_sample_has_the_fields_of_the_published_file(shared_data: Path) -> N
 
 
 def test_no_row_of_real_data_is_lost(shared_data: Path) -> None:
-    expected = {"cnndm": 500, "sharegpt": 200, "specbench": 480, "mtbench": 80, "humaneval": 164, "gsm8k": 1319}
+    expected = {
+        "cnndm": 500,
+        "sharegpt": 200,
+        "specbench": 480,
+        "mtbench": 80,
+        "humaneval": 164,
+        "gsm8k": 1319,
+    }
     for config in CONFIGS:
         if config.stem in expected:
-            assert len(_load(config, path=str(shared_data / PUBLISHED[config.stem]))) == expected[config.stem]
+            assert (
+                len(_load(config, path=str(shared_data / PUBLISHED[config.stem])))
+                == expected[config.stem]
+            )
 
 
 def test_sample_articles_are_as_long_as_news() -> None:

@@ -22,7 +22,14 @@ COMMIT = "0123456789abcdef"
 @pytest.fixture(autouse=True)
 def online_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees this machine's cache or network: the endpoint is a closed port unless a test says otherwise."""
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "https_proxy",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{_closed_port()}")
     monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -65,7 +72,9 @@ def _gsm8k(**settings: Any) -> PromptDataset:
 def _fill_cache(folder: Path) -> None:
     """What `datasets` leaves behind after it has loaded the hub's gsm8k."""
     table = pyarrow.Table.from_pylist(ROWS)
-    features = datasets.Features({"question": datasets.Value("string"), "answer": datasets.Value("string")})
+    features = datasets.Features(
+        {"question": datasets.Value("string"), "answer": datasets.Value("string")}
+    )
     copy = folder / "openai___gsm8k" / "main" / "0.0.0" / COMMIT
     copy.mkdir(parents=True)
     with (
@@ -75,7 +84,9 @@ def _fill_cache(folder: Path) -> None:
         out.write_table(table)
     split = {"name": "test", "num_bytes": 1, "num_examples": len(ROWS), "dataset_name": "gsm8k"}
     splits = datasets.SplitDict.from_split_dict([split])
-    info = datasets.DatasetInfo(features=features, config_name="main", dataset_name="gsm8k", splits=splits)
+    info = datasets.DatasetInfo(
+        features=features, config_name="main", dataset_name="gsm8k", splits=splits
+    )
     info.write_to_directory(str(copy))
 
 
@@ -83,7 +94,9 @@ def _refuse_network(*args: Any, **kwargs: Any) -> None:
     raise AssertionError("the network was used")
 
 
-def test_no_network_falls_back_to_the_sample_within_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_network_falls_back_to_the_sample_within_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     start = time.perf_counter()
     dataset = _gsm8k()
     assert time.perf_counter() - start < 5
@@ -117,29 +130,40 @@ def test_a_name_lookup_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
-def test_offline_switches_are_honoured_without_a_probe(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_offline_switches_are_honoured_without_a_probe(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(hub, "probe", _refuse_network)
     dataset = _gsm8k()
     assert dataset.source.kind == "sample"
-    assert f"{name} is set and the local cache has no usable copy of openai/gsm8k main test" in dataset.source.note
+    assert (
+        f"{name} is set and the local cache has no usable copy of openai/gsm8k main test"
+        in dataset.source.note
+    )
 
 
 def test_source_hub_is_an_error_where_there_is_none() -> None:
-    with pytest.raises(ValueError, match=r"dataset gsm8k, source=hub: hub unreachable .*; use dataset.path="):
+    with pytest.raises(
+        ValueError, match=r"dataset gsm8k, source=hub: hub unreachable .*; use dataset.path="
+    ):
         _gsm8k(source="hub")
     with pytest.raises(ValueError, match="no hub copy is known for it"):
         _gsm8k(source="hub", hub_id=None)
 
 
-def test_source_sample_asks_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_sample_asks_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(hub, "load", _refuse_network)
     assert _gsm8k(source="sample").source.kind == "sample"
     assert not caplog.records
 
 
 def test_no_sample_and_no_hub_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no sample of it ships with the package; use dataset\.path="):
+    with pytest.raises(
+        ValueError, match=r"no sample of it ships with the package; use dataset\.path="
+    ):
         PromptDataset("unheard-of", "prompts", "raw")
 
 
@@ -148,7 +172,9 @@ def test_path_and_source_contradict(tmp_path: Path) -> None:
         _gsm8k(source="hub", path=str(tmp_path / "a.jsonl"))
 
 
-def test_the_local_cache_is_used_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_local_cache_is_used_without_a_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _fill_cache(tmp_path / "cache")
     monkeypatch.setattr(hub, "probe", _refuse_network)
     dataset = _gsm8k()
@@ -164,7 +190,9 @@ def test_a_cached_copy_of_another_revision_is_not_used(tmp_path: Path) -> None:
     assert _gsm8k(revision="another").source.kind == "sample"
 
 
-def test_a_reachable_hub_is_loaded_as_configured(monkeypatch: pytest.MonkeyPatch, endpoint: None) -> None:
+def test_a_reachable_hub_is_loaded_as_configured(
+    monkeypatch: pytest.MonkeyPatch, endpoint: None
+) -> None:
     calls: list[tuple[Any, ...]] = []
 
     def load_dataset(path: str, name: str, split: str, revision: str | None) -> datasets.Dataset:
@@ -179,7 +207,9 @@ def test_a_reachable_hub_is_loaded_as_configured(monkeypatch: pytest.MonkeyPatch
     assert (dataset.source.kind, dataset.source.num_rows) == ("hub", 1)
 
 
-def test_a_download_that_breaks_falls_back_and_says_why(monkeypatch: pytest.MonkeyPatch, endpoint: None) -> None:
+def test_a_download_that_breaks_falls_back_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, endpoint: None
+) -> None:
     def load_dataset(*args: Any, **kwargs: Any) -> None:
         raise ConnectionError("reset by peer")
 
@@ -196,24 +226,32 @@ def test_a_wrong_split_is_the_users_error(monkeypatch: pytest.MonkeyPatch, endpo
         _gsm8k(split="tests")
     split = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: split)
-    with pytest.raises(ValueError, match=r"it has the splits train; choose one with dataset\.split="):
+    with pytest.raises(
+        ValueError, match=r"it has the splits train; choose one with dataset\.split="
+    ):
         _gsm8k(split=None)
 
 
-def test_a_file_of_the_hub_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: None) -> None:
+def test_a_file_of_the_hub_is_read_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: None
+) -> None:
     file = tmp_path / COMMIT / "chats" / "all.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps([{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}]))
     calls: list[bool] = []
 
-    def hf_hub_download(repo_id: str, filename: str, *, local_files_only: bool, **kwargs: Any) -> str:
+    def hf_hub_download(
+        repo_id: str, filename: str, *, local_files_only: bool, **kwargs: Any
+    ) -> str:
         calls.append(local_files_only)
         if local_files_only:
             raise huggingface_hub.errors.LocalEntryNotFoundError("not cached")
         return str(file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    dataset = PromptDataset("sharegpt", "sharegpt", "chat", hub_id="someone/chats", hub_file="chats/all.json")
+    dataset = PromptDataset(
+        "sharegpt", "sharegpt", "chat", hub_id="someone/chats", hub_file="chats/all.json"
+    )
     assert calls == [True, False]
     assert dataset.source.location == f"someone/chats chats/all.json @ {COMMIT}"
     assert dataset.rows[0].turns == ("hi",)

@@ -36,7 +36,10 @@ def test_a_time_zone_in_the_file_is_understood(tmp_path: Path) -> None:
 
 
 def test_mooncakes_format(tmp_path: Path) -> None:
-    rows = [{"timestamp": at, "input_length": 67, "output_length": 5, "hash_ids": [1, 2]} for at in (3000, 4500)]
+    rows = [
+        {"timestamp": at, "input_length": 67, "output_length": 5, "hash_ids": [1, 2]}
+        for at in (3000, 4500)
+    ]
     trace = read_trace(mooncake(tmp_path, *rows))
     assert trace.format == "mooncake"
     assert trace.rows == (TraceRow(0.0, 67, 5), TraceRow(1.5, 67, 5))
@@ -81,12 +84,17 @@ def test_a_negative_time_in_milliseconds_is_skipped(tmp_path: Path) -> None:
 
 def test_a_trace_with_mostly_bad_rows_is_refused_with_the_row(tmp_path: Path) -> None:
     path = azure(tmp_path, f"{DAY}5:01,1,1", f"{DAY}5:02,-2,2", f"{DAY}5:03,-3,3")
-    with pytest.raises(ValueError, match=r"2 of 3 rows cannot be used, the first is line 3: ContextTokens=-2"):
+    with pytest.raises(
+        ValueError, match=r"2 of 3 rows cannot be used, the first is line 3: ContextTokens=-2"
+    ):
         read_trace(path)
 
 
 def test_what_is_no_trace_is_refused_with_what_is_known(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has the fields prompt, which is no known trace; known are azure: TIMESTAMP"):
+    with pytest.raises(
+        ValueError,
+        match="has the fields prompt, which is no known trace; known are azure: TIMESTAMP",
+    ):
         read_trace(mooncake(tmp_path, {"prompt": "x"}))
     with pytest.raises(ValueError, match="it is empty"):
         read_trace(azure(tmp_path))

@@ -48,7 +48,9 @@ def shared_draft() -> CausalLM:
 def _head(version: int, width: int) -> EagleHead:
     config: Any = MODEL.config
     torch.manual_seed(3)
-    return EagleHead.of(EagleFormat(version, config, width, draft_vocab_size=VOCAB if version == 3 else None))
+    return EagleHead.of(
+        EagleFormat(version, config, width, draft_vocab_size=VOCAB if version == 3 else None)
+    )
 
 
 def _medusa_heads() -> MedusaHeads:
@@ -75,8 +77,16 @@ FORGETFUL: dict[str, Callable[[], Proposer | None]] = {
 
 ALL = PROPOSERS | FORGETFUL
 SAMPLED: dict[str, float] = {"temperature": 1.0}
-PENALIZED: dict[str, float] = {"temperature": 0.8, "repetition_penalty": 1.3, "frequency_penalty": 0.2}
-SAMPLED_CASES = [*((name, SAMPLED) for name in PROPOSERS), ("plain", PENALIZED), ("draft_model", PENALIZED)]
+PENALIZED: dict[str, float] = {
+    "temperature": 0.8,
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.2,
+}
+SAMPLED_CASES = [
+    *((name, SAMPLED) for name in PROPOSERS),
+    ("plain", PENALIZED),
+    ("draft_model", PENALIZED),
+]
 
 
 def prompts() -> list[tuple[int, ...]]:
@@ -84,14 +94,17 @@ def prompts() -> list[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(5)
     lengths = (1, 26, 3, 40, 9, 33)
     patterns = [
-        torch.randint(0, VOCAB, (n if i % 2 else 3,), generator=generator).tolist() for i, n in enumerate(lengths)
+        torch.randint(0, VOCAB, (n if i % 2 else 3,), generator=generator).tolist()
+        for i, n in enumerate(lengths)
     ]
     return [tuple((pattern * n)[:n]) for pattern, n in zip(patterns, lengths, strict=True)]
 
 
 def requests(**sampling: Any) -> list[Request]:
     settings: dict[str, Any] = {"max_new_tokens": 12} | sampling
-    return [Request(prompt, SamplingParams(**settings), str(i)) for i, prompt in enumerate(prompts())]
+    return [
+        Request(prompt, SamplingParams(**settings), str(i)) for i, prompt in enumerate(prompts())
+    ]
 
 
 def decode(engine: Engine, **sampling: Any) -> dict[str, RequestOutput]:

@@ -14,7 +14,9 @@ from specresearch.engine import RequestFailedError, SchedulerSettings, checks
 from specresearch.models.hf_adapter import UnsupportedModelError
 from specresearch.proposers import Cascade, DraftModel, Eagle, Eagle3, Medusa, NGram, Proposer
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 POISON = 29  # a token whose embedding is not a number
 PROMPTS = {"first": (1, 2, 1, 2), "bad": (3, POISON, 4), "last": (5, 6, 5, 6, 5)}
@@ -50,14 +52,20 @@ def test_a_row_of_nan_fails_alone(name: str, temperature: float) -> None:
     bad = expected.pop("bad")
     assert (bad.finish_reason, bad.token_ids) == ("error", ())
     assert bad.error is not None
-    assert "request 'bad' failed after 0 tokens: the target's logits are NaN or infinite" in bad.error
+    assert (
+        "request 'bad' failed after 0 tokens: the target's logits are NaN or infinite" in bad.error
+    )
     with pytest.raises(RequestFailedError, match="'bad' failed"):
         bad.checked()
-    healthy = CausalLM(copy.deepcopy(target.model), letters_tokenizer(), max_len=MAX_LEN, self_test=False)
+    healthy = CausalLM(
+        copy.deepcopy(target.model), letters_tokenizer(), max_len=MAX_LEN, self_test=False
+    )
     engine = Engine(healthy, PROPOSERS[name](), max_batch_size=3)
     sampling = SamplingParams(temperature=temperature, max_new_tokens=12, seed=3)
     others = [Request(PROMPTS[id], sampling, id) for id in expected]
-    assert tokens_of(expected) == tokens_of({output.id: output for output in engine.generate(others)})
+    assert tokens_of(expected) == tokens_of(
+        {output.id: output for output in engine.generate(others)}
+    )
 
 
 def test_a_slot_that_held_nan_is_clean_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +94,9 @@ def drafter(value: float) -> dict[str, Callable[[], Proposer]]:
             next(iter(head.parameters())).fill_(value)
     return {
         "draft_model": lambda: DraftModel(poisoned(value), 3),
-        "tree": lambda: DraftModel(poisoned(value), tree="dynamic", num_draft_tokens=6, depth=2, top_k=3),
+        "tree": lambda: DraftModel(
+            poisoned(value), tree="dynamic", num_draft_tokens=6, depth=2, top_k=3
+        ),
         "static_tree": lambda: DraftModel(poisoned(value), tree="static", num_draft_tokens=5),
         "cascade": lambda: Cascade([NGram(3, n_max=3, n_min=3), DraftModel(poisoned(value), 3)]),
         "medusa": lambda: Medusa(medusa, 5),
@@ -134,7 +144,10 @@ def test_a_tokenizer_that_cannot_decode_fails_its_row(monkeypatch: pytest.Monkey
         engine.step()
     rows = {row.id: row for row, _ in engine.scheduler.finished}
     assert rows["plain"].finish_reason == "length"
-    assert rows["stops"].error == "request 'stops' failed after 1 tokens: UnicodeError: no such character"
+    assert (
+        rows["stops"].error
+        == "request 'stops' failed after 1 tokens: UnicodeError: no such character"
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -142,7 +155,9 @@ def test_a_target_of_nan_is_refused(value: float) -> None:
     model: Any = copy.deepcopy(MODEL)
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[0, 0] = value
-    with pytest.raises(UnsupportedModelError, match="its logits are NaN or infinite; its weights are damaged"):
+    with pytest.raises(
+        UnsupportedModelError, match="its logits are NaN or infinite; its weights are damaged"
+    ):
         CausalLM(model, max_len=MAX_LEN)
 
 

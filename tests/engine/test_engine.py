@@ -43,7 +43,9 @@ def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
             return super().budget(batch)
 
     steps: list[StepRecord] = []
-    list(Engine(target, NGram(3, 2, 1), controller=Slow(), on_step=steps.append).generate(requests()))
+    list(
+        Engine(target, NGram(3, 2, 1), controller=Slow(), on_step=steps.append).generate(requests())
+    )
     assert all(step.times.control > 0.02 for step in steps)
     assert min(step.times.propose for step in steps) < 0.02
 
@@ -82,7 +84,10 @@ class TestAbort:
         "proposer", [lambda draft: NGram(3), lambda draft: DraftModel(draft, 3), lambda draft: None]
     )
     def test_leaving_early_frees_everything(
-        self, target: CausalLM, self_draft: CausalLM, proposer: Callable[[CausalLM], Proposer | None]
+        self,
+        target: CausalLM,
+        self_draft: CausalLM,
+        proposer: Callable[[CausalLM], Proposer | None],
     ) -> None:
         engine = Engine(target, proposer(self_draft), max_batch_size=2)
         expected = {output.id: output.token_ids for output in engine.generate(requests())}
@@ -114,7 +119,11 @@ class TestInput:
         assert target.tokenizer is not None
         ids = target.tokenizer("abcab")["input_ids"]
         sampling = SamplingParams(max_new_tokens=4)
-        outputs = list(Engine(target, max_batch_size=3).generate(["abcab", ids, Request(ids, sampling, "2")], sampling))
+        outputs = list(
+            Engine(target, max_batch_size=3).generate(
+                ["abcab", ids, Request(ids, sampling, "2")], sampling
+            )
+        )
         assert len({output.token_ids for output in outputs}) == 1
         assert sorted(output.id for output in outputs) == ["0", "1", "2"]
         assert outputs[0].text == letters(outputs[0].token_ids)
@@ -129,7 +138,9 @@ class TestInput:
 
     @pytest.mark.parametrize("length", [48, 60])
     def test_a_prompt_without_room_for_a_token(self, target: CausalLM, length: int) -> None:
-        with pytest.raises(ValueError, match=f"prompt of {length} tokens and max_len is 48; .* target.max_len"):
+        with pytest.raises(
+            ValueError, match=f"prompt of {length} tokens and max_len is 48; .* target.max_len"
+        ):
             list(Engine(target).generate([[1] * length]))
 
     def test_the_longest_possible_prompt(self, target: CausalLM) -> None:
@@ -138,7 +149,9 @@ class TestInput:
 
     @pytest.mark.parametrize("token", [-1, VOCAB, 10_000])
     def test_an_id_outside_the_vocabulary(self, target: CausalLM, token: int) -> None:
-        with pytest.raises(ValueError, match=f"token id {token}, outside this target's vocabulary of {VOCAB}"):
+        with pytest.raises(
+            ValueError, match=f"token id {token}, outside this target's vocabulary of {VOCAB}"
+        ):
             list(Engine(target).generate([[1, token]]))
 
     def test_nothing_is_left_behind_by_a_refused_request(self, target: CausalLM) -> None:
@@ -153,27 +166,37 @@ class TestInput:
 
     def test_greedy_acceptance_refuses_a_temperature(self, target: CausalLM) -> None:
         with pytest.raises(ValueError, match=r"temperature=0\.5; use acceptance=rejection"):
-            list(Engine(target, acceptance=Greedy()).generate([[1]], SamplingParams(temperature=0.5)))
+            list(
+                Engine(target, acceptance=Greedy()).generate([[1]], SamplingParams(temperature=0.5))
+            )
 
 
 class TestLogprobs:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     @pytest.mark.parametrize("kind", ["none", "ngram", "self_draft"])
-    def test_equal_a_plain_forward(self, target: CausalLM, self_draft: CausalLM, kind: str, temperature: float) -> None:
-        proposer = {"none": None, "ngram": NGram(4, 2, 1), "self_draft": DraftModel(self_draft, 4)}[kind]
+    def test_equal_a_plain_forward(
+        self, target: CausalLM, self_draft: CausalLM, kind: str, temperature: float
+    ) -> None:
+        proposer = {"none": None, "ngram": NGram(4, 2, 1), "self_draft": DraftModel(self_draft, 4)}[
+            kind
+        ]
         sampling = SamplingParams(temperature=temperature, max_new_tokens=11, logprobs=3, seed=5)
         prompts = [(1, 2, 1, 2), (7,), (3, 3, 3)]
         accepted = 0
         for output in Engine(target, proposer, max_batch_size=2).generate(prompts, sampling):
             prompt = prompts[int(output.id)]
             with torch.no_grad():
-                logits = MODEL(torch.tensor([[*prompt, *output.token_ids]])).logits[0, len(prompt) - 1 : -1]
+                logits = MODEL(torch.tensor([[*prompt, *output.token_ids]])).logits[
+                    0, len(prompt) - 1 : -1
+                ]
             right = logits.log_softmax(-1)
             assert len(output.logprobs) == len(output.token_ids) == 11
             for token, at, got in zip(output.token_ids, right, output.logprobs, strict=True):
                 assert got.logprob == pytest.approx(float(at[token]), abs=1e-5)
                 assert [id for id, _ in got.top] == at.topk(3).indices.tolist()
-                assert [value for _, value in got.top] == pytest.approx(at.topk(3).values.tolist(), abs=1e-5)
+                assert [value for _, value in got.top] == pytest.approx(
+                    at.topk(3).values.tolist(), abs=1e-5
+                )
             accepted += output.record.counts.num_accepted_tokens
         assert accepted > 0 or kind == "none" or (kind, temperature) == ("ngram", 1.0)
 
@@ -190,8 +213,12 @@ class TestLogprobs:
 
 
 class TestRecords:
-    def test_a_draft_that_is_the_target_is_accepted_to_the_last(self, target: CausalLM, self_draft: CausalLM) -> None:
-        (output,) = Engine(target, DraftModel(self_draft, 4)).generate([[1, 2, 3]], SamplingParams(max_new_tokens=13))
+    def test_a_draft_that_is_the_target_is_accepted_to_the_last(
+        self, target: CausalLM, self_draft: CausalLM
+    ) -> None:
+        (output,) = Engine(target, DraftModel(self_draft, 4)).generate(
+            [[1, 2, 3]], SamplingParams(max_new_tokens=13)
+        )
         counts = output.record.counts
         assert counts == Counts(
             num_target_forwards=3,
@@ -210,7 +237,9 @@ class TestRecords:
     ) -> None:
         proposer, counts = DraftModel(self_draft, 4), []
         for seed in range(40):
-            sampling = SamplingParams(temperature=1.0, seed=seed, max_new_tokens=24, stop_token_ids=(3, 7, 11, 19))
+            sampling = SamplingParams(
+                temperature=1.0, seed=seed, max_new_tokens=24, stop_token_ids=(3, 7, 11, 19)
+            )
             (output,) = Engine(target, proposer).generate([[1, 2, 3]], sampling)
             counts.append(output.record.counts)
         total = Counts.total(counts)
@@ -218,11 +247,16 @@ class TestRecords:
         assert total.draft_acceptance_rate == 1.0
         assert total.conditional_acceptance_at_position == total.acceptance_at_position == [1.0] * 4
 
-    def test_every_generated_token_is_an_accepted_draft_or_the_targets_own(self, target: CausalLM) -> None:
+    def test_every_generated_token_is_an_accepted_draft_or_the_targets_own(
+        self, target: CausalLM
+    ) -> None:
         for output in Engine(target, NGram(3, 2, 1), max_batch_size=2).generate(requests()):
             counts = output.record.counts
             assert counts.num_generated_tokens == len(output.token_ids)
-            assert counts.num_generated_tokens <= counts.num_accepted_tokens + counts.num_target_forwards
+            assert (
+                counts.num_generated_tokens
+                <= counts.num_accepted_tokens + counts.num_target_forwards
+            )
             assert counts.num_accepted_tokens <= counts.num_draft_tokens
 
     def test_plain_decoding_counts_no_drafts(self, target: CausalLM) -> None:
@@ -240,7 +274,11 @@ class TestRecords:
 
     def test_step_times_cover_the_step(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
-        list(Engine(target, NGram(3), on_step=steps.append).generate([[1, 2, 1, 2]], SamplingParams(max_new_tokens=5)))
+        list(
+            Engine(target, NGram(3), on_step=steps.append).generate(
+                [[1, 2, 1, 2]], SamplingParams(max_new_tokens=5)
+            )
+        )
         for step in steps:
             times = step.times
             assert times.total >= times.propose + times.verify + times.accept + times.commit > 0

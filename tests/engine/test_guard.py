@@ -13,7 +13,9 @@ from tiny_models import letters_tokenizer
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.proposers import DraftModel, NGram
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 
 @pytest.fixture
@@ -62,7 +64,10 @@ def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
             run(engine)
     taken = {output.id: output.token_ids for output in engine.finished()}
     for refused in (engine.step, lambda: engine.submit(Request((1,)))):
-        with pytest.raises(RuntimeError, match=r"failed \(ArithmeticError: broken on purpose\).*abort\(\) drops them"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"failed \(ArithmeticError: broken on purpose\).*abort\(\) drops them",
+        ):
             refused()
     engine.abort()
     assert not engine.has_work
@@ -118,7 +123,10 @@ class TestGenerate:
         engine = Engine(own_target)
         first = engine.generate([[1], [2]])
         next(first)
-        with pytest.raises(ValueError, match="request id '1' is in use by a request whose output has not been taken"):
+        with pytest.raises(
+            ValueError,
+            match="request id '1' is in use by a request whose output has not been taken",
+        ):
             list(engine.generate([[1], [2]]))
         assert next(first).id == "1"
 
@@ -155,7 +163,9 @@ class TestCancel:
         assert not engine.has_work
         assert not own_target.in_use
 
-    def test_an_id_is_free_again_once_its_output_is_taken_or_dropped(self, own_target: CausalLM) -> None:
+    def test_an_id_is_free_again_once_its_output_is_taken_or_dropped(
+        self, own_target: CausalLM
+    ) -> None:
         engine = Engine(own_target, max_batch_size=2)
         for _ in range(2):
             engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "a"))
@@ -195,7 +205,9 @@ class TestThreads:
         assert inside.wait(10)
         with pytest.raises(RuntimeError, match="in the middle of a step; let one thread step it"):
             engine.step()
-        later = engine.submit(Request((3, 4), SamplingParams(max_new_tokens=2)))  # neither waits nor is lost
+        later = engine.submit(
+            Request((3, 4), SamplingParams(max_new_tokens=2))
+        )  # neither waits nor is lost
         engine.abort()
         go_on.set()
         thread.join()
@@ -213,7 +225,9 @@ class TestThreads:
         def ask(thread: int) -> None:
             for number in range(12):
                 prompt = (thread + number) % len(prompts())
-                request = Request(prompts()[prompt], SamplingParams(max_new_tokens=12), f"{thread}/{number}")
+                request = Request(
+                    prompts()[prompt], SamplingParams(max_new_tokens=12), f"{thread}/{number}"
+                )
                 id = engine.submit(request)
                 if number % 3 == 2:
                     time.sleep(0.002 * thread)
@@ -233,13 +247,17 @@ class TestThreads:
                 assert output.id not in outputs
                 outputs[output.id] = output.token_ids
         assert len(kept) == 32
-        assert {id: outputs[id] for id, _ in kept} == {id: plain()[str(prompt)] for id, prompt in kept}
+        assert {id: outputs[id] for id, _ in kept} == {
+            id: plain()[str(prompt)] for id, prompt in kept
+        }
         assert outputs.keys() - {id for id, _ in kept} <= set(dropped)
         assert not own_target.in_use
 
 
 class TestOneTarget:
-    @pytest.mark.parametrize("drafter", ["draft_model", "medusa", "token_recycling", "eagle", "lookahead"])
+    @pytest.mark.parametrize(
+        "drafter", ["draft_model", "medusa", "token_recycling", "eagle", "lookahead"]
+    )
     def test_a_second_engine_that_grows_the_cache_leaves_the_first_as_it_is(
         self, own_target: CausalLM, drafter: str
     ) -> None:
@@ -258,10 +276,16 @@ class TestOneTarget:
     def test_a_draft_keeps_its_own_length(self, own_target: CausalLM) -> None:
         draft = CausalLM(copy.deepcopy(shared_draft().model), max_len=MAX_LEN)
         short = CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=32)
-        list(Engine(short, DraftModel(draft, 3)).generate([[1, 2]], SamplingParams(max_new_tokens=30)))
+        list(
+            Engine(short, DraftModel(draft, 3)).generate(
+                [[1, 2]], SamplingParams(max_new_tokens=30)
+            )
+        )
         assert draft.max_len == MAX_LEN
         assert draft.cache.num_columns < MAX_LEN
-        assert tokens_of(decode(Engine(own_target, DraftModel(draft, 3), max_batch_size=2))) == plain()
+        assert (
+            tokens_of(decode(Engine(own_target, DraftModel(draft, 3), max_batch_size=2))) == plain()
+        )
 
 
 def test_an_engine_begins_with_nothing_learnt(own_target: CausalLM) -> None:

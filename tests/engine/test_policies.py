@@ -20,16 +20,27 @@ def order_of(engine: Engine, arrivals: dict[str, tuple[int, float]]) -> list[str
 
 def test_first_come_goes_by_arrival(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(FirstCome()))
-    assert order_of(engine, {"c": (2, 3.0), "a": (9, 1.0), "b": (5, 2.0), "d": (1, 3.0)}) == ["a", "b", "c", "d"]
+    assert order_of(engine, {"c": (2, 3.0), "a": (9, 1.0), "b": (5, 2.0), "d": (1, 3.0)}) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_the_shortest_prompt_goes_first_until_a_longer_one_has_waited(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(ShortestPrompt(ageing=10.0)))
-    assert order_of(engine, {"long": (30, 0.0), "short": (5, 2.4), "late": (5, 2.6)}) == ["short", "long", "late"]
+    assert order_of(engine, {"long": (30, 0.0), "short": (5, 2.4), "late": (5, 2.6)}) == [
+        "short",
+        "long",
+        "late",
+    ]
 
 
 @pytest.mark.parametrize("ageing", [10.0, 1e-6])
-def test_nobody_starves_beside_a_steady_stream_of_short_prompts(target: CausalLM, ageing: float) -> None:
+def test_nobody_starves_beside_a_steady_stream_of_short_prompts(
+    target: CausalLM, ageing: float
+) -> None:
     """A new short prompt comes for each that is served. The negative control hardly ages."""
     engine = Engine(target, scheduling=SchedulerSettings(ShortestPrompt(ageing)))
     engine.submit(Request([1] * 40, ONE_TOKEN, "long"), 0.0)
@@ -48,7 +59,9 @@ def test_nobody_starves_beside_a_steady_stream_of_short_prompts(target: CausalLM
 
 def test_every_request_is_served_under_every_policy(target: CausalLM) -> None:
     for policy in (FirstCome(), ShortestPrompt()):
-        engine = Engine(target, max_batch_size=3, scheduling=SchedulerSettings(policy, max_step_tokens=8))
+        engine = Engine(
+            target, max_batch_size=3, scheduling=SchedulerSettings(policy, max_step_tokens=8)
+        )
         assert len(list(engine.generate(requests()))) == len(requests())
 
 

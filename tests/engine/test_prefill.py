@@ -10,23 +10,36 @@ from specresearch.engine import SchedulerSettings
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposers import NGram
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 
 @pytest.mark.parametrize(("name", "sampling"), SAMPLED_CASES)
-def test_prompts_in_chunks_give_the_same_output(target: CausalLM, name: str, sampling: dict[str, Any]) -> None:
+def test_prompts_in_chunks_give_the_same_output(
+    target: CausalLM, name: str, sampling: dict[str, Any]
+) -> None:
     whole = decode(Engine(target, PROPOSERS[name](), max_batch_size=3), **sampling)
     settings = SchedulerSettings(max_step_tokens=72)  # cuts no draft of these
-    chunked = decode(Engine(target, PROPOSERS[name](), max_batch_size=3, scheduling=settings), **sampling)
+    chunked = decode(
+        Engine(target, PROPOSERS[name](), max_batch_size=3, scheduling=settings), **sampling
+    )
     assert tokens_of(chunked) == tokens_of(whole)
 
 
-@pytest.mark.parametrize(("name", "max_step_tokens"), [*((name, 5) for name in ALL), ("eagle", 4), ("suffix", 9)])
-def test_in_few_tokens_the_greedy_output_stays(target: CausalLM, name: str, max_step_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "max_step_tokens"), [*((name, 5) for name in ALL), ("eagle", 4), ("suffix", 9)]
+)
+def test_in_few_tokens_the_greedy_output_stays(
+    target: CausalLM, name: str, max_step_tokens: int
+) -> None:
     """Drafts are cut, and rows wait beside others that decode."""
     proposer = ALL[name]
     settings = SchedulerSettings(max_step_tokens=max_step_tokens)
-    assert tokens_of(decode(Engine(target, proposer(), max_batch_size=3, scheduling=settings))) == plain()
+    assert (
+        tokens_of(decode(Engine(target, proposer(), max_batch_size=3, scheduling=settings)))
+        == plain()
+    )
 
 
 class Listening(NGram):
@@ -50,7 +63,9 @@ def test_a_proposer_is_started_once_with_the_states_of_the_whole_prompt(
     proposer = Listening()
     settings = SchedulerSettings(max_step_tokens=max_step_tokens)
     decode(Engine(target, proposer, max_batch_size=3, scheduling=settings))
-    assert sorted(row.id for rows, _ in proposer.started for row in rows) == sorted(map(str, range(len(prompts()))))
+    assert sorted(row.id for rows, _ in proposer.started for row in rows) == sorted(
+        map(str, range(len(prompts())))
+    )
     target.allocate(1)
     slot = target.acquire()
     assert slot is not None
@@ -64,7 +79,11 @@ def test_a_proposer_is_started_once_with_the_states_of_the_whole_prompt(
         for b, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             target.truncate([slot], [0])
             tokens = [list(row.request.prompt_ids[:-1])]
-            right = target.extend([slot], tokens, want_logits=False, hidden_layers=(0, 2)) if length else None
+            right = (
+                target.extend([slot], tokens, want_logits=False, hidden_layers=(0, 2))
+                if length
+                else None
+            )
             for k, layer in enumerate(output.hidden):
                 assert layer.shape[:2] == (len(rows), max(lengths))
                 assert not layer[b, length:].any()

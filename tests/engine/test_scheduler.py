@@ -5,7 +5,17 @@ import time
 from typing import Any
 
 import pytest
-from scenarios import ALL, PROPOSERS, SAMPLED, SAMPLED_CASES, decode, plain, requests, shared_target, tokens_of
+from scenarios import (
+    ALL,
+    PROPOSERS,
+    SAMPLED,
+    SAMPLED_CASES,
+    decode,
+    plain,
+    requests,
+    shared_target,
+    tokens_of,
+)
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.batch import Batch, Delivery
@@ -17,7 +27,9 @@ from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel, NGram
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 
 class Meter:
@@ -36,12 +48,21 @@ class Meter:
         monkeypatch.setattr(target, "extend", counted)
 
     def watch(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+        self,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+        record: StepRecord,
     ) -> None:
-        nodes = proposal.lengths.sum() + (0 if proposal.probe is None else proposal.probe.sum() * len(batch))
+        nodes = proposal.lengths.sum() + (
+            0 if proposal.probe is None else proposal.probe.sum() * len(batch)
+        )
         self.read += int(nodes)
         reading = [row for row in self.engine.scheduler.running if row not in batch.rows]
-        self.columns.append(sum(record.context) + int(nodes) + sum(self.target.lengths[r.slot] for r in reading))
+        self.columns.append(
+            sum(record.context) + int(nodes) + sum(self.target.lengths[r.slot] for r in reading)
+        )
 
     def run(self, engine: Engine, **sampling: Any) -> dict[str, tuple[int, ...]]:
         self.engine = engine
@@ -65,10 +86,16 @@ def meter(target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 
 class TestStepLimit:
-    @pytest.mark.parametrize(("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)])
-    def test_no_step_reads_more(self, target: CausalLM, meter: Meter, name: str, limit: int) -> None:
+    @pytest.mark.parametrize(
+        ("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)]
+    )
+    def test_no_step_reads_more(
+        self, target: CausalLM, meter: Meter, name: str, limit: int
+    ) -> None:
         settings = SchedulerSettings(max_step_tokens=limit)
-        engine = Engine(target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch)
+        engine = Engine(
+            target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch
+        )
         meter.run(engine)
         assert limit - 1 <= max(meter.tokens) <= limit
 
@@ -76,7 +103,9 @@ class TestStepLimit:
         """Three requests that would draft 14 tokens each get a quarter of what their roots leave, and the fourth the rest."""
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=31)
-        engine = Engine(target, NGram(14, 1, 1), max_batch_size=4, scheduling=settings, on_step=steps.append)
+        engine = Engine(
+            target, NGram(14, 1, 1), max_batch_size=4, scheduling=settings, on_step=steps.append
+        )
         for number in range(3):
             engine.submit(Request([1, 1], SamplingParams(max_new_tokens=40), str(number)))
         for _ in range(3):
@@ -88,26 +117,35 @@ class TestStepLimit:
 
     def test_it_must_leave_room_for_a_prompt(self, target: CausalLM) -> None:
         with pytest.raises(
-            ValueError, match=r"max_step_tokens=4 leaves no room for a prompt beside 4 .* raise it above 4"
+            ValueError,
+            match=r"max_step_tokens=4 leaves no room for a prompt beside 4 .* raise it above 4",
         ):
             Engine(target, max_batch_size=4, scheduling=SchedulerSettings(max_step_tokens=4))
 
 
 class TestCacheLimit:
-    @pytest.mark.parametrize(("name", "limit"), [*((name, 70) for name in ALL), ("lookahead", 56), ("suffix", 110)])
+    @pytest.mark.parametrize(
+        ("name", "limit"), [*((name, 70) for name in ALL), ("lookahead", 56), ("suffix", 110)]
+    )
     def test_it_is_never_exceeded_and_the_greedy_output_stays(
         self, target: CausalLM, meter: Meter, name: str, limit: int
     ) -> None:
         settings = SchedulerSettings(max_cache_tokens=limit)
-        engine = Engine(target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch)
+        engine = Engine(
+            target, ALL[name](), max_batch_size=4, scheduling=settings, watch=meter.watch
+        )
         assert meter.run(engine) == plain()
         assert max(meter.columns) <= limit
 
     @pytest.mark.parametrize(("name", "sampling"), SAMPLED_CASES)
-    def test_preemption_changes_no_sampled_output(self, target: CausalLM, name: str, sampling: dict[str, Any]) -> None:
+    def test_preemption_changes_no_sampled_output(
+        self, target: CausalLM, name: str, sampling: dict[str, Any]
+    ) -> None:
         free = decode(Engine(target, PROPOSERS[name](), max_batch_size=4), **sampling)
         settings = SchedulerSettings(max_cache_tokens=60)
-        tight = decode(Engine(target, PROPOSERS[name](), max_batch_size=4, scheduling=settings), **sampling)
+        tight = decode(
+            Engine(target, PROPOSERS[name](), max_batch_size=4, scheduling=settings), **sampling
+        )
         assert tokens_of(tight) == tokens_of(free)
         assert sum(output.record.num_preemptions for output in tight.values()) >= 2
         for id, output in tight.items():
@@ -139,14 +177,18 @@ class TestCacheLimit:
         settings = SchedulerSettings(max_cache_tokens=40)
         engine = Engine(target, max_batch_size=3, scheduling=settings, on_step=steps.append)
         sampling = SamplingParams(max_new_tokens=10)
-        outputs = {o.id: o.record for o in engine.generate([[1] * 9, [2] * 9, [3] * 9, [4] * 9], sampling)}
+        outputs = {
+            o.id: o.record for o in engine.generate([[1] * 9, [2] * 9, [3] * 9, [4] * 9], sampling)
+        }
         assert [outputs[id].num_preemptions for id in "0123"] == [0, 0, 1, 0]
         company = ["".join(step.request_ids) for step in steps]
         assert company == ["012"] * 5 + ["01"] * 5 + ["23"] * 5 + ["3"] * 5
 
     def test_alone_a_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
         settings = SchedulerSettings(max_cache_tokens=29)
-        engine = Engine(target, NGram(10, 1, 1), max_batch_size=2, scheduling=settings, watch=meter.watch)
+        engine = Engine(
+            target, NGram(10, 1, 1), max_batch_size=2, scheduling=settings, watch=meter.watch
+        )
         meter.engine = engine
         (output,) = engine.generate([[1, 2] * 5], SamplingParams(max_new_tokens=20))
         assert len(output.token_ids) == 20
@@ -155,7 +197,8 @@ class TestCacheLimit:
     def test_a_request_that_can_never_fit_is_refused(self, target: CausalLM) -> None:
         engine = Engine(target, scheduling=SchedulerSettings(max_cache_tokens=28))
         with pytest.raises(
-            ValueError, match=r"'a' may need 29 cached tokens \(10 of the prompt, max_new_tokens=20\).* 28;"
+            ValueError,
+            match=r"'a' may need 29 cached tokens \(10 of the prompt, max_new_tokens=20\).* 28;",
         ):
             engine.submit(Request([1] * 10, SamplingParams(max_new_tokens=20), "a"))
         assert not engine.has_work
@@ -169,7 +212,9 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
     draw, target = random.Random(seed), shared_target()
     batch_size = draw.choice([1, 2, 5])
     settings = SchedulerSettings(
-        draw.choice([FirstCome(), ShortestPrompt(1e4)]), draw.randint(batch_size + 1, 40), draw.randint(55, 120)
+        draw.choice([FirstCome(), ShortestPrompt(1e4)]),
+        draw.randint(batch_size + 1, 40),
+        draw.randint(55, 120),
     )
     name = draw.choice(list(ALL))
     engine = Engine(target, ALL[name](), max_batch_size=batch_size, scheduling=settings)
@@ -190,7 +235,9 @@ def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
     target.allocate(2)
     scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, max_nodes=11)
     for number in range(2):
-        scheduler.submit(scheduler.prepare(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number))))
+        scheduler.submit(
+            scheduler.prepare(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number)))
+        )
     for asked in (0, 0):
         for chunk in scheduler.plan().chunks:
             chunk.row.is_prefilled = True
@@ -208,7 +255,11 @@ def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
 class TestInterface:
     def test_requests_that_come_in_the_middle(self, target: CausalLM) -> None:
         expected = tokens_of(decode(Engine(target, NGram(3), max_batch_size=2), **SAMPLED))
-        engine, coming, outputs = Engine(target, NGram(3), max_batch_size=2), requests(**SAMPLED), {}
+        engine, coming, outputs = (
+            Engine(target, NGram(3), max_batch_size=2),
+            requests(**SAMPLED),
+            {},
+        )
         assert not engine.has_work
         assert engine.step() is None
         while coming or engine.has_work:
@@ -233,7 +284,9 @@ class TestInterface:
     def test_generate_takes_only_what_it_has_asked_for(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
         mine = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
-        assert [output.id for output in engine.generate([[1]], SamplingParams(max_new_tokens=9))] == ["0"]
+        assert [
+            output.id for output in engine.generate([[1]], SamplingParams(max_new_tokens=9))
+        ] == ["0"]
         assert [output.id for output in engine.finished()] == [mine]
 
     def test_waiting_counts_from_the_arrival(self, target: CausalLM) -> None:
@@ -254,7 +307,9 @@ class TestInterface:
         begin = time.perf_counter()
         engine.submit(Request([1] * 8, SamplingParams(max_new_tokens=1), "long"), begin)
         rest = engine.stand_still(begin - 100.0)
-        engine.submit(Request([1] * 4, SamplingParams(max_new_tokens=1), "short"), begin + rest + 1.0)
+        engine.submit(
+            Request([1] * 4, SamplingParams(max_new_tokens=1), "short"), begin + rest + 1.0
+        )
         order = []
         while engine.has_work:
             engine.step()
@@ -265,7 +320,11 @@ class TestInterface:
         seen: list[StepRecord] = []
 
         def watch(
-            batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery, record: StepRecord
+            batch: Batch,
+            proposal: Proposal,
+            output: ModelOutput,
+            delivery: Delivery,
+            record: StepRecord,
         ) -> None:
             assert output.logits.shape[:2] == proposal.token_ids.shape
             assert delivery.num_new == record.num_new_tokens
@@ -287,7 +346,9 @@ class TestInterface:
     def test_records_tell_who_waits_and_what_was_read(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=16)
-        outputs = decode(Engine(target, NGram(3), max_batch_size=2, scheduling=settings, on_step=steps.append))
+        outputs = decode(
+            Engine(target, NGram(3), max_batch_size=2, scheduling=settings, on_step=steps.append)
+        )
         assert sum(step.num_prefill_tokens for step in steps) == sum(
             output.record.num_prompt_tokens - 1 for output in outputs.values()
         )
@@ -298,12 +359,21 @@ class TestInterface:
     def test_controllers_keep_what_they_know_of_a_preempted_request(self, target: CausalLM) -> None:
         controller = Goodput(3, probe_every=4)
         settings = SchedulerSettings(max_step_tokens=20, max_cache_tokens=80)
-        engine = Engine(target, PROPOSERS["draft_model"](), None, controller, max_batch_size=4, scheduling=settings)
+        engine = Engine(
+            target,
+            PROPOSERS["draft_model"](),
+            None,
+            controller,
+            max_batch_size=4,
+            scheduling=settings,
+        )
         assert tokens_of(decode(engine)) == plain()
 
 
 @pytest.mark.parametrize("name", ["max_step_tokens", "max_cache_tokens"])
 @pytest.mark.parametrize("value", [0, -3, True])
 def test_limits_are_whole_numbers(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"):
+    with pytest.raises(
+        ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"
+    ):
         SchedulerSettings(**{name: value})

@@ -12,13 +12,23 @@ from scenarios import ALL, FORGETFUL, PROPOSERS, shared_target
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.certification.enumeration import Law, Toy, enumerate_outputs
 from specresearch.certification.goodness import Fit
-from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput, Heuristic
+from specresearch.controllers import (
+    AcceptanceGate,
+    BatchSizeCutoff,
+    Confidence,
+    Controller,
+    Fixed,
+    Goodput,
+    Heuristic,
+)
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.seeds import Seeds
 from specresearch.proposers import Cascade, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.sampling import derive_seed
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 VOCAB = 6
 LIMITED = (SchedulerSettings(max_step_tokens=40), SchedulerSettings(max_cache_tokens=90))
@@ -47,7 +57,12 @@ class Forgetting(NGram):
         (Suffix(4), Fixed(), SchedulerSettings(), True),
         (Suffix(4, use_global=True), Fixed(), SchedulerSettings(), False),
         (TokenRecycling(6, top_k=3, depth=3, warm=True), Fixed(), SchedulerSettings(), False),
-        (Cascade([NGram(3), Suffix(4, branch=False, use_global=True)]), Fixed(), SchedulerSettings(), False),
+        (
+            Cascade([NGram(3), Suffix(4, branch=False, use_global=True)]),
+            Fixed(),
+            SchedulerSettings(),
+            False,
+        ),
         (Foreign(3), Fixed(), SchedulerSettings(), False),
         (Cascade([NGram(3), Foreign(3)]), Fixed(), SchedulerSettings(), False),
         (Forgetting(3), Fixed(), SchedulerSettings(), True),
@@ -56,7 +71,9 @@ class Forgetting(NGram):
 def test_which_engines_isolate_requests(
     proposer: Proposer | None, controller: Controller, scheduling: SchedulerSettings, isolated: bool
 ) -> None:
-    engine = Engine(shared_target(), proposer, controller=controller, max_batch_size=2, scheduling=scheduling)
+    engine = Engine(
+        shared_target(), proposer, controller=controller, max_batch_size=2, scheduling=scheduling
+    )
     assert engine.isolates_requests is isolated
 
 
@@ -68,7 +85,10 @@ def test_isolated_requests_give_the_same_tokens_in_any_company(target: CausalLM,
     (alone,) = Engine(target, ALL[name](), max_batch_size=1).generate([mine])
     engine = Engine(target, ALL[name](), max_batch_size=3)
     assert engine.isolates_requests
-    others = [Request((3, 1) * (i + 1), replace(sampling, seed=i, max_new_tokens=2 + 3 * i), str(i)) for i in range(5)]
+    others = [
+        Request((3, 1) * (i + 1), replace(sampling, seed=i, max_new_tokens=2 + 3 * i), str(i))
+        for i in range(5)
+    ]
     together = {output.id: output for output in engine.generate([*others[:3], mine, *others[3:]])}
     assert together["mine"].token_ids == alone.token_ids
 
@@ -80,7 +100,9 @@ def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_toke
     def outputs() -> dict[str, tuple[int, ...]]:
         engine = Engine(target, PROPOSERS["draft_model"](), max_batch_size=3, scheduling=scheduling)
         sampling = SamplingParams(temperature=1.0, max_new_tokens=14, seed=7)
-        return {output.id: output.token_ids for output in engine.generate([[1, 2, 3]] * 5, sampling)}
+        return {
+            output.id: output.token_ids for output in engine.generate([[1, 2, 3]] * 5, sampling)
+        }
 
     first = outputs()
     assert first == outputs()
@@ -90,18 +112,36 @@ def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_toke
 @pytest.mark.parametrize("name", ["draft_model", *FORGETFUL])
 def test_isolated_requests_of_one_seed_and_prompt_say_the_same(target: CausalLM, name: str) -> None:
     sampling = SamplingParams(temperature=1.0, max_new_tokens=10, seed=7)
-    outputs = list(Engine(target, ALL[name](), max_batch_size=3).generate([[1, 2, 3]] * 4, sampling))
+    outputs = list(
+        Engine(target, ALL[name](), max_batch_size=3).generate([[1, 2, 3]] * 4, sampling)
+    )
     assert len({output.token_ids for output in outputs}) == 1
 
 
 def test_default_seeds_of_engines_do_not_overlap() -> None:
     request = Request((1,))
-    seeds = [Seeds(engine, isolated).of(request, n) for engine in range(50) for isolated in (True,) for n in range(200)]
+    seeds = [
+        Seeds(engine, isolated).of(request, n)
+        for engine in range(50)
+        for isolated in (True,)
+        for n in range(200)
+    ]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_a_derived_seed_depends_on_every_number_and_their_order() -> None:
-    assert len({derive_seed(1, 2), derive_seed(2, 1), derive_seed(1), derive_seed(1, 2, 0), derive_seed(0, 1, 2)}) == 5
+    assert (
+        len(
+            {
+                derive_seed(1, 2),
+                derive_seed(2, 1),
+                derive_seed(1),
+                derive_seed(1, 2, 0),
+                derive_seed(0, 1, 2),
+            }
+        )
+        == 5
+    )
     assert 0 <= derive_seed(2**64 - 1, 2**64 - 1) < 2**64
 
 
@@ -126,7 +166,9 @@ WARM: dict[str, Callable[[], Proposer]] = {
 }
 
 
-def second_outputs(proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]) -> Fit:
+def second_outputs(
+    proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]
+) -> Fit:
     """The fit of the last request of every round, which was preceded by another of the same seed."""
     engine = Engine(toy_target(), proposer, max_batch_size=1, num_checked=0)
     seen: Counter[tuple[int, ...]] = Counter()
@@ -142,7 +184,9 @@ def second_outputs(proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("name", WARM)
-def test_a_warm_memory_with_equal_seeds_stays_lossless(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_memory_with_equal_seeds_stays_lossless(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one request said becomes the draft of the next. The negative control lets both share their draws."""
     prompts = [(1, 2, 3), (1, 2, 3)]
     assert second_outputs(WARM[name](), prompts, range(300)).p_value > 1e-3

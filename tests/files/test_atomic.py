@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specresearch.files import atomic
-from specresearch.files import means_full, replace_text, written_whole
+from specresearch.files import atomic, means_full, replace_text, written_whole
 
 
 def full_disk(*_: object, **__: object) -> None:
@@ -28,7 +27,9 @@ def test_a_file_reaches_the_disk_before_its_name_does_and_then_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []
-    monkeypatch.setattr(atomic, "sync", lambda path: seen.append((path.name, (tmp_path / "results.json").exists())))
+    monkeypatch.setattr(
+        atomic, "sync", lambda path: seen.append((path.name, (tmp_path / "results.json").exists()))
+    )
     replace_text(tmp_path / "results.json", "{}")
     assert seen == [("results.json.part", False), (tmp_path.name, True)]
 
@@ -52,8 +53,18 @@ def test_an_interruption_leaves_the_old_file(tmp_path: Path) -> None:
     [
         (OSError(errno.ENOSPC, "x"), True),
         (OSError(errno.EDQUOT, "x"), True),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 49216 vs 49104"), True),
-        (RuntimeError('IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'), True),
+        (
+            RuntimeError(
+                "[enforce fail at inline_container.cc:672] . unexpected pos 49216 vs 49104"
+            ),
+            True,
+        ),
+        (
+            RuntimeError(
+                'IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'
+            ),
+            True,
+        ),
         (OSError(errno.EACCES, "x"), False),
         (RuntimeError("shapes differ"), False),
     ],

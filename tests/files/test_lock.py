@@ -9,11 +9,15 @@ import pytest
 from specresearch.files.lock import FolderInUseError, lock_folder
 
 HOLD = "import sys, time, pathlib; from specresearch.files.lock import lock_folder\n"
-HOLD += "lock = lock_folder(pathlib.Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
+HOLD += (
+    "lock = lock_folder(pathlib.Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
+)
 
 
 def held_elsewhere(folder: Path) -> "subprocess.Popen[str]":
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "locked\n"
     return process
@@ -21,7 +25,9 @@ def held_elsewhere(folder: Path) -> "subprocess.Popen[str]":
 
 def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path / "run") as process:
-        with pytest.raises(FolderInUseError, match=r"run is being written to by another process; wait until"):
+        with pytest.raises(
+            FolderInUseError, match=r"run is being written to by another process; wait until"
+        ):
             lock_folder(tmp_path / "run")
         process.send_signal(signal.SIGKILL)
     assert lock_folder(tmp_path / "run").is_locked

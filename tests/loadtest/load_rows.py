@@ -46,14 +46,18 @@ def request(
     )
 
 
-def finished(rows: Sequence[LoadRow], *, stopped: str | None = None, num_waiting: int = 0) -> PassRow:
+def finished(
+    rows: Sequence[LoadRow], *, stopped: str | None = None, num_waiting: int = 0
+) -> PassRow:
     """The pass of these rows."""
     wall = max(row.finish for row in rows)
     last = max(row.arrival for row in rows)
     return PassRow(rows[0].place, wall, len(rows), len(rows), len(rows), last, num_waiting, stopped)
 
 
-def side(name: str, *repeats: Sequence[LoadRow], concurrency: int | None = None, **changes: object) -> LoadSide:
+def side(
+    name: str, *repeats: Sequence[LoadRow], concurrency: int | None = None, **changes: object
+) -> LoadSide:
     rows = [row for repeat in repeats for row in repeat]
     passes = [finished(repeat, **changes) for repeat in repeats]  # type: ignore[arg-type]
     return LoadSide.of(name, passes, rows, {}, concurrency, LIMITS)

@@ -13,8 +13,12 @@ def gaps(arrivals: Arrivals, seed: int = 0) -> np.ndarray:
     return np.diff(arrivals.times(NUM, seed), prepend=0.0)
 
 
-@pytest.mark.parametrize(("arrivals", "cv"), [(Poisson(5.0), 1.0), (Gamma(5.0, 3.0), 3.0), (Gamma(5.0, 0.5), 0.5)])
-def test_random_gaps_have_the_rate_and_the_spread_that_were_asked_for(arrivals: Arrivals, cv: float) -> None:
+@pytest.mark.parametrize(
+    ("arrivals", "cv"), [(Poisson(5.0), 1.0), (Gamma(5.0, 3.0), 3.0), (Gamma(5.0, 0.5), 0.5)]
+)
+def test_random_gaps_have_the_rate_and_the_spread_that_were_asked_for(
+    arrivals: Arrivals, cv: float
+) -> None:
     found = gaps(arrivals)
     assert found.mean() == pytest.approx(1 / 5, rel=4 * cv / NUM**0.5)
     assert found.std() / found.mean() == pytest.approx(cv, rel=0.15)
@@ -39,13 +43,18 @@ def test_constant_arrivals_are_evenly_spaced() -> None:
 def test_a_replay_is_the_stretch_that_was_asked_for_in_its_own_time(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(
-        "".join(f'{{"timestamp": {1000 * i}, "input_length": {i + 1}, "output_length": 2}}\n' for i in range(9))
+        "".join(
+            f'{{"timestamp": {1000 * i}, "input_length": {i + 1}, "output_length": 2}}\n'
+            for i in range(9)
+        )
     )
     replay = Replay(str(file), time_scale=3.0, start=2.0, duration=4.0)
     assert [row.num_prompt_tokens for row in replay.rows] == [3, 4, 5, 6]
     assert replay.times(4, 0).tolist() == [0.0, 3.0, 6.0, 9.0]
     assert replay.describe()["qps"] == pytest.approx(1 / 3)
-    with pytest.raises(ValueError, match=r"no request between second 20 and second inf; it lasts 8 seconds"):
+    with pytest.raises(
+        ValueError, match=r"no request between second 20 and second inf; it lasts 8 seconds"
+    ):
         Replay(str(file), start=20.0)
 
 

@@ -14,7 +14,9 @@ CHANGED_GREEDY = OutputComparison("OUTPUT CHANGED: an error", 4, 3)
 
 def scores(excess: float) -> OutputScores:
     """Of 100 tokens, independent scores of variance 1."""
-    return OutputScores(100, 0, (excess, 0.0, 0.0), (100.0, 0.0, 0.0, 0.0, 100.0, 0.0, 0.0, 0.0, 100.0))
+    return OutputScores(
+        100, 0, (excess, 0.0, 0.0), (100.0, 0.0, 0.0, 0.0, 100.0, 0.0, 0.0, 0.0, 100.0)
+    )
 
 
 def passed(side: str, repeat: int, found: OutputScores | None) -> PassRow:
@@ -28,7 +30,9 @@ def check(excess: float, plain: float = 0.0) -> OutputComparison:
 
 
 def test_scores_of_all_passes_of_a_side_are_added_up() -> None:
-    passes = [passed("method", r, scores(20.0)) for r in range(2)] + [passed("plain", 0, scores(1.0))]
+    passes = [passed("method", r, scores(20.0)) for r in range(2)] + [
+        passed("plain", 0, scores(1.0))
+    ]
     found = scores_of(passes, "method")
     assert found is not None
     assert (found.num_tokens, found.excess[0]) == (200, 40.0)
@@ -63,7 +67,10 @@ def test_plain_decoding_is_the_control() -> None:
 def test_greedy_sides_alone_are_told_as_ever() -> None:
     both = {"method": SideOutputs(EQUAL), "fixed-2": SideOutputs(EQUAL)}
     told = joined(both)
-    assert told["output_statement"] == "output unchanged: 8 of 8 greedy outputs equal plain decoding's token for token"
+    assert (
+        told["output_statement"]
+        == "output unchanged: 8 of 8 greedy outputs equal plain decoding's token for token"
+    )
     assert (told["outputs_equal"], told["output_p_value"]) == (True, None)
     tied = joined(both | {"fixed-2": SideOutputs(TIED)})
     assert tied["output_statement"] == "fixed-2: OUTPUT CHANGED: a tie"

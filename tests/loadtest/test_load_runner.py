@@ -84,16 +84,26 @@ def test_long_pauses_of_the_collector_are_kept_out(make: Make) -> None:
 
 
 def requests_of(runner: LoadRunner) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (runner.folder.path / "requests.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (runner.folder.path / "requests.jsonl").read_text().splitlines()
+    ]
 
 
 def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Make) -> None:
     settings = LoadSettings(max_running=3, num_requests=6, warmup=1, repeats=2, compare=(3,))
-    runner = make(settings=settings, proposer=NGram(4, 3, 1), method="ngram", controller=Goodput(trace_every=5))
+    runner = make(
+        settings=settings,
+        proposer=NGram(4, 3, 1),
+        method="ngram",
+        controller=Goodput(trace_every=5),
+    )
     results = runner.run()
     assert results.complete
     assert results.summary["outputs_equal"] is True
-    assert results.summary["output_statement"].startswith("output unchanged: 24 of 24 greedy outputs equal")
+    assert results.summary["output_statement"].startswith(
+        "output unchanged: 24 of 24 greedy outputs equal"
+    )
     assert list(results.sides) == ["plain", "method", "fixed-3"]
     assert results.summary["best_fixed"] == "fixed-3"
     assert results.summary["tokens_per_target_forward"] > 1
@@ -104,7 +114,11 @@ def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Ma
     assert len(rows) == 2 * 3 * 6
     for repeat in range(2):
         told = [
-            {(row["id"], row["row"], tuple(row["token_ids"])) for row in rows if row["side"] == side}
+            {
+                (row["id"], row["row"], tuple(row["token_ids"]))
+                for row in rows
+                if row["side"] == side
+            }
             for side in results.sides
         ]
         assert all(each == told[0] for each in told), repeat
@@ -115,7 +129,9 @@ def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Ma
     assert sum(bin["tokens_per_second"] or 0 for bin in written["timeline"]["method"]) > 0
     steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
     assert set(steps["side"]) == set(results.sides)
-    assert steps["num_new_tokens"].map(sum).sum() == sum(row["num_generated_tokens"] for row in rows)
+    assert steps["num_new_tokens"].map(sum).sum() == sum(
+        row["num_generated_tokens"] for row in rows
+    )
     assert not (runner.folder.path / "steps").exists()
     assert not runner.target.in_use
 
@@ -128,7 +144,9 @@ def test_sides_go_first_in_turns(make: Make) -> None:
     assert all(sorted(sides) == ["fixed-2", "method", "plain"] for sides in order)
 
 
-def test_sides_take_turns_where_nothing_forbids_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_take_turns_where_nothing_forbids_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever generated the fewest tokens goes on, so that all come to the end at about the same time."""
     turns: list[str] = []
     take_turn = one_pass.LoadPass.take_turn
@@ -148,7 +166,12 @@ def test_sides_take_turns_where_nothing_forbids_it(make: Make, monkeypatch: pyte
 
 def test_passes_that_cannot_share_the_target_follow_one_another(make: Make, tmp_path: Path) -> None:
     def why(**parts: Any) -> str:
-        runner = make(proposer=parts.pop("proposer", NGram()), method="ngram", folder=tmp_path / "one", **parts)
+        runner = make(
+            proposer=parts.pop("proposer", NGram()),
+            method="ngram",
+            folder=tmp_path / "one",
+            **parts,
+        )
         assert all(len(group) == 1 for group in runner.places())
         assert all(engine.scheduler.slots == range(2) for engine in runner.engines.values())
         return runner.whole_passes or ""
@@ -177,20 +200,30 @@ def test_the_controller_is_measured_beside_variants_of_itself(make: Make, tmp_pa
     variants = {"bounded": Goodput(max_slowdown=1.05)}
     settings = replace(SMALL, compare=(2,))
     results = make(
-        proposer=NGram(4, 3, 1), method="ngram", controller=Goodput(), variants=variants, settings=settings
+        proposer=NGram(4, 3, 1),
+        method="ngram",
+        controller=Goodput(),
+        variants=variants,
+        settings=settings,
     ).run()
     assert list(results.sides) == ["plain", "method", "fixed-2", "bounded"]
     summary, sides = results.summary, results.sides
     assert summary["best_fixed"] == summary["worst_fixed"] == "fixed-2"
     better = max(sides["plain"]["throughput"], sides["fixed-2"]["throughput"])
-    assert summary["speedup_over_best_bounded"] == pytest.approx(sides["bounded"]["throughput"] / better)
+    assert summary["speedup_over_best_bounded"] == pytest.approx(
+        sides["bounded"]["throughput"] / better
+    )
     for name in ("plain", "fixed-3", "two words", "over_best"):
         with pytest.raises(ValueError, match=rf"variants.{name}: a side cannot be called so"):
-            make(proposer=NGram(), method="ngram", variants={name: Goodput()}, folder=tmp_path / name)
+            make(
+                proposer=NGram(), method="ngram", variants={name: Goodput()}, folder=tmp_path / name
+            )
 
 
 def test_sides_that_draft_need_a_method(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"compare=\[2\] is a way of drafting, and nothing drafts; add \+proposer"):
+    with pytest.raises(
+        ValueError, match=r"compare=\[2\] is a way of drafting, and nothing drafts; add \+proposer"
+    ):
         make(settings=replace(SMALL, compare=(2,)), folder=tmp_path / "fixed")
     with pytest.raises(ValueError, match=r"variants\.free is a way of drafting"):
         make(variants={"free": Goodput()}, folder=tmp_path / "variant")
@@ -204,15 +237,24 @@ def test_a_rule_that_accepts_anything_is_found_out(make: Make) -> None:
 
 
 def test_a_sampled_load_states_what_the_check_found_and_keeps_it(make: Make) -> None:
-    parts: dict[str, Any] = {"settings": replace(SMALL, repeats=2, compare=(2,)), "sampling": SAMPLED}
+    parts: dict[str, Any] = {
+        "settings": replace(SMALL, repeats=2, compare=(2,)),
+        "sampling": SAMPLED,
+    }
     parts |= {"proposer": NGram(4, 3, 1), "method": "ngram"}
     runner = make(**parts)
     results = runner.run()
     summary = results.summary
     assert summary["outputs_equal"] is None
-    assert summary["output_statement"].startswith("output consistent with the target's distribution (")
+    assert summary["output_statement"].startswith(
+        "output consistent with the target's distribution ("
+    )
     assert "; plain decoding p = " in summary["output_statement"]
-    assert summary["output_p_value"] == min(told["output_p_value"] for told in results.outputs.values()) > CHANGED
+    assert (
+        summary["output_p_value"]
+        == min(told["output_p_value"] for told in results.outputs.values())
+        > CHANGED
+    )
     assert summary["baseline_output_p_value"] > CHANGED
     assert {"output_p_value", "output_z"} <= results.definitions.keys()
     rows = requests_of(runner)
@@ -229,12 +271,18 @@ def test_a_sampled_load_states_what_the_check_found_and_keeps_it(make: Make) -> 
 def test_a_sampled_load_with_a_broken_rule_says_so(make: Make) -> None:
     """The rule claims to be lossless, as some that are broken do."""
     sampling = replace(SAMPLED, temperature=0.5, top_k=3, max_new_tokens=20)
-    results = make(proposer=NGram(4, 2, 1), method="broken", acceptance=Claiming(), sampling=sampling).run()
+    results = make(
+        proposer=NGram(4, 2, 1), method="broken", acceptance=Claiming(), sampling=sampling
+    ).run()
     summary = results.summary
     assert summary["output_statement"].startswith("OUTPUT DISTRIBUTION CHANGED: ")
     assert summary["output_p_value"] < CHANGED < summary["baseline_output_p_value"]
     stream = io.StringIO()
-    print_load(results, Path("run"), Console(file=stream, width=200, color_system="standard", force_terminal=True))
+    print_load(
+        results,
+        Path("run"),
+        Console(file=stream, width=200, color_system="standard", force_terminal=True),
+    )
     assert "\x1b[1;31mOUTPUT DISTRIBUTION CHANGED" in stream.getvalue()
 
 
@@ -268,13 +316,16 @@ def test_passes_of_a_version_that_did_not_check_say_so(make: Make) -> None:
     first.run()
     file = first.folder.path / "passes.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "scores"}) + "\n" for row in rows))
+    file.write_text(
+        "".join(json.dumps({k: v for k, v in row.items() if k != "scores"}) + "\n" for row in rows)
+    )
     again = make(resume=True, **parts)
     assert [row.scores for row in again.folder.passes] == [None, None]
     results = again.run()
     assert results.summary["output_p_value"] is None
     assert (
-        results.summary["output_statement"] == "the output's distribution was not checked (rule rejection is lossless)"
+        results.summary["output_statement"]
+        == "the output's distribution was not checked (rule rejection is lossless)"
     )
 
 
@@ -286,7 +337,9 @@ def test_without_a_proposer_plain_decoding_is_measured(make: Make) -> None:
     assert results.summary["qps"] == 500.0
 
 
-def test_what_was_learnt_is_forgotten_between_passes_unless_asked_otherwise(make: Make, tmp_path: Path) -> None:
+def test_what_was_learnt_is_forgotten_between_passes_unless_asked_otherwise(
+    make: Make, tmp_path: Path
+) -> None:
     class Counted(Heuristic):
         num_resets = 0
 
@@ -298,7 +351,11 @@ def test_what_was_learnt_is_forgotten_between_passes_unless_asked_otherwise(make
         controller = Counted()
         settings = LoadSettings(max_running=3, num_requests=6, warmup=0, repeats=2, reset=reset)
         runner = make(
-            settings=settings, proposer=NGram(), method="ngram", controller=controller, folder=tmp_path / str(reset)
+            settings=settings,
+            proposer=NGram(),
+            method="ngram",
+            controller=controller,
+            folder=tmp_path / str(reset),
         )
         bound = controller.num_resets
         runner.run()
@@ -337,7 +394,9 @@ def test_a_complete_run_is_continued_for_more_repeats(make: Make) -> None:
     assert len(requests_of(more)) == 18
     steps = pq.read_table(more.folder.path / "steps.parquet").to_pandas()
     assert set(steps["repeat"]) == {0, 1, 2}
-    assert steps["num_new_tokens"].map(sum).sum() == sum(row["num_generated_tokens"] for row in requests_of(more))
+    assert steps["num_new_tokens"].map(sum).sum() == sum(
+        row["num_generated_tokens"] for row in requests_of(more)
+    )
     assert make(resume=True, config={"repeats": 1}).folder.is_complete
 
 
@@ -347,7 +406,9 @@ def test_steps_of_a_version_that_wrote_fewer_columns_are_kept(make: Make) -> Non
     file = runner.folder.path / "steps.parquet"
     written = pq.read_table(file)
     pq.write_table(written.drop_columns(["control"]), file)
-    assert make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}).run().complete
+    assert (
+        make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}).run().complete
+    )
     steps = pq.read_table(file).to_pandas()
     earlier, later = (steps[steps["repeat"] == repeat] for repeat in (0, 1))
     assert len(earlier) == len(written)
@@ -409,7 +470,9 @@ def test_a_recording_holds_every_side_and_its_time_is_no_time_of_the_run(
     results = runner.run()
     steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
     assert time.perf_counter() - begin > pause * len(steps)
-    assert sum(side["wall"] for side in results.sides.values()) < time.perf_counter() - begin - 0.9 * pause * len(steps)
+    assert sum(
+        side["wall"] for side in results.sides.values()
+    ) < time.perf_counter() - begin - 0.9 * pause * len(steps)
     recording = Recording(runner.folder.path)
     rows = pq.read_table(runner.folder.path / "recording.parquet").to_pandas()
     for side, own in rows.groupby("side"):
@@ -424,16 +487,24 @@ def test_memory_is_watched_through_every_pass(make: Make, monkeypatch: pytest.Mo
     settings = LoadSettings(max_running=3, num_requests=6, repeats=2, warmup=1)
     runner = make(settings=settings, arrivals=Constant(4.0))
     summary = runner.run().summary
-    rows = [json.loads(line) for line in (runner.folder.path / "passes.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (runner.folder.path / "passes.jsonl").read_text().splitlines()
+    ]
     for row in rows:
         seconds = [second for second, _ in row["memory"]]
         assert len(seconds) > 2
         assert seconds == sorted(seconds)
         assert 0 <= seconds[0] < seconds[-1]
     last = rows[-1]["memory"][-1][1]
-    assert (summary["memory_start"], summary["memory_end"], summary["memory_peak"]) == (10**9, last, last)
+    assert (summary["memory_start"], summary["memory_end"], summary["memory_peak"]) == (
+        10**9,
+        last,
+        last,
+    )
     again = make(settings=settings, arrivals=Constant(4.0), resume=True)
-    assert [row.memory[-1][1] for row in again.folder.passes] == [row["memory"][-1][1] for row in rows]
+    assert [row.memory[-1][1] for row in again.folder.passes] == [
+        row["memory"][-1][1] for row in rows
+    ]
 
 
 def test_memory_of_this_process_is_of_a_plausible_size() -> None:
@@ -449,12 +520,16 @@ def test_the_drafts_that_the_proposer_makes_at_most_are_on_record(make: Make) ->
         runner = make(proposer=DraftModel(draft), method="draft_model", controller=Fixed())
     results = runner.run()
     assert results.provenance["method"]["num_draft_tokens"] == 5
-    assert results.summary["outputs_equal"] is True  # slots of the draft's cache belong to one side each
+    assert (
+        results.summary["outputs_equal"] is True
+    )  # slots of the draft's cache belong to one side each
 
 
 def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:
     settings = LoadSettings(max_running=2, num_requests=60, warmup=0, max_waiting=5)
-    results = make(settings=settings, arrivals=Constant(5000.0), proposer=NGram(), method="ngram").run()
+    results = make(
+        settings=settings, arrivals=Constant(5000.0), proposer=NGram(), method="ngram"
+    ).run()
     assert results.complete
     assert results.stopped is not None
     assert results.stopped.startswith("plain, repeat 0: the queue grows without bound")
@@ -464,10 +539,16 @@ def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:
 
 def test_passes_of_a_method_with_a_memory_start_without_one(make: Make) -> None:
     settings = LoadSettings(max_running=3, num_requests=6, warmup=2, repeats=2)
-    runner = make(settings=settings, proposer=Suffix(use_global=True), method="suffix", controller=Fixed())
+    runner = make(
+        settings=settings, proposer=Suffix(use_global=True), method="suffix", controller=Fixed()
+    )
     runner.run()
     by_repeat = [
-        [row["num_draft_tokens"] for row in requests_of(runner) if row["repeat"] == r and row["side"] == "method"]
+        [
+            row["num_draft_tokens"]
+            for row in requests_of(runner)
+            if row["repeat"] == r and row["side"] == "method"
+        ]
         for r in (0, 1)
     ]
     assert sum(by_repeat[0]) == pytest.approx(sum(by_repeat[1]), rel=0.2)
@@ -478,13 +559,21 @@ def test_passes_of_a_method_with_a_memory_start_without_one(make: Make) -> None:
     [
         ({"compare": (0,)}, r"compare=\[0\] must hold draft lengths from 1"),
         ({"compare": (2, 2)}, "names a draft length twice"),
-        ({"compare": (11,)}, r"compare=\[11\] holds 11 and the proposer makes at most 10 drafts; raise"),
-        ({"num_requests": 5}, "num_requests=5 is too few for a closed loop of 2: .* take at least 6"),
+        (
+            {"compare": (11,)},
+            r"compare=\[11\] holds 11 and the proposer makes at most 10 drafts; raise",
+        ),
+        (
+            {"num_requests": 5},
+            "num_requests=5 is too few for a closed loop of 2: .* take at least 6",
+        ),
         ({"length_spread": 1.0}, "length_spread=1.0 must be from 0, all answers alike, to below 1"),
         ({"max_running": 0}, "max_running=0 must be a whole number from 1"),
         ({"max_seconds": 0.0}, "max_seconds=0.0 must be above 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make: Make, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    make: Make, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make(settings=LoadSettings(**settings), proposer=NGram(), acceptance=Rejection())

@@ -10,7 +10,13 @@ from tests.loadtest.load_rows import LIMITS, request, side
 
 
 def spread(
-    seed: int, name: str = "plain", *, gap: float = 0.1, tail: float = 1.0, num: int = 60, **settings: object
+    seed: int,
+    name: str = "plain",
+    *,
+    gap: float = 0.1,
+    tail: float = 1.0,
+    num: int = 60,
+    **settings: object,
 ) -> list:
     """Requests of a closed loop of 4; a tenth of them takes `tail` times as long for a token."""
     rng = np.random.default_rng(seed)
@@ -32,28 +38,48 @@ def mixed(num: int, every: int, hurt: float) -> dict[str, LoadSide]:
     def rows(name: str, seed: int) -> list:
         gap = 0.05 if name == "method" else 0.1
         return spread(seed, name, category="structured", gap=gap, num=num) + [
-            request(1000 + number, row.arrival, gap=row.tpot * slowed(name, number), side=name, category="creative")
+            request(
+                1000 + number,
+                row.arrival,
+                gap=row.tpot * slowed(name, number),
+                side=name,
+                category="creative",
+            )
             for number, row in enumerate(spread(seed + 9, name, gap=gap, num=num))
         ]
 
-    return {name: side(name, rows(name, seed), concurrency=8) for seed, name in enumerate(("plain", "method"))}
+    return {
+        name: side(name, rows(name, seed), concurrency=8)
+        for seed, name in enumerate(("plain", "method"))
+    }
 
 
 def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
     sides = {
         "plain": side("plain", spread(0), spread(1, repeat=1), concurrency=4),
-        "method": side("method", spread(2, "method", gap=0.05), spread(3, "method", gap=0.05, repeat=1), concurrency=4),
+        "method": side(
+            "method",
+            spread(2, "method", gap=0.05),
+            spread(3, "method", gap=0.05, repeat=1),
+            concurrency=4,
+        ),
         "fixed-2": side("fixed-2", spread(4, "fixed-2", gap=0.04), concurrency=4),
         "fixed-8": side("fixed-8", spread(5, "fixed-8", gap=0.2), concurrency=4),
     }
     figures = summarize_load(sides, LIMITS, 8)
     summary = figures.summary
-    per_request = {name: 0.5 + 10 * gap for name, gap in (("plain", 0.1), ("method", 0.05), ("fixed-2", 0.04))}
-    assert summary["speedup"] == pytest.approx(per_request["plain"] / per_request["method"], rel=0.05)
+    per_request = {
+        name: 0.5 + 10 * gap for name, gap in (("plain", 0.1), ("method", 0.05), ("fixed-2", 0.04))
+    }
+    assert summary["speedup"] == pytest.approx(
+        per_request["plain"] / per_request["method"], rel=0.05
+    )
     assert summary["best_fixed"] == "fixed-2"
     assert summary["worst_fixed"] == "fixed-8"
     assert summary["speedup_worst_fixed"] < 1 < summary["speedup_best_fixed"]
-    assert summary["speedup_over_best"] == pytest.approx(per_request["fixed-2"] / per_request["method"], rel=0.05)
+    assert summary["speedup_over_best"] == pytest.approx(
+        per_request["fixed-2"] / per_request["method"], rel=0.05
+    )
     assert summary["tpot_p50_ratio"] == pytest.approx(0.5, rel=0.05)
     for name, (low, high) in figures.intervals.items():
         assert low <= summary[name] * 1.001
@@ -63,7 +89,10 @@ def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
 
 
 def test_an_interval_covers_no_difference_when_there_is_none() -> None:
-    sides = {name: side(name, spread(seed, name), concurrency=4) for seed, name in enumerate(("plain", "method"))}
+    sides = {
+        name: side(name, spread(seed, name), concurrency=4)
+        for seed, name in enumerate(("plain", "method"))
+    }
     figures = summarize_load(sides, LIMITS, 8)
     low, high = figures.intervals["speedup"]
     assert low <= 1 <= high
@@ -72,8 +101,14 @@ def test_an_interval_covers_no_difference_when_there_is_none() -> None:
 def test_a_better_median_with_a_worse_tail_is_called_out_by_class() -> None:
     figures = summarize_load(mixed(800, 10, 5.0), LIMITS, 8)
     assert (figures.class_signature, figures.class_unclear) == (["creative"], [])
-    assert figures.classes["creative"]["method"]["tpot_p50"] < figures.classes["creative"]["plain"]["tpot_p50"]
-    assert figures.classes["creative"]["method"]["tpot_p99"] > figures.classes["creative"]["plain"]["tpot_p99"]
+    assert (
+        figures.classes["creative"]["method"]["tpot_p50"]
+        < figures.classes["creative"]["plain"]["tpot_p50"]
+    )
+    assert (
+        figures.classes["creative"]["method"]["tpot_p99"]
+        > figures.classes["creative"]["plain"]["tpot_p99"]
+    )
     assert set(figures.classes) == {"structured", "creative"}
 
 
@@ -89,7 +124,10 @@ def test_a_tail_that_may_be_chance_is_not_called_out(num: int, every: int) -> No
 
 
 def test_acceptance_shows_the_slowest_tenth_beside_the_mean() -> None:
-    rows = [request(n, float(n), side="method", drafts=(1, 20) if n % 5 == 0 else (19, 20)) for n in range(40)]
+    rows = [
+        request(n, float(n), side="method", drafts=(1, 20) if n % 5 == 0 else (19, 20))
+        for n in range(40)
+    ]
     figures = side("method", rows).figures(8)[0]
     assert figures["draft_acceptance_rate"] > 0.7
     assert figures["acceptance_p10"] == pytest.approx(0.05)
@@ -115,13 +153,23 @@ def served(arrivals: np.ndarray, num_slots: int, seconds: float = 2.0) -> list:
     for number, arrival in enumerate(arrivals.tolist()):
         place = int(np.argmin(free))
         queue_time = max(float(free[place]) - arrival, 0.0)
-        rows.append(request(number, arrival, gap=(seconds - 0.5) / 10, ttft=0.5 + queue_time, queue_time=queue_time))
+        rows.append(
+            request(
+                number,
+                arrival,
+                gap=(seconds - 0.5) / 10,
+                ttft=0.5 + queue_time,
+                queue_time=queue_time,
+            )
+        )
         free[place] = rows[-1].finish
     return rows
 
 
 @pytest.mark.parametrize("rate", [1.5, 2.0, 4.0])
-def test_a_rate_beyond_what_can_be_served_is_seen_where_fewer_wait_than_may_run(rate: float) -> None:
+def test_a_rate_beyond_what_can_be_served_is_seen_where_fewer_wait_than_may_run(
+    rate: float,
+) -> None:
     """Thirty-two at a time, 16 a second; of 64 requests no more than 32 can ever wait."""
     rows = served(np.arange(64) / (16 * rate), 32)
     assert side("plain", rows).figures(32)[0]["overloaded"] is True
@@ -139,7 +187,9 @@ def test_a_short_burst_is_no_overload(begin: float, burst: int) -> None:
 
 
 @pytest.mark.parametrize(("rate", "is_short"), [(40, True), (4, False)])
-def test_a_burst_that_ends_before_most_are_answered_is_no_measure_of_rates(rate: int, is_short: bool) -> None:
+def test_a_burst_that_ends_before_most_are_answered_is_no_measure_of_rates(
+    rate: int, is_short: bool
+) -> None:
     """Requests of a second and a half, which come in the course of half a second, or of six."""
     rows = [request(number, number / rate) for number in range(24)]
     assert side("plain", rows).figures(32)[0]["too_short"] is is_short

@@ -18,12 +18,16 @@ Play = Callable[..., tuple[LoadLoop, list[RequestOutput]]]
 def play(target: CausalLM) -> Play:
     """Requests of one letter each, at most two of them running."""
 
-    def run(feed: Feed, stops: Stops = NEVER, num_tokens: int = 4) -> tuple[LoadLoop, list[RequestOutput]]:
+    def run(
+        feed: Feed, stops: Stops = NEVER, num_tokens: int = 4
+    ) -> tuple[LoadLoop, list[RequestOutput]]:
         engine = Engine(target, max_batch_size=2)
         sampling = SamplingParams(max_new_tokens=num_tokens)
         outputs: list[RequestOutput] = []
         log = StepLog(PassPlace(0, "plain"), time.perf_counter())
-        loop = LoadLoop(engine, feed, lambda n: Request([n % 9], sampling, str(n)), log, stops, outputs.append)
+        loop = LoadLoop(
+            engine, feed, lambda n: Request([n % 9], sampling, str(n)), log, stops, outputs.append
+        )
         loop.run()
         assert not engine.has_work
         assert not target.in_use
@@ -77,7 +81,9 @@ def test_a_feed_gives_what_is_due_once() -> None:
 
 
 def test_a_rate_that_cannot_be_served_stops_the_pass_with_what_it_has(play: Play) -> None:
-    loop, outputs = play(Feed(np.linspace(0, 0.05, 200)), Stops(max_waiting=20, max_seconds=60.0), num_tokens=30)
+    loop, outputs = play(
+        Feed(np.linspace(0, 0.05, 200)), Stops(max_waiting=20, max_seconds=60.0), num_tokens=30
+    )
     assert loop.stopped is not None
     assert "the queue grows without bound" in loop.stopped
     assert f"{loop.num_waiting} wait (max_waiting=20)" in loop.stopped
@@ -114,14 +120,22 @@ def test_time_stands_still_between_turns(target: CausalLM) -> None:
     while not all(loop.is_over for loop in loops):
         for loop in loops:
             loop.run(1e-9)
-            assert {row.slot in loop.engine.scheduler.slots for row in loop.engine.scheduler.running} <= {True}
+            assert {
+                row.slot in loop.engine.scheduler.slots for row in loop.engine.scheduler.running
+            } <= {True}
         time.sleep(rest)
         num_rests += 1
     assert sum(loop.wall for loop in loops) < time.perf_counter() - begin - 0.99 * rest * num_rests
     assert not target.in_use
     for loop, answers in zip(loops, outputs.values(), strict=True):
         assert sorted(output.id for output in answers) == ["0", "1", "2", "3"]
-        assert max(output.record.arrival_time - loop.log.begin + output.record.e2el for output in answers) <= loop.wall
+        assert (
+            max(
+                output.record.arrival_time - loop.log.begin + output.record.e2el
+                for output in answers
+            )
+            <= loop.wall
+        )
         assert max(loop.log.take()["start"].to_pylist()) <= loop.wall
     texts = [{output.id: output.token_ids for output in answers} for answers in outputs.values()]
     assert texts[0] == texts[1]
@@ -135,7 +149,9 @@ def test_an_error_leaves_no_request_behind(target: CausalLM) -> None:
 
     log = StepLog(PassPlace(0, "plain"), time.perf_counter())
     sampling = SamplingParams(max_new_tokens=3)
-    loop = LoadLoop(engine, Feed(np.zeros(5)), lambda n: Request([1], sampling, str(n)), log, NEVER, interrupt)
+    loop = LoadLoop(
+        engine, Feed(np.zeros(5)), lambda n: Request([1], sampling, str(n)), log, NEVER, interrupt
+    )
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     assert not engine.has_work

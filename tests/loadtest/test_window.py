@@ -36,13 +36,17 @@ def test_a_closed_loop_in_lockstep_counts_each_wave_once() -> None:
     window = Window.of(finished(rows), rows, 2, LIMITS, steps)
     assert window is not None
     assert window.blocks[:, 0].sum() / window.seconds == pytest.approx(4.0, rel=0.2)
-    assert steps.sum_over("running", window.begin, window.end) / window.seconds == pytest.approx(2.0, rel=1e-3)
+    assert steps.sum_over("running", window.begin, window.end) / window.seconds == pytest.approx(
+        2.0, rel=1e-3
+    )
 
 
 def test_of_a_step_only_what_lies_within_the_window_counts() -> None:
     """A second in which two run, three in which four do, two of nothing, and one in which one does."""
     start, ones = np.array([0.0, 1.0, 6.0]), np.ones(3)
-    steps = PassSteps(start, np.array([1.0, 3.0, 1.0]), 0 * ones, np.array([2.0, 4.0, 1.0]), ones, ones, ones, 0.0)
+    steps = PassSteps(
+        start, np.array([1.0, 3.0, 1.0]), 0 * ones, np.array([2.0, 4.0, 1.0]), ones, ones, ones, 0.0
+    )
     assert steps.sum_over("running", 0.5, 6.5) == pytest.approx(0.5 * 2 + 3 * 4 + 0.5 * 1)
     assert steps.sum_over("running", 2.0, 3.0) == pytest.approx(4.0)
     assert steps.sum_over("running", 4.5, 5.5) == 0.0
@@ -66,7 +70,10 @@ def test_a_pass_without_a_middle_has_no_window() -> None:
 
 def test_goodput_counts_requests_within_both_limits() -> None:
     late, slow = request(5, 5.0, ttft=1.1), request(6, 6.0, gap=0.11)
-    rows = [request(number, float(number)) for number in range(11) if number not in (5, 6)] + [late, slow]
+    rows = [request(number, float(number)) for number in range(11) if number not in (5, 6)] + [
+        late,
+        slow,
+    ]
     window = Window.of(finished(rows), rows, None, LIMITS)
     assert window is not None
     assert window.blocks[:, 1].sum() == 9  # of eleven, two end behind the window
@@ -76,7 +83,9 @@ def test_goodput_counts_requests_within_both_limits() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [None, 2])
-def test_goodput_is_part_of_the_throughput_however_late_requests_end(concurrency: int | None) -> None:
+def test_goodput_is_part_of_the_throughput_however_late_requests_end(
+    concurrency: int | None,
+) -> None:
     """All within the limits, and answered long after the window in which they came."""
     rows = [request(number, 0.1 * number, gap=0.09, num_tokens=200) for number in range(40)]
     window = Window.of(finished(rows), rows, concurrency, LIMITS)

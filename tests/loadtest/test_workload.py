@@ -42,34 +42,56 @@ def test_answers_may_differ_in_length(target: CausalLM, tmp_path: Path) -> None:
         Workload(target, [part], 1, trace=[TraceRow(0.0, 4, 4)], length_spread=0.5)
 
 
-def test_no_two_requests_share_a_seed_and_sides_of_a_repeat_do(target: CausalLM, tmp_path: Path) -> None:
+def test_no_two_requests_share_a_seed_and_sides_of_a_repeat_do(
+    target: CausalLM, tmp_path: Path
+) -> None:
     workload = Workload(target, [RequestClass(dataset(tmp_path, [4]), SHORT)], 3, seed=7)
-    seeds = [workload.request(number, repeat).sampling.seed for repeat in range(2) for number in range(3)]
+    seeds = [
+        workload.request(number, repeat).sampling.seed for repeat in range(2) for number in range(3)
+    ]
     assert len(set(seeds)) == 6
     assert seeds[:3] == [workload.request(number, 0).sampling.seed for number in range(3)]
 
 
-def test_classes_come_in_their_shares_mixed_and_the_same_for_a_seed(target: CausalLM, tmp_path: Path) -> None:
+def test_classes_come_in_their_shares_mixed_and_the_same_for_a_seed(
+    target: CausalLM, tmp_path: Path
+) -> None:
     prompts = dataset(tmp_path, [4, 6])
     cold = RequestClass(prompts, SHORT, "structured", 0.6)
-    warm = RequestClass(prompts, SamplingParams(temperature=1.0, max_new_tokens=8), "creative", 0.4, num_draft_tokens=2)
+    warm = RequestClass(
+        prompts,
+        SamplingParams(temperature=1.0, max_new_tokens=8),
+        "creative",
+        0.4,
+        num_draft_tokens=2,
+    )
     workload = Workload(target, [cold, warm], 10)
     categories = [workload.request(number, 0).category for number in range(10)]
     assert Counter(categories) == {"structured": 6, "creative": 4}
     assert categories != sorted(categories, reverse=True)
-    assert categories == [request.category for request in Workload(target, [cold, warm], 10).requests]
-    drafts = {workload.request(n, 0).category: workload.request(n, 0).num_draft_tokens for n in range(10)}
+    assert categories == [
+        request.category for request in Workload(target, [cold, warm], 10).requests
+    ]
+    drafts = {
+        workload.request(n, 0).category: workload.request(n, 0).num_draft_tokens for n in range(10)
+    }
     assert drafts == {"structured": None, "creative": 2}
     told = workload.describe()
     assert (told["num_requests_structured"], told["num_requests_creative"]) == (6, 4)
-    assert not any(isinstance(value, dict) for value in told.values())  # a report sets each beside its name
+    assert not any(
+        isinstance(value, dict) for value in told.values()
+    )  # a report sets each beside its name
     assert workload.has_greedy
     assert workload.temperature is None
 
 
 def test_a_replay_takes_its_lengths_from_the_trace(target: CausalLM, tmp_path: Path) -> None:
     words = tmp_path / "words.jsonl"
-    words.write_text("".join(json.dumps({"id": str(n), "prompt": "\n".join(["ab"] * n)}) + "\n" for n in range(2, 48)))
+    words.write_text(
+        "".join(
+            json.dumps({"id": str(n), "prompt": "\n".join(["ab"] * n)}) + "\n" for n in range(2, 48)
+        )
+    )
     prompts = PromptDataset("words", "prompts", "raw", path=str(words))
     trace = [TraceRow(0.0, 10, 3), TraceRow(1.0, 46, 99), TraceRow(2.0, 5000, 1)]
     workload = Workload(target, [RequestClass(prompts, SHORT)], 9, trace=trace)
@@ -85,7 +107,9 @@ def test_a_replay_takes_its_lengths_from_the_trace(target: CausalLM, tmp_path: P
     assert told["trace_mean_prompt_tokens"] == pytest.approx(5056 / 3)
 
 
-def test_prompts_that_are_too_short_for_the_trace_are_counted(target: CausalLM, tmp_path: Path) -> None:
+def test_prompts_that_are_too_short_for_the_trace_are_counted(
+    target: CausalLM, tmp_path: Path
+) -> None:
     trace = [TraceRow(0.0, LEAST_TEXT + 10, 3), TraceRow(1.0, 3, 3)]
     workload = Workload(target, [RequestClass(dataset(tmp_path, [4, 6]), SHORT)], 2, trace=trace)
     assert workload.describe()["num_prompts_short"] == 1

@@ -19,7 +19,9 @@ class OracleTree(Proposer):
 
     kind = DraftKind(trees=True)
 
-    def __init__(self, truth: Callable[[Sequence[int]], Sequence[int]], num_draft_tokens: int, seed: int = 3) -> None:
+    def __init__(
+        self, truth: Callable[[Sequence[int]], Sequence[int]], num_draft_tokens: int, seed: int = 3
+    ) -> None:
         self.truth = truth
         self.num_draft_tokens = num_draft_tokens
         self.generator = torch.Generator().manual_seed(seed)
@@ -29,7 +31,9 @@ class OracleTree(Proposer):
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         num_nodes = max(budget) + 1
-        parents = torch.tensor([[-1, *(self._int(i) for i in range(1, num_nodes))] for _ in batch.rows])
+        parents = torch.tensor(
+            [[-1, *(self._int(i) for i in range(1, num_nodes))] for _ in batch.rows]
+        )
         tokens = torch.randint(0, VOCAB, parents.shape, generator=self.generator)
         topology = Topology.from_parents(parents)
         for b, row in enumerate(batch.rows):

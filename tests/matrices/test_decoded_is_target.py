@@ -89,7 +89,9 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
     "ngram": lambda: NGram(4, n_max=2, n_min=1),
     "draft_sampled": lambda: DraftModel(draft(), 3),
     "draft_likeliest": lambda: DraftModel(draft(), 2, sample=False),
-    "static_tree_sampled": lambda: DraftModel(draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]),
+    "static_tree_sampled": lambda: DraftModel(
+        draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
+    ),
     "dynamic_tree": lambda: DraftModel(draft(), 5, tree="dynamic", depth=2, top_k=3),
     "medusa": lambda: Medusa.toy(target(), 1),
     "eagle_sampled": lambda: Eagle.toy(target(), 1, tree="chain"),
@@ -101,7 +103,9 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
     "suffix": lambda: Suffix(4, offset=2.0),
     "cascade": lambda: Cascade([NGram(2, n_max=2, n_min=2), DraftModel(draft(), 2)]),
     "cascade_to_medusa": lambda: Cascade([NGram(2, n_max=2, n_min=2), Medusa.toy(target(), 1)]),
-    "cascade_to_eagle": lambda: Cascade([NGram(2, n_max=2, n_min=2), Eagle.toy(target(), 1, tree="chain")]),
+    "cascade_to_eagle": lambda: Cascade(
+        [NGram(2, n_max=2, n_min=2), Eagle.toy(target(), 1, tree="chain")]
+    ),
 }
 BY_BLOCK = ("plain", "everything", "greedy")
 
@@ -116,7 +120,10 @@ def unchecked(outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
 
 
 def decode(
-    proposer: Proposer, rule: AcceptanceSampler, names: tuple[str, ...], num_checked: int | None = None
+    proposer: Proposer,
+    rule: AcceptanceSampler,
+    names: tuple[str, ...],
+    num_checked: int | None = None,
 ) -> dict[str, Tally]:
     """All settings side by side in the same batches, over one engine that refills its slots."""
     engine = Engine(target(), proposer, rule, max_batch_size=512, num_checked=num_checked)
@@ -164,7 +171,9 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 
     def mislabel(batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = propose(batch, budget)
-        peaked = torch.full((*proposal.token_ids.shape, VOCAB), 0.1 / (VOCAB - 1), dtype=torch.float64)
+        peaked = torch.full(
+            (*proposal.token_ids.shape, VOCAB), 0.1 / (VOCAB - 1), dtype=torch.float64
+        )
         peaked[:, :, 0] = 0.9
         return replace(proposal, draft_probs=peaked)
 
@@ -182,7 +191,9 @@ def test_negative_control_drafts_labelled_as_drawn_from_elsewhere(drafter: str) 
 def test_negative_control_other_settings_are_told_apart(name: str) -> None:
     setting, seen = settings()[name], decoded("ngram")[name].counts
     plain = SamplingParams(temperature=1.0, max_new_tokens=setting.sampling.max_new_tokens)
-    other = enumerate_outputs(toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids))
+    other = enumerate_outputs(
+        toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids)
+    )
     count_of = dict(zip(setting.law.outputs, seen, strict=True))
     counts = np.array([count_of.get(output, 0) for output in other.outputs])
     assert Fit.of(counts, other.probs).p_value < ALPHA
@@ -190,10 +201,15 @@ def test_negative_control_other_settings_are_told_apart(name: str) -> None:
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_output_does_not_depend_on_company(drafter: str) -> None:
-    prompt, sampling = settings()["everything"].prompt, replace(PARAMS["everything"], seed=123, max_new_tokens=10)
+    prompt, sampling = (
+        settings()["everything"].prompt,
+        replace(PARAMS["everything"], seed=123, max_new_tokens=10),
+    )
     engine = Engine(target(), DRAFTERS[drafter](), max_batch_size=6)
     (alone,) = engine.generate([prompt], sampling)
-    others = [Request((3, 3, 1)[: 1 + i % 3], replace(sampling, seed=i), f"other{i}") for i in range(9)]
+    others = [
+        Request((3, 3, 1)[: 1 + i % 3], replace(sampling, seed=i), f"other{i}") for i in range(9)
+    ]
     company = [*others[:7], Request(prompt, sampling, "mine"), *others[7:]]
     together = {output.id: output for output in engine.generate(company)}
     assert together["mine"].token_ids == alone.token_ids
@@ -203,6 +219,9 @@ def test_output_does_not_depend_on_company(drafter: str) -> None:
 def test_the_engine_seed_fixes_requests_without_one() -> None:
     def outputs(seed: int) -> list[tuple[int, ...]]:
         engine = Engine(target(), max_batch_size=4, seed=seed)
-        return [output.token_ids for output in engine.generate([settings()["plain"].prompt] * 8, PARAMS["plain"])]
+        return [
+            output.token_ids
+            for output in engine.generate([settings()["plain"].prompt] * 8, PARAMS["plain"])
+        ]
 
     assert outputs(1) == outputs(1) != outputs(2)

@@ -28,7 +28,9 @@ from specresearch.proposers import (
     TokenRecycling,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 PROMPT_LENGTHS = (1, 7, 2, 12, 1, 20, 3, 5, 9)
 LONGEST_OUTPUT = 18
@@ -42,7 +44,9 @@ def prompts() -> list[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(5)
     result = []
     for i, length in enumerate(PROMPT_LENGTHS):
-        pattern = torch.randint(0, VOCAB, (length if i % 2 else (length + 2) // 3,), generator=generator).tolist()
+        pattern = torch.randint(
+            0, VOCAB, (length if i % 2 else (length + 2) // 3,), generator=generator
+        ).tolist()
         result.append(tuple((pattern * length)[:length]))
     return result
 
@@ -56,10 +60,15 @@ def reference() -> PreTrainedModel:
 
 
 @lru_cache
-def generated(prompt: tuple[int, ...], max_new_tokens: int = LONGEST_OUTPUT, **settings: Any) -> tuple[int, ...]:
+def generated(
+    prompt: tuple[int, ...], max_new_tokens: int = LONGEST_OUTPUT, **settings: Any
+) -> tuple[int, ...]:
     """What the library's own generation adds to the prompt."""
     if "stop_strings" in settings:
-        settings |= {"tokenizer": letters_tokenizer(), "stop_strings": list(settings["stop_strings"])}
+        settings |= {
+            "tokenizer": letters_tokenizer(),
+            "stop_strings": list(settings["stop_strings"]),
+        }
     ids = torch.tensor([prompt])
     model: Any = reference()
     output = model.generate(
@@ -75,12 +84,16 @@ def generated(prompt: tuple[int, ...], max_new_tokens: int = LONGEST_OUTPUT, **s
 
 @lru_cache
 def target() -> CausalLM:
-    return CausalLM(copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN, prefill_chunk=6)
+    return CausalLM(
+        copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN, prefill_chunk=6
+    )
 
 
 @lru_cache
 def other_draft() -> CausalLM:
-    model = build("llama", seed=9, hidden_size=8, num_hidden_layers=1, max_position_embeddings=MAX_LEN)
+    model = build(
+        "llama", seed=9, hidden_size=8, num_hidden_layers=1, max_position_embeddings=MAX_LEN
+    )
     return CausalLM(model, letters_tokenizer(), max_len=MAX_LEN)
 
 
@@ -105,20 +118,32 @@ PROPOSERS: dict[str, Factory] = {
     "static_tree_12": lambda: DraftModel(other_draft(), 12, tree="static", depth=4),
     "dynamic_tree_12": lambda: DraftModel(target_as_draft(), 12, tree="dynamic", depth=4, top_k=3),
     "token_recycling_cold": lambda: TokenRecycling(20, top_k=4, depth=4),
-    "token_recycling_warm": lambda: TokenRecycling(paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True),
+    "token_recycling_warm": lambda: TokenRecycling(
+        paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True
+    ),
     "lookahead": lambda: Lookahead(window_size=4, ngram_size=3, num_ngrams=3),
     "lookahead_smallest": lambda: Lookahead(window_size=1, ngram_size=2, num_ngrams=1),
     "suffix": lambda: Suffix(8, offset=1.0),
-    "suffix_global": lambda: Suffix(8, offset=2.0, max_depth=8, use_global=True, max_global_nodes=100),
+    "suffix_global": lambda: Suffix(
+        8, offset=2.0, max_depth=8, use_global=True, max_global_nodes=100
+    ),
     "suffix_chains": lambda: Suffix(4, offset=1.0, branch=False),
     "cascade_of_drafts": lambda: Cascade([NGram(3, n_max=2), DraftModel(other_draft(), 4)]),
-    "cascade_of_trees": lambda: Cascade([Suffix(6), NGram(9, n_max=1, n_min=1), TokenRecycling(12, depth=3)]),
+    "cascade_of_trees": lambda: Cascade(
+        [Suffix(6), NGram(9, n_max=1, n_min=1), TokenRecycling(12, depth=3)]
+    ),
     "medusa": lambda: Medusa(MedusaHeads(16, VOCAB, 3), 12),
     "eagle_chain": lambda: Eagle(eagle_head(1, 32), 3, tree="chain"),
     "eagle_dynamic": lambda: Eagle(eagle_head(1, 32), 10, depth=3, top_k=3),
-    "eagle3_static": lambda: Eagle3(eagle_head(3, 48, VOCAB), 9, tree="static", depth=3, layer_ids=[0, 1, 2]),
-    "cascade_to_medusa": lambda: Cascade([NGram(3, n_max=2), Medusa(MedusaHeads(16, VOCAB, 3), 12)]),
-    "cascade_to_eagle": lambda: Cascade([NGram(3, n_max=2), Eagle(eagle_head(1, 32), 10, depth=3, top_k=3)]),
+    "eagle3_static": lambda: Eagle3(
+        eagle_head(3, 48, VOCAB), 9, tree="static", depth=3, layer_ids=[0, 1, 2]
+    ),
+    "cascade_to_medusa": lambda: Cascade(
+        [NGram(3, n_max=2), Medusa(MedusaHeads(16, VOCAB, 3), 12)]
+    ),
+    "cascade_to_eagle": lambda: Cascade(
+        [NGram(3, n_max=2), Eagle(eagle_head(1, 32), 10, depth=3, top_k=3)]
+    ),
     "cascade_to_eagle3": lambda: Cascade(
         [NGram(3, n_max=2), Eagle3(eagle_head(3, 48, VOCAB), 3, tree="chain", layer_ids=[0, 1, 2])]
     ),
@@ -137,7 +162,9 @@ def batch_size(request: pytest.FixtureRequest) -> int:
 
 
 def run(engine: Engine, sampling: Sequence[SamplingParams]) -> list[RequestOutput]:
-    requests = [Request(p, s, str(i)) for i, (p, s) in enumerate(zip(PROMPTS, sampling, strict=True))]
+    requests = [
+        Request(p, s, str(i)) for i, (p, s) in enumerate(zip(PROMPTS, sampling, strict=True))
+    ]
     outputs = {output.id: output for output in engine.generate(requests)}
     return [outputs[request.id] for request in requests]
 
@@ -159,7 +186,10 @@ def test_equals_generate(proposer: Proposer | None, batch_size: int) -> None:
 @pytest.mark.parametrize("acceptance", [Greedy(), Rejection()], ids=["greedy", "rejection"])
 @pytest.mark.parametrize("num_drafts", [2, 9])
 def test_trees_equal_generate(
-    acceptance: AcceptanceSampler, num_drafts: int, batch_size: int, oracle_tree: Callable[..., Proposer]
+    acceptance: AcceptanceSampler,
+    num_drafts: int,
+    batch_size: int,
+    oracle_tree: Callable[..., Proposer],
 ) -> None:
     """Trees need the accepted path's keys and values moved, which chains never do."""
     proposer = oracle_tree(lambda prompt: [*prompt, *generated(tuple(prompt))], num_drafts)
@@ -178,11 +208,16 @@ def test_speculation_really_happens(name: str) -> None:
 
 
 def cut_at(tokens: tuple[int, ...], end_ids: Sequence[int], limit: int) -> tuple[int, ...]:
-    return next((tokens[: i + 1] for i, token in enumerate(tokens[:limit]) if token in end_ids), tokens[:limit])
+    return next(
+        (tokens[: i + 1] for i, token in enumerate(tokens[:limit]) if token in end_ids),
+        tokens[:limit],
+    )
 
 
 @lru_cache
-def penalized_by_hand(prompt: tuple[int, ...], presence: float, frequency: float) -> tuple[int, ...]:
+def penalized_by_hand(
+    prompt: tuple[int, ...], presence: float, frequency: float
+) -> tuple[int, ...]:
     tokens = list(prompt)
     for _ in range(LONGEST_OUTPUT):
         with torch.no_grad():
@@ -201,7 +236,9 @@ def eos_ids(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def test_every_way_to_end_in_one_batch(proposer: Proposer | None, batch_size: int, eos_ids: tuple[int, ...]) -> None:
+def test_every_way_to_end_in_one_batch(
+    proposer: Proposer | None, batch_size: int, eos_ids: tuple[int, ...]
+) -> None:
     """Limits, end ids, stop ids, stop strings and penalties, each request its own, cut where the library cuts."""
     plain = [generated(p) for p in PROMPTS]
     stop_id = next(t for t in plain[1][3:] if t not in eos_ids)
@@ -233,12 +270,17 @@ def test_every_way_to_end_in_one_batch(proposer: Proposer | None, batch_size: in
         ),
         (SamplingParams(**long), generated(PROMPTS[7], eos_token_id=eos_ids), "eos"),
         (
-            SamplingParams(max_new_tokens=11, ignore_eos=True, repetition_penalty=1.2, frequency_penalty=0.0),
+            SamplingParams(
+                max_new_tokens=11, ignore_eos=True, repetition_penalty=1.2, frequency_penalty=0.0
+            ),
             generated(PROMPTS[8], 11, repetition_penalty=1.2),
             "length",
         ),
     ]
-    outputs = run(Engine(target(), proposer, max_batch_size=batch_size), [sampling for sampling, _, _ in cases])
+    outputs = run(
+        Engine(target(), proposer, max_batch_size=batch_size),
+        [sampling for sampling, _, _ in cases],
+    )
     assert ids(outputs) == [expected for _, expected, _ in cases]
     assert [output.finish_reason for output in outputs] == [reason for _, _, reason in cases]
     assert outputs[2].text == letters(outputs[2].token_ids).partition(stop_text)[0]
@@ -262,20 +304,28 @@ def test_end_ids_cut_inside_an_accepted_run(name: str) -> None:
 
 def test_penalties_on_trees(oracle_tree: Callable[..., Proposer]) -> None:
     proposer = oracle_tree(lambda prompt: [*prompt, *penalized_by_hand(tuple(prompt), 0.7, 0.4)], 8)
-    outputs = run(Engine(target(), proposer, max_batch_size=3), same(presence_penalty=0.7, frequency_penalty=0.4))
+    outputs = run(
+        Engine(target(), proposer, max_batch_size=3),
+        same(presence_penalty=0.7, frequency_penalty=0.4),
+    )
     assert ids(outputs) == [penalized_by_hand(p, 0.7, 0.4) for p in PROMPTS]
     assert sum(output.record.counts.num_accepted_tokens for output in outputs) > 30
 
 
 def test_greedy_rows_among_sampled_ones(proposer: Proposer | None) -> None:
-    sampling = [SamplingParams(temperature=float(i % 2), max_new_tokens=LONGEST_OUTPUT) for i in range(len(PROMPTS))]
+    sampling = [
+        SamplingParams(temperature=float(i % 2), max_new_tokens=LONGEST_OUTPUT)
+        for i in range(len(PROMPTS))
+    ]
     outputs = run(Engine(target(), proposer, max_batch_size=8), sampling)
     assert ids(outputs)[::2] == [generated(p) for p in PROMPTS][::2]
 
 
 def test_context_limit_ends_the_output(proposer: Proposer | None) -> None:
     """max_len counts prompt and output; drafts may point past it, but nothing is delivered there."""
-    prompt = tuple(torch.randint(0, VOCAB, (MAX_LEN - 5,), generator=torch.Generator().manual_seed(2)).tolist())
+    prompt = tuple(
+        torch.randint(0, VOCAB, (MAX_LEN - 5,), generator=torch.Generator().manual_seed(2)).tolist()
+    )
     engine = Engine(target(), proposer, max_batch_size=2)
     (output,) = engine.generate([prompt], SamplingParams(max_new_tokens=100))
     assert output.token_ids == generated(prompt, 5)

@@ -45,7 +45,9 @@ class Toy:
     def __init__(self, seed: int, sharpness: float = 1.0, num_zeros: int = 0) -> None:
         num_prefixes = sum(V**d for d in range(LENGTH))
         generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn((num_prefixes, V), generator=generator, dtype=torch.float64) * sharpness
+        logits = (
+            torch.randn((num_prefixes, V), generator=generator, dtype=torch.float64) * sharpness
+        )
         for row in range(num_prefixes):
             logits[row, torch.randperm(V, generator=generator)[:num_zeros]] = float("-inf")
         self.table: Tables = logits.softmax(-1)
@@ -62,7 +64,9 @@ class Toy:
 TARGET = Toy(1, num_zeros=1)
 DRAFT = Toy(2)
 SPARSE_DRAFT = Toy(3, num_zeros=1)
-FAR_DRAFT = Toy(19)  # the residuals of block verification and of single tokens differ by a total variation of 0.05
+FAR_DRAFT = Toy(
+    19
+)  # the residuals of block verification and of single tokens differ by a total variation of 0.05
 
 
 @dataclass
@@ -79,8 +83,12 @@ def static_tree(num_rows: int, generator: torch.Generator) -> Topology:
 
 def random_trees(num_rows: int, generator: torch.Generator) -> Topology:
     """Every row its own tree, no deeper than DEPTH and with at most three children a node."""
-    shapes = torch.tensor([[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 1, 0, 4], [-1, 0, 0, 0, 3, 3], [-1, 0, 1, 0, 1, 3]])
-    return Topology.from_parents(shapes[torch.randint(0, len(shapes), (num_rows,), generator=generator)])
+    shapes = torch.tensor(
+        [[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 1, 0, 4], [-1, 0, 0, 0, 3, 3], [-1, 0, 1, 0, 1, 3]]
+    )
+    return Topology.from_parents(
+        shapes[torch.randint(0, len(shapes), (num_rows,), generator=generator)]
+    )
 
 
 def chain(num_rows: int, generator: torch.Generator) -> Topology:
@@ -88,7 +96,9 @@ def chain(num_rows: int, generator: torch.Generator) -> Topology:
 
 
 SHAPES = {"chain": chain, "static_tree": static_tree, "random_trees": random_trees}
-Chooser = Callable[[Tables, Float[Tensor, "B N V"], Int[Tensor, " B"], Int[Tensor, " B"], torch.Generator], Tensor]
+Chooser = Callable[
+    [Tables, Float[Tensor, "B N V"], Int[Tensor, " B"], Int[Tensor, " B"], torch.Generator], Tensor
+]
 
 
 def pick(probs: Tables, generator: torch.Generator) -> Int[Tensor, " P"]:
@@ -98,28 +108,42 @@ def pick(probs: Tables, generator: torch.Generator) -> Int[Tensor, " P"]:
     return (cumulative <= point[:, None]).sum(-1)
 
 
-def with_replacement(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+def with_replacement(
+    q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator
+) -> Tensor:
     return pick(q, generator)
 
 
-def without_replacement(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+def without_replacement(
+    q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator
+) -> Tensor:
     """The r-th draw is the r-th largest of log q plus Gumbel noise, which siblings share."""
     rows = torch.arange(len(q))
     order = (q.log() + noise[rows, parent]).argsort(-1, descending=True)
     return order[rows, rank]
 
 
-def likeliest(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+def likeliest(
+    q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator
+) -> Tensor:
     return q.argsort(-1, descending=True).gather(1, rank[:, None])[:, 0]
 
 
-def duplicates(q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator) -> Tensor:
+def duplicates(
+    q: Tables, noise: Tensor, parent: Tensor, rank: Tensor, generator: torch.Generator
+) -> Tensor:
     return q.argsort(-1, descending=True).gather(1, rank[:, None] // 2)[:, 0]
 
 
 @lru_cache(maxsize=8)
 def draft(
-    shape: str, choose: Chooser, q: Toy, *, seed: int = 0, point_mass: bool = False, ragged: bool = True
+    shape: str,
+    choose: Chooser,
+    q: Toy,
+    *,
+    seed: int = 0,
+    point_mass: bool = False,
+    ragged: bool = True,
 ) -> Drawn:
     """Rows of drafts from the toy draft; a third of the rows stop early, at a length that does not depend on tokens."""
     generator = torch.Generator().manual_seed(seed)
@@ -153,7 +177,9 @@ def decide(
     drawn: Drawn,
     p: Toy = TARGET,
     uniforms: Float[Tensor, "B N"] | None = None,
-    rule: Callable[[Proposal, Float[Tensor, "B N V"], Float[Tensor, "B N"]], Verdict] = accept_by_rejection,
+    rule: Callable[
+        [Proposal, Float[Tensor, "B N V"], Float[Tensor, "B N"]], Verdict
+    ] = accept_by_rejection,
 ) -> Verdict:
     uniforms = uniforms_like(drawn) if uniforms is None else uniforms
     return rule(drawn.proposal, p.table[drawn.prefixes].float(), uniforms)
@@ -219,7 +245,12 @@ class TestTheRule:
         """A draft may end where it likes, as long as the token that made it end was kept."""
         drawn = draft("chain", with_replacement, DRAFT, ragged=False)
         assert (
-            p_value(replace(drawn, proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=True))))
+            p_value(
+                replace(
+                    drawn,
+                    proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=True)),
+                )
+            )
             > ALPHA
         )
 
@@ -235,7 +266,9 @@ class TestTheRule:
 def _stop_at_unlikely(drawn: Drawn, keep: bool) -> Int[Tensor, " B"]:
     """Chain lengths that end at the first draft whose own probability is below 0.2: with it, or without."""
     assert drawn.proposal.draft_probs is not None
-    own = drawn.proposal.draft_probs[:, :-1].gather(2, drawn.proposal.token_ids[:, 1:, None])[:, :, 0]
+    own = drawn.proposal.draft_probs[:, :-1].gather(2, drawn.proposal.token_ids[:, 1:, None])[
+        :, :, 0
+    ]
     sure = (own >= 0.2).long().cumprod(1).sum(1)
     return (sure + 1 + int(keep)).clamp(max=drawn.proposal.topology.num_nodes)
 
@@ -265,7 +298,12 @@ class TestNegativeControls:
     def test_dropping_an_unlikely_draft(self) -> None:
         drawn = draft("chain", with_replacement, DRAFT, ragged=False)
         assert (
-            p_value(replace(drawn, proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=False))))
+            p_value(
+                replace(
+                    drawn,
+                    proposal=replace(drawn.proposal, lengths=_stop_at_unlikely(drawn, keep=False)),
+                )
+            )
             < ALPHA
         )
 
@@ -277,10 +315,15 @@ class TestNegativeControls:
 
     def test_replacement_mistaken(self) -> None:
         with_mistake = draft("static_tree", with_replacement, DRAFT, ragged=False)
-        said_without = replace(with_mistake, proposal=replace(with_mistake.proposal, with_replacement=False))
+        said_without = replace(
+            with_mistake, proposal=replace(with_mistake.proposal, with_replacement=False)
+        )
         assert p_value(said_without) < ALPHA
         without = draft("static_tree", without_replacement, DRAFT, ragged=False)
-        assert p_value(replace(without, proposal=replace(without.proposal, with_replacement=True))) < ALPHA
+        assert (
+            p_value(replace(without, proposal=replace(without.proposal, with_replacement=True)))
+            < ALPHA
+        )
 
     def test_residual_left_out(self) -> None:
         drawn = draft("chain", with_replacement, DRAFT, ragged=False)
@@ -308,7 +351,9 @@ def by_block(drawn: Drawn) -> float:
 
 
 class TestBlock:
-    @pytest.mark.parametrize("q", [DRAFT, SPARSE_DRAFT, FAR_DRAFT, TARGET], ids=["near", "truncated", "far", "target"])
+    @pytest.mark.parametrize(
+        "q", [DRAFT, SPARSE_DRAFT, FAR_DRAFT, TARGET], ids=["near", "truncated", "far", "target"]
+    )
     @pytest.mark.parametrize("ragged", [True, False])
     def test_sampled_drafts(self, q: Toy, ragged: bool) -> None:
         assert by_block(draft("chain", with_replacement, q, ragged=ragged)) > ALPHA
@@ -335,7 +380,9 @@ class TestBlock:
         more = decide(drawn, rule=accept_block).num_accepted - decide(drawn).num_accepted
         assert float(more.double().mean()) > 4 * float(more.double().std()) / NUM_SAMPLES**0.5
 
-    def test_negative_control_stopping_at_the_first_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_negative_control_stopping_at_the_first_failure(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(block, "up_to_last", longest_prefix)
         assert by_block(draft("chain", with_replacement, DRAFT)) < ALPHA
 
@@ -385,13 +432,17 @@ class TestLossyRules:
 class TestProbabilityZero:
     @pytest.mark.parametrize("num_children", [1, 2])
     @pytest.mark.parametrize("sampled", [True, False])
-    def test_never_accepted_nor_drawn_even_at_u_zero(self, num_children: int, sampled: bool) -> None:
+    def test_never_accepted_nor_drawn_even_at_u_zero(
+        self, num_children: int, sampled: bool
+    ) -> None:
         parents = torch.tensor([[-1] + [0] * num_children])
         tokens = torch.tensor([[0, *range(1, num_children + 1)]])
         q = torch.full((1, num_children + 1, V), 1 / V) if sampled else None
         p = torch.zeros(1, num_children + 1, V)
         p[..., V - 1] = 1.0
-        proposal = Proposal(tokens, Topology.from_parents(parents), torch.tensor([num_children + 1]), q)
+        proposal = Proposal(
+            tokens, Topology.from_parents(parents), torch.tensor([num_children + 1]), q
+        )
         for first in (0.0, 0.5, 1 - 2**-53):
             uniforms = torch.zeros(1, num_children + 1, dtype=torch.float64)
             uniforms[:, 0] = first
@@ -413,7 +464,9 @@ class TestProbabilityZero:
 
 class TestSeeds:
     def test_first_uniforms_do_not_depend_on_how_many_are_drawn(self) -> None:
-        batch = SamplingBatch([SamplingParams(temperature=1.0)] * 3, [5, 2**64 - 1, 2**63], [0, 7, 100])
+        batch = SamplingBatch(
+            [SamplingParams(temperature=1.0)] * 3, [5, 2**64 - 1, 2**63], [0, 7, 100]
+        )
         long = batch.uniforms(ACCEPT_STREAM, 100)
         assert long.dtype == torch.float64
         for num in (1, 2, 15, 16, 17, 63):
@@ -424,7 +477,12 @@ class TestSeeds:
         params = [SamplingParams()] * num
         by_seed = SamplingBatch(params, range(num), [3] * num)
         by_position = SamplingBatch(params, [3] * num, range(num))
-        columns = [b.uniforms(stream, 2)[:, c] for b in (by_seed, by_position) for stream in (0, 1) for c in (0, 1)]
+        columns = [
+            b.uniforms(stream, 2)[:, c]
+            for b in (by_seed, by_position)
+            for stream in (0, 1)
+            for c in (0, 1)
+        ]
         for column in columns:
             assert stats.kstest(column.numpy(), "uniform").pvalue > ALPHA
             assert abs(np.corrcoef(column[1:].numpy(), column[:-1].numpy())[0, 1]) < 0.08

@@ -34,7 +34,9 @@ def random_tree(lengths: Sequence[int], num_nodes: int, generator: torch.Generat
     """Every row its own tree; parents of padding nodes are arbitrary earlier nodes."""
     rows = []
     for _ in lengths:
-        parents = [-1] + [int(torch.randint(0, i, (1,), generator=generator)) for i in range(1, num_nodes)]
+        parents = [-1] + [
+            int(torch.randint(0, i, (1,), generator=generator)) for i in range(1, num_nodes)
+        ]
         rows.append(parents)
     return Topology.from_parents(torch.tensor(rows))
 
@@ -81,12 +83,16 @@ class Script:
             self.contexts[slot] = prompt
             self.expect(logits[row, 0], prompt)
 
-    def verify_and_commit(self, slots: Sequence[int], lengths: Sequence[int], topology: Topology | None = None) -> None:
+    def verify_and_commit(
+        self, slots: Sequence[int], lengths: Sequence[int], topology: Topology | None = None
+    ) -> None:
         num_nodes = max(lengths)
         topology = topology or random_tree(lengths, num_nodes, self.generator)
         token_ids = torch.tensor([self.tokens(num_nodes) for _ in slots])
         known = tuple(lengths) if self.pack else None
-        proposal = Proposal(token_ids, self.sabotage(topology), torch.tensor(lengths), host_lengths=known)
+        proposal = Proposal(
+            token_ids, self.sabotage(topology), torch.tensor(lengths), host_lengths=known
+        )
         logits = self.lm.forward(slots, proposal).logits
         paths = []
         for row, slot in enumerate(slots):
@@ -114,7 +120,10 @@ class Script:
 
 
 def script_of(
-    architecture: str, attention: str = "slot", sabotage: Sabotage = intact, commit_wrongly: bool = False
+    architecture: str,
+    attention: str = "slot",
+    sabotage: Sabotage = intact,
+    commit_wrongly: bool = False,
 ) -> Script:
     reference = build(architecture)
     lm = CausalLM(copy.deepcopy(reference), attention=attention, max_len=48, prefill_chunk=4)
@@ -122,7 +131,11 @@ def script_of(
 
 
 EXACT, SINGLE = 1e-12, 1e-5
-IN_SINGLE_PRECISION = {"deepseek_v3", "gemma2", "gptj"}  # a router or a softmax in float32, whatever the weights are
+IN_SINGLE_PRECISION = {
+    "deepseek_v3",
+    "gemma2",
+    "gptj",
+}  # a router or a softmax in float32, whatever the weights are
 LIBRARY_ATTENTION = [
     ("llama", "sdpa"),
     ("llama", "eager"),
@@ -136,7 +149,9 @@ LIBRARY_ATTENTION = [
 ]
 
 
-@pytest.mark.parametrize(("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION)
+@pytest.mark.parametrize(
+    ("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION
+)
 def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str) -> None:
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
     worst = script_of(architecture, attention).play()
@@ -145,7 +160,9 @@ def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str
 
 @pytest.mark.parametrize("alone", ["none", "drafting", "all"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_passes_without_padding(architecture: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_without_padding(
+    architecture: str, alone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor in attention, where rows go alone."""
 
     def choose(lengths: Sequence[int], *_: object) -> frozenset[int] | None:
@@ -155,7 +172,9 @@ def test_passes_without_padding(architecture: str, alone: str, monkeypatch: pyte
     monkeypatch.setattr(ragged, "_alone", choose)
     packed: list[Tensor] = []
     pack = Packing.pack
-    monkeypatch.setattr(Packing, "pack", lambda packing, values: packed.append(values) or pack(packing, values))
+    monkeypatch.setattr(
+        Packing, "pack", lambda packing, values: packed.append(values) or pack(packing, values)
+    )
     script = script_of(architecture)
     script.pack = True
     assert script.play() < (SINGLE if architecture in IN_SINGLE_PRECISION else EXACT)
@@ -170,7 +189,11 @@ def test_levels_fed_one_after_the_other(architecture: str) -> None:
     script.fill_with_stale_data()
     script.prefill(SLOTS, PROMPT_LENGTHS)
     tree = Topology.chain(1)
-    levels = [torch.tensor([[0, 0]] * 3), torch.tensor([[1, 1, 2], [2, 2, 1], [1, 2, 2]]), torch.tensor([[3, 5]] * 3)]
+    levels = [
+        torch.tensor([[0, 0]] * 3),
+        torch.tensor([[1, 1, 2], [2, 2, 1], [1, 2, 2]]),
+        torch.tensor([[3, 5]] * 3),
+    ]
     tokens = torch.tensor([script.tokens(8) for _ in SLOTS])
     script.lm.grow(SLOTS, tokens[:, :1], tree, 0)
     for parents in levels:
@@ -180,25 +203,37 @@ def test_levels_fed_one_after_the_other(architecture: str) -> None:
         for row, slot in enumerate(SLOTS):
             for node in range(first, tree.num_nodes):
                 path = tree.ancestors[row, node].nonzero()[:, 0]
-                script.expect(logits[row, node - first], script.contexts[slot] + tokens[row, path].tolist())
+                script.expect(
+                    logits[row, node - first], script.contexts[slot] + tokens[row, path].tolist()
+                )
     assert script.worst < EXACT
 
 
 def test_slot_attention_is_used_where_the_library_allows_it() -> None:
-    own = {name for name in ARCHITECTURES if CausalLM(build(name), self_test=False).adapter.uses_slot_attention}
+    own = {
+        name
+        for name in ARCHITECTURES
+        if CausalLM(build(name), self_test=False).adapter.uses_slot_attention
+    }
     assert own >= set(ARCHITECTURES) - {"falcon", "gptj"}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("slots", [(1, 2, 3), (0,), (3, 4)], ids=str)
 @pytest.mark.parametrize("ragged", [True, False])
-def test_neighbouring_slots_read_as_views(architecture: str, slots: tuple[int, ...], ragged: bool) -> None:
+def test_neighbouring_slots_read_as_views(
+    architecture: str, slots: tuple[int, ...], ragged: bool
+) -> None:
     """The paths without gather: neighbours at the same column, neighbours at different ones, a single slot."""
     script = script_of(architecture)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(slots, [5 + 2 * i if ragged else 6 for i in range(len(slots))])
-    for topology in (Topology.chain(4), Topology.from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0)]), Topology.chain(1)):
+    for topology in (
+        Topology.chain(4),
+        Topology.from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0)]),
+        Topology.chain(1),
+    ):
         script.verify_and_commit(slots, [topology.num_nodes] * len(slots), topology)
     assert script.worst < EXACT
 
@@ -218,7 +253,9 @@ def test_drafts_past_the_last_position_stay_in_range() -> None:
     slot = lm.acquire()
     assert slot is not None
     script.prefill([slot], [62])
-    logits = lm.forward([slot], Proposal.chain(torch.tensor([script.tokens(5)]), torch.tensor([2]))).logits
+    logits = lm.forward(
+        [slot], Proposal.chain(torch.tensor([script.tokens(5)]), torch.tensor([2]))
+    ).logits
     assert bool(logits.isfinite().all())
 
 
@@ -226,7 +263,9 @@ class TestNegativeControls:
     """Each of these breaks one thing; the comparison must see it."""
 
     def test_wrong_position(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def by_index(starts: Sequence[int], topology: Topology, device: torch.device, first: int = 0) -> Tensor:
+        def by_index(
+            starts: Sequence[int], topology: Topology, device: torch.device, first: int = 0
+        ) -> Tensor:
             return torch.tensor(starts)[:, None] + torch.arange(first, topology.num_nodes)
 
         script = script_of("llama")
@@ -235,7 +274,9 @@ class TestNegativeControls:
 
     def test_one_mask_bit(self) -> None:
         def flip(topology: Topology) -> Topology:
-            broken = Topology(topology.parents, topology.is_chain, topology.max_depth, topology.max_children)
+            broken = Topology(
+                topology.parents, topology.is_chain, topology.max_depth, topology.max_children
+            )
             ancestors = topology.ancestors.clone()
             ancestors[0, 2, 1] ^= True
             broken.__dict__.update(ancestors=ancestors, depth=topology.depth)
@@ -249,7 +290,9 @@ class TestNegativeControls:
     def test_window_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script, bias = script_of("mistral"), AttentionPlan.bias
         monkeypatch.setattr(
-            AttentionPlan, "bias", lambda self, window=None, *rest, **named: bias(self, None, *rest, **named)
+            AttentionPlan,
+            "bias",
+            lambda self, window=None, *rest, **named: bias(self, None, *rest, **named),
         )
         assert script.play() > VISIBLE
 
@@ -274,7 +317,10 @@ class TestRefusals:
             (hf.BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=2, n_head=4), "position"),
             (config_of("falcon", alibi=True), "ALiBi"),
             (hf.MptConfig(vocab_size=VOCAB, d_model=16, n_layers=2, n_heads=4), "position"),
-            (hf.MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4), "Mamba"),
+            (
+                hf.MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4),
+                "Mamba",
+            ),
             (
                 hf.Qwen3NextConfig(
                     vocab_size=VOCAB,
@@ -315,16 +361,22 @@ class TestRefusals:
         ],
         ids=["bloom", "falcon_alibi", "mpt", "mamba", "qwen3_next", "llama4_chunked"],
     )
-    def test_models_that_a_tree_would_get_wrong(self, config: hf.PreTrainedConfig, reason: str) -> None:
+    def test_models_that_a_tree_would_get_wrong(
+        self, config: hf.PreTrainedConfig, reason: str
+    ) -> None:
         with pytest.raises(UnsupportedModelError, match=reason):
             CausalLM(hf.AutoModelForCausalLM.from_config(config))
 
     def test_no_lm_head(self) -> None:
-        with pytest.raises(UnsupportedModelError, match=r"LlamaModel has no LM head .* load the checkpoint's"):
+        with pytest.raises(
+            UnsupportedModelError, match=r"LlamaModel has no LM head .* load the checkpoint's"
+        ):
             CausalLM(build("llama").model)
 
     def test_encoder_decoder(self) -> None:
-        config = hf.T5Config(vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4)
+        config = hf.T5Config(
+            vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4
+        )
         with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
             CausalLM(hf.T5ForConditionalGeneration(config))
 
@@ -332,7 +384,9 @@ class TestRefusals:
         bias = AttentionPlan._make_bias
 
         def no_tree_mask(self: AttentionPlan, window: int | None) -> Tensor | None:
-            chain = AttentionPlan(self.starts, Topology.chain(self.num_nodes), self.width, self.dtype, self.device)
+            chain = AttentionPlan(
+                self.starts, Topology.chain(self.num_nodes), self.width, self.dtype, self.device
+            )
             return bias(chain, window)
 
         monkeypatch.setattr(AttentionPlan, "_make_bias", no_tree_mask)
@@ -350,7 +404,12 @@ class TestRefusals:
 
     @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
     def test_rope_that_looks_at_the_longest_row_is_capped(self, kind: str) -> None:
-        rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+        rope = {
+            "rope_type": kind,
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        }
         if kind == "longrope":
             rope |= {"short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
         model = build("llama", rope_parameters=rope)
@@ -366,7 +425,9 @@ class TestRefusals:
 class TestHiddenLayers:
     """Layer k is the input of layer k; the number of layers means the last output before the norm; FINAL_NORM is after."""
 
-    @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "gpt_neox", "falcon", "opt"])
+    @pytest.mark.parametrize(
+        "architecture", ["llama", "gemma3", "gpt2", "gpt_neox", "falcon", "opt"]
+    )
     @pytest.mark.parametrize("reading", ["prefill", "tree"])
     def test_equal_a_plain_forward(self, architecture: str, reading: str) -> None:
         script = script_of(architecture)
@@ -375,7 +436,11 @@ class TestHiddenLayers:
         def keep(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
             last.append(output[0] if isinstance(output, tuple) else output)
 
-        blocks = [m for m in script.reference.modules() if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)]
+        blocks = [
+            m
+            for m in script.reference.modules()
+            if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)
+        ]
         blocks[-1].register_forward_hook(keep)
         lm, layers = script.lm, (2, FINAL_NORM, 0, 1)
         lm.allocate(6, 6)
@@ -384,16 +449,22 @@ class TestHiddenLayers:
         prefilled = lm.extend(SLOTS, prompts, hidden_layers=layers)
         topology = random_tree(PROMPT_LENGTHS, 6, script.generator)
         token_ids = torch.tensor([script.tokens(6) for _ in SLOTS])
-        verified = lm.forward(SLOTS, Proposal(token_ids, topology, torch.tensor([6, 6, 6])), hidden_layers=layers)
+        verified = lm.forward(
+            SLOTS, Proposal(token_ids, topology, torch.tensor([6, 6, 6])), hidden_layers=layers
+        )
 
         for row, prompt in enumerate(prompts):
             leaf = topology.ancestors[row, 5].nonzero()[:, 0]
             sequence = prompt if reading == "prefill" else prompt + token_ids[row, leaf].tolist()
             last.clear()
             with torch.no_grad():
-                states = script.reference(torch.tensor([sequence]), output_hidden_states=True).hidden_states
+                states = script.reference(
+                    torch.tensor([sequence]), output_hidden_states=True
+                ).hidden_states
             right = [last[0], states[2], states[0], states[1]]
-            for ours, theirs in zip(prefilled.hidden if reading == "prefill" else verified.hidden, right, strict=True):
+            for ours, theirs in zip(
+                prefilled.hidden if reading == "prefill" else verified.hidden, right, strict=True
+            ):
                 got = ours[row, : len(prompt)] if reading == "prefill" else ours[row, leaf]
                 want = theirs[0] if reading == "prefill" else theirs[0, len(prompt) :]
                 torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
@@ -402,4 +473,6 @@ class TestHiddenLayers:
         lm = CausalLM(build())
         lm.allocate(1, 2)
         with pytest.raises(ValueError, match="layers 0 to 2"):
-            lm.forward((0,), Proposal.chain(torch.tensor([[1]]), torch.tensor([1])), hidden_layers=(3,))
+            lm.forward(
+                (0,), Proposal.chain(torch.tensor([[1]]), torch.tensor([1])), hidden_layers=(3,)
+            )

@@ -49,7 +49,9 @@ class TestCounts:
         assert counts.expected_acceptance == pytest.approx((0.8 + 0.5 + 0.4) / 3)
 
     def test_unconditional_rates_add_up_to_the_mean_acceptance_length(self, counts: Counts) -> None:
-        assert 1 + sum(counts.acceptance_at_position) == pytest.approx(counts.mean_acceptance_length)
+        assert 1 + sum(counts.acceptance_at_position) == pytest.approx(
+            counts.mean_acceptance_length
+        )
 
     def test_adding_up_requests_is_adding_up_their_steps(self, counts: Counts) -> None:
         parts = []
@@ -61,11 +63,20 @@ class TestCounts:
     def test_nothing_yet(self) -> None:
         empty = Counts.total([])
         assert empty == Counts()
-        assert (empty.draft_acceptance_rate, empty.mean_acceptance_length, empty.tokens_per_target_forward) == (0, 1, 0)
+        assert (
+            empty.draft_acceptance_rate,
+            empty.mean_acceptance_length,
+            empty.tokens_per_target_forward,
+        ) == (0, 1, 0)
 
 
 def test_every_figure_has_a_definition() -> None:
-    for name in ("draft_acceptance_rate", "mean_acceptance_length", "tokens_per_target_forward", "num_drafts"):
+    for name in (
+        "draft_acceptance_rate",
+        "mean_acceptance_length",
+        "tokens_per_target_forward",
+        "num_drafts",
+    ):
         assert hasattr(Counts(), name)
         assert name in metrics.DEFINITIONS
 
@@ -80,7 +91,10 @@ def test_step_record_counts_valid_nodes_and_their_depth() -> None:
     verdict = Verdict(path, torch.tensor([2, 0, 0]), torch.zeros(3, dtype=torch.long))
     times = StepTimes(0.1, 0.2, 0.05, 0.05, 0.5)
     record = StepRecord.of(
-        Batch(rows, torch.device("cpu"), 9), proposal, Delivery(verdict, (3, 1, 1), (5, 3, 1)), times
+        Batch(rows, torch.device("cpu"), 9),
+        proposal,
+        Delivery(verdict, (3, 1, 1), (5, 3, 1)),
+        times,
     )
     assert record.request_ids == ("0", "1", "2")
     assert record.num_draft_tokens == (4, 2, 0)
@@ -96,12 +110,18 @@ ENDS = frozenset({9})
 
 
 def step_of(
-    proposal: Proposal, path: list[list[int]], accepted: list[int], new: list[int], ends: frozenset[int] = ENDS
+    proposal: Proposal,
+    path: list[list[int]],
+    accepted: list[int],
+    new: list[int],
+    ends: frozenset[int] = ENDS,
 ) -> StepRecord:
     rows = [RequestState(Request([1, 2], id=str(i)), i, 0, ends, 50) for i in range(len(new))]
     for row, num in zip(rows, new, strict=True):
         row.tokens.extend([5] * num)
-    verdict = Verdict(torch.tensor(path), torch.tensor(accepted), torch.zeros(len(new), dtype=torch.long))
+    verdict = Verdict(
+        torch.tensor(path), torch.tensor(accepted), torch.zeros(len(new), dtype=torch.long)
+    )
     delivery = Delivery(verdict, tuple(new), tuple(proposal.lengths.tolist()))
     batch = Batch(rows, torch.device("cpu"), 10)
     return StepRecord.of(batch, proposal, delivery, StepTimes(0.1, 0.2, 0.05, 0.05, 0.5))
@@ -126,15 +146,23 @@ def test_in_a_tree_the_end_of_an_output_judges_nothing_below_it() -> None:
     tokens = torch.tensor([[0, 9, 2, 3, 4, 5]] * 2)
     proposal = Proposal(tokens, topology, torch.tensor([6, 5]))
     record = step_of(proposal, [[0, 1, -1, -1], [0, 2, 4, -1]], [1, 2], [1, 3])
-    assert record.num_judged_tokens == (2, 3)  # of the first row nodes 1 and 2 alone; of the second not node 3
+    assert record.num_judged_tokens == (
+        2,
+        3,
+    )  # of the first row nodes 1 and 2 alone; of the second not node 3
     assert record.num_children == ((2, 0), (2, 1, 0))
-    assert record.judged_depth == (1, 2)  # node 4 has no child that the second row could have been given
+    assert record.judged_depth == (
+        1,
+        2,
+    )  # node 4 has no child that the second row could have been given
 
 
 def test_a_perfect_draft_reads_one_at_every_position() -> None:
     counts = Counts()
     counts.add_step(4, 4, 4, 5, num_judged=4, judged_depth=4)
-    counts.add_step(4, 4, 2, 2, num_judged=2, judged_depth=2)  # the output ends with its second draft
+    counts.add_step(
+        4, 4, 2, 2, num_judged=2, judged_depth=2
+    )  # the output ends with its second draft
     counts.add_step(1, 1, 1, 2, num_judged=1, judged_depth=1)
     assert counts.draft_acceptance_rate == 1.0
     assert counts.acceptance_at_position == counts.conditional_acceptance_at_position == [1.0] * 4

@@ -21,7 +21,10 @@ def outputs(
 ) -> list[tuple[tuple[int, ...], int]]:
     """Tokens of every request, and how many of them were drafts."""
     target = CausalLM(
-        copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=40, compile=compile, pack_weights=compile
+        copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)),
+        max_len=40,
+        compile=compile,
+        pack_weights=compile,
     )
     draft = CausalLM(
         copy.deepcopy(build("llama", seed=draft_seed, num_hidden_layers=1)),
@@ -29,9 +32,13 @@ def outputs(
         compile=compile,
         pack_weights=compile,
     )
-    requests = [Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)]
+    requests = [
+        Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)
+    ]
     proposer = DraftModel(draft, num_drafts)
-    engine = Engine(target, Cascade([NGram(5, 2, 2), proposer]) if is_cascade else proposer, max_batch_size=2)
+    engine = Engine(
+        target, Cascade([NGram(5, 2, 2), proposer]) if is_cascade else proposer, max_batch_size=2
+    )
     done = sorted(engine.generate(requests), key=lambda o: o.id)
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
 
@@ -40,7 +47,10 @@ def test_same_output() -> None:
     """In a process of its own: the compiler cannot trace through the checks of annotations that run in the tests."""
     path = str(Path(__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, __file__], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, __file__],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -53,7 +63,14 @@ def test_needs_the_slot_attention() -> None:
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
     # a draft that is mostly refused, the target's twin, and one that has to catch up with what others drafted
-    for draft_seed, num_drafts, is_cascade in ((9, 3, False), (1, 3, False), (1, 1, False), (1, 3, True)):
-        compiled, plain = (outputs(compile, draft_seed, num_drafts, is_cascade) for compile in (True, False))
+    for draft_seed, num_drafts, is_cascade in (
+        (9, 3, False),
+        (1, 3, False),
+        (1, 1, False),
+        (1, 3, True),
+    ):
+        compiled, plain = (
+            outputs(compile, draft_seed, num_drafts, is_cascade) for compile in (True, False)
+        )
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")

@@ -44,21 +44,31 @@ def test_half_precision_chains_agree_with_float32(attention: str) -> None:
     if attention == "flash" and importlib.util.find_spec("flash_attn") is None:
         pytest.skip("flash-attn is not installed")
     exact = CausalLM(on_gpu(build("llama", dtype=torch.float32, spread=0.5)))
-    half = CausalLM(on_gpu(build("llama", dtype=torch.float32, spread=0.5)).bfloat16(), attention=attention)
+    half = CausalLM(
+        on_gpu(build("llama", dtype=torch.float32, spread=0.5)).bfloat16(), attention=attention
+    )
     for model in (exact, half):
         model.allocate(3, 4)
     slots = (0, 1, 2)
     reference = exact.extend(slots, PROMPTS).logits
-    torch.testing.assert_close(half.extend(slots, PROMPTS).logits.float(), reference, rtol=0.1, atol=0.1)
-    chain = Proposal.chain(torch.tensor([[1, 2, 3, 4]] * 3, device="cuda"), torch.tensor([4, 4, 4], device="cuda"))
+    torch.testing.assert_close(
+        half.extend(slots, PROMPTS).logits.float(), reference, rtol=0.1, atol=0.1
+    )
+    chain = Proposal.chain(
+        torch.tensor([[1, 2, 3, 4]] * 3, device="cuda"), torch.tensor([4, 4, 4], device="cuda")
+    )
     verified = exact.forward(slots, chain).logits
-    torch.testing.assert_close(half.forward(slots, chain).logits.float(), verified, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(
+        half.forward(slots, chain).logits.float(), verified, rtol=0.1, atol=0.1
+    )
 
 
 def test_greedy_is_baseline_on_the_device() -> None:
     target = CausalLM(on_gpu(build("llama")))
     sampling = SamplingParams(max_new_tokens=20)
-    plain = {o.id: o.token_ids for o in Engine(target, max_batch_size=2).generate(PROMPTS, sampling)}
+    plain = {
+        o.id: o.token_ids for o in Engine(target, max_batch_size=2).generate(PROMPTS, sampling)
+    }
     for proposer in (NGram(4, n_min=1), DraftModel(CausalLM(on_gpu(build("llama"))), 3)):
         engine = Engine(target, proposer, max_batch_size=2)
         assert {o.id: o.token_ids for o in engine.generate(PROMPTS, sampling)} == plain

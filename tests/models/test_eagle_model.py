@@ -10,7 +10,11 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import VOCAB, build
 from torch import Tensor
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb, repeat_kv
+from transformers.models.llama.modeling_llama import (
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+    repeat_kv,
+)
 
 from specresearch import CausalLM
 from specresearch.models.eagle import EagleModel
@@ -22,7 +26,12 @@ from specresearch.models.loading import ModelNotLoadedError
 from specresearch.proposal import Topology
 
 H, LAYERS, D = 16, 6, 9
-TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=LAYERS), max_len=40, prefill_chunk=4, name="acme/base-8b")
+TARGET = CausalLM(
+    build("llama", seed=1, num_hidden_layers=LAYERS),
+    max_len=40,
+    prefill_chunk=4,
+    name="acme/base-8b",
+)
 LLAMA = {
     "hidden_size": H,
     "intermediate_size": 24,
@@ -84,7 +93,8 @@ def speculators(**top: Any) -> dict[str, Any]:
         "draft_vocab_size": D,
         "target_hidden_size": None,
         LAYER_IDS: [1, 3, 5],
-        "transformer_layer_config": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        "transformer_layer_config": LLAMA
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
         "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "acme/base-8b"}},
         **top,
     }
@@ -106,17 +116,31 @@ PUBLISHED: dict[str, tuple[dict[str, Any], Weights, str]] = {
         "pytorch_model.bin",
     ),
     "eagle1_says_nothing_of_bias": (LLAMA, eagle1(more={"fc.bias": (H,)}), "model.safetensors"),
-    "eagle1_without_bias": (LLAMA | {"bias": False, "rope_theta": 1e6}, eagle1(), "model.safetensors"),
+    "eagle1_without_bias": (
+        LLAMA | {"bias": False, "rope_theta": 1e6},
+        eagle1(),
+        "model.safetensors",
+    ),
     "eagle1_qkv_bias": (
         LLAMA | {"bias": False, "qkv_bias": True},
-        eagle1(more={f"layers.0.self_attn.{x}_proj.bias": (H if x == "q" else H // 2,) for x in "qkv"}),
+        eagle1(
+            more={f"layers.0.self_attn.{x}_proj.bias": (H if x == "q" else H // 2,) for x in "qkv"}
+        ),
         "pytorch_model.bin",
     ),
-    "eagle1_scaled_rope": (LLAMA | {"rope_scaling": LLAMA3_ROPE, "rope_theta": 5e5}, eagle1(), "pytorch_model.bin"),
+    "eagle1_scaled_rope": (
+        LLAMA | {"rope_scaling": LLAMA3_ROPE, "rope_theta": 5e5},
+        eagle1(),
+        "pytorch_model.bin",
+    ),
     "eagle3_raw": (RAW3, eagle3(), "pytorch_model.bin"),
     "eagle3_whole_vocabulary": (
         LLAMA,
-        {k: v for k, v in eagle3(more={"lm_head.weight": (VOCAB, H)}).items() if k not in ("d2t", "t2d")},
+        {
+            k: v
+            for k, v in eagle3(more={"lm_head.weight": (VOCAB, H)}).items()
+            if k not in ("d2t", "t2d")
+        },
         "pytorch_model.bin",
     ),
     "speculators": (speculators(), eagle3("layers.0"), "model.safetensors"),
@@ -143,7 +167,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], Weights, str]] = {
 }
 
 
-def write(folder: Path, config: dict[str, Any], weights: Weights, name: str = "model.safetensors") -> str:
+def write(
+    folder: Path, config: dict[str, Any], weights: Weights, name: str = "model.safetensors"
+) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     if name.endswith(".safetensors"):
         save_file(weights, folder / name)
@@ -152,7 +178,9 @@ def write(folder: Path, config: dict[str, Any], weights: Weights, name: str = "m
     return str(folder)
 
 
-def load(path: str, target: CausalLM, *, overrides: dict[str, Any] | None = None, **layers: Any) -> EagleModel:
+def load(
+    path: str, target: CausalLM, *, overrides: dict[str, Any] | None = None, **layers: Any
+) -> EagleModel:
     return EagleModel(EagleHead.from_pretrained(path, overrides=overrides), target, **layers)
 
 
@@ -161,13 +189,17 @@ class WrittenOut:
 
     def __init__(self, config: dict[str, Any], weights: Weights, target: CausalLM = TARGET) -> None:
         self.flags = config
-        self.weights = {key.replace("midlayer.", "layers.0."): value for key, value in weights.items()}
+        self.weights = {
+            key.replace("midlayer.", "layers.0."): value for key, value in weights.items()
+        }
         self.is_3 = "layers.0.hidden_norm.weight" in self.weights
         self.target = target
         layer = {**config, **config.get("transformer_layer_config", {})}
         self.window = layer.get("sliding_window", 1 << 30)
         model_config: Any = build("llama").config
-        scaling = {("rope_type" if k == "type" else k): v for k, v in layer.get("rope_scaling", {}).items()}
+        scaling = {
+            ("rope_type" if k == "type" else k): v for k, v in layer.get("rope_scaling", {}).items()
+        }
         rope = {"rope_type": "default", "rope_theta": layer.get("rope_theta", 1e4), **scaling}
         model_config.rope_parameters = layer.get("rope_parameters", rope)
         self.rotary = LlamaRotaryEmbedding(model_config)
@@ -184,7 +216,9 @@ class WrittenOut:
         if self.flags.get("fc_norm"):
             hidden = [self.norm(state, f"fc_norm.{i}") for i, state in enumerate(hidden)]
         joined = torch.cat(list(hidden), dim=-1)
-        return self.linear(self.norm(joined, "input_norm") if self.flags.get("norm_before_fc") else joined, "fc")
+        return self.linear(
+            self.norm(joined, "input_norm") if self.flags.get("norm_before_fc") else joined, "fc"
+        )
 
     def out(self, tokens: Sequence[int], features: Tensor) -> Tensor:
         """Outputs at every position: features of tokens 0 to n - 1, the tokens 1 to n."""
@@ -199,7 +233,11 @@ class WrittenOut:
         num = len(tokens)
 
         def heads(name: str) -> Tensor:
-            return self.linear(x, f"layers.0.self_attn.{name}_proj").view(1, num, -1, 4).transpose(1, 2)
+            return (
+                self.linear(x, f"layers.0.self_attn.{name}_proj")
+                .view(1, num, -1, 4)
+                .transpose(1, 2)
+            )
 
         rotary: Any = self.rotary
         cos, sin = rotary(x, torch.arange(num)[None])
@@ -211,7 +249,9 @@ class WrittenOut:
         h = residual + self.linear(attended, "layers.0.self_attn.o_proj")
         z = self.norm(h, "layers.0.post_attention_layernorm")
         gate = torch.nn.functional.silu(self.linear(z, "layers.0.mlp.gate_proj"))
-        return h + self.linear(gate * self.linear(z, "layers.0.mlp.up_proj"), "layers.0.mlp.down_proj")
+        return h + self.linear(
+            gate * self.linear(z, "layers.0.mlp.up_proj"), "layers.0.mlp.down_proj"
+        )
 
     def logits_and_fed_back(self, tokens: Sequence[int], features: Tensor) -> tuple[Tensor, Tensor]:
         """After the last token."""
@@ -222,10 +262,14 @@ class WrittenOut:
         logits = self.linear(normed, "lm_head")
         if "d2t" in self.weights:
             ids = torch.arange(D) + self.weights["d2t"]
-            logits = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype).index_copy(0, ids, logits)
+            logits = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype).index_copy(
+                0, ids, logits
+            )
         return logits, normed if self.flags.get("norm_output") else out
 
-    def unrolled(self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def unrolled(
+        self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         """After `drafts` behind the true pairs, each on the feature that the one before fed back."""
         tokens = list(tokens)
         logits, fed_back = self.logits_and_fed_back(tokens, features)
@@ -244,7 +288,9 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
     generator = torch.Generator().manual_seed(3)
     slots, lengths = (3, 0, 1), (9, 2, 5)
     num_captured = len(model.captured_layers)
-    hidden = [torch.randn((num_captured, n, H), generator=generator, dtype=torch.float64) for n in lengths]
+    hidden = [
+        torch.randn((num_captured, n, H), generator=generator, dtype=torch.float64) for n in lengths
+    ]
     tokens = [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in lengths]
     features = [model.fuse(list(states)) for states in hidden]
     for states, fused in zip(hidden, features, strict=True):
@@ -254,7 +300,9 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
     drafts[:, 0] = torch.tensor([row[-1] for row in tokens])
     early = [row[:-2] for row in tokens]
     model.extend(slots, early, [f[:-2] for f in features], want_logits=False)
-    model.extend(slots, [[5]] * 3, [f[:1] for f in features])  # a draft step that is forgotten again
+    model.extend(
+        slots, [[5]] * 3, [f[:1] for f in features]
+    )  # a draft step that is forgotten again
     model.truncate(slots, [len(row) for row in early])
     logits, fed_back = model.extend(slots, [row[-2:] for row in tokens], [f[-2:] for f in features])
     all_logits, all_fed_back = [logits], [fed_back]
@@ -334,14 +382,20 @@ def test_the_embedding_is_the_targets_unless_it_cannot_or_must_not_be(tmp_path: 
 
 
 def test_a_head_of_another_width_has_its_own_embedding(tmp_path: Path) -> None:
-    wide = CausalLM(build("llama", hidden_size=24, num_hidden_layers=LAYERS), max_len=40, name="acme/base-8b")
+    wide = CausalLM(
+        build("llama", hidden_size=24, num_hidden_layers=LAYERS), max_len=40, name="acme/base-8b"
+    )
     weights = eagle3(more={"fc.weight": (H, 72)})
-    with pytest.raises(ValueError, match=r"16 wide, the target 24, and embed_tokens\.weight is missing"):
+    with pytest.raises(
+        ValueError, match=r"16 wide, the target 24, and embed_tokens\.weight is missing"
+    ):
         load(write(tmp_path, speculators(), weights), wide)
     weights |= random_weights({"embed_tokens.weight": (VOCAB, H)})
     model = load(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
     model.allocate(1, 8)
-    logits, _ = model.extend((0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)])
+    logits, _ = model.extend(
+        (0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)]
+    )
     assert int(logits.isfinite().sum()) == D
 
 
@@ -350,7 +404,11 @@ def drop(weights: Weights, *keys: str) -> Weights:
 
 
 WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
-    "missing": (RAW3, drop(eagle3(), "midlayer.hidden_norm.weight"), r"missing: layers\.0\.hidden_norm\.weight"),
+    "missing": (
+        RAW3,
+        drop(eagle3(), "midlayer.hidden_norm.weight"),
+        r"missing: layers\.0\.hidden_norm\.weight",
+    ),
     "missing_norm": (RAW3, drop(eagle3(), "norm.weight"), r"missing: norm\.weight"),
     "unexpected": (
         LLAMA,
@@ -362,16 +420,36 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
         eagle3(more={"layers.1.mlp.up_proj.weight": (24, H)}),
         r"unexpected: layers\.1\.mlp\.up_proj\.weight",
     ),
-    "two_layers": (RAW3 | {"num_hidden_layers": 2}, eagle3(), "num_hidden_layers=2 is not read; only 1 is"),
-    "query_norms": (RAW3, eagle3(more={"midlayer.self_attn.q_norm.weight": (4,)}), r"unexpected: .*q_norm\.weight"),
+    "two_layers": (
+        RAW3 | {"num_hidden_layers": 2},
+        eagle3(),
+        "num_hidden_layers=2 is not read; only 1 is",
+    ),
+    "query_norms": (
+        RAW3,
+        eagle3(more={"midlayer.self_attn.q_norm.weight": (4,)}),
+        r"unexpected: .*q_norm\.weight",
+    ),
     "eagle1_input": (
         RAW3 | {"eagle_config": {"use_aux_hidden_state": False}},
         eagle3(),
         "use_aux_hidden_state=False is not read",
     ),
-    "bias_lost": (LLAMA | {"bias": True}, eagle1(), r"bias=True and fc\.bias is missing.*overrides=\{bias: false\}"),
-    "bias_denied": (LLAMA | {"bias": False}, eagle1(more={"fc.bias": (H,)}), r"bias=False and fc\.bias is there"),
-    "qkv_bias_lost": (LLAMA | {"attention_bias": True}, eagle1(), "attention_bias=True and .*q_proj.bias is missing"),
+    "bias_lost": (
+        LLAMA | {"bias": True},
+        eagle1(),
+        r"bias=True and fc\.bias is missing.*overrides=\{bias: false\}",
+    ),
+    "bias_denied": (
+        LLAMA | {"bias": False},
+        eagle1(more={"fc.bias": (H,)}),
+        r"bias=False and fc\.bias is there",
+    ),
+    "qkv_bias_lost": (
+        LLAMA | {"attention_bias": True},
+        eagle1(),
+        "attention_bias=True and .*q_proj.bias is missing",
+    ),
     "lm_head_lost": (
         RAW3,
         drop(eagle3(), "lm_head.weight"),
@@ -382,14 +460,22 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
         drop(eagle3(), "lm_head.weight", "d2t", "t2d"),
         "sets tie_word_embeddings=True",
     ),
-    "draft_vocab_size": (RAW3 | {"draft_vocab_size": 8}, eagle3(), "draft_vocab_size=8 and lm_head.weight has 9 rows"),
+    "draft_vocab_size": (
+        RAW3 | {"draft_vocab_size": 8},
+        eagle3(),
+        "draft_vocab_size=8 and lm_head.weight has 9 rows",
+    ),
     "map_lost": (RAW3, drop(eagle3(), "d2t", "t2d"), "drafts from 9 of 31 tokens and lacks d2t"),
     "map_of_ids": (
         RAW3,
         eagle3() | {"d2t": torch.tensor([1, 2, 4, 7, 8, 15, 16, 29, 30])},
         r"d2t must hold offsets.* to 38 in a vocabulary of 31",
     ),
-    "maps_differ": (RAW3, eagle3() | {"t2d": torch.ones(VOCAB, dtype=torch.bool)}, "t2d and d2t name different tokens"),
+    "maps_differ": (
+        RAW3,
+        eagle3() | {"t2d": torch.ones(VOCAB, dtype=torch.bool)},
+        "t2d and d2t name different tokens",
+    ),
     "no_fc": (RAW3, drop(eagle3(), "fc.weight"), r"no matrix fc\.weight"),
     "no_heads": (drop(RAW3, "num_attention_heads"), eagle3(), "lacks num_attention_heads"),
     "two_bases": (
@@ -407,8 +493,16 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
         eagle3("layers.0"),
         "fc_norm and norm_before_fc are both",
     ),
-    "norm_lost": (speculators(norm_before_fc=True), eagle3("layers.0"), r"missing: input_norm\.weight"),
-    "another_speculator": (speculators(speculators_model_type="dflash"), eagle3("layers.0"), "'dflash' is not read"),
+    "norm_lost": (
+        speculators(norm_before_fc=True),
+        eagle3("layers.0"),
+        r"missing: input_norm\.weight",
+    ),
+    "another_speculator": (
+        speculators(speculators_model_type="dflash"),
+        eagle3("layers.0"),
+        "'dflash' is not read",
+    ),
     "two_lists_of_layers": (
         speculators(eagle_config={LAYER_IDS: [0, 1, 2]}),
         eagle3("layers.0"),
@@ -427,8 +521,16 @@ def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path: Path, case: str) -> 
 @pytest.mark.parametrize(
     ("config", "settings", "complaint"),
     [
-        (speculators(), {"layer_ids": [1, 2, 7]}, r"layers \[1, 2, 7\] and the target has 6 layers"),
-        (speculators(), {"layer_ids": [1, 2]}, r"fc\.weight of .* reads 48 values and this target gives 32"),
+        (
+            speculators(),
+            {"layer_ids": [1, 2, 7]},
+            r"layers \[1, 2, 7\] and the target has 6 layers",
+        ),
+        (
+            speculators(),
+            {"layer_ids": [1, 2]},
+            r"fc\.weight of .* reads 48 values and this target gives 32",
+        ),
         (speculators(), {"id_convention": "after"}, "choose one of inputs, outputs"),
         (speculators(target_hidden_size=32), {}, "target_hidden_size=32 and the target's is 16"),
         (speculators(), {"overrides": {"num_hidden_layers": 4}}, "num_hidden_layers=4"),
@@ -446,13 +548,18 @@ def test_another_vocabulary_and_too_few_layers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocabulary of 31 tokens and the target has 29"):
         load(path, CausalLM(build("llama", vocab_size=29)))
     path = write(tmp_path, RAW3, eagle3())
-    with pytest.raises(ValueError, match=r"layers \[2, 1, -1\] and the target has 2 layers; set proposer\.layer_ids"):
+    with pytest.raises(
+        ValueError,
+        match=r"layers \[2, 1, -1\] and the target has 2 layers; set proposer\.layer_ids",
+    ):
         load(path, CausalLM(build("llama")))
 
 
 def test_another_base_model_is_a_warning(tmp_path: Path) -> None:
     config = speculators(speculators_config={"verifier": {"name_or_path": "acme/base-8b-instruct"}})
-    with pytest.warns(UserWarning, match="trained for acme/base-8b-instruct and the target is acme/base-8b"):
+    with pytest.warns(
+        UserWarning, match="trained for acme/base-8b-instruct and the target is acme/base-8b"
+    ):
         load(write(tmp_path, config, eagle3()), TARGET)
 
 

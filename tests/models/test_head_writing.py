@@ -16,9 +16,15 @@ from specresearch.models.head_writing import read_provenance, save_eagle_head, s
 from specresearch.models.loading import ModelNotLoadedError
 from specresearch.models.medusa import MedusaHeads
 
-TRAINED = {"target": "acme/base-8b", "objective": {"name": "forward_kl", "temperature": 1.0}, "num_steps": 300}
+TRAINED = {
+    "target": "acme/base-8b",
+    "objective": {"name": "forward_kl", "temperature": 1.0},
+    "num_steps": 300,
+}
 HEADS = {("eagle1", name): (1, changes) for name, changes in EAGLE1.items()}
-HEADS |= {("eagle3", name): (3, changes) for name, changes in (EAGLE3 | EAGLE3_MORE | EAGLE3_REST).items()}
+HEADS |= {
+    ("eagle3", name): (3, changes) for name, changes in (EAGLE3 | EAGLE3_MORE | EAGLE3_REST).items()
+}
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -61,8 +67,12 @@ def test_negative_control_every_key_matters(tmp_path: Path, key: str, value: Any
     assert not torch.allclose(drafts(EagleHead.from_pretrained(str(tmp_path))), drafts(head))
 
 
-@pytest.mark.parametrize(("version", "rope"), [(1, LLAMA3_ROPE), (3, {"rope_type": "default", "rope_theta": 1e6})])
-def test_nothing_is_left_to_a_readers_defaults(tmp_path: Path, version: int, rope: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("version", "rope"), [(1, LLAMA3_ROPE), (3, {"rope_type": "default", "rope_theta": 1e6})]
+)
+def test_nothing_is_left_to_a_readers_defaults(
+    tmp_path: Path, version: int, rope: dict[str, Any]
+) -> None:
     save_eagle_head(eagle_head(version, rope_parameters=rope), tmp_path, {})
     config = config_of(tmp_path)
     assert config["tie_word_embeddings"] is False
@@ -77,7 +87,13 @@ def test_nothing_is_left_to_a_readers_defaults(tmp_path: Path, version: int, rop
     assert LlamaConfig(**new).rope_parameters == rope
     assert LlamaConfig(**config).dtype == torch.float64
     if version == 3:
-        flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
+        flags = (
+            "norm_before_residual",
+            "norm_before_fc",
+            "fc_norm",
+            "norm_output",
+            "embed_requires_grad",
+        )
         assert [config[flag] for flag in flags] == [False] * 5
         assert config[LAYER_IDS] == [1, 3, 5]
         assert config["specresearch"]["layer_id_convention"] == "inputs"
@@ -85,7 +101,9 @@ def test_nothing_is_left_to_a_readers_defaults(tmp_path: Path, version: int, rop
 
 def test_captured_layers_are_said_or_refused(tmp_path: Path) -> None:
     head = eagle_head(3, layer_ids=None, id_convention=None)
-    with pytest.raises(ValueError, match="nothing says which target layers the head captures; give captured_layers"):
+    with pytest.raises(
+        ValueError, match="nothing says which target layers the head captures; give captured_layers"
+    ):
         save_eagle_head(head, tmp_path, {})
     assert not any(tmp_path.iterdir())
     save_eagle_head(head, tmp_path, {}, captured_layers=(2, 3, 4))

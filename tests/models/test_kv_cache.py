@@ -18,7 +18,9 @@ def new_rows(num_rows: int, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor]
 @pytest.mark.parametrize("slots", [(0,), (3,), (1, 2, 3), (4, 0, 2), (2, 1)], ids=str)
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("num_nodes", [1, 3])
-def test_writes_and_reads_equal_a_naive_copy(slots: Sequence[int], ragged: bool, num_nodes: int) -> None:
+def test_writes_and_reads_equal_a_naive_copy(
+    slots: Sequence[int], ragged: bool, num_nodes: int
+) -> None:
     cache = SlotCache(SLOTS, COLUMNS, CPU)
     naive = torch.zeros(SLOTS, COLUMNS, HEADS, KEY_WIDTH)
     starts = [0] * len(slots)

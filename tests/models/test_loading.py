@@ -37,11 +37,17 @@ def test_a_local_folder(folder: Path) -> None:
 def test_damaged_weights_are_refused_and_left_as_they_are(folder: Path, damage: str) -> None:
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
-    weights.write_bytes({"truncated": data[: len(data) // 2], "header": b"\xff" * 64 + data[64:], "empty": b""}[damage])
+    weights.write_bytes(
+        {"truncated": data[: len(data) // 2], "header": b"\xff" * 64 + data[64:], "empty": b""}[
+            damage
+        ]
+    )
     before = {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()}
     with pytest.raises(ModelNotLoadedError, match="damaged"):
         load_model(str(folder), device="cpu")
-    assert {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()} == before
+    assert {
+        path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()
+    } == before
 
 
 def test_weights_of_another_kind_need_permission(folder: Path) -> None:
@@ -67,21 +73,29 @@ def test_quantized_weights_verify_drafts_too() -> None:
     assert plain.tokenizer is not None
     prompt = plain.tokenizer("The cat sat on the mat, and the dog sat on")["input_ids"]
     request = Request(prompt, SamplingParams(max_new_tokens=24))
-    outputs = [next(iter(Engine(quantized, proposer).generate([request]))) for proposer in (None, NGram(4, n_min=1))]
+    outputs = [
+        next(iter(Engine(quantized, proposer).generate([request])))
+        for proposer in (None, NGram(4, n_min=1))
+    ]
     assert outputs[0].token_ids == outputs[1].token_ids
     assert outputs[1].record.counts.num_accepted_tokens > 0
 
 
 def test_a_quantization_that_is_not_known() -> None:
     with pytest.raises(
-        ValueError, match=r"target\.quantization=.*'int1'.* is not one that the transformers library knows"
+        ValueError,
+        match=r"target\.quantization=.*'int1'.* is not one that the transformers library knows",
     ):
         load_model("zoo:tiny", device="cpu", quantization={"quant_method": "int1"})
 
 
 @pytest.mark.parametrize(
     ("config", "hint"),
-    [(None, ""), ("{", ""), ('{"specresearch": {"method": "medusa"}}', "so draft with it by .proposer=medusa")],
+    [
+        (None, ""),
+        ("{", ""),
+        ('{"specresearch": {"method": "medusa"}}', "so draft with it by .proposer=medusa"),
+    ],
 )
 def test_a_folder_that_holds_no_model(tmp_path: Path, config: str | None, hint: str) -> None:
     if config is not None:
@@ -91,17 +105,24 @@ def test_a_folder_that_holds_no_model(tmp_path: Path, config: str | None, hint: 
 
 
 def test_a_name_that_is_nowhere() -> None:
-    with pytest.raises(ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"):
+    with pytest.raises(
+        ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"
+    ):
         load_model("no-such-owner/no-such-model", device="cpu")
 
 
-def test_an_unknown_zoo_name_lists_those_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unknown_zoo_name_lists_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("tiny", "tiny_draft"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     monkeypatch.setattr(loading, "ZOO", tmp_path)
     assert resolve("zoo:tiny") == str(tmp_path / "tiny")
-    with pytest.raises(ModelNotLoadedError, match="'zoo:huge' is not in the zoo; there are: zoo:tiny, zoo:tiny_draft"):
+    with pytest.raises(
+        ModelNotLoadedError,
+        match="'zoo:huge' is not in the zoo; there are: zoo:tiny, zoo:tiny_draft",
+    ):
         resolve("zoo:huge")
 
 
@@ -135,8 +156,13 @@ def test_pickles_that_are_not_read_say_why_without_advice_to_load_them_all_the_s
         torch.save({"a": Unwelcome()}, weights)
     else:
         weights.write_bytes({"garbage": b"<html>gone</html>", "empty": b""}[saved])
-    for load in (lambda: load_model(str(folder), device="cpu", allow_pickle=True), lambda: read_head(str(folder))):
-        with pytest.raises(ModelNotLoadedError, match=r"damaged, or holds? more than tensors") as caught:
+    for load in (
+        lambda: load_model(str(folder), device="cpu", allow_pickle=True),
+        lambda: read_head(str(folder)),
+    ):
+        with pytest.raises(
+            ModelNotLoadedError, match=r"damaged, or holds? more than tensors"
+        ) as caught:
             load()
         assert "weights_only" not in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -165,8 +191,12 @@ def test_an_index_without_tensors_is_a_sentence(folder: Path, index: str, messag
 def test_a_tensor_that_only_the_index_knows_is_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     save_file({"other": torch.zeros(2)}, folder / "shard.safetensors")
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"fc.weight": "shard.safetensors"}}')
-    with pytest.raises(ModelNotLoadedError, match=r"lacks 1 tensors .*such as 'fc.weight' in shard.safetensors"):
+    (folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"fc.weight": "shard.safetensors"}}'
+    )
+    with pytest.raises(
+        ModelNotLoadedError, match=r"lacks 1 tensors .*such as 'fc.weight' in shard.safetensors"
+    ):
         read_eagle(str(folder))
 
 
@@ -177,7 +207,9 @@ def test_a_tensor_that_only_the_index_knows_is_named(folder: Path) -> None:
         (30, r"1 tokens beyond .* vocabulary of 30 \('.*' = 30\)"),
     ],
 )
-def test_a_tokenizer_of_another_model_is_refused(folder: Path, vocab_size: int, message: str) -> None:
+def test_a_tokenizer_of_another_model_is_refused(
+    folder: Path, vocab_size: int, message: str
+) -> None:
     build("llama", dtype=torch.float32, vocab_size=vocab_size).save_pretrained(folder)
     with pytest.raises(ModelNotLoadedError, match=f"{message}.*belongs to another model; put"):
         load_model(str(folder), device="cpu")

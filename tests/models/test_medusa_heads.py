@@ -65,7 +65,11 @@ HIDDEN = torch.randn(4, H, generator=torch.Generator().manual_seed(2), dtype=tor
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_medusa_1_counts_heads_by_their_tensors(tmp_path: Path, num_layers: int) -> None:
     weights = tensors(5, num_layers)
-    config = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "lmsys/vicuna-tiny"}
+    config = {
+        "medusa_num_heads": 2,
+        "medusa_num_layers": 1,
+        "base_model_name_or_path": "lmsys/vicuna-tiny",
+    }
     heads = MedusaHeads.from_pretrained(write(tmp_path, weights, "medusa_lm_head.pt", **config))
     assert (len(heads), heads.num_layers, heads.vocab_size) == (5, num_layers, VOCAB)
     heads.check_fit(TARGET)
@@ -75,7 +79,9 @@ def test_medusa_1_counts_heads_by_their_tensors(tmp_path: Path, num_layers: int)
 
 def test_version_2_ends_in_the_targets_lm_head(tmp_path: Path) -> None:
     weights = tensors(own_heads=False)
-    heads = MedusaHeads.from_pretrained(write(tmp_path, weights, "medusa_lm_head.safetensors", version="2"))
+    heads = MedusaHeads.from_pretrained(
+        write(tmp_path, weights, "medusa_lm_head.safetensors", version="2")
+    )
     heads.check_fit(TARGET)
     whole = weights | {f"{i}.1.weight": lm_head().weight for i in range(3)}
     with torch.no_grad():
@@ -89,14 +95,18 @@ def test_medusa_2_keeps_its_heads_inside_the_model(tmp_path: Path, sharded: bool
     if sharded:
         torch.save(base, tmp_path / "pytorch_model-00001-of-00002.bin")
         torch.save(weights, tmp_path / "pytorch_model-00002-of-00002.bin")
-        places = dict.fromkeys(base, "not-there.bin") | dict.fromkeys(weights, "pytorch_model-00002-of-00002.bin")
+        places = dict.fromkeys(base, "not-there.bin") | dict.fromkeys(
+            weights, "pytorch_model-00002-of-00002.bin"
+        )
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
         (tmp_path / "config.json").write_text(json.dumps({"base_model_name_or_path": TARGET.name}))
     else:
         write(tmp_path, weights | base, "model.safetensors", base_model_name_or_path=TARGET.name)
     heads = MedusaHeads.from_pretrained(str(tmp_path))
     assert len(heads) == 3
-    with pytest.warns(UserWarning, match=f"trained for {tmp_path} and the target is lmsys/vicuna-tiny"):
+    with pytest.warns(
+        UserWarning, match=f"trained for {tmp_path} and the target is lmsys/vicuna-tiny"
+    ):
         heads.check_fit(TARGET)
 
 
@@ -108,7 +118,12 @@ def test_what_was_saved_comes_back(tmp_path: Path, vocab_size: int | None) -> No
             parameter.normal_()
     save_medusa_heads(heads, tmp_path / "made", {})
     again = MedusaHeads.from_pretrained(str(tmp_path / "made"))
-    assert (len(again), again.num_layers, again.vocab_size, again.base_model) == (4, 2, vocab_size, heads.base_model)
+    assert (len(again), again.num_layers, again.vocab_size, again.base_model) == (
+        4,
+        2,
+        vocab_size,
+        heads.base_model,
+    )
     for key, value in heads.state_dict().items():
         assert torch.equal(again.state_dict()[key], value)
 
@@ -116,7 +131,9 @@ def test_what_was_saved_comes_back(tmp_path: Path, vocab_size: int | None) -> No
 def test_new_heads_begin_as_the_lm_head_alone() -> None:
     heads = MedusaHeads(H, None).double()
     with torch.no_grad():
-        torch.testing.assert_close(heads(HIDDEN, lm_head()), lm_head()(HIDDEN)[:, None].expand(-1, 5, -1))
+        torch.testing.assert_close(
+            heads(HIDDEN, lm_head()), lm_head()(HIDDEN)[:, None].expand(-1, 5, -1)
+        )
 
 
 def without(key: str) -> dict[str, Tensor]:
@@ -129,18 +146,27 @@ def without(key: str) -> dict[str, Tensor]:
         (without("1.0.linear.bias"), r"missing: 1\.0\.linear\.bias"),
         (without("2.1.weight"), r"missing: 2\.1\.weight"),
         (tensors() | {"0.0.norm.weight": torch.ones(H)}, r"unexpected: 0\.0\.norm\.weight"),
-        (tensors() | {"1.1.weight": torch.ones(VOCAB + 1, H)}, r"1\.1\.weight \[32, 16\] instead of \[31, 16\]"),
+        (
+            tensors() | {"1.1.weight": torch.ones(VOCAB + 1, H)},
+            r"1\.1\.weight \[32, 16\] instead of \[31, 16\]",
+        ),
         ({"fc.weight": torch.ones(2)}, "holds no Medusa heads"),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path, weights: dict[str, Tensor], complaint: str) -> None:
+def test_tensors_that_do_not_fit_are_named(
+    tmp_path: Path, weights: dict[str, Tensor], complaint: str
+) -> None:
     with pytest.raises(ModelNotLoadedError, match=complaint):
         MedusaHeads.from_pretrained(write(tmp_path, weights, "medusa_lm_head.pt"))
 
 
 def test_lm_heads_in_version_2_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotLoadedError, match=r"version=2 has no LM heads, and there is 0\.1\.weight"):
-        MedusaHeads.from_pretrained(write(tmp_path, tensors(), "medusa_lm_head.safetensors", version="2"))
+    with pytest.raises(
+        ModelNotLoadedError, match=r"version=2 has no LM heads, and there is 0\.1\.weight"
+    ):
+        MedusaHeads.from_pretrained(
+            write(tmp_path, tensors(), "medusa_lm_head.safetensors", version="2")
+        )
 
 
 class Rude:
@@ -179,7 +205,9 @@ def test_what_is_not_there_is_said(tmp_path: Path, files: dict[str, str], compla
 
 
 def test_a_name_that_is_nowhere() -> None:
-    with pytest.raises(ModelNotLoadedError, match="neither the folder of a drafting head nor one that the hub has"):
+    with pytest.raises(
+        ModelNotLoadedError, match="neither the folder of a drafting head nor one that the hub has"
+    ):
         MedusaHeads.from_pretrained("no-such-owner/no-such-head")
 
 

@@ -17,7 +17,10 @@ def test_bytes_per_token_are_measured(lm: CausalLM) -> None:
     layers, heads, width, bytes_each = 2, 2, 4, 8
     assert lm.bytes_per_token == 2 * layers * heads * width * bytes_each
     latent = CausalLM(build("deepseek_v3"))
-    assert latent.bytes_per_token == sum(k.shape[-1] * k.shape[2] for pair in _buffers(latent) for k in pair) * 8
+    assert (
+        latent.bytes_per_token
+        == sum(k.shape[-1] * k.shape[2] for pair in _buffers(latent) for k in pair) * 8
+    )
 
 
 def _buffers(lm: CausalLM) -> Sequence[tuple[torch.Tensor, ...]]:
@@ -49,7 +52,9 @@ def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_lowers_it(
         assert part in str(caught.value)
 
 
-def test_a_smaller_batch_still_works_after_the_refusal(lm: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_batch_still_works_after_the_refusal(
+    lm: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(causal_lm, "available_bytes", lambda device: 100_000)
     with pytest.raises(MemoryError):
         Engine(lm, max_batch_size=64)

@@ -33,7 +33,9 @@ def packed(dtype: torch.dtype = torch.float32, bias: bool = True) -> tuple[nn.Li
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 64), (3, 7, 64), (0, 64), (2, 0, 64)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_same_product(dtype: torch.dtype, tolerance: float, shape: tuple[int, ...], bias: bool) -> None:
+def test_same_product(
+    dtype: torch.dtype, tolerance: float, shape: tuple[int, ...], bias: bool
+) -> None:
     plain, layer = packed(dtype, bias)
     rows = torch.randn(shape, dtype=dtype)
     assert isinstance(layer, PackedLinear)
@@ -111,7 +113,9 @@ def test_other_layers_stay() -> None:
 
     hooked = nn.Linear(64, WIDE)
     hooked.register_forward_hook(lambda *_: None)
-    model = nn.ModuleList([Special(64, WIDE), hooked, nn.Linear(64, 64), nn.Linear(64, WIDE, dtype=torch.float64)])
+    model = nn.ModuleList(
+        [Special(64, WIDE), hooked, nn.Linear(64, 64), nn.Linear(64, WIDE, dtype=torch.float64)]
+    )
     assert pack_linear_layers(model, True) == 0
     assert not any(isinstance(layer, PackedLinear) for layer in model.modules())
 
@@ -139,6 +143,8 @@ def test_a_packed_model_keeps_its_logits_and_files(tmp_path: Path) -> None:
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-3)
     target.model.save_pretrained(tmp_path)
     reloaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    original = AutoModelForCausalLM.from_pretrained(loading.resolve("zoo:tiny"), dtype=torch.float32)
+    original = AutoModelForCausalLM.from_pretrained(
+        loading.resolve("zoo:tiny"), dtype=torch.float32
+    )
     for name, weight in original.state_dict().items():
         torch.testing.assert_close(reloaded.state_dict()[name], weight, rtol=0, atol=0)

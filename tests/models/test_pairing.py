@@ -12,13 +12,17 @@ WORDS = ["<s>", "</s>", "the", "Paris", "London", "is", "big"]
 
 def tokenizer(words: list[str], eos: str = "</s>") -> PreTrainedTokenizerFast:
     model = tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<s>")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), bos_token="<s>", eos_token=eos)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(model), bos_token="<s>", eos_token=eos
+    )
 
 
 class Described(CausalLM):
     """Only what a comparison of two models looks at."""
 
-    def __init__(self, words: list[str] | None, rows: int, size: int, max_len: int, eos: str) -> None:
+    def __init__(
+        self, words: list[str] | None, rows: int, size: int, max_len: int, eos: str
+    ) -> None:
         self.tokenizer = None if words is None else tokenizer(words, eos)
         self.rows, self.size, self.max_len = rows, size, max_len
 
@@ -32,7 +36,12 @@ class Described(CausalLM):
 
 
 def lm(
-    words: list[str] | None = WORDS, *, rows: int = 7, size: int = 1000, max_len: int = 64, eos: str = "</s>"
+    words: list[str] | None = WORDS,
+    *,
+    rows: int = 7,
+    size: int = 1000,
+    max_len: int = 64,
+    eos: str = "</s>",
 ) -> CausalLM:
     return Described(words, rows, size, max_len, eos)
 
@@ -50,7 +59,10 @@ def test_padding_rows_of_the_embedding_pass(target_rows: int, draft_rows: int) -
 
 def test_a_permuted_vocabulary_names_its_first_difference() -> None:
     permuted = [*WORDS[:3], "London", "Paris", *WORDS[5:]]
-    with pytest.raises(PairMismatchError, match=r"differ in 2 tokens: the draft maps 'London' to 3, the target to 4"):
+    with pytest.raises(
+        PairMismatchError,
+        match=r"differ in 2 tokens: the draft maps 'London' to 3, the target to 4",
+    ):
         check_pair(lm(size=10_000), lm(permuted))
 
 

@@ -14,9 +14,19 @@ from specresearch.batch import Batch, RequestState
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
-from specresearch.proposers import Cascade, DraftModel, Lookahead, NGram, Proposer, Suffix, TokenRecycling
+from specresearch.proposers import (
+    Cascade,
+    DraftModel,
+    Lookahead,
+    NGram,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 TARGET = build("llama", seed=1)
 DRAFT = build("llama", seed=9, num_hidden_layers=1)
@@ -51,7 +61,9 @@ class Stub(Proposer):
         assert self.give is not None
         return self.give(batch, budget)
 
-    def observe(self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         self.seen.append((proposal, output))
 
     def finish(self, slots: Sequence[int]) -> None:
@@ -62,8 +74,13 @@ def chain_of(*slots: int, length: int = 3, first: int = 0) -> Give:
     """Chains first, first + 1, ... for some slots, nothing for the others."""
 
     def give(batch: Batch, budget: Sequence[int]) -> Proposal:
-        tokens = torch.cat([batch.roots, torch.arange(first, first + length).expand(len(batch), -1)], dim=1)
-        allowed = [min(most, length) if slot in slots else 0 for slot, most in zip(batch.slots, budget, strict=True)]
+        tokens = torch.cat(
+            [batch.roots, torch.arange(first, first + length).expand(len(batch), -1)], dim=1
+        )
+        allowed = [
+            min(most, length) if slot in slots else 0
+            for slot, most in zip(batch.slots, budget, strict=True)
+        ]
         return Proposal.chain(tokens, torch.tensor(allowed) + 1)
 
     return give
@@ -71,7 +88,9 @@ def chain_of(*slots: int, length: int = 3, first: int = 0) -> Give:
 
 def sampled_chain(batch: Batch, budget: Sequence[int]) -> Proposal:
     proposal = chain_of(*batch.slots, length=2, first=20)(batch, budget)
-    probs = torch.rand((len(batch), 3, VOCAB), generator=torch.Generator().manual_seed(1)).softmax(-1)
+    probs = torch.rand((len(batch), 3, VOCAB), generator=torch.Generator().manual_seed(1)).softmax(
+        -1
+    )
     return replace(proposal, draft_probs=probs)
 
 
@@ -83,7 +102,10 @@ def tree(batch: Batch, budget: Sequence[int]) -> Proposal:
 
 def batch_of(num_rows: int, temperature: float = 0.0) -> Batch:
     params = SamplingParams(temperature=temperature)
-    rows = [RequestState(Request([3, 5 + slot], params), slot, slot, frozenset(), 40) for slot in range(num_rows)]
+    rows = [
+        RequestState(Request([3, 5 + slot], params), slot, slot, frozenset(), 40)
+        for slot in range(num_rows)
+    ]
     return Batch(rows, torch.device("cpu"), VOCAB)
 
 
@@ -100,7 +122,10 @@ class TestRows:
         assert proposal.token_ids[1].tolist() == [6, 0, 1, 2, 3]
 
     def test_lengths_that_the_host_knows_stay_known(self) -> None:
-        rows = [RequestState(Request(p, SamplingParams()), i, i, frozenset(), 40) for i, p in enumerate([(1, 1), (2,)])]
+        rows = [
+            RequestState(Request(p, SamplingParams()), i, i, frozenset(), 40)
+            for i, p in enumerate([(1, 1), (2,)])
+        ]
         batch = Batch(rows, torch.device("cpu"), VOCAB)
         known, other = NGram(3, n_max=1, n_min=1), Stub(chain_of(1))
         known.start(rows, None)
@@ -124,7 +149,10 @@ class TestRows:
         assert [part.asked[0][1] for part in (chains, short, trees)] == [[3], [2], [8]]
 
     def test_trees_beside_chains(self) -> None:
-        parts = [Stub(chain_of(1, length=8), num_draft_tokens=8), Stub(tree, DraftKind(trees=True), 5)]
+        parts = [
+            Stub(chain_of(1, length=8), num_draft_tokens=8),
+            Stub(tree, DraftKind(trees=True), 5),
+        ]
         proposal = Cascade(parts).propose(batch_of(4), [8, 8, 8, 0])
         found = Topology.from_parents(proposal.topology.parents)
         assert proposal.lengths.tolist() == [6, 9, 6, 1]
@@ -139,7 +167,11 @@ class TestRows:
             def give(batch: Batch, budget: Sequence[int]) -> Proposal:
                 proposal = chain_of(*([0] if probe else [0, 1]))(batch, budget)
                 marks = torch.tensor([[False, True, False, False]]) if probe else None
-                return replace(proposal, probe=marks, scores=torch.full(proposal.token_ids.shape, 0.25 + 0.5 * probe))
+                return replace(
+                    proposal,
+                    probe=marks,
+                    scores=torch.full(proposal.token_ids.shape, 0.25 + 0.5 * probe),
+                )
 
             return give
 
@@ -167,7 +199,9 @@ class TestProbabilities:
             p[:, :, [0, 1, 2]] += 2
             p = p / p.sum(-1, keepdim=True)
             uniforms = torch.rand((3, 4), generator=generator, dtype=torch.float64)
-            got, right = (accept_by_rejection(proposal, p, uniforms) for proposal in (merged, point_masses))
+            got, right = (
+                accept_by_rejection(proposal, p, uniforms) for proposal in (merged, point_masses)
+            )
             for row in (0, 2):
                 assert got.path[row].equal(right.path[row])
                 assert got.next_token[row] == right.next_token[row]
@@ -178,17 +212,23 @@ class TestProbabilities:
         """The target's choice is one-hot there, and no drafted probability must come in its way."""
         batch = batch_of(2, temperature=1.0)
         greedy = replace(batch.rows[0].request, sampling=SamplingParams())
-        batch = Batch([RequestState(greedy, 0, 0, frozenset(), 40), batch.rows[1]], batch.device, VOCAB)
+        batch = Batch(
+            [RequestState(greedy, 0, 0, frozenset(), 40), batch.rows[1]], batch.device, VOCAB
+        )
 
         def only_first(b: Batch, budget: Sequence[int]) -> Proposal:
             return tree(b, [n if slot == 0 else 0 for slot, n in zip(b.slots, budget, strict=True)])
 
         sampled = DraftKind(trees=True, sampled=True)
-        merged = Cascade([Stub(only_first, sampled), Stub(sampled_chain, sampled)]).propose(batch, [5, 5])
+        merged = Cascade([Stub(only_first, sampled), Stub(sampled_chain, sampled)]).propose(
+            batch, [5, 5]
+        )
         for said, path in ((10, [0, 1]), (11, [0, 2]), (4, [0])):
             p = torch.zeros(2, 6, VOCAB, dtype=torch.float64)
             p[:, 0, said], p[:, 1:, 4] = 1.0, 1.0
-            verdict = accept_by_rejection(merged, p, torch.full((2, 6), 1 - 2**-53, dtype=torch.float64))
+            verdict = accept_by_rejection(
+                merged, p, torch.full((2, 6), 1 - 2**-53, dtype=torch.float64)
+            )
             assert verdict.path[0, : len(path)].tolist() == path
             assert int(verdict.num_accepted[0]) == len(path) - 1
             assert int(verdict.next_token[0]) == 4
@@ -210,9 +250,13 @@ class Compare:
             self.num_behind += known < len(row.tokens) - 2
             self.fresh.truncate([0], [0])
             self.fresh.extend([0], [row.tokens[:known]], want_logits=False)
-            for ours, theirs in zip(self.draft.cache.buffers, self.fresh.cache.buffers, strict=True):
+            for ours, theirs in zip(
+                self.draft.cache.buffers, self.fresh.cache.buffers, strict=True
+            ):
                 for a, b in zip(ours, theirs, strict=True):
-                    self.worst = max(self.worst, float((a[row.slot, :known] - b[0, :known]).abs().max()))
+                    self.worst = max(
+                        self.worst, float((a[row.slot, :known] - b[0, :known]).abs().max())
+                    )
 
 
 class NotSplit(Cascade):
@@ -238,7 +282,9 @@ def test_a_draft_that_is_passed_over_keeps_its_cache_right(kind: type[Cascade]) 
     def check(record: StepRecord) -> None:
         compare(engine.scheduler.running)
 
-    engine = Engine(CausalLM(copy.deepcopy(TARGET), max_len=48), cascade, max_batch_size=3, on_step=check)
+    engine = Engine(
+        CausalLM(copy.deepcopy(TARGET), max_len=48), cascade, max_batch_size=3, on_step=check
+    )
     prompts = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
     outputs = list(engine.generate(prompts, SamplingParams(max_new_tokens=16)))
     assert sum(output.record.counts.num_accepted_tokens for output in outputs) > 5
@@ -260,7 +306,10 @@ class TestForwarding:
         proposal = cascade.propose(batch, [3])
         one = torch.ones(1, dtype=torch.long)
         cascade.observe(
-            batch, proposal, ModelOutput(torch.zeros(1, 4, VOCAB), hidden), Verdict(one[:, None] - 1, one, one)
+            batch,
+            proposal,
+            ModelOutput(torch.zeros(1, 4, VOCAB), hidden),
+            Verdict(one[:, None] - 1, one, one),
         )
         for part, layers in zip(parts, ((2, 0), (), (1, 2)), strict=True):
             started, (observed, output) = part.seen
@@ -272,7 +321,10 @@ class TestForwarding:
 
     def test_only_the_first_reads_before_it_is_known_who_drafts(self) -> None:
         draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
-        first, later = Cascade([DraftModel(draft, 4), NGram()]), Cascade([NGram(), DraftModel(draft, 4)])
+        first, later = (
+            Cascade([DraftModel(draft, 4), NGram()]),
+            Cascade([NGram(), DraftModel(draft, 4)]),
+        )
         first.bind(CausalLM(copy.deepcopy(TARGET), max_len=48, self_test=False), 1)
         batch = batch_of(1)
         batch.rows[0].tokens = [1] * 30
@@ -319,7 +371,9 @@ class TestDeclared:
     @pytest.mark.parametrize("order", [1, -1])
     def test_a_fixed_tree_beside_sampled_drafts(self, order: int) -> None:
         parts = [TokenRecycling(8), Stub(kind=DraftKind(sampled=True))][::order]
-        with pytest.raises(ValueError, match="TokenRecycling drafts trees that are not sampled, Stub samples"):
+        with pytest.raises(
+            ValueError, match="TokenRecycling drafts trees that are not sampled, Stub samples"
+        ):
             Cascade(parts)
 
     def test_probes(self) -> None:

@@ -12,7 +12,9 @@ from specresearch.models.pairing import PairMismatchError
 from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel
 
-pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning", "ignore:the draft has:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
 
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5), (9, 2, 6)]
 TARGET = build("llama", seed=1)
@@ -43,7 +45,10 @@ class Alternating:
 
 
 def requests(**sampling) -> list[Request]:
-    return [Request(p, SamplingParams(**sampling, max_new_tokens=12 + 2 * i), str(i)) for i, p in enumerate(PROMPTS)]
+    return [
+        Request(p, SamplingParams(**sampling, max_new_tokens=12 + 2 * i), str(i))
+        for i, p in enumerate(PROMPTS)
+    ]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -66,9 +71,17 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
             fresh.extend([0], [row.tokens[:known]], want_logits=False)
             for ours, theirs in zip(draft.cache.buffers, fresh.cache.buffers, strict=True):
                 for a, b in zip(ours, theirs, strict=True):
-                    torch.testing.assert_close(a[row.slot, :known], b[0, :known], rtol=1e-9, atol=1e-9)
+                    torch.testing.assert_close(
+                        a[row.slot, :known], b[0, :known], rtol=1e-9, atol=1e-9
+                    )
 
-    engine = Engine(target, DraftModel(draft, 4), controller=Alternating(pattern), max_batch_size=3, on_step=compare)
+    engine = Engine(
+        target,
+        DraftModel(draft, 4),
+        controller=Alternating(pattern),
+        max_batch_size=3,
+        on_step=compare,
+    )
     assert len(list(engine.generate(requests(temperature=temperature)))) == len(PROMPTS)
     assert num_refused > 10
 
@@ -78,13 +91,24 @@ def test_catching_up_beside_a_row_near_its_limit(target: CausalLM) -> None:
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=40)
     long = tuple(i % VOCAB for i in range(37))
     plain = Engine(target, max_batch_size=2)
-    alone = [next(plain.generate([Request(p, SamplingParams(max_new_tokens=n))])) for p, n in (((5,), 30), (long, 3))]
-    engine = Engine(target, DraftModel(draft, 4), controller=Alternating((0,) * 20 + (4,) * 20), max_batch_size=2)
+    alone = [
+        next(plain.generate([Request(p, SamplingParams(max_new_tokens=n))]))
+        for p, n in (((5,), 30), (long, 3))
+    ]
+    engine = Engine(
+        target,
+        DraftModel(draft, 4),
+        controller=Alternating((0,) * 20 + (4,) * 20),
+        max_batch_size=2,
+    )
     late = [
         Request((5,), SamplingParams(max_new_tokens=30), "short"),
         Request((7,), SamplingParams(max_new_tokens=20), "gap"),
     ]
-    outputs = {o.id: o for o in engine.generate([*late, Request(long, SamplingParams(max_new_tokens=3), "long")])}
+    outputs = {
+        o.id: o
+        for o in engine.generate([*late, Request(long, SamplingParams(max_new_tokens=3), "long")])
+    }
     assert outputs["short"].token_ids == alone[0].token_ids
     assert outputs["long"].token_ids == alone[1].token_ids
 
@@ -94,9 +118,17 @@ Propose = Callable[..., tuple[Proposal, list[RequestState]]]
 
 @pytest.fixture
 def propose(target: CausalLM) -> Propose:
-    def run(draft: CausalLM, budget: list[int], params: SamplingParams, target: CausalLM = target, **settings):
+    def run(
+        draft: CausalLM,
+        budget: list[int],
+        params: SamplingParams,
+        target: CausalLM = target,
+        **settings,
+    ):
         prompts = enumerate(PROMPTS[: len(budget)])
-        rows = [RequestState(Request(p, params), slot, 7 + slot, frozenset(), 40) for slot, p in prompts]
+        rows = [
+            RequestState(Request(p, params), slot, 7 + slot, frozenset(), 40) for slot, p in prompts
+        ]
         proposer = DraftModel(draft, 4, **settings)
         target.allocate(len(budget), 5)
         proposer.bind(target, len(budget))
@@ -113,7 +145,9 @@ def plain_logits(tokens: list[int], model=DRAFT) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("sample", [True, False])
-def test_greedy_requests_get_the_likeliest_drafts(propose: Propose, draft: CausalLM, sample: bool) -> None:
+def test_greedy_requests_get_the_likeliest_drafts(
+    propose: Propose, draft: CausalLM, sample: bool
+) -> None:
     proposal, rows = propose(draft, [4, 2, 3], SamplingParams(), sample=sample)
     assert proposal.draft_probs is None
     assert proposal.lengths.tolist() == [5, 3, 4]
@@ -131,12 +165,16 @@ def test_reported_probabilities_are_those_of_the_draft(propose: Propose, draft: 
         for node in range(4):
             logits = plain_logits(row.tokens + proposal.token_ids[b, 1 : node + 1].tolist()) / 0.7
             logits[logits < logits.topk(6).values[-1]] = float("-inf")
-            torch.testing.assert_close(proposal.draft_probs[b, node], logits.softmax(-1), rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(
+                proposal.draft_probs[b, node], logits.softmax(-1), rtol=1e-5, atol=1e-7
+            )
             assert proposal.draft_probs[b, node, proposal.token_ids[b, node + 1]] > 0
 
 
 def test_without_sampling_drafts_are_point_masses(propose: Propose, draft: CausalLM) -> None:
-    assert propose(draft, [3, 3], SamplingParams(temperature=1.0), sample=False)[0].draft_probs is None
+    assert (
+        propose(draft, [3, 3], SamplingParams(temperature=1.0), sample=False)[0].draft_probs is None
+    )
 
 
 def test_no_budget_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
@@ -145,10 +183,16 @@ def test_no_budget_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
 
 
 @pytest.mark.parametrize(("target_rows", "draft_rows"), [(VOCAB, 40), (40, VOCAB)])
-def test_rows_that_pad_an_embedding_are_never_drafted(propose: Propose, target_rows: int, draft_rows: int) -> None:
+def test_rows_that_pad_an_embedding_are_never_drafted(
+    propose: Propose, target_rows: int, draft_rows: int
+) -> None:
     wide_target = CausalLM(build("llama", vocab_size=target_rows), letters_tokenizer(), max_len=40)
-    other_draft = CausalLM(build("llama", vocab_size=draft_rows, seed=3), letters_tokenizer(), max_len=40)
-    proposal, _ = propose(other_draft, [4, 4, 4], SamplingParams(temperature=5.0), target=wide_target)
+    other_draft = CausalLM(
+        build("llama", vocab_size=draft_rows, seed=3), letters_tokenizer(), max_len=40
+    )
+    proposal, _ = propose(
+        other_draft, [4, 4, 4], SamplingParams(temperature=5.0), target=wide_target
+    )
     assert proposal.draft_probs is not None
     assert proposal.draft_probs.shape[-1] == target_rows
     assert float(proposal.draft_probs[..., VOCAB:].sum()) == 0 or target_rows == VOCAB
@@ -172,7 +216,9 @@ class Some:
         self.ids, self.begin, self.num_steps = ids, begin, 0
 
     def budget(self, batch: Batch) -> list[int | None]:
-        return [3 if row.id in self.ids and self.num_steps >= self.begin else 0 for row in batch.rows]
+        return [
+            3 if row.id in self.ids and self.num_steps >= self.begin else 0 for row in batch.rows
+        ]
 
     def observe(self, record: StepRecord) -> None:
         self.num_steps += 1
@@ -180,14 +226,20 @@ class Some:
 
 @pytest.mark.parametrize("tree", ["chain", "static", "dynamic"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_prompt_is_read_when_its_request_first_drafts(target: CausalLM, tree: str, temperature: float) -> None:
+def test_a_prompt_is_read_when_its_request_first_drafts(
+    target: CausalLM, tree: str, temperature: float
+) -> None:
     """Late, once, in time that counts as prefill; those that never draft cost nothing, and nobody's tokens change."""
     prompts = {"never": tuple(range(1, 31)), "late": tuple(range(2, 28)), "short": (5, 1)}
     sampling = SamplingParams(temperature=temperature, max_new_tokens=10)
     asked = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
-    plain = {output.id: output.token_ids for output in Engine(target, max_batch_size=3).generate(asked)}
+    plain = {
+        output.id: output.token_ids for output in Engine(target, max_batch_size=3).generate(asked)
+    }
     draft = CausalLM(copy.deepcopy(TARGET), max_len=40)
-    proposer = DraftModel(draft, 3, tree=tree, depth=2, paths=[(0,), (1,), (0, 0)] if tree == "static" else None)
+    proposer = DraftModel(
+        draft, 3, tree=tree, depth=2, paths=[(0,), (1,), (0, 0)] if tree == "static" else None
+    )
     steps: list[StepRecord] = []
     known: list[dict[str, int]] = []
 
@@ -195,18 +247,30 @@ def test_a_prompt_is_read_when_its_request_first_drafts(target: CausalLM, tree: 
         steps.append(record)
         known.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
 
-    engine = Engine(target, proposer, controller=Some({"late", "short"}, begin=2), max_batch_size=3, on_step=note)
+    engine = Engine(
+        target,
+        proposer,
+        controller=Some({"late", "short"}, begin=2),
+        max_batch_size=3,
+        on_step=note,
+    )
     outputs = {output.id: output.token_ids for output in engine.generate(asked)}
     assert outputs["never"] == plain["never"]
     if temperature == 0:
         assert outputs == plain
     assert all(lengths.get("never", 0) == 0 for lengths in known)
     assert [known[i]["late"] for i in (0, 1)] == [0, 0] != known[2]["late"]
-    assert [step.num_caught_up for step in steps[:3]] == [0, 0, 27]  # the prompt and two tokens, but for the last
+    assert [step.num_caught_up for step in steps[:3]] == [
+        0,
+        0,
+        27,
+    ]  # the prompt and two tokens, but for the last
     assert not any(step.num_caught_up for step in steps[3:])
     assert [step.times.catch_up > 0 for step in steps[:3]] == [False, False, True]
     assert steps[2].times.prefill == steps[2].times.catch_up
     drafted = {
-        name: num for step in steps[2:4] for name, num in zip(step.request_ids, step.num_draft_tokens, strict=True)
+        name: num
+        for step in steps[2:4]
+        for name, num in zip(step.request_ids, step.num_draft_tokens, strict=True)
     }
     assert drafted["never"] == 0 < min(drafted["late"], drafted["short"])

@@ -48,7 +48,11 @@ def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> E
     with torch.no_grad():
         for parameter in head.parameters():
             if parameter.dim() > 1:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 1.5 / parameter.shape[-1] ** 0.5)
+                parameter.copy_(
+                    torch.randn(parameter.shape, generator=generator)
+                    * 1.5
+                    / parameter.shape[-1] ** 0.5
+                )
     if draft_vocab_size < VOCAB:
         head.target_ids = torch.randperm(VOCAB, generator=generator)[:draft_vocab_size]
     return head
@@ -70,13 +74,17 @@ class FromScratch:
             TARGET.get_input_embeddings(),
             self.head.lm_head or TARGET.get_output_embeddings(),
         )
-        self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Tensor, Tensor, Tensor]] = {}
+        self.known: dict[
+            tuple[tuple[int, ...], tuple[int, ...]], tuple[Tensor, Tensor, Tensor]
+        ] = {}
 
     @torch.no_grad()
     def after(self, tokens: Sequence[int], drafts: Sequence[int] = ()) -> Tensor:
         return self._after(tuple(tokens), tuple(drafts))[0]
 
-    def _after(self, tokens: tuple[int, ...], drafts: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def _after(
+        self, tokens: tuple[int, ...], drafts: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         key = (tokens, drafts)
         if key not in self.known:
             if drafts:
@@ -94,7 +102,9 @@ class FromScratch:
     def _last(self, ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         num = ids.shape[1]
         mask = torch.full((1, 1, num, num), float("-inf"), dtype=torch.float64).triu(1)
-        out = self.head(self.embedding(ids), features, torch.arange(num)[None], attention_mask=mask)[:, -1:]
+        out = self.head(
+            self.embedding(ids), features, torch.arange(num)[None], attention_mask=mask
+        )[:, -1:]
         logits = self.lm_head(self.head.readable(out))[0, 0]
         if self.head.target_ids is not None:
             whole = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
@@ -138,7 +148,8 @@ def decode(engine: Engine, **sampling: Any) -> list[RequestOutput]:
 @lru_cache
 def plain() -> list[tuple[int, ...]]:
     return [
-        output.token_ids for output in decode(Engine(CausalLM(copy.deepcopy(TARGET), max_len=40), max_batch_size=3))
+        output.token_ids
+        for output in decode(Engine(CausalLM(copy.deepcopy(TARGET), max_len=40), max_batch_size=3))
     ]
 
 
@@ -156,7 +167,9 @@ def count_right_drafts(watched: Watched, scratch: FromScratch) -> int:
                 path = proposal.token_ids[b, ancestors[b % len(ancestors), node]].tolist()[1:]
                 q = scratch.after(tokens, path[:-1]).softmax(-1)
                 assert proposal.scores is not None
-                assert float(proposal.scores[b, node]) == pytest.approx(float(q[path[-1]]), rel=1e-4, abs=1e-9)
+                assert float(proposal.scores[b, node]) == pytest.approx(
+                    float(q[path[-1]]), rel=1e-4, abs=1e-9
+                )
                 if proposal.topology.is_chain:
                     assert path[-1] == int(q.argmax())
                 num_checked += 1
@@ -165,7 +178,9 @@ def count_right_drafts(watched: Watched, scratch: FromScratch) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("version", [1, 3])
-def test_every_draft_is_what_the_head_says_from_scratch(target: CausalLM, version: int, shape: str) -> None:
+def test_every_draft_is_what_the_head_says_from_scratch(
+    target: CausalLM, version: int, shape: str
+) -> None:
     """After acceptance, refusal, steps without drafts and reuse of slots, at uneven lengths; and the output is the target's."""
     proposer = make_proposer(version, **SHAPES[shape])
     watched = Watched(proposer)
@@ -180,7 +195,9 @@ def test_every_draft_is_what_the_head_says_from_scratch(target: CausalLM, versio
 
 @pytest.mark.parametrize("shape", ["chain", "dynamic"])
 @pytest.mark.parametrize("version", [1, 3])
-def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM, version: int, shape: str) -> None:
+def test_drafts_are_right_after_steps_that_another_drafted(
+    target: CausalLM, version: int, shape: str
+) -> None:
     """In a cascade the head sees only the rows left to it, and must catch up with all that was accepted meanwhile."""
     proposer = make_proposer(version, **SHAPES[shape])
     watched = Watched(proposer)
@@ -200,7 +217,10 @@ def test_what_waits_for_a_head_that_is_passed_over_is_its_own(target: CausalLM) 
 
     def check(record: StepRecord) -> None:
         for kept in proposer._waiting.values():
-            assert all(len(part) * H == part.untyped_storage().nbytes() // part.itemsize for part in kept[1:])
+            assert all(
+                len(part) * H == part.untyped_storage().nbytes() // part.itemsize
+                for part in kept[1:]
+            )
         lengths.append(max(map(len, proposer._waiting.values()), default=0))
 
     lengths: list[int] = []
@@ -217,12 +237,17 @@ def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> 
     scratch = FromScratch(proposer.model.head)
     contexts, _, proposal = watched.seen[1]
     assert proposal.scores is not None
-    wrong = [scratch.after((0, *tokens[1:])).softmax(-1)[proposal.token_ids[b, 1]] for b, tokens in enumerate(contexts)]
+    wrong = [
+        scratch.after((0, *tokens[1:])).softmax(-1)[proposal.token_ids[b, 1]]
+        for b, tokens in enumerate(contexts)
+    ]
     assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(wrong)) > 1e-3
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_sampled_chain_reports_the_distribution_it_was_drawn_from(target: CausalLM, version: int) -> None:
+def test_a_sampled_chain_reports_the_distribution_it_was_drawn_from(
+    target: CausalLM, version: int
+) -> None:
     proposer = make_proposer(version, tree="chain", num_draft_tokens=3)
     assert proposer.kind.sampled
     watched = Watched(proposer)
@@ -236,7 +261,9 @@ def test_a_sampled_chain_reports_the_distribution_it_was_drawn_from(target: Caus
                 assert proposal.draft_probs is not None
                 logits = scratch.after(tokens, proposal.token_ids[b, 1 : node + 1].tolist()) / 0.8
                 logits = logits.masked_fill(logits < logits.topk(6).values[-1], float("-inf"))
-                torch.testing.assert_close(proposal.draft_probs[b, node], logits.softmax(-1), rtol=1e-4, atol=1e-9)
+                torch.testing.assert_close(
+                    proposal.draft_probs[b, node], logits.softmax(-1), rtol=1e-4, atol=1e-9
+                )
                 assert proposal.draft_probs[b, node, proposal.token_ids[b, node + 1]] > 0
 
 
@@ -254,7 +281,9 @@ def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM)
     watched = Watched(proposer)
     decode(Engine(target, proposer, max_batch_size=3))
     assert proposer.model is not None
-    known = set(proposer.model.target_ids.tolist()) if proposer.model.target_ids is not None else set()
+    known = (
+        set(proposer.model.target_ids.tolist()) if proposer.model.target_ids is not None else set()
+    )
     assert len(known) == 12
     for _, _, proposal in watched.seen:
         drafted = proposal.token_ids[proposal.acceptable][1:]
@@ -268,7 +297,9 @@ def rigged() -> tuple[CausalLM, EagleHead]:
     head = make_head(1)
     with torch.no_grad():
         embedding = model.get_input_embeddings().weight
-        embedding.div_(embedding.pow(2).mean(-1, keepdim=True).sqrt())  # so that the final norm changes nothing
+        embedding.div_(
+            embedding.pow(2).mean(-1, keepdim=True).sqrt()
+        )  # so that the final norm changes nothing
         for layer in [*model.model.layers, *head.layers]:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
@@ -288,11 +319,15 @@ def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
 def test_a_tree_of_a_head_that_is_right_holds_the_whole_path() -> None:
     target, head = rigged()
     proposer = make_proposer(1, head, tree="static", paths=[[0], [1], [0, 0], [0, 0, 0]])
-    for output, prompt in zip(decode(Engine(target, proposer, max_batch_size=3)), PROMPTS, strict=True):
+    for output, prompt in zip(
+        decode(Engine(target, proposer, max_batch_size=3)), PROMPTS, strict=True
+    ):
         without_drafts = 1 if len(prompt) == 1 else 0
         steps = without_drafts + -(-(len(output.token_ids) - without_drafts) // 4)
         assert output.record.counts.num_target_forwards == steps
-    for output in decode(Engine(target, make_proposer(1, head, **SHAPES["dynamic"]), max_batch_size=3)):
+    for output in decode(
+        Engine(target, make_proposer(1, head, **SHAPES["dynamic"]), max_batch_size=3)
+    ):
         assert output.record.counts.accepted[0] == output.record.counts.reached[0] > 0
 
 
@@ -306,7 +341,9 @@ def test_a_prompt_of_one_token_drafts_from_its_second_step(target: CausalLM) -> 
 def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
     proposer = make_proposer(3, **SHAPES["dynamic"])
     engine = Engine(target, proposer, max_batch_size=3)
-    outputs = engine.generate([Request(p, SamplingParams(max_new_tokens=5 + i)) for i, p in enumerate(PROMPTS)])
+    outputs = engine.generate(
+        [Request(p, SamplingParams(max_new_tokens=5 + i)) for i, p in enumerate(PROMPTS)]
+    )
     next(outputs)
     assert proposer._waiting
     engine.abort()
@@ -331,19 +368,31 @@ def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
     [
         (lambda: Eagle(), "names no EAGLE head"),
         (lambda: Eagle(make_head(3), **SHAPES["chain"]), "EAGLE-3 head; use proposer=eagle3"),
-        (lambda: Eagle3(make_head(1), **SHAPES["chain"]), "is an EAGLE-1 head; use proposer=eagle$"),
+        (
+            lambda: Eagle3(make_head(1), **SHAPES["chain"]),
+            "is an EAGLE-1 head; use proposer=eagle$",
+        ),
         (lambda: Eagle(make_head(1), tree="bush"), "choose one of chain, static, dynamic"),
         (lambda: Eagle(make_head(1), 0), "must be at least 1"),
-        (lambda: make_proposer(3, tree="static", paths=[[12]] + [[i] for i in range(12)]), "the vocabulary 12 tokens"),
+        (
+            lambda: make_proposer(3, tree="static", paths=[[12]] + [[i] for i in range(12)]),
+            "the vocabulary 12 tokens",
+        ),
     ],
 )
-def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any, complaint: str) -> None:
+def test_what_cannot_work_is_refused_before_decoding(
+    target: CausalLM, make: Any, complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         Engine(target, make())
 
 
 def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
-    assert [Eagle(tree=tree).num_draft_tokens for tree in ("chain", "static", "dynamic")] == [5, 24, 60]
+    assert [Eagle(tree=tree).num_draft_tokens for tree in ("chain", "static", "dynamic")] == [
+        5,
+        24,
+        60,
+    ]
     assert Eagle(depth=2, top_k=3).num_draft_tokens == 12
     with pytest.raises(ValueError, match="has 12 nodes to choose from"):
         Eagle(num_draft_tokens=13, depth=2, top_k=3)
@@ -353,12 +402,16 @@ def test_state_of_rows_without_features(target: CausalLM) -> None:
     """A batch in which no row has a hidden state yet, and one in which some have."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
     engine = Engine(target, proposer, max_batch_size=2)
-    rows = [RequestState(Request(p), slot, 3, frozenset(), 40) for slot, p in enumerate([(5,), (6,)])]
+    rows = [
+        RequestState(Request(p), slot, 3, frozenset(), 40) for slot, p in enumerate([(5,), (6,)])
+    ]
     batch = Batch(rows, torch.device("cpu"), VOCAB)
     proposer.start(rows, None)
     assert proposer.propose(batch, [8, 8]).token_ids.shape == (2, 1)
     rows[1].tokens = [1, 2, 6]
-    output = engine.target.extend((0, 1), [[], [1, 2]], want_logits=False, hidden_layers=proposer.hidden_layers)
+    output = engine.target.extend(
+        (0, 1), [[], [1, 2]], want_logits=False, hidden_layers=proposer.hidden_layers
+    )
     proposer.start(rows, output)
     proposal = proposer.propose(Batch(rows, torch.device("cpu"), VOCAB), [8, 8])
     assert proposal.lengths.tolist() == [1, 9]

@@ -54,12 +54,17 @@ class TestProposal:
             for place in range(3):
                 node = first + 3 * level + place
                 path = proposal.topology.ancestors[0, node].nonzero()[:, 0]
-                seen = [*window[0][: place + 1], *(guesses[place] for guesses in window[1 : level + 1])]
+                seen = [
+                    *window[0][: place + 1],
+                    *(guesses[place] for guesses in window[1 : level + 1]),
+                ]
                 assert proposal.token_ids[0, path].tolist() == [5, *seen]
                 assert int(proposal.topology.depth[0, node]) == 1 + place + level
 
     def test_ngrams_that_begin_alike_share_nodes(self) -> None:
-        proposer, batch = started([state([5], 0), state([5], 1)], window_size=1, ngram_size=4, num_ngrams=3)
+        proposer, batch = started(
+            [state([5], 0), state([5], 1)], window_size=1, ngram_size=4, num_ngrams=3
+        )
         for ngram in ((5, 1, 2, 3), (5, 1, 4, 3), (5, 2, 2, 2)):
             proposer._requests[0].pool.add(ngram)
         proposal = proposer.propose(batch, [9, 9])
@@ -70,7 +75,9 @@ class TestProposal:
 
     @pytest.mark.parametrize("budget", [1, 4, 8])
     def test_the_budget_counts_drafts_and_no_probes(self, budget: int) -> None:
-        proposer, batch = started([state([5], 0), state([5], 1)], window_size=2, ngram_size=4, num_ngrams=3)
+        proposer, batch = started(
+            [state([5], 0), state([5], 1)], window_size=2, ngram_size=4, num_ngrams=3
+        )
         for ngram in ((5, 1, 2, 3), (5, 1, 4, 3), (5, 2, 2, 2)):
             proposer._requests[0].pool.add(ngram)
         proposal = proposer.propose(batch, [budget, 0])
@@ -96,12 +103,17 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
     engine.step()
     for _ in range(4):
         rows = engine.scheduler.running
-        before = [(list(row.tokens), [list(level) for level in proposer._requests[row.slot].window]) for row in rows]
+        before = [
+            (list(row.tokens), [list(level) for level in proposer._requests[row.slot].window])
+            for row in rows
+        ]
         engine.step()
         for row, (tokens, window) in zip(rows, before, strict=True):
             request = proposer._requests[row.slot]
             newest = [
-                plain_argmax([*tokens, *window[0][: place + 1], *(level[place] for level in window[1:])])
+                plain_argmax(
+                    [*tokens, *window[0][: place + 1], *(level[place] for level in window[1:])]
+                )
                 for place in range(3)
             ]
             assert request.window == [*window[1:], newest]
@@ -110,10 +122,14 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
     engine.abort()
 
 
-def counts(target: CausalLM, prompts: Sequence[Sequence[int]], batch_size: int) -> list[tuple[int, int, int]]:
+def counts(
+    target: CausalLM, prompts: Sequence[Sequence[int]], batch_size: int
+) -> list[tuple[int, int, int]]:
     records: list[StepRecord] = []
     engine = Engine(target, Lookahead(4, 3, 4), max_batch_size=batch_size, on_step=records.append)
-    requests = [Request(p, SamplingParams(max_new_tokens=30), str(i)) for i, p in enumerate(prompts)]
+    requests = [
+        Request(p, SamplingParams(max_new_tokens=30), str(i)) for i, p in enumerate(prompts)
+    ]
     outputs = sorted(engine.generate(requests), key=lambda output: output.id)
     assert all(n <= 8 for record in records for n in record.num_draft_tokens)
     assert not engine.proposer._requests  # type: ignore[attr-defined]

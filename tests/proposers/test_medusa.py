@@ -53,7 +53,9 @@ class Budgets:
         self.num_steps += 1
 
 
-def decode(engine: Engine, prompts: Sequence[Sequence[int]] = PROMPTS, **sampling: Any) -> list[RequestOutput]:
+def decode(
+    engine: Engine, prompts: Sequence[Sequence[int]] = PROMPTS, **sampling: Any
+) -> list[RequestOutput]:
     params = [SamplingParams(max_new_tokens=6 + i, **sampling) for i in range(len(prompts))]
     requests = [Request(p, s, str(i)) for i, (p, s) in enumerate(zip(prompts, params, strict=True))]
     return sorted(engine.generate(requests), key=lambda output: int(output.id))
@@ -87,7 +89,11 @@ def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
         assert proposal.draft_probs is None
         for b, (tokens, room) in enumerate(batch):
             num_drafts = int(proposal.lengths[b]) - 1
-            kept = [tuple(path) for path in PATHS if len(path) <= room][: budget[b]] if len(tokens) > 1 else []
+            kept = (
+                [tuple(path) for path in PATHS if len(path) <= room][: budget[b]]
+                if len(tokens) > 1
+                else []
+            )
             assert num_drafts == len(kept)
             if not kept:
                 continue
@@ -97,7 +103,9 @@ def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
             found = []
             for node in range(1, num_drafts + 1):
                 path = proposal.token_ids[b, ancestors[node]].tolist()[1:]
-                found.append(tuple(likeliest[level].index(token) for level, token in enumerate(path)))
+                found.append(
+                    tuple(likeliest[level].index(token) for level, token in enumerate(path))
+                )
                 q = logits[len(path) - 1].softmax(-1)[path[-1]]
                 assert proposal.scores is not None
                 assert float(proposal.scores[b, node]) == pytest.approx(float(q), rel=1e-4)
@@ -123,7 +131,9 @@ def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> 
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
     proposer = Medusa(make_heads(), paths=PATHS)
     seen = watch(proposer)
-    outputs = decode(Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3))
+    outputs = decode(
+        Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3)
+    )
     assert [output.token_ids for output in outputs] == plain
     assert count_right_drafts(seen, make_heads()) > 15
     num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
@@ -146,7 +156,10 @@ def rigged() -> tuple[CausalLM, MedusaHeads]:
     return CausalLM(model, max_len=40), heads
 
 
-ROUND = [tuple((begin + 7 * i) % VOCAB for i in range(num)) for begin, num in ((4, 1), (0, 5), (9, 2), (30, 7))]
+ROUND = [
+    tuple((begin + 7 * i) % VOCAB for i in range(num))
+    for begin, num in ((4, 1), (0, 5), (9, 2), (30, 7))
+]
 
 
 def test_heads_that_are_right_are_always_accepted() -> None:
@@ -156,7 +169,9 @@ def test_heads_that_are_right_are_always_accepted() -> None:
         num = len(output.token_ids)
         assert output.token_ids == tuple((prompt[-1] + 7 * (i + 1)) % VOCAB for i in range(num))
         without_drafts = 1 if len(prompt) == 1 else 0
-        assert output.record.counts.num_target_forwards == without_drafts + -(-(num - without_drafts) // 4)
+        assert output.record.counts.num_target_forwards == without_drafts + -(
+            -(num - without_drafts) // 4
+        )
 
 
 def test_negative_control_heads_off_by_one_are_never_accepted() -> None:
@@ -168,22 +183,33 @@ def test_negative_control_heads_off_by_one_are_never_accepted() -> None:
 
 
 def test_penalties_shape_the_drafts_too(target: CausalLM) -> None:
-    plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3), repetition_penalty=1.3)]
-    outputs = decode(Engine(target, Medusa(make_heads(), 9), max_batch_size=3), repetition_penalty=1.3)
+    plain = [
+        output.token_ids
+        for output in decode(Engine(target, max_batch_size=3), repetition_penalty=1.3)
+    ]
+    outputs = decode(
+        Engine(target, Medusa(make_heads(), 9), max_batch_size=3), repetition_penalty=1.3
+    )
     assert [output.token_ids for output in outputs] == plain
 
 
 class TestTheDefaultTree:
     @pytest.mark.parametrize(("num_heads", "num_nodes"), [(5, 63), (3, 20), (4, 1)])
-    def test_holds_the_likeliest_nodes_of_all_and_the_likeliest_first(self, num_heads: int, num_nodes: int) -> None:
+    def test_holds_the_likeliest_nodes_of_all_and_the_likeliest_first(
+        self, num_heads: int, num_nodes: int
+    ) -> None:
         chances: dict[tuple[int, ...], float] = {(): 1.0}
         for i in range(num_heads):
             longer = {path: chance for path, chance in chances.items() if len(path) == i}
             for path, chance in longer.items():
-                chances |= {(*path, r): chance * p * FADE**i for r, p in enumerate(TYPICAL_RANK_ACCEPTANCE)}
+                chances |= {
+                    (*path, r): chance * p * FADE**i for r, p in enumerate(TYPICAL_RANK_ACCEPTANCE)
+                }
         paths = likeliest_paths(num_heads, num_nodes)
         assert len(set(paths)) == num_nodes
-        best = sorted((chance for path, chance in chances.items() if path), reverse=True)[:num_nodes]
+        best = sorted((chance for path, chance in chances.items() if path), reverse=True)[
+            :num_nodes
+        ]
         assert [chances[path] for path in paths] == pytest.approx(best)
         assert StaticTree.from_paths(paths).paths == tuple(paths)
 
@@ -204,7 +230,9 @@ class TestTheDefaultTree:
         (lambda: Medusa(make_heads(), paths=[[0, 0]]), "has no parent"),
     ],
 )
-def test_what_cannot_work_is_refused_before_decoding(target: CausalLM, make: Any, complaint: str) -> None:
+def test_what_cannot_work_is_refused_before_decoding(
+    target: CausalLM, make: Any, complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         Engine(target, make())
 
@@ -215,4 +243,6 @@ def test_heads_and_paths_from_files(target: CausalLM, tmp_path: Path) -> None:
     proposer = Medusa(str(tmp_path / "heads"), paths=str(tmp_path / "tree.json"))
     assert proposer.num_draft_tokens == len(PATHS)
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
-    assert [output.token_ids for output in decode(Engine(target, proposer, max_batch_size=3))] == plain
+    assert [
+        output.token_ids for output in decode(Engine(target, proposer, max_batch_size=3))
+    ] == plain

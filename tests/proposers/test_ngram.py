@@ -93,7 +93,10 @@ class TestProposer:
         assert proposal.lengths.tolist() == [1, 2, 5]
 
     def test_who_may_not_draft_costs_nothing(self) -> None:
-        rows, prompts = [state([1, 2, 1], slot) for slot in range(2)], [CountingList([1, 2, 1]) for _ in range(2)]
+        rows, prompts = (
+            [state([1, 2, 1], slot) for slot in range(2)],
+            [CountingList([1, 2, 1]) for _ in range(2)],
+        )
         for row, prompt in zip(rows, prompts, strict=True):
             row.tokens = prompt
         proposer, batch = NGram(4, 1, 1), Batch(rows, torch.device("cpu"), 20)

@@ -86,7 +86,9 @@ class TestShape:
             TreeShape("static", 1, [[9]]).bind(7, torch.device("cpu"))
 
 
-@pytest.mark.parametrize(("paths", "name"), [([[0], [0, 0], [0, 0, 0]], "chain"), ([[0], [0, 0], [1]], "static")])
+@pytest.mark.parametrize(
+    ("paths", "name"), [([[0], [0, 0], [0, 0, 0]], "chain"), ([[0], [0, 0], [1]], "static")]
+)
 def test_a_tree_without_branches_is_a_chain(paths: list[list[int]], name: str) -> None:
     shape = TreeShape("static", None, paths)
     assert (shape.name, shape.num_draft_tokens) == (name, 3)

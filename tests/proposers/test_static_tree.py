@@ -2,7 +2,18 @@ import pytest
 
 from specresearch.proposers.static_tree import StaticTree
 
-IN_ORDER_OF_USE = [(0,), (0, 0), (1,), (0, 0, 0), (1, 0), (0, 1), (2,), (1, 0, 0), (2, 1), (1, 0, 2)]
+IN_ORDER_OF_USE = [
+    (0,),
+    (0, 0),
+    (1,),
+    (0, 0, 0),
+    (1, 0),
+    (0, 1),
+    (2,),
+    (1, 0, 0),
+    (2, 1),
+    (1, 0, 2),
+]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,11 @@ def test_kinds() -> None:
 
 class TestGlobal:
     def finished(
-        self, proposer: Suffix, prompt: Sequence[int], output: Sequence[int], reason: str | None = "length"
+        self,
+        proposer: Suffix,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        reason: str | None = "length",
     ) -> None:
         row = state(prompt, 0)
         proposer.start([row], None)
@@ -131,7 +135,9 @@ class TestGlobal:
 
 
 def run(engine: Engine) -> list[RequestOutput]:
-    requests = [Request(p, SamplingParams(max_new_tokens=24), str(i)) for i, p in enumerate(PROMPTS)]
+    requests = [
+        Request(p, SamplingParams(max_new_tokens=24), str(i)) for i, p in enumerate(PROMPTS)
+    ]
     return sorted(engine.generate(requests), key=lambda output: output.id)
 
 
@@ -143,7 +149,11 @@ def test_it_speculates_and_a_request_takes_the_same_steps_in_any_company(target:
     proposer = Suffix(8, offset=1.0)
     engine = Engine(target, proposer, max_batch_size=3)
     together = run(engine)
-    assert steps(run(engine)) == steps(together) == steps(run(Engine(copy.deepcopy(target), Suffix(8, offset=1.0))))
+    assert (
+        steps(run(engine))
+        == steps(together)
+        == steps(run(Engine(copy.deepcopy(target), Suffix(8, offset=1.0))))
+    )
     assert sum(output.record.counts.num_accepted_tokens for output in together) > 10
     assert not proposer._own
     assert not proposer._rows

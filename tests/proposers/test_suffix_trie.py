@@ -16,7 +16,10 @@ def followers_by_scan(texts: Sequence[Sequence[int]], run: Sequence[int]) -> Cou
     """What stands behind each occurrence of a run, from scratch."""
     size = len(run)
     return Counter(
-        text[i + size] for text in texts for i in range(len(text) - size) if list(text[i : i + size]) == list(run)
+        text[i + size]
+        for text in texts
+        for i in range(len(text) - size)
+        if list(text[i : i + size]) == list(run)
     )
 
 
@@ -35,10 +38,17 @@ def test_counts_equal_a_scan(alphabet: int) -> None:
             trie.extend(text[begin : begin + 4])
         trie.end()
         known = texts[:number]
-        for run in {tuple(t[i : i + n]) for t in known for n in range(1, max_depth) for i in range(len(t) - n + 1)}:
+        for run in {
+            tuple(t[i : i + n])
+            for t in known
+            for n in range(1, max_depth)
+            for i in range(len(t) - n + 1)
+        }:
             counted = followers_by_scan(known, run)
             total = sum(counted.values())
-            assert followers(trie, run) == {token: count / total for token, count in counted.items()}
+            assert followers(trie, run) == {
+                token: count / total for token, count in counted.items()
+            }
 
 
 def test_what_occurred_once_goes_on_below_the_depth_that_is_counted() -> None:
@@ -54,7 +64,10 @@ def test_the_longest_match_equals_a_rescan(alphabet: int) -> None:
     for end in range(1, len(text) + 1):
         trie.extend(text[end - 1 : end])
         known = text[:end]
-        right = max((n for n in range(min(6, end) + 1) if n == 0 or followers_by_scan([known], known[-n:])), default=0)
+        right = max(
+            (n for n in range(min(6, end) + 1) if n == 0 or followers_by_scan([known], known[-n:])),
+            default=0,
+        )
         place, length = trie.longest_match(known[-6:])
         assert length == right
         if length:

@@ -38,7 +38,10 @@ def bound(target: CausalLM, *, slots: int = 3, **settings) -> TokenRecycling:
 
 
 def teach(proposer: TokenRecycling, batch: Batch, proposal: Proposal, logits: torch.Tensor) -> None:
-    nothing = Verdict(torch.zeros(len(batch), 1, dtype=torch.long), *[torch.zeros(len(batch), dtype=torch.long)] * 2)
+    nothing = Verdict(
+        torch.zeros(len(batch), 1, dtype=torch.long),
+        *[torch.zeros(len(batch), dtype=torch.long)] * 2,
+    )
     proposer.observe(batch, proposal, ModelOutput(logits), nothing)
 
 
@@ -58,7 +61,10 @@ def test_every_node_is_the_successor_of_its_rank(target: CausalLM, warm: bool) -
     proposal = proposer.propose(batch, [8, 5])
     assert proposal.lengths.tolist() == [9, 6]
     assert proposal.draft_probs is None
-    parents, ordered = proposal.topology.parents[0].tolist(), sorted(map(tuple, PATHS), key=lambda p: (len(p), p))
+    parents, ordered = (
+        proposal.topology.parents[0].tolist(),
+        sorted(map(tuple, PATHS), key=lambda p: (len(p), p)),
+    )
     for b in range(2):
         tokens = proposal.token_ids[b].tolist()
         for node, path in enumerate(ordered, start=1):
@@ -80,7 +86,10 @@ def test_a_small_budget_verifies_the_top_of_the_tree_only(target: CausalLM) -> N
 def test_a_row_keeps_the_first_paths_that_it_has_room_for(target: CausalLM) -> None:
     proposer, slots = bound(target, top_k=3, paths=[[0], [0, 0], [0, 0, 0], [1], [1, 0]]), (0, 1)
     teach_everything(proposer, batch_of(*slots))
-    rows = [state([3, 7 + slot], slot, max_new_tokens=left + 1) for slot, left in zip(slots, (9, 1), strict=True)]
+    rows = [
+        state([3, 7 + slot], slot, max_new_tokens=left + 1)
+        for slot, left in zip(slots, (9, 1), strict=True)
+    ]
     proposal = proposer.propose(Batch(rows, torch.device("cpu"), VOCAB), [3, 5])
     assert proposal.host_lengths == tuple(proposal.lengths.tolist()) == (4, 3)
     assert proposal.topology.parents[:, :4].tolist() == [[-1, 0, 1, 2], [-1, 0, 0, 1]]
@@ -101,7 +110,9 @@ def test_the_last_node_of_a_token_counts_and_padding_does_not(target: CausalLM) 
 
 
 def run(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[RequestOutput]:
-    requests = [Request(p, SamplingParams(max_new_tokens=16), str(i)) for i, p in enumerate(prompts)]
+    requests = [
+        Request(p, SamplingParams(max_new_tokens=16), str(i)) for i, p in enumerate(prompts)
+    ]
     return sorted(engine.generate(requests), key=lambda output: output.id)
 
 
@@ -120,8 +131,14 @@ def test_a_cold_request_takes_the_same_steps_in_any_company(target: CausalLM) ->
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_only_a_warm_memory_outlives_its_request_until_it_is_reset(target: CausalLM, warm: bool) -> None:
-    proposer, first, second = bound(target, top_k=2, paths=[[0], [1]], warm=warm), batch_of(0), batch_of(1)
+def test_only_a_warm_memory_outlives_its_request_until_it_is_reset(
+    target: CausalLM, warm: bool
+) -> None:
+    proposer, first, second = (
+        bound(target, top_k=2, paths=[[0], [1]], warm=warm),
+        batch_of(0),
+        batch_of(1),
+    )
     logits = teach_everything(proposer, first)
     proposer.finish([0])
     learned = logits[0, second.rows[0].tokens[-1]].argsort(descending=True)[:2].tolist()

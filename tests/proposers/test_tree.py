@@ -43,7 +43,9 @@ class PathDrafter:
     def root_logits(self) -> Float[Tensor, "B 1 V"]:
         return torch.stack([logits_after([root]) for root in self.roots])[:, None]
 
-    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
         before = torch.tensor(self.roots)[:, None] if self.fed is None else self.fed
         assert first >= before.shape[1]
         skipped = before.new_full((len(before), first - before.shape[1]), -1)  # leaves nobody needs
@@ -54,18 +56,27 @@ class PathDrafter:
         return torch.stack(
             [
                 torch.stack(
-                    [logits_after(self.fed[b][ancestors[b, i]].tolist()) for i in range(first, topology.num_nodes)]
+                    [
+                        logits_after(self.fed[b][ancestors[b, i]].tolist())
+                        for i in range(first, topology.num_nodes)
+                    ]
                 )
                 for b in range(len(before))
             ]
         )
 
 
-def batch_of(roots: Sequence[int], room: Sequence[int] = (), vocab_size: int = V, **sampling: Any) -> Batch:
+def batch_of(
+    roots: Sequence[int], room: Sequence[int] = (), vocab_size: int = V, **sampling: Any
+) -> Batch:
     """room: drafts that each row can still use, more than any tree has levels where nothing is said."""
     rows = [
         RequestState(
-            Request([3, root], SamplingParams(max_new_tokens=left + 1, **sampling)), slot, 11 + slot, frozenset(), 100
+            Request([3, root], SamplingParams(max_new_tokens=left + 1, **sampling)),
+            slot,
+            11 + slot,
+            frozenset(),
+            100,
         )
         for slot, (root, left) in enumerate(zip(roots, room or [50] * len(roots), strict=True))
     ]
@@ -92,7 +103,9 @@ class TestStatic:
     def test_every_node_is_the_child_of_its_rank(self) -> None:
         roots = [2, 5]
         drafter, tree = PathDrafter(roots), StaticTree.from_paths(PATHS)
-        proposal = grow_static(drafter, batch_of(roots), drafter.root_logits(), tree, [len(PATHS), 4])
+        proposal = grow_static(
+            drafter, batch_of(roots), drafter.root_logits(), tree, [len(PATHS), 4]
+        )
         ordered = sorted(PATHS, key=lambda path: (len(path), path))
         for row, root in enumerate(roots):
             for node, ranks in enumerate(ordered, start=1):
@@ -124,7 +137,9 @@ class TestStatic:
         assert len(support) == 4
         p = q[0, 0].numpy()
         orders = list(itertools.permutations(support, 3))
-        expected = np.array([p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders])
+        expected = np.array(
+            [p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders]
+        )
         seen = np.array([int((drawn == torch.tensor(order)).all(1).sum()) for order in orders])
         assert seen.sum() == num
         assert stats.chisquare(seen, expected * num).pvalue > 1e-4
@@ -149,7 +164,18 @@ class TestStatic:
         assert torch.equal(grown([6, 1, 2])[0], grown([6])[0])
 
 
-IN_ORDER_OF_USE = [(0,), (0, 0), (1,), (0, 0, 0), (1, 0), (0, 1), (2,), (1, 0, 0), (2, 1), (1, 0, 2)]
+IN_ORDER_OF_USE = [
+    (0,),
+    (0, 0),
+    (1,),
+    (0, 0, 0),
+    (1, 0),
+    (0, 1),
+    (2,),
+    (1, 0, 0),
+    (2, 1),
+    (1, 0, 2),
+]
 BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
 
 
@@ -161,7 +187,9 @@ def first_nodes_equal(some: Proposal, row: int, others: Proposal, other: int) ->
     pairs = [(mine, theirs), (some.token_ids, others.token_ids)]
     if some.draft_probs is not None and others.draft_probs is not None:
         pairs.append((some.draft_probs[:, above], others.draft_probs[:, above]))
-    return num == int(others.lengths[other]) and all(torch.equal(a[row][:num], b[other][:num]) for a, b in pairs)
+    return num == int(others.lengths[other]) and all(
+        torch.equal(a[row][:num], b[other][:num]) for a, b in pairs
+    )
 
 
 class TestSmallBudgets:
@@ -199,12 +227,17 @@ class TestSmallBudgets:
 
         def grown(rows: Sequence[int]) -> Proposal:
             roots, budget = [i % V for i in rows], [BUDGETS[i] for i in rows]
-            drafter, batch = PathDrafter(roots), batch_of(roots, [ROOMS[i] for i in rows], temperature=0.8)
+            drafter, batch = (
+                PathDrafter(roots),
+                batch_of(roots, [ROOMS[i] for i in rows], temperature=0.8),
+            )
             for state, i in zip(batch.rows, rows, strict=True):
                 state.seed = i
             if shape == "dynamic":
                 return grow_dynamic(drafter, batch, drafter.root_logits(), budget, depth=3, top_k=4)
-            return grow_static(drafter, batch, drafter.root_logits(), tree, budget, sample=shape == "sampled")
+            return grow_static(
+                drafter, batch, drafter.root_logits(), tree, budget, sample=shape == "sampled"
+            )
 
         together = grown(range(8))
         for row in range(8):
@@ -219,7 +252,9 @@ class MarkovDrafter:
 
     table: Float[Tensor, "W W"]
 
-    def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M W"]:
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M W"]:
         return self.table[token_ids]
 
 
@@ -230,13 +265,17 @@ class TestSmallBudgetsAreExact:
 
     def tables(self) -> tuple[Float[Tensor, "W W"], Float[Tensor, "W W"]]:
         generator = torch.Generator().manual_seed(3)
-        draft, target = torch.randn((2, self.W, self.W), generator=generator, dtype=torch.float64) * 1.3
+        draft, target = (
+            torch.randn((2, self.W, self.W), generator=generator, dtype=torch.float64) * 1.3
+        )
         return draft, target.softmax(-1)
 
     def drafts(self, tree: StaticTree, budget: Sequence[int], room: Sequence[int]) -> Proposal:
         draft, _ = self.tables()
         batch = batch_of([1] * self.NUM, room, self.W, temperature=1.0)
-        return grow_static(MarkovDrafter(draft), batch, draft[batch.roots], tree, budget, sample=True)
+        return grow_static(
+            MarkovDrafter(draft), batch, draft[batch.roots], tree, budget, sample=True
+        )
 
     def p_value(self, proposal: Proposal) -> float:
         _, p = self.tables()
@@ -256,13 +295,18 @@ class TestSmallBudgetsAreExact:
 
     def test_every_budget_and_room_in_one_batch(self) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
-        budget, room = ([1 + i % 10 for i in range(self.NUM)], [1 + i // 10 % 3 for i in range(self.NUM)])
+        budget, room = (
+            [1 + i % 10 for i in range(self.NUM)],
+            [1 + i // 10 % 3 for i in range(self.NUM)],
+        )
         assert self.p_value(self.drafts(tree, budget, room)) > 1e-4
 
     def test_negative_control_a_later_sibling_kept_without_the_earlier_one(self) -> None:
         whole = self.drafts(StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM)
         assert whole.draft_probs is not None
-        kept = Proposal.chain(whole.token_ids[:, [0, 2]], torch.full((self.NUM,), 2), whole.draft_probs[:, :2])
+        kept = Proposal.chain(
+            whole.token_ids[:, [0, 2]], torch.full((self.NUM,), 2), whole.draft_probs[:, :2]
+        )
         assert self.p_value(whole) > 1e-4 > self.p_value(kept)
 
 
@@ -288,7 +332,9 @@ class TestDynamic:
         roots, budget = [2, 5, 0], [9, 3, 5]
         budget = [min(b, min(top_k, V)) if depth == 1 else b for b in budget]
         drafter = PathDrafter(roots)
-        proposal = grow_dynamic(drafter, batch_of(roots), drafter.root_logits(), budget, depth=depth, top_k=top_k)
+        proposal = grow_dynamic(
+            drafter, batch_of(roots), drafter.root_logits(), budget, depth=depth, top_k=top_k
+        )
         assert proposal.lengths.tolist() == [b + 1 for b in budget]
         assert drafter.num_calls == depth - 1
         for row, (root, allowed) in enumerate(zip(roots, budget, strict=True)):
@@ -298,9 +344,13 @@ class TestDynamic:
 
     def test_certain_children_stand_behind_their_parents(self) -> None:
         class Certain(PathDrafter):
-            def expand(self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int) -> Float[Tensor, "B M V"]:
+            def expand(
+                self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+            ) -> Float[Tensor, "B M V"]:
                 shape = (*token_ids.shape, V)
-                return torch.full(shape, -1e4, dtype=torch.float64).index_fill(2, torch.tensor([3]), 0.0)
+                return torch.full(shape, -1e4, dtype=torch.float64).index_fill(
+                    2, torch.tensor([3]), 0.0
+                )
 
         drafter = Certain([1])
         logits = drafter.expand(Topology.chain(1), torch.tensor([[1]]), 0)
@@ -311,23 +361,38 @@ class TestDynamic:
     def test_rows_with_little_room(self) -> None:
         roots, budget, room = [2, 5, 0, 1], [9, 9, 2, 9], [9, 2, 9, 1]
         drafter, top_k = PathDrafter(roots), 3
-        proposal = grow_dynamic(drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=4, top_k=top_k)
-        assert proposal.lengths.tolist() == [10, 10, 3, 4]  # the last row has three nodes to choose from
+        proposal = grow_dynamic(
+            drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=4, top_k=top_k
+        )
+        assert proposal.lengths.tolist() == [
+            10,
+            10,
+            3,
+            4,
+        ]  # the last row has three nodes to choose from
         for row, root in enumerate(roots):
             num = int(proposal.lengths[row])
             kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
             assert kept == self.brute_force(root, min(4, room[row]), top_k, budget[row])
         check_tree(proposal)
 
-    @pytest.mark.parametrize(("budget", "room", "passes"), [([9], [2], 1), ([2, 1], [9, 9], 1), ([9, 3], [1, 4], 2)])
-    def test_levels_that_no_row_can_use_are_not_drafted(self, budget: list[int], room: list[int], passes: int) -> None:
+    @pytest.mark.parametrize(
+        ("budget", "room", "passes"), [([9], [2], 1), ([2, 1], [9, 9], 1), ([9, 3], [1, 4], 2)]
+    )
+    def test_levels_that_no_row_can_use_are_not_drafted(
+        self, budget: list[int], room: list[int], passes: int
+    ) -> None:
         roots = [2, 5][: len(budget)]
         drafter = PathDrafter(roots)
-        grow_dynamic(drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=6, top_k=3)
+        grow_dynamic(
+            drafter, batch_of(roots, room), drafter.root_logits(), budget, depth=6, top_k=3
+        )
         assert drafter.num_calls == passes
 
     def test_no_budget_for_a_row(self) -> None:
         drafter = PathDrafter([2, 5])
-        proposal = grow_dynamic(drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3)
+        proposal = grow_dynamic(
+            drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3
+        )
         assert proposal.lengths.tolist() == [1, 7]
         check_tree(proposal)

@@ -30,11 +30,15 @@ def target() -> CausalLM:
 
 
 def recorder_of(folder: Path, target: CausalLM, proposer: Proposer) -> Recorder:
-    header = describe_recording(target, proposer, Rejection(), "tried", {"plain": None, "method": Fixed(3)}, {"a": 1})
+    header = describe_recording(
+        target, proposer, Rejection(), "tried", {"plain": None, "method": Fixed(3)}, {"a": 1}
+    )
     return Recorder(folder, header)
 
 
-def decode(target: CausalLM, proposer: Proposer | None, recorder: Recorder, temperature: float) -> list[RequestOutput]:
+def decode(
+    target: CausalLM, proposer: Proposer | None, recorder: Recorder, temperature: float
+) -> list[RequestOutput]:
     requests = [
         Request(
             prompt,
@@ -49,7 +53,9 @@ def decode(target: CausalLM, proposer: Proposer | None, recorder: Recorder, temp
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("sampled", [True, False])
-def test_the_recording_is_what_was_decoded(target: CausalLM, tmp_path: Path, temperature: float, sampled: bool) -> None:
+def test_the_recording_is_what_was_decoded(
+    target: CausalLM, tmp_path: Path, temperature: float, sampled: bool
+) -> None:
     proposer = DraftModel(CausalLM(build("llama", seed=2), max_len=40), 3, sample=sampled)
     recorder = recorder_of(tmp_path, target, proposer)
     recorder.begin("method")
@@ -70,7 +76,9 @@ def test_the_recording_is_what_was_decoded(target: CausalLM, tmp_path: Path, tem
         assert sum(step.num_accepted for step in request.steps) == counts.num_accepted_tokens
         assert len(request.steps) == counts.num_target_forwards
     steps = {name: recording.steps[name].to_numpy() for name in recording.steps}
-    assert sum(steps["num_drafts"]) == sum(o.record.counts.num_draft_tokens for o in outputs.values())
+    assert sum(steps["num_drafts"]) == sum(
+        o.record.counts.num_draft_tokens for o in outputs.values()
+    )
     assert sum(steps["num_prefill_tokens"]) == sum(len(prompt) - 1 for prompt in PROMPTS)
     assert (steps["total"] >= steps["propose"] + steps["verify"]).all()
 
@@ -93,7 +101,9 @@ def test_p_and_q_are_the_models_own(target: CausalLM, tmp_path: Path) -> None:
     np.testing.assert_allclose(recorded.p, [float(p[i, text[i + 1]]) for i in at], rtol=1e-5)
     known = np.isfinite(recorded.q)
     assert known.any()
-    np.testing.assert_allclose(recorded.q[known], np.array([float(q[i, text[i + 1]]) for i in at])[known], rtol=1e-5)
+    np.testing.assert_allclose(
+        recorded.q[known], np.array([float(q[i, text[i + 1]]) for i in at])[known], rtol=1e-5
+    )
     for step in recorded.steps:
         first = len(prompt) - 1 + step.position
         if len(step.draft_ids):
@@ -126,7 +136,9 @@ def test_only_passes_that_ended_are_kept_and_a_second_attempt_replaces_the_first
         recording.requests("fixed-3")
 
 
-def test_what_does_not_belong_is_refused_with_the_difference(target: CausalLM, tmp_path: Path) -> None:
+def test_what_does_not_belong_is_refused_with_the_difference(
+    target: CausalLM, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"does not exist; make one with record=true"):
         Recording(tmp_path)
     (tmp_path / RECORDING).write_text("nothing of the kind")
@@ -139,11 +151,15 @@ def test_what_does_not_belong_is_refused_with_the_difference(target: CausalLM, t
     assert header.fixed == {"method": None}
     old = replace(header, format=0, package="0.0.1").written_into(SCHEMA)
     pq.write_table(old.empty_table(), tmp_path / RECORDING)
-    with pytest.raises(ValueError, match=r"format 0 \(specresearch 0.0.1\), and this version reads format 2"):
+    with pytest.raises(
+        ValueError, match=r"format 0 \(specresearch 0.0.1\), and this version reads format 2"
+    ):
         Recording(tmp_path)
     pq.write_table(header.written_into(SCHEMA).empty_table(), tmp_path / RECORDING)
     told = {"provenance": {"target": {"model": "tiny", "num_parameters": 7, "dtype": "float64"}}}
     (tmp_path / "results.json").write_text(json.dumps(told))
-    with pytest.raises(ValueError, match=r"another target than .*: num_parameters is \d+ and not 7$"):
+    with pytest.raises(
+        ValueError, match=r"another target than .*: num_parameters is \d+ and not 7$"
+    ):
         Recording(tmp_path)
     assert header.target["vocab_size"] == VOCAB

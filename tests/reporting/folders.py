@@ -32,9 +32,22 @@ def write_run(
         "speedup": speedup and speedup[0],
         "speedup_ci95": speedup and speedup[1:],
     }
-    told |= {"ideal_speedup": 2.0, "decode_speedup": 1.8, "decode_speedup_ci95": [1.7, 1.9], "num_requests": 200}
-    told |= {"output_statement": "output unchanged", "num_outputs_compared": 200, "num_outputs_equal": 200}
-    told |= {"num_draft_tokens": 100, "draft_acceptance_rate": 0.8, "draft_acceptance_rate_ci95": [0.7, 0.9]}
+    told |= {
+        "ideal_speedup": 2.0,
+        "decode_speedup": 1.8,
+        "decode_speedup_ci95": [1.7, 1.9],
+        "num_requests": 200,
+    }
+    told |= {
+        "output_statement": "output unchanged",
+        "num_outputs_compared": 200,
+        "num_outputs_equal": 200,
+    }
+    told |= {
+        "num_draft_tokens": 100,
+        "draft_acceptance_rate": 0.8,
+        "draft_acceptance_rate_ci95": [0.7, 0.9],
+    }
     told |= {"tokens_per_second": 150.0, "baseline_tokens_per_second": 100.0}
     for prefix, p99 in (("baseline_", tpot_p99[0]), ("", tpot_p99[1])):
         told |= {f"{prefix}{name}_p{p}": p99 * p / 99 for name in LATENCIES for p in (50, 90, 99)}
@@ -46,9 +59,12 @@ def write_run(
         "per_position": [{"position": at} | position for at in (1, 2)],
         "histogram": {"draft_acceptance_rate": histogram},
         "definitions": {"speedup": "baseline wall time / method wall time"},
-        "provenance": provenance(data, machine) | {"method": method and {"name": method, "lossless": True}},
+        "provenance": provenance(data, machine)
+        | {"method": method and {"name": method, "lossless": True}},
     }
-    proposer = {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": length} if method else None
+    proposer = (
+        {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": length} if method else None
+    )
     config = {"batch_size": batch_size, "proposer": proposer, "sampling": sampling(temperature)}
     config |= {"controller": {"_target_": f"specresearch.controllers.{controller}"}}
     return write(folder, results, config)
@@ -89,7 +105,11 @@ def write_load(
     proposer makes without its settings saying so. settings: of the controller. variants: name -> its changes and speedup.
     proposer: its settings. short: sides whose passes had no middle."""
     fixed, variants = fixed or {}, variants or {}
-    speeds = ({"plain": 1.0} if plain else {}) | {"method": speedup[0]} | {f"fixed-{k}": v for k, v in fixed.items()}
+    speeds = (
+        ({"plain": 1.0} if plain else {})
+        | {"method": speedup[0]}
+        | {f"fixed-{k}": v for k, v in fixed.items()}
+    )
     speeds |= {name: gain[0] for name, (_, gain) in variants.items()}
     sides: dict[str, dict[str, Any]] = {}
     intervals: dict[str, dict[str, list[float]]] = {}
@@ -101,13 +121,17 @@ def write_load(
         drafted = {"draft_acceptance_rate": 0.8, "acceptance_p10": 0.4, "mean_draft_length": 3.0}
         sides[name] = figures | {"num_requests": 200} | (drafted if name != "plain" else {})
         if name in overloaded:
-            lost = {} if answered else dict.fromkeys([key for key in figures if key != "throughput"])
+            lost = (
+                {} if answered else dict.fromkeys([key for key in figures if key != "throughput"])
+            )
             sides[name] |= lost | {"overloaded": True}
         if name in short:
             sides[name] |= dict.fromkeys(figures)
     best = max(fixed, key=lambda length: fixed[length], default=None)
     load = (
-        {"arrivals": "closed_loop", "concurrency": concurrency} if qps is None else {"arrivals": "poisson", "qps": qps}
+        {"arrivals": "closed_loop", "concurrency": concurrency}
+        if qps is None
+        else {"arrivals": "poisson", "qps": qps}
     )
     summary: dict[str, Any] = {
         "method": method,
@@ -124,7 +148,13 @@ def write_load(
         intervals_of |= {f"speedup_{name}": gain[1:], f"speedup_over_best_{name}": [1.02, 1.08]}
     timeline = {
         name: [
-            {"second": float(at), "waiting": 0.0, "running": 4.0, "acceptance": 0.8, "draft_length": 3.0}
+            {
+                "second": float(at),
+                "waiting": 0.0,
+                "running": 4.0,
+                "acceptance": 0.8,
+                "draft_length": 3.0,
+            }
             | {"tokens_per_second": 100 * speed}
             for at in range(3)
         ]
@@ -146,9 +176,16 @@ def write_load(
         "limits": limits or {},
         "definitions": {"goodput": "requests per second within the limits"},
         "provenance": provenance(data)
-        | {"method": {"name": method, "lossless": True, "num_draft_tokens": bound}, "controller": controller},
+        | {
+            "method": {"name": method, "lossless": True, "num_draft_tokens": bound},
+            "controller": controller,
+        },
         "outputs": {
-            name: {"output_statement": "output unchanged", "num_outputs_compared": 9, "num_outputs_equal": 9}
+            name: {
+                "output_statement": "output unchanged",
+                "num_outputs_compared": 9,
+                "num_outputs_equal": 9,
+            }
             for name in speeds
         },
     }
@@ -163,17 +200,29 @@ def write_load(
 
 
 def write_simulation(
-    folder: Path, *, concurrency: int = 4, fixed: Sequence[int] = (), timing: str = "Fitted", error: float = 1.1
+    folder: Path,
+    *,
+    concurrency: int = 4,
+    fixed: Sequence[int] = (),
+    timing: str = "Fitted",
+    error: float = 1.1,
 ) -> Path:
     """Of what `write_load` wrote. error: of every figure, as a factor."""
-    figures = {f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
+    figures = {
+        f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)
+    }
     sides = {
-        name: figures | {"throughput": 150 * error} for name in ("plain", "method", *(f"fixed-{k}" for k in fixed))
+        name: figures | {"throughput": 150 * error}
+        for name in ("plain", "method", *(f"fixed-{k}" for k in fixed))
     }
     told = provenance("cnndm")
     recorded = {"target": told["target"], "machine": "CPU", "method": "ngram"}
     recorded |= {
-        "config": {"sampling": sampling(0.0), "dataset": {"name": "cnndm"}, "proposer": {"num_draft_tokens": 10}}
+        "config": {
+            "sampling": sampling(0.0),
+            "dataset": {"name": "cnndm"},
+            "proposer": {"num_draft_tokens": 10},
+        }
     }
     results = {
         "kind": "simulation",
@@ -199,7 +248,12 @@ def provenance(data: str, machine: str = "CPU") -> dict[str, Any]:
     return {
         "started": "2026-01-01T00:00:00+00:00",
         "command": "python -m specresearch.run",
-        "target": {"model": "zoo:tiny", "num_parameters": 1_000_000, "dtype": "float32", "device": "cpu"},
+        "target": {
+            "model": "zoo:tiny",
+            "num_parameters": 1_000_000,
+            "dtype": "float32",
+            "device": "cpu",
+        },
         "machine": {"device": machine, "num_torch_threads": 1},
         "dataset": {"name": data, "fingerprint": f"{data}-1"},
     }

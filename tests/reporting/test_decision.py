@@ -28,7 +28,12 @@ def decide_on(tmp_path: Path) -> Decide:
 
 def write_loads(folder: Path, gains: Sequence[Interval], **told: Any) -> None:
     for concurrency, gain in zip((1, 4, 8, 16), gains, strict=False):
-        write_load(folder / f"{told.get('method', 'm')}{concurrency}", gain, concurrency=concurrency, **told)
+        write_load(
+            folder / f"{told.get('method', 'm')}{concurrency}",
+            gain,
+            concurrency=concurrency,
+            **told,
+        )
 
 
 @pytest.mark.parametrize(
@@ -36,14 +41,24 @@ def write_loads(folder: Path, gains: Sequence[Interval], **told: Any) -> None:
     [
         ([FASTER, FASTER], Answer.ON, "Turn it on"),
         ([FASTER, UNCLEAR], Answer.ON, "Turn it on"),
-        ([FASTER, FASTER, UNCLEAR, SLOWER], Answer.BELOW, "Turn it on up to 4 requests at a time, off from 16"),
+        (
+            [FASTER, FASTER, UNCLEAR, SLOWER],
+            Answer.BELOW,
+            "Turn it on up to 4 requests at a time, off from 16",
+        ),
         ([SLOWER, FASTER], Answer.SOME, "Turn it on at 4 requests at a time only"),
         ([SLOWER, UNCLEAR], Answer.OFF, "Turn it off"),
-        ([UNCLEAR, UNCLEAR], Answer.MEASURE, "Measure more: no difference from plain decoding can be told yet"),
+        (
+            [UNCLEAR, UNCLEAR],
+            Answer.MEASURE,
+            "Measure more: no difference from plain decoding can be told yet",
+        ),
         ([FASTER], Answer.MEASURE, "Measure under load before turning it on"),
     ],
 )
-def test_answers(tmp_path: Path, decide_on: Decide, gains: list[Interval], answer: Answer, words: str) -> None:
+def test_answers(
+    tmp_path: Path, decide_on: Decide, gains: list[Interval], answer: Answer, words: str
+) -> None:
     write_loads(tmp_path, gains)
     (decision,) = decide_on()
     assert decision.answer is answer
@@ -58,19 +73,28 @@ def test_the_crossover_lies_between_the_last_faster_and_the_first_slower_load(
 ) -> None:
     write_loads(tmp_path, [FASTER, FASTER, UNCLEAR, SLOWER])
     (decision,) = decide_on()
-    assert (decision.last_faster, decision.first_slower) == (Load("concurrency", 4.0), Load("concurrency", 16.0))
+    assert (decision.last_faster, decision.first_slower) == (
+        Load("concurrency", 4.0),
+        Load("concurrency", 16.0),
+    )
     (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Crosses over")
-    assert fact.lines == ("between 4 and 16 requests at a time; in between it cannot be told (8: 1.02, 0.85 to 1.21)",)
+    assert fact.lines == (
+        "between 4 and 16 requests at a time; in between it cannot be told (8: 1.02, 0.85 to 1.21)",
+    )
 
 
 @pytest.mark.parametrize("gain", [(1.5, 1.4, 1.6), (1.5, None, None)])
-def test_a_speedup_without_an_interval_decides_nothing(tmp_path: Path, decide_on: Decide, gain: Interval) -> None:
+def test_a_speedup_without_an_interval_decides_nothing(
+    tmp_path: Path, decide_on: Decide, gain: Interval
+) -> None:
     write_run(tmp_path / "a", gain, batch_size=8)
     (decision,) = decide_on()
     assert (decision.answer is Answer.ON) == (gain[1] is not None)
 
 
-def test_one_request_at_a_time_is_not_enough_and_batches_are(tmp_path: Path, decide_on: Decide) -> None:
+def test_one_request_at_a_time_is_not_enough_and_batches_are(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     write_run(tmp_path / "1", FASTER)
     assert decide_on()[0].answer is Answer.MEASURE
     write_run(tmp_path / "8", FASTER, batch_size=8)
@@ -88,7 +112,12 @@ def test_one_request_at_a_time_is_not_enough_and_batches_are(tmp_path: Path, dec
     ],
 )
 def test_limits(
-    tmp_path: Path, decide_on: Decide, tpot: tuple[float, float], limit: float, outcome: Outcome, standing: str | None
+    tmp_path: Path,
+    decide_on: Decide,
+    tpot: tuple[float, float],
+    limit: float,
+    outcome: Outcome,
+    standing: str | None,
 ) -> None:
     """The speedup alone says faster in every case."""
     write_load(tmp_path / "a", FASTER, tpot_p99=tpot)
@@ -99,7 +128,9 @@ def test_limits(
     assert decide_on()[0].points[0].outcome is Outcome.FASTER
 
 
-def test_a_limit_that_only_the_method_keeps_is_worth_an_unclear_speedup(tmp_path: Path, decide_on: Decide) -> None:
+def test_a_limit_that_only_the_method_keeps_is_worth_an_unclear_speedup(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     write_load(tmp_path / "a", UNCLEAR, tpot_p99=(0.02, 0.01))
     assert decide_on(Limits(tpot=0.015))[0].answer is Answer.ON
     assert decide_on(Limits(tpot=0.03))[0].answer is Answer.MEASURE
@@ -119,23 +150,31 @@ def test_wrong_output_is_turned_off_however_fast(tmp_path: Path, decide_on: Deci
     (decision,) = decide_on()
     assert decision.answer is Answer.OFF
     assert "changes the target's output" in word(decision, Limits()).reason
-    write_run(tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199, num_rounding_ties=1)
+    write_run(
+        tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199, num_rounding_ties=1
+    )
     assert decide_on()[0].answer is Answer.ON
 
 
 def test_unchanged_outputs_of_all_loads_are_one_sum(tmp_path: Path, decide_on: Decide) -> None:
     def told() -> str:
-        return next(fact.lines[0] for fact in word(decide_on()[0], Limits()).facts if fact.term == "Output")
+        return next(
+            fact.lines[0] for fact in word(decide_on()[0], Limits()).facts if fact.term == "Output"
+        )
 
     for batch_size in (1, 2, 4):
         write_run(tmp_path / str(batch_size), FASTER, batch_size=batch_size)
     assert told() == "unchanged: 600 of 600 greedy outputs equal plain decoding's token for token"
     tie = {"num_outputs_equal": 199, "num_rounding_ties": 1, "output_statement": "one tie"}
     write_run(tmp_path / "4", FASTER, batch_size=4, **tie)
-    assert told().endswith(": 400 of 400 greedy outputs equal plain decoding's token for token; one tie")
+    assert told().endswith(
+        ": 400 of 400 greedy outputs equal plain decoding's token for token; one tie"
+    )
 
 
-def test_the_setting_that_never_loses_much_is_recommended(tmp_path: Path, decide_on: Decide) -> None:
+def test_the_setting_that_never_loses_much_is_recommended(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     """Five drafts win by a little at first and lose by much at last; the controller is never far from the best."""
     for concurrency, gain, fixed in ((1, 1.9, 2.0), (8, 1.2, 1.1), (32, 1.0, 0.6)):
         between = (gain, gain - 0.02, gain + 0.02)
@@ -151,18 +190,24 @@ def test_the_setting_that_never_loses_much_is_recommended(tmp_path: Path, decide
     assert verdict.table.rows[1][3] == "this setting"
 
 
-def test_without_a_controller_plain_decoding_bounds_the_regret(tmp_path: Path, decide_on: Decide) -> None:
+def test_without_a_controller_plain_decoding_bounds_the_regret(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     """Long drafts gain most where they gain, and lose more than that under load."""
     for length, gains in ((2, (1.5, 0.95)), (10, (1.9, 0.4))):
         for batch_size, gain in zip((1, 8), gains, strict=True):
             between = (gain, gain - 0.02, gain + 0.02)
-            write_run(tmp_path / f"{length}-{batch_size}", between, batch_size=batch_size, length=length)
+            write_run(
+                tmp_path / f"{length}-{batch_size}", between, batch_size=batch_size, length=length
+            )
     (decision,) = decide_on()
     assert decision.policy.length == 2
     assert decision.answer is Answer.BELOW
 
 
-def test_batches_are_evidence_besides_where_arrivals_were_measured(tmp_path: Path, decide_on: Decide) -> None:
+def test_batches_are_evidence_besides_where_arrivals_were_measured(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     write_run(tmp_path / "run", SLOWER)
     write_load(tmp_path / "load", FASTER)
     decisions = {decision.axis: decision for decision in decide_on()}
@@ -183,7 +228,9 @@ def test_workloads_are_decided_apart(tmp_path: Path, decide_on: Decide) -> None:
     assert words == "It depends on the workload: turn it on for 1 and turn it off for 2"
 
 
-def test_under_arrivals_latency_is_compared_and_throughput_is_not(tmp_path: Path, decide_on: Decide) -> None:
+def test_under_arrivals_latency_is_compared_and_throughput_is_not(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     """Both sides answer what comes, so that their throughput is the same."""
     write_load(tmp_path / "a", (1.0, 0.99, 1.01), qps=4.0, tpot_p99=(0.02, 0.01))
     (decision,) = decide_on()
@@ -207,11 +254,18 @@ def test_limits_of_load_runs_hold_where_the_user_names_none() -> None:
     assert Limits.of(None, None, 99, 1.0, [*runs, {"ttft": 1.0, "tpot": 0.1}]).given() == {}
 
 
-def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp_path: Path, decide_on: Decide) -> None:
+def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     """Plain decoding answered nothing that counts at the highest load, so that there are no latencies to divide."""
     write_load(tmp_path / "low", (1.0, 0.99, 1.01), qps=0.5)
     write_load(tmp_path / "mid", (1.0, 0.99, 1.01), qps=4.0)
-    high = {"qps": 16.0, "overloaded": ("plain",), "answered": False, "stopped": "plain, repeat 0: the queue grows"}
+    high = {
+        "qps": 16.0,
+        "overloaded": ("plain",),
+        "answered": False,
+        "stopped": "plain, repeat 0: the queue grows",
+    }
     for gain, outcome, words in (
         ((1.4, 1.3, 1.5), Outcome.FASTER, "faster (overloaded)"),
         ((0.8, 0.7, 0.9), Outcome.SLOWER, "slower (overloaded)"),
@@ -221,7 +275,11 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp
         (decision,) = decide_on()
         point = decision.points[-1]
         assert (point.load.amount, point.outcome, point.verdict) == (16.0, outcome, words)
-        assert [p.comparison.basis for p in decision.points] == ["median latency", "median latency", "throughput"]
+        assert [p.comparison.basis for p in decision.points] == [
+            "median latency",
+            "median latency",
+            "throughput",
+        ]
         told = {fact.term: fact.lines for fact in word(decision, Limits()).facts}
         assert "plain decoding could not answer 16" in told["Keeping up"][0]
         assert told["Crosses over"][0].startswith(
@@ -233,7 +291,9 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(tmp
         )
 
 
-def test_where_neither_side_keeps_up_survivors_are_not_compared(tmp_path: Path, decide_on: Decide) -> None:
+def test_where_neither_side_keeps_up_survivors_are_not_compared(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     """Their latencies would say that the method breaks a limit that plain decoding keeps."""
     told: dict[str, Any] = {"qps": 16.0, "tpot_p99": (0.01, 0.02)}
     limits = Limits(tpot=0.015)
@@ -243,7 +303,10 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(tmp_path: Path, 
     assert decision.points[0].broken == ()
     verdict = word(decision, limits)
     facts = {fact.term: fact.lines for fact in verdict.facts}
-    assert "not compared at 16 requests per second, where neither side keeps up" in facts["Your limits"][0]
+    assert (
+        "not compared at 16 requests per second, where neither side keeps up"
+        in facts["Your limits"][0]
+    )
     assert "Slowest requests" not in facts
     assert verdict.table.rows[0][-1] == "-"
     write_load(tmp_path / "a", FASTER, overloaded=("plain",), **told)
@@ -255,10 +318,19 @@ def test_a_limit_is_not_kept_by_a_side_that_falls_behind(tmp_path: Path, decide_
     assert decide_on(Limits(tpot=0.015))[0].points[0].outcome is Outcome.UNCLEAR
 
 
-def test_an_overloaded_point_without_any_figure_stays_and_is_unclear(tmp_path: Path, decide_on: Decide) -> None:
+def test_an_overloaded_point_without_any_figure_stays_and_is_unclear(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     write_load(tmp_path / "low", (1.0, 0.99, 1.01), qps=0.5, fixed={2: 1.1})
-    folder = write_load(tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("plain",), answered=False)
-    text = (folder / "results.json").read_text().replace('"throughput"', '"x"').replace('"speedup": 1.0', '"x": 1')
+    folder = write_load(
+        tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("plain",), answered=False
+    )
+    text = (
+        (folder / "results.json")
+        .read_text()
+        .replace('"throughput"', '"x"')
+        .replace('"speedup": 1.0', '"x": 1')
+    )
     (folder / "results.json").write_text(text)
     (decision,) = decide_on()
     assert [point.outcome for point in decision.points] == [Outcome.FASTER, Outcome.UNCLEAR]
@@ -275,7 +347,9 @@ def test_other_lengths_are_asked_for_as_the_program_takes_them(
         write_run(tmp_path / "a", FASTER, batch_size=8)
     (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Draft length")
     assert fact.lines == ("5, the only one measured. To compare others, add",)
-    assert fact.command == ('"compare=[2,4,8]"' if is_load else "-m proposer.num_draft_tokens=2,4,8")
+    assert fact.command == (
+        '"compare=[2,4,8]"' if is_load else "-m proposer.num_draft_tokens=2,4,8"
+    )
 
 
 def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: Decide) -> None:
@@ -299,8 +373,18 @@ def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: De
     [
         ((0.8, 0.7, 0.9), (0.9, 0.8, 0.95), False, "faster"),
         ((1.1, 1.05, 1.2), (1.3, 0.9, 1.5), False, "slower"),
-        ((0.8, 0.7, 0.9), (1.3, 1.1, 1.5), True, "faster at the median and slower among its slowest requests"),
-        ((1.2, 1.1, 1.3), (0.8, 0.7, 0.9), False, "slower at the median and faster among its slowest requests"),
+        (
+            (0.8, 0.7, 0.9),
+            (1.3, 1.1, 1.5),
+            True,
+            "faster at the median and slower among its slowest requests",
+        ),
+        (
+            (1.2, 1.1, 1.3),
+            (0.8, 0.7, 0.9),
+            False,
+            "slower at the median and faster among its slowest requests",
+        ),
         ((0.9, 0.7, 1.1), (1.1, None, None), None, "no clear change"),
     ],
 )
@@ -315,7 +399,8 @@ def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Dec
     names = ("plain", "method", "fixed-2")
     classes = {
         name: {
-            side: {"tpot_p50": value, "tpot_p99": value} for side, value in zip(names, (0.01, 0.02, 0.008), strict=True)
+            side: {"tpot_p50": value, "tpot_p99": value}
+            for side, value in zip(names, (0.01, 0.02, 0.008), strict=True)
         }
         for name in ("a", "b")
     }
@@ -347,7 +432,12 @@ def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Dec
     ],
 )
 def test_the_reason_is_the_one_that_decided(
-    tmp_path: Path, decide_on: Decide, gains: list[Interval], told: dict[str, Any], limits: Limits, words: str
+    tmp_path: Path,
+    decide_on: Decide,
+    gains: list[Interval],
+    told: dict[str, Any],
+    limits: Limits,
+    words: str,
 ) -> None:
     write_load(tmp_path / "a", gains[0], **told)
     verdict = word(decide_on(limits)[0], limits)
@@ -361,7 +451,10 @@ def test_a_broken_limit_is_told_apart_from_a_loss(tmp_path: Path, decide_on: Dec
     limits = Limits(tpot=0.015)
     reason = word(decide_on(limits)[0], limits).reason
     assert "breaks a limit that plain decoding keeps (TPOT P99) at 1 request at a time." in reason
-    assert "It is only 0.80 times as fast (95% interval 0.68 to 0.92), slower than plain decoding, at 4" in reason
+    assert (
+        "It is only 0.80 times as fast (95% interval 0.68 to 0.92), slower than plain decoding, at 4"
+        in reason
+    )
 
 
 def test_without_an_interval_no_limit_decides(tmp_path: Path, decide_on: Decide) -> None:
@@ -373,7 +466,14 @@ def test_without_an_interval_no_limit_decides(tmp_path: Path, decide_on: Decide)
 def test_a_side_that_falls_behind_is_not_recommended(tmp_path: Path, decide_on: Decide) -> None:
     """Its gain is a ratio of throughputs, the other's of latencies."""
     for name, gain, overloaded in (("a", SLOWER, ()), ("b", (0.97, 0.95, 0.99), ("method",))):
-        write_load(tmp_path / name, gain, qps=16.0, tpot_p99=(0.01, 0.0125), overloaded=overloaded, method=name)
+        write_load(
+            tmp_path / name,
+            gain,
+            qps=16.0,
+            tpot_p99=(0.01, 0.0125),
+            overloaded=overloaded,
+            method=name,
+        )
     (decision,) = decide_on()
     assert decision.policy.method == "a"
 
@@ -396,7 +496,10 @@ def test_wrong_output_somewhere_is_no_crossover(tmp_path: Path, decide_on: Decid
 @pytest.mark.parametrize(
     ("gains", "words"),
     [
-        ([UNCLEAR, SLOWER], "below 4 requests at a time, if anywhere; there it cannot be told (1: 1.02, 0.88 to 1.18)"),
+        (
+            [UNCLEAR, SLOWER],
+            "below 4 requests at a time, if anywhere; there it cannot be told (1: 1.02, 0.88 to 1.18)",
+        ),
         ([SLOWER, UNCLEAR], "nowhere: it does not pay at 1 request at a time already"),
     ],
 )
@@ -411,16 +514,26 @@ def test_a_setting_that_is_off_crosses_over_below_its_first_loss(
 def test_how_to_turns_on_what_is_recommended(tmp_path: Path, decide_on: Decide) -> None:
     for concurrency, gain in ((4, 1.5), (16, 0.8)):
         write_load(
-            tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency, controller="fixed"
+            tmp_path / str(concurrency),
+            (gain, gain - 0.1, gain + 0.1),
+            concurrency=concurrency,
+            controller="fixed",
         )
     (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "How to")
-    assert fact.command == "controller=batch_size_cutoff controller.max_requests=4 controller.num_draft_tokens=10"
+    assert (
+        fact.command
+        == "controller=batch_size_cutoff controller.max_requests=4 controller.num_draft_tokens=10"
+    )
     for concurrency, gain in ((4, 1.5), (16, 0.8)):
-        write_load(tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency)
+        write_load(
+            tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency
+        )
     assert not any(fact.term == "How to" for fact in word(decide_on()[0], Limits()).facts)
 
 
-def test_a_workload_under_two_kinds_of_load_is_one_workload(tmp_path: Path, decide_on: Decide) -> None:
+def test_a_workload_under_two_kinds_of_load_is_one_workload(
+    tmp_path: Path, decide_on: Decide
+) -> None:
     write_load(tmp_path / "closed", FASTER)
     write_load(tmp_path / "open", qps=4.0)
     words = [word(decision, Limits()) for decision in decide_on()]
@@ -428,8 +541,11 @@ def test_a_workload_under_two_kinds_of_load_is_one_workload(tmp_path: Path, deci
     write_load(tmp_path / "open", qps=4.0, tpot_p99=(0.01, 0.02))
     words = [word(decision, Limits()) for decision in decide_on()]
     assert (
-        headline(words) == "It depends on the kind of load: turn it on in 1 of 2 cases and turn it off in 1 of 2 cases"
+        headline(words)
+        == "It depends on the kind of load: turn it on in 1 of 2 cases and turn it off in 1 of 2 cases"
     )
     write_load(tmp_path / "other", FASTER, data="sharegpt")
     words = [word(decision, Limits()) for decision in decide_on()]
-    assert headline(words).startswith("It depends on the workload and the kind of load: turn it on in 2 of 3 cases")
+    assert headline(words).startswith(
+        "It depends on the workload and the kind of load: turn it on in 2 of 3 cases"
+    )

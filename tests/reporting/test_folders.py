@@ -16,13 +16,17 @@ ROWS_MISSING = "requests.jsonl is missing: latencies and acceptance come without
 
 
 def notes(material: Material, *, is_used: bool | None = None) -> dict[str, str]:
-    return {note.folder.name: note.text for note in material.notes if is_used in (None, note.is_used)}
+    return {
+        note.folder.name: note.text for note in material.notes if is_used in (None, note.is_used)
+    }
 
 
 def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -> None:
     for number in (10, 2, 1):
         write_run(tmp_path / "sweep" / f"{number}-ngram", length=number)
-    material = gather([tmp_path, tmp_path / "sweep", tmp_path / "sweep" / "2-ngram" / "results.json"])
+    material = gather(
+        [tmp_path, tmp_path / "sweep", tmp_path / "sweep" / "2-ngram" / "results.json"]
+    )
     assert [comparison.policy.length for comparison in material.comparisons] == [1, 2, 10]
     assert {note.text for note in material.notes} == {ROWS_MISSING}
 
@@ -33,7 +37,11 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
     write_run(tmp_path / "unpaired", None)
     write_load(tmp_path / "no-plain", plain=False)
     write_run(tmp_path / "torn").joinpath("results.json").write_text('{"complete": tr')
-    for name, content in {"list": [1], "foreign": {"accuracy": 0.9}, "other": {"kind": "certificate"}}.items():
+    for name, content in {
+        "list": [1],
+        "foreign": {"accuracy": 0.9},
+        "other": {"kind": "certificate"},
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(content))
     (tmp_path / "empty").mkdir()
@@ -76,7 +84,8 @@ def test_nothing_usable_is_an_error_that_says_why(tmp_path: Path, content: Any) 
     if content is not None:
         (tmp_path / "results.json").write_text(json.dumps(content))
     with pytest.raises(
-        ValueError, match=r"nothing here compares a method with plain decoding \(.+\); measure one: python"
+        ValueError,
+        match=r"nothing here compares a method with plain decoding \(.+\); measure one: python",
     ):
         gather([tmp_path])
     with pytest.raises(ValueError, match=f"there is no {tmp_path}/gone"):
@@ -87,7 +96,10 @@ def test_machines_and_lengths_of_one_name_are_kept_apart_and_told_apart(tmp_path
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", machine="GPU")
     labels = [comparison.workload.label for comparison in gather([tmp_path]).comparisons]
-    assert labels == ["cnndm, temperature 0 (CPU, 1 thread)", "cnndm, temperature 0 (GPU, 1 thread)"]
+    assert labels == [
+        "cnndm, temperature 0 (CPU, 1 thread)",
+        "cnndm, temperature 0 (GPU, 1 thread)",
+    ]
 
 
 def test_variants_of_one_setting_are_told_apart(tmp_path: Path) -> None:
@@ -113,7 +125,11 @@ def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None
         "ngram, 5 drafts": pytest.approx(0.9),
     }
     (trace,) = material.traces
-    assert list(trace.sides) == ["ngram, goodput controller", "plain decoding", "ngram, 2 drafts, best in hindsight"]
+    assert list(trace.sides) == [
+        "ngram, goodput controller",
+        "plain decoding",
+        "ngram, 2 drafts, best in hindsight",
+    ]
     assert trace.own_best is not None
 
 
@@ -122,7 +138,9 @@ def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "b", length=2)
     told = (folder / "results.json").read_text().replace("cnndm-1", "cnndm-2")
     (folder / "results.json").write_text(told)
-    (text,) = (note.text for note in gather([tmp_path]).notes if "different sets of prompts" in note.text)
+    (text,) = (
+        note.text for note in gather([tmp_path]).notes if "different sets of prompts" in note.text
+    )
     assert "2 different sets of prompts" in text
 
 
@@ -171,14 +189,18 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
     assert told.keys() == {"elsewhere", "machine"}
     assert "none of its settings was measured at its load" in told["elsewhere"]
     assert told["machine"].startswith("a simulation of another machine (as it was told)")
-    (section,) = (section for section in compose(material, Limits()).sections if section.name == "predicted")
+    (section,) = (
+        section for section in compose(material, Limits()).sections if section.name == "predicted"
+    )
     (picture,) = section.pictures
     assert "what simulations foresaw" in section.introduction
     assert "TPOT P99 10%" in picture.alt
     assert picture.table.rows[0][5] == "11.0 ms; 10.0 ms (9.9 to 10.1)"
 
 
-def test_an_open_load_with_another_number_of_running_requests_is_another_setting(tmp_path: Path) -> None:
+def test_an_open_load_with_another_number_of_running_requests_is_another_setting(
+    tmp_path: Path,
+) -> None:
     write_load(tmp_path / "load", concurrency=16)
     write_simulation(tmp_path / "narrow", concurrency=16)  # eight may run, so that eight wait
     assert gather([tmp_path]).foreseen == []
@@ -191,12 +213,16 @@ def labels(folder: Path) -> list[str]:
     return [comparison.policy.label for comparison in gather([folder]).comparisons]
 
 
-@pytest.mark.parametrize(("controller", "how"), [("fixed", "2 drafts"), ("batch_size_cutoff", "cutoff controller")])
+@pytest.mark.parametrize(
+    ("controller", "how"), [("fixed", "2 drafts"), ("batch_size_cutoff", "cutoff controller")]
+)
 def test_a_variant_is_a_setting_of_its_own(tmp_path: Path, controller: str, how: str) -> None:
     variants = {"short": ({"num_draft_tokens": 2}, (1.2, 1.1, 1.3))}
     write_load(tmp_path / "a", controller=controller, variants=variants, limits={})
     run, short = gather([tmp_path]).comparisons
-    assert run.policy.label == ("ngram, 10 drafts" if controller == "fixed" else "ngram, batch_size_cutoff controller")
+    assert run.policy.label == (
+        "ngram, 10 drafts" if controller == "fixed" else "ngram, batch_size_cutoff controller"
+    )
     assert short.policy.label.endswith(f"{how} (short)".replace("cutoff", "batch_size_cutoff"))
     assert short.gain is not None
     assert (short.gain.low, short.gain.high) == (1.1, 1.3)
@@ -237,9 +263,13 @@ def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
     write_load(tmp_path / "a", fixed={2: 1.4}, short=["method"])
     material = gather([tmp_path])
     assert [c.policy.label for c in material.comparisons] == ["ngram, 2 drafts"]
-    assert any(note.text.startswith("ngram, goodput controller: left out") for note in material.notes)
+    assert any(
+        note.text.startswith("ngram, goodput controller: left out") for note in material.notes
+    )
     write_load(tmp_path / "a", short=["method"], stopped="out of time")
-    with pytest.raises(ValueError, match=r"every pass was too short .+; stopped early: out of time"):
+    with pytest.raises(
+        ValueError, match=r"every pass was too short .+; stopped early: out of time"
+    ):
         gather([tmp_path])
 
 
@@ -248,14 +278,18 @@ def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
     write_load(tmp_path / "a", variants=BOUNDED, fixed={2: 1.1}, thoughts=[thought], concurrency=8)
     material = gather([tmp_path])
     free, bounded = material.traces
-    assert next(iter(bounded.sides)) == bounded.policy.label == "ngram, goodput controller (bounded)"
+    assert (
+        next(iter(bounded.sides)) == bounded.policy.label == "ngram, goodput controller (bounded)"
+    )
     assert bounded.thoughts == (thought,)
     assert [trace.own_best and trace.own_best.value for trace in (free, bounded)] == [1.01, 1.05]
     (section,) = (s for s in compose(material, Limits()).sections if s.name == "controllers")
     assert all("bounded" in picture.caption for picture in section.pictures)
     assert "Of the recommended settings" in section.introduction
     write_load(tmp_path / "a", fixed={2: 3.0}, concurrency=8)
-    (section,) = (s for s in compose(gather([tmp_path]), Limits()).sections if s.name == "controllers")
+    (section,) = (
+        s for s in compose(gather([tmp_path]), Limits()).sections if s.name == "controllers"
+    )
     assert "none of which is recommended" in section.introduction
 
 
@@ -263,8 +297,12 @@ def test_sides_that_took_no_turns_are_noted(tmp_path: Path) -> None:
     for turn_seconds in (None, 0.5):
         write_load(tmp_path / "a", turn_seconds=turn_seconds)
         material = gather([tmp_path])
-        assert any("did not take turns" in note.text for note in material.notes) == (turn_seconds is None)
-        assert ("plain decoding interleaved" in str(compose(material, Limits()).verdicts)) == (turn_seconds is not None)
+        assert any("did not take turns" in note.text for note in material.notes) == (
+            turn_seconds is None
+        )
+        assert ("plain decoding interleaved" in str(compose(material, Limits()).verdicts)) == (
+            turn_seconds is not None
+        )
 
 
 def test_many_requests_in_flight_are_counted_in_full() -> None:

@@ -21,16 +21,20 @@ def test_requests_that_share_a_queue_are_no_independent_units() -> None:
     rng, missed, by_request = np.random.default_rng(0), 0, 0
     for _ in range(NUM_RUNS):
         queued = [
-            np.repeat(rng.gamma(2.0, 2.0, NUM_STRETCHES + 1), AT_ONCE)[: NUM_STRETCHES * AT_ONCE] for _ in range(2)
+            np.repeat(rng.gamma(2.0, 2.0, NUM_STRETCHES + 1), AT_ONCE)[: NUM_STRETCHES * AT_ONCE]
+            for _ in range(2)
         ]
         own, plain = (
-            side(name, rows_of(name, seconds)) for name, seconds in zip(("method", "plain"), queued, strict=True)
+            side(name, rows_of(name, seconds))
+            for name, seconds in zip(("method", "plain"), queued, strict=True)
         )
         ratio = latency_ratio(own, plain)
         assert ratio is not None
         missed += ratio.is_above(1.0) or ratio.is_below(1.0)
         drawn = rng.integers(len(queued[0]), size=(400, len(queued[0])))
-        low, high = np.quantile((queued[1] + 1)[drawn].mean(1) / (queued[0] + 1)[drawn].mean(1), [0.025, 0.975])
+        low, high = np.quantile(
+            (queued[1] + 1)[drawn].mean(1) / (queued[0] + 1)[drawn].mean(1), [0.025, 0.975]
+        )
         by_request += not low <= 1.0 <= high
     assert missed < 0.15 * NUM_RUNS  # chance leaves a 5% more than that once in a thousand times
     assert by_request > 0.5 * NUM_RUNS  # what requests as units say
@@ -48,7 +52,10 @@ def test_only_what_both_answered_is_compared() -> None:
 def test_one_burst_has_no_interval() -> None:
     arrivals = np.r_[np.linspace(9.0, 9.05, 20), 10.0]
     sides = [
-        side(name, [request(n, float(at), ttft=ttft, side=name) for n, at in enumerate(arrivals[:-1])])
+        side(
+            name,
+            [request(n, float(at), ttft=ttft, side=name) for n, at in enumerate(arrivals[:-1])],
+        )
         for name, ttft in (("method", 1.0), ("plain", 2.0))
     ]
     ratio = latency_ratio(*sides)
@@ -75,7 +82,13 @@ def test_a_queue_that_never_empties_is_one_stretch() -> None:
 def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
     """One in ten of `b` is slow with the method, the rest fast; `a` is as it was."""
     sides = [
-        side(name, [request(n, float(n), gap=gap(n), side=name, category="ab"[n % 2]) for n in range(2 * num)])
+        side(
+            name,
+            [
+                request(n, float(n), gap=gap(n), side=name, category="ab"[n % 2])
+                for n in range(2 * num)
+            ],
+        )
         for name, gap in (
             ("method", lambda n: 0.3 if n % 20 == 1 else 0.08 if n % 2 else 0.1),
             ("plain", lambda n: 0.1),

@@ -88,14 +88,21 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
         folder = tmp_path / "load"
         sampling = sampling or SamplingParams(max_new_tokens=8)
         settings = LoadSettings(
-            num_requests=12, max_running=max_running, compare=(2,), warmup=0, max_waiting=max_waiting
+            num_requests=12,
+            max_running=max_running,
+            compare=(2,),
+            warmup=0,
+            max_waiting=max_waiting,
         )
         LoadRunner(
             target,
             [RequestClass(dataset, sampling)],
             arrivals,
             settings,
-            LoadFolder(folder, {"sampling": {"temperature": sampling.temperature}, "max_running": max_running}),
+            LoadFolder(
+                folder,
+                {"sampling": {"temperature": sampling.temperature}, "max_running": max_running},
+            ),
             proposer=NGram(4, 3, 1),
             method="ngram",
             acceptance=rule,
@@ -112,14 +119,21 @@ def test_a_run(measured_run: Path) -> None:
     assert material.notes == []
     (comparison,) = material.comparisons
     assert comparison.gain is not None
-    assert (comparison.gain.value, comparison.gain.low) == (summary["speedup"], summary["speedup_ci95"][0])
+    assert (comparison.gain.value, comparison.gain.low) == (
+        summary["speedup"],
+        summary["speedup_ci95"][0],
+    )
     assert comparison.output.is_same
     for name in ("ttft_p50", "tpot_p99", "e2el_p90"):
         own, plain = comparison.own[name], comparison.plain[name]
         assert own is not None
         assert plain is not None
-        assert (own.value, plain.value) == pytest.approx((summary[name], summary[f"baseline_{name}"]))
-        assert own.has_interval == name.endswith("p50")  # a dozen prompts say nothing of the slowest tenth
+        assert (own.value, plain.value) == pytest.approx(
+            (summary[name], summary[f"baseline_{name}"])
+        )
+        assert own.has_interval == name.endswith(
+            "p50"
+        )  # a dozen prompts say nothing of the slowest tenth
     told = comparison.own.acceptance
     assert told is not None
     assert told.rate is not None
@@ -129,7 +143,9 @@ def test_a_run(measured_run: Path) -> None:
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_sampled_output_of_a_run_is_judged_by_its_check(measure_run: Callable[..., Path], is_broken: bool) -> None:
+def test_sampled_output_of_a_run_is_judged_by_its_check(
+    measure_run: Callable[..., Path], is_broken: bool
+) -> None:
     """Whole, and from the rows that a kill left."""
     rule = Gullible() if is_broken else Rejection()
     folder = measure_run(SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20), rule)
@@ -160,7 +176,8 @@ def test_a_killed_run_is_reported_from_its_rows(measured_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "label"), [(ClosedLoop(2), "2 requests at a time"), (Poisson(5.0), "5 requests per second")]
+    ("arrivals", "label"),
+    [(ClosedLoop(2), "2 requests at a time"), (Poisson(5.0), "5 requests per second")],
 )
 def test_a_load_run_and_what_a_kill_leaves_of_it(
     measured_load: Callable[..., Path], arrivals: Arrivals, label: str
@@ -186,30 +203,42 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
 
     bare: dict[str, Any] = {"kind": "load", "complete": False, "provenance": results["provenance"]}
     (folder / "results.json").write_text(json.dumps(bare))
-    config = yaml.safe_load((folder / "config.yaml").read_text()) | {"limits": {"ttft": 0.5, "tpot": 0.05}}
+    config = yaml.safe_load((folder / "config.yaml").read_text()) | {
+        "limits": {"ttft": 0.5, "tpot": 0.05}
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     killed = gather([folder])
-    assert {c.policy.label: c.gain for c in killed.comparisons} == {label: c.gain for label, c in by_label.items()}
+    assert {c.policy.label: c.gain for c in killed.comparisons} == {
+        label: c.gain for label, c in by_label.items()
+    }
     assert killed.limits == [{"ttft": 0.5, "tpot": 0.05}]
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_sampled_output_of_a_load_is_judged_by_its_check(measured_load: Callable[..., Path], is_broken: bool) -> None:
+def test_sampled_output_of_a_load_is_judged_by_its_check(
+    measured_load: Callable[..., Path], is_broken: bool
+) -> None:
     """Whole, and from the passes that a kill left."""
     rule = Gullible() if is_broken else Rejection()
     sampling = SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20)
     folder = measured_load(ClosedLoop(2), sampling=sampling, rule=rule)
     whole = {c.policy.label: c.output for c in gather([folder]).comparisons}
-    assert [(output.is_same, output.is_wrong) for output in whole.values()] == [(not is_broken, is_broken)] * 2
+    assert [(output.is_same, output.is_wrong) for output in whole.values()] == [
+        (not is_broken, is_broken)
+    ] * 2
     results = json.loads((folder / "results.json").read_text())
     bare = {"kind": "load", "complete": False, "provenance": results["provenance"]}
     (folder / "results.json").write_text(json.dumps(bare))
     killed = {c.policy.label: c.output for c in gather([folder]).comparisons}
-    assert {k: output.words for k, output in killed.items()} == {k: output.words for k, output in whole.items()}
+    assert {k: output.words for k, output in killed.items()} == {
+        k: output.words for k, output in whole.items()
+    }
     assert [output.is_wrong for output in killed.values()] == [is_broken] * 2
 
 
-def test_rows_of_another_version_cost_the_intervals_only(measured_load: Callable[..., Path]) -> None:
+def test_rows_of_another_version_cost_the_intervals_only(
+    measured_load: Callable[..., Path],
+) -> None:
     folder = measured_load(ClosedLoop(2))
     rows = (folder / "requests.jsonl").read_text().replace('"e2el"', '"latency"')
     (folder / "requests.jsonl").write_text(rows)
@@ -227,9 +256,9 @@ def test_nothing_is_lost_of_a_killed_load_run(measured_load: Callable[..., Path]
     for name in (part.name for part in fields(LoadFigures)):
         if name != "summary":
             assert told[name] == whole[name], name
-    assert {key: value for key, value in told["summary"].items() if value is not None}.items() <= whole[
-        "summary"
-    ].items()
+    assert {
+        key: value for key, value in told["summary"].items() if value is not None
+    }.items() <= whole["summary"].items()
     assert {"method", "arrivals", "qps", "max_running", "overloaded"} <= told["summary"].keys()
     assert "the queue grows without bound" in told["stopped"]
     (folder / "results.json").write_text(json.dumps(bare))
@@ -237,7 +266,9 @@ def test_nothing_is_lost_of_a_killed_load_run(measured_load: Callable[..., Path]
 
 
 @pytest.mark.parametrize("content", ["damaged", "old"])
-def test_steps_that_cannot_be_read_cost_the_step_times_only(measured_load: Callable[..., Path], content: str) -> None:
+def test_steps_that_cannot_be_read_cost_the_step_times_only(
+    measured_load: Callable[..., Path], content: str
+) -> None:
     folder = measured_load(ClosedLoop(2))
     whole = gather([folder])
     if content == "damaged":
@@ -245,7 +276,8 @@ def test_steps_that_cannot_be_read_cost_the_step_times_only(measured_load: Calla
     else:
         table = pq.read_table(folder / "steps.parquet")
         pq.write_table(
-            table.rename_columns([n.replace("verify", "forward") for n in table.column_names]), folder / "steps.parquet"
+            table.rename_columns([n.replace("verify", "forward") for n in table.column_names]),
+            folder / "steps.parquet",
         )
     material = gather([folder])
     assert "steps.parquet cannot be read: no step times" in [note.text for note in material.notes]

@@ -51,7 +51,9 @@ class Written:
     @staticmethod
     def of(runs: Path, folder: Path) -> "Written":
         write(compose(gather([runs]), Limits(tpot=0.015)), folder)
-        return Written((folder / "report.html").read_text(), (folder / "report.md").read_text(), folder)
+        return Written(
+            (folder / "report.html").read_text(), (folder / "report.md").read_text(), folder
+        )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: {"plain": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
         for name, worst in (("structured", 0.009), ("creative", 0.013))
     }
-    thought = {"repeat": 0.0, "step": 100.0, "measured_seconds": 0.02, "estimated_seconds": 0.021, "acceptance": 0.7}
+    thought = {
+        "repeat": 0.0,
+        "step": 100.0,
+        "measured_seconds": 0.02,
+        "estimated_seconds": 0.021,
+        "acceptance": 0.7,
+    }
     for concurrency, gain in ((1, 1.8), (8, 1.2), (32, 0.9)):
         between = (gain, gain - 0.05, gain + 0.05)
         write_load(
@@ -112,7 +120,10 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
         assert "Median better but slowest worse for creative." in text
         assert "plain decoding only" in text
         assert "unfinished" in text
-        assert "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are milliseconds." in text
+        assert (
+            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are milliseconds."
+            in text
+        )
         assert "Rule of thumb from the field, not from these runs" in text
     assert markdown.startswith("# Turn it on up to 8 requests at a time")
     assert not list(out.glob("*.part"))
@@ -120,7 +131,10 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
 
 def test_what_is_drawn_over_time_stands_in_the_table(written: Written) -> None:
     sides = "Tokens/s, plain decoding | Tokens/s, ngram, 2 drafts, best in hindsight |"
-    assert f"| Second | Tokens/s | Drafts a step | Acceptance | Running | Waiting | {sides}" in written.markdown
+    assert (
+        f"| Second | Tokens/s | Drafts a step | Acceptance | Running | Waiting | {sides}"
+        in written.markdown
+    )
     assert "| 0 | 180 | 3.0 | 0.80 | 4.0 | 0.0 | 100 | 180 |" in written.markdown
 
 
@@ -128,7 +142,10 @@ def test_nothing_is_announced_that_is_not_there(written: Written, tmp_path: Path
     assert "simulations foresaw" not in written.markdown
     assert "The table has the intervals" in written.markdown
     write_run(tmp_path / "runs")  # without rows, latencies have none
-    assert "The table has the intervals" not in Written.of(tmp_path / "runs", tmp_path / "out").markdown
+    assert (
+        "The table has the intervals"
+        not in Written.of(tmp_path / "runs", tmp_path / "out").markdown
+    )
 
 
 def test_limits_of_runs_that_differ_are_named_where_the_user_gives_none(tmp_path: Path) -> None:
@@ -162,7 +179,14 @@ def test_without_fixed_lengths_there_is_no_hindsight(tmp_path: Path) -> None:
 
 def test_the_page_needs_nothing_from_outside(written: Written) -> None:
     page = Page(written.html)
-    assert {tag for tag, _ in page.found} & {"script", "link", "img", "iframe", "object", "base"} == set()
+    assert {tag for tag, _ in page.found} & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "base",
+    } == set()
     for _, attributes in page.found:
         for name in ("src", "href", "xlink:href", "srcset"):
             assert (attributes.get(name) or "#").startswith("#")
@@ -212,7 +236,9 @@ def test_the_smallest_material_is_enough(tmp_path: Path) -> None:
     text = (folder / "results.json").read_text()
     for name in ("ttft", "tpot", "itl", "e2el"):
         text = text.replace(f"{name}_p", "x")
-    (folder / "results.json").write_text(text.replace("num_draft_tokens", "x").replace("ideal_speedup", "x"))
+    (folder / "results.json").write_text(
+        text.replace("num_draft_tokens", "x").replace("ideal_speedup", "x")
+    )
     html = Written.of(tmp_path / "runs", tmp_path / "out").html
     assert "Measure more: no difference from plain decoding can be told yet" in html
     assert "(too little was measured for an interval)" in html

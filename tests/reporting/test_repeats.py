@@ -24,11 +24,18 @@ def no_faster(rng: np.random.Generator) -> list[Comparison]:
     for length in range(1, NUM_SETTINGS + 1):
         for load in LOADS:
             seconds = rng.lognormal(0, 0.3, NUM_GROUPS)
-            sides = [np.stack([np.ones(NUM_GROUPS), seconds * rng.lognormal(0, 0.2, NUM_GROUPS)], 1) for _ in range(2)]
+            sides = [
+                np.stack([np.ones(NUM_GROUPS), seconds * rng.lognormal(0, 0.2, NUM_GROUPS)], 1)
+                for _ in range(2)
+            ]
             gain = paired_ratio(sides[0], sides[1])
             policy, place = Policy("m", "fixed", length), Load(CONCURRENCY, float(load))
             side = Side({})
-            found.append(Comparison(Path("f"), SCENE, place, policy, gain, "throughput", side, side, num_requests=24))
+            found.append(
+                Comparison(
+                    Path("f"), SCENE, place, policy, gain, "throughput", side, side, num_requests=24
+                )
+            )
     return found
 
 
@@ -40,12 +47,17 @@ def test_where_nothing_is_faster_a_report_seldom_says_turn_it_on() -> None:
         wrong += decision.answer in ON
         uncorrected += any(judge(c, Limits()).outcome is Outcome.FASTER for c in comparisons)
     assert wrong <= 0.05 * NUM_REPORTS
-    assert uncorrected > 0.25 * NUM_REPORTS  # what each interval on its own would have said of some setting
+    assert (
+        uncorrected > 0.25 * NUM_REPORTS
+    )  # what each interval on its own would have said of some setting
 
 
 def test_a_setting_that_is_clearly_faster_is_found_among_many() -> None:
     comparisons = no_faster(np.random.default_rng(1))
-    best = [replace(c, gain=Estimate(1.5, 1.4, 1.6, 20.0)) if c.policy.length == 3 else c for c in comparisons]
+    best = [
+        replace(c, gain=Estimate(1.5, 1.4, 1.6, 20.0)) if c.policy.length == 3 else c
+        for c in comparisons
+    ]
     (decision,) = decide(best, Limits())
     assert (decision.answer, decision.policy.length) == (Answer.ON, 3)
     (point, *_) = decision.points
@@ -72,7 +84,9 @@ def test_pooling(same_units: bool) -> None:
     assert (both.value, both.freedom) == (pytest.approx(1.2), 10.0)
     assert both.low == pytest.approx(1.0 if same_units else 1.2 ** (1 - 0.5**0.5))
     assert not pooled([Estimate(1.0), Estimate(4.0)], [1, 1], same_units=True).has_interval
-    assert pooled([Estimate(1.0), Estimate(4.0)], [3, 1], same_units=True).value == pytest.approx(2**0.5)
+    assert pooled([Estimate(1.0), Estimate(4.0)], [3, 1], same_units=True).value == pytest.approx(
+        2**0.5
+    )
 
 
 def test_all_runs_of_a_setting_count(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ print(*(name for name, module in sys.modules.items() if name.startswith("specres
 
 def test_every_module_that_decoding_loads_is_remembered() -> None:
     """A new one that is not would let a run be continued with other code."""
-    printed = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True
+    ).stdout
     parts = {name.split(".")[1] for name in printed.split()}
     known = {name.removesuffix(".py") for name in DECODING}
     assert parts <= known, f"add {sorted(parts - known)} to DECODING"

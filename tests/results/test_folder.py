@@ -42,7 +42,10 @@ def test_a_missing_row_is_named_and_its_remedy_works(tmp_path: Path) -> None:
     measured(tmp_path)
     requests, groups = (tmp_path / name for name in ("requests.jsonl", "groups.jsonl"))
     requests.write_text(requests.read_text().split("\n")[0] + "\n")
-    with pytest.raises(ValueError, match=r"requests.jsonl has 0 rows of repeat 0, group 0, side method, where 1 req"):
+    with pytest.raises(
+        ValueError,
+        match=r"requests.jsonl has 0 rows of repeat 0, group 0, side method, where 1 req",
+    ):
         resumed(tmp_path)
     groups.write_text(groups.read_text().split("\n")[0] + "\n")
     again = resumed(tmp_path)
@@ -64,7 +67,9 @@ def test_a_torn_settings_file_does_not_block_its_folder(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
     measured(tmp_path)
     (tmp_path / "config.yaml").write_text("")
-    with pytest.raises(ValueError, match=r"config.yaml is damaged: it holds no settings; choose another"):
+    with pytest.raises(
+        ValueError, match=r"config.yaml is damaged: it holds no settings; choose another"
+    ):
         resumed(tmp_path)
 
 
@@ -81,7 +86,9 @@ def test_damaged_results_hide_no_rows(tmp_path: Path, results: str) -> None:
         resumed(tmp_path).begin(other)
 
 
-def test_rows_are_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_added_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "rows.jsonl"
     append_rows(file, [{"a": 1}])
 
@@ -114,11 +121,16 @@ def test_other_software_is_refused_by_name(
     if value is None:
         del told[part][key]
     file.write_text(json.dumps(told))
-    with pytest.raises(ValueError, match=rf"was started with other software: {message}.*choose another hydra.run.dir"):
+    with pytest.raises(
+        ValueError,
+        match=rf"was started with other software: {message}.*choose another hydra.run.dir",
+    ):
         resumed(tmp_path).begin(PROVENANCE)
 
 
-def test_code_that_no_row_depends_on_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_no_row_depends_on_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured(tmp_path)
     changed = {**fingerprint._package_hashes(), "report.py": "0", "training/trainer.py": "0"}
     monkeypatch.setattr(fingerprint, "_package_hashes", lambda: changed)
@@ -139,4 +151,6 @@ def test_a_class_from_elsewhere_is_known_by_its_module(monkeypatch: pytest.Monke
     assert list(before["modules"]) == [__name__]
     assert all(name.startswith("engine/") for name in before["code"])
     monkeypatch.setattr(fingerprint, "_hash", lambda file: "0")
-    assert differing_software(before, describe_software(("engine",), own)) == [f"{__name__} has changed"]
+    assert differing_software(before, describe_software(("engine",), own)) == [
+        f"{__name__} has changed"
+    ]

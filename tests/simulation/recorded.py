@@ -45,7 +45,9 @@ def draft(noise: float) -> CausalLM:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += noise * torch.randn(
+                parameter.shape, generator=generator, dtype=parameter.dtype
+            )
     return CausalLM(model, max_len=56, self_test=False)
 
 
@@ -57,13 +59,17 @@ def ngram(num_draft_tokens: int = 8) -> NGram:
     return NGram(num_draft_tokens, n_max=3, n_min=1)
 
 
-def requests_of(num: int, temperature: float = 0.0, num_tokens: int = 24, **settings: Any) -> list[Request]:
+def requests_of(
+    num: int, temperature: float = 0.0, num_tokens: int = 24, **settings: Any
+) -> list[Request]:
     """Prompts that repeat themselves, of several lengths, one seed each."""
     rng = torch.Generator().manual_seed(7)
     found = []
     for i in range(num):
         part = torch.randint(1, VOCAB, (3 + i % 4,), generator=rng).tolist()
-        sampling = SamplingParams(temperature=temperature, seed=i, max_new_tokens=num_tokens - i % 5)
+        sampling = SamplingParams(
+            temperature=temperature, seed=i, max_new_tokens=num_tokens - i % 5
+        )
         found.append(Request((part * 4)[: 8 + i % 5], sampling, f"r{i}", **settings))
     return found
 
@@ -80,13 +86,22 @@ def record(
 ) -> Recording:
     rule = acceptance or Rejection()
     header = describe_recording(
-        target(), proposer, rule, "tried", {"plain": None, SIDE: controller or Fixed()}, config or {}
+        target(),
+        proposer,
+        rule,
+        "tried",
+        {"plain": None, SIDE: controller or Fixed()},
+        config or {},
     )
     recorder = Recorder(folder, header)
     for side, parts in (("plain", (None, None, None)), (SIDE, (proposer, rule, controller))):
         recorder.begin(side)
         with unchecked():
-            list(Engine(target(), *parts, max_batch_size=batch_size, watch=recorder).generate(requests))
+            list(
+                Engine(target(), *parts, max_batch_size=batch_size, watch=recorder).generate(
+                    requests
+                )
+            )
         recorder.end()
     recorder.write(complete=True)
     return Recording(folder)

@@ -41,7 +41,9 @@ def greedy_ngram(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 @pytest.mark.parametrize("num_draft_tokens", [1, 3, 8])
-def test_ngram_drafts_are_made_again_exactly(greedy_ngram: Recording, num_draft_tokens: int) -> None:
+def test_ngram_drafts_are_made_again_exactly(
+    greedy_ngram: Recording, num_draft_tokens: int
+) -> None:
     drafting = drafting_of(greedy_ngram, 8)
     assert drafting.can_draft_again
     counts = replayed(drafting, num_draft_tokens)
@@ -58,9 +60,13 @@ def test_every_proposer_that_reads_tokens_only_is_asked_again(tmp_path: Path) ->
     config = {"proposer": {"_target_": "specresearch.proposers.Suffix", **settings}}
     recording = record(tmp_path, Suffix(**settings), requests_of(4), config=config)
     assert drafting_of(recording, 6).can_draft_again
-    assert replayed(drafting_of(recording, 6), 2) == decoded(Suffix(**settings), requests_of(4), controller=Fixed(2))
+    assert replayed(drafting_of(recording, 6), 2) == decoded(
+        Suffix(**settings), requests_of(4), controller=Fixed(2)
+    )
     config["proposer"]["use_global"] = True  # what earlier requests taught is not in a recording
-    other = record(tmp_path / "global", Suffix(**settings, use_global=True), requests_of(2), config=config)
+    other = record(
+        tmp_path / "global", Suffix(**settings, use_global=True), requests_of(2), config=config
+    )
     assert not drafting_of(other, 6).can_draft_again
 
 
@@ -76,7 +82,9 @@ def test_a_greedy_draft_lm_is_replayed_exactly_at_every_length(
     drafting = drafting_of(greedy_draft_model, 24)
     assert not drafting.can_draft_again
     assert drafting.always_drafts_all
-    assert all(positions.asked[:-1].all() for positions in drafting._known)  # drafts were as long as the output
+    assert all(
+        positions.asked[:-1].all() for positions in drafting._known
+    )  # drafts were as long as the output
     counts = replayed(drafting, num_draft_tokens)
     actual = decoded(draft_model(24), requests_of(6), controller=Fixed(num_draft_tokens))
     assert counts == actual
@@ -89,7 +97,10 @@ NUM_SAMPLED = 40
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return record(
-        tmp_path_factory.mktemp("warm"), draft_model(6), requests_of(NUM_SAMPLED, 1.0), batch_size=NUM_SAMPLED
+        tmp_path_factory.mktemp("warm"),
+        draft_model(6),
+        requests_of(NUM_SAMPLED, 1.0),
+        batch_size=NUM_SAMPLED,
     )
 
 
@@ -107,12 +118,16 @@ def test_the_recorded_setting_is_repeated_draw_by_draw(warm: Recording) -> None:
     assert replayed(drafting, 6, copy=1) != replayed(drafting, 6, copy=2)
 
 
-@pytest.mark.parametrize(("rule", "num_draft_tokens"), [("rejection", 2), ("rejection", 4), ("block", 4)])
+@pytest.mark.parametrize(
+    ("rule", "num_draft_tokens"), [("rejection", 2), ("rejection", 4), ("block", 4)]
+)
 def test_other_lengths_and_rules_agree_with_the_engine_within_sampling_error(
     warm: Recording, rule: str, num_draft_tokens: int
 ) -> None:
     drafting = drafting_of(warm, 6, rule)
-    again = Counts.total([c for copy in range(4) for c in replayed(drafting, num_draft_tokens, copy).values()])
+    again = Counts.total(
+        [c for copy in range(4) for c in replayed(drafting, num_draft_tokens, copy).values()]
+    )
     sampler = {"rejection": Rejection, "block": Block}[rule]()
     counts = decoded(
         draft_model(6),
@@ -122,20 +137,30 @@ def test_other_lengths_and_rules_agree_with_the_engine_within_sampling_error(
         batch_size=NUM_SAMPLED,
     )
     actual = Counts.total(list(counts.values()))
-    assert again.tokens_per_target_forward == pytest.approx(actual.tokens_per_target_forward, rel=0.06)
+    assert again.tokens_per_target_forward == pytest.approx(
+        actual.tokens_per_target_forward, rel=0.06
+    )
     assert again.draft_acceptance_rate == pytest.approx(actual.draft_acceptance_rate, rel=0.1)
 
 
 def test_blocks_keep_more_than_tokens_judged_one_by_one(warm: Recording) -> None:
     one_by_one, blocks = (
-        Counts.total([c for copy in range(1, 5) for c in replayed(drafting_of(warm, 6, rule), 6, copy).values()])
+        Counts.total(
+            [
+                c
+                for copy in range(1, 5)
+                for c in replayed(drafting_of(warm, 6, rule), 6, copy).values()
+            ]
+        )
         for rule in ("rejection", "block")
     )
     assert blocks.draft_acceptance_rate > one_by_one.draft_acceptance_rate
 
 
 def test_drafts_that_stop_early_are_the_rest_of_the_recorded_ones(tmp_path: Path) -> None:
-    recording = record(tmp_path, ngram(), requests_of(4))  # without its configuration nobody can be asked again
+    recording = record(
+        tmp_path, ngram(), requests_of(4)
+    )  # without its configuration nobody can be asked again
     drafting = drafting_of(recording, 8)
     assert not drafting.can_draft_again
     assert not drafting.always_drafts_all
@@ -195,15 +220,25 @@ def test_typical_acceptance_is_exact_at_temperature_0(greedy_draft_model: Record
         drafting_of(greedy_draft_model, 24, "threshold")
 
 
-def test_what_only_the_model_knows_is_refused(warm: Recording, greedy_ngram: Recording, tmp_path: Path) -> None:
+def test_what_only_the_model_knows_is_refused(
+    warm: Recording, greedy_ngram: Recording, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="acceptance=typical moves the output to another text"):
         drafting_of(warm, 6, "typical")
-    with pytest.raises(ValueError, match=r"exact for temperature 0 only, and the recording has temperature=1.0"):
+    with pytest.raises(
+        ValueError, match=r"exact for temperature 0 only, and the recording has temperature=1.0"
+    ):
         drafting_of(warm, 6, "greedy")
     with pytest.raises(ValueError, match="acceptance=best is not known"):
         drafting_of(warm, 6, "best")
-    assert replayed(drafting_of(greedy_ngram, 8, "greedy"), 3) == replayed(drafting_of(greedy_ngram, 8, "block"), 3)
-    chosen = record(tmp_path, draft_model(4), requests_of(2), controller=Goodput(max_draft_tokens=4))
-    with pytest.raises(ValueError, match="recorded under a controller that chose how much to draft"):
+    assert replayed(drafting_of(greedy_ngram, 8, "greedy"), 3) == replayed(
+        drafting_of(greedy_ngram, 8, "block"), 3
+    )
+    chosen = record(
+        tmp_path, draft_model(4), requests_of(2), controller=Goodput(max_draft_tokens=4)
+    )
+    with pytest.raises(
+        ValueError, match="recorded under a controller that chose how much to draft"
+    ):
         drafting_of(chosen, 4)
     assert drafting_of(chosen, 0).assumption == "nothing is drafted"

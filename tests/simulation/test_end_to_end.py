@@ -65,13 +65,19 @@ def recording_of(folder: Path, name: str) -> Recording:
     """One request at a time, and as many as may run: what lies between is predicted."""
     requests = requests_of(NUM_REQUESTS)
     for batch_size in (1, MAX_RUNNING):
-        proposer, config = (ngram(), {"proposer": NGRAM}) if name == "ngram" else (draft_model(8), None)
+        proposer, config = (
+            (ngram(), {"proposer": NGRAM}) if name == "ngram" else (draft_model(8), None)
+        )
         record(folder / str(batch_size), proposer, requests, batch_size=batch_size, config=config)
     return Recording(folder / str(MAX_RUNNING))
 
 
 def measure(
-    clock: Clock, proposer: Proposer, controller: Controller, requests: Sequence[Request], arrivals: Arrivals
+    clock: Clock,
+    proposer: Proposer,
+    controller: Controller,
+    requests: Sequence[Request],
+    arrivals: Arrivals,
 ) -> list[RequestRecord]:
     engine = Engine(target(), proposer, None, controller, max_batch_size=MAX_RUNNING)
     feed, begin, done = Feed(arrivals.times(len(requests), 0), arrivals.concurrency), clock.now, []
@@ -90,7 +96,9 @@ def foresee(drafting: Drafting, timing: Timing, length: int, arrivals: Arrivals)
     method = Method(Fixed(length), drafting.kind, 8)
     simulation = Simulation(timing, method, SchedulerSettings(), MAX_RUNNING, 56)
     feed = Feed(arrivals.times(NUM_REQUESTS, 0), arrivals.concurrency)
-    return simulation.run(PassPlace(0, SIDE), feed, Replays(drafting, 56).request, Stops(10**6, 1e9)).requests
+    return simulation.run(
+        PassPlace(0, SIDE), feed, Replays(drafting, 56).request, Stops(10**6, 1e9)
+    ).requests
 
 
 @pytest.mark.parametrize("name", ["ngram", "draft_model"])
@@ -104,7 +112,9 @@ def test_what_is_predicted_is_what_is_measured(clock: Clock, tmp_path: Path, nam
         proposer = ngram() if name == "ngram" else draft_model(8)
         measured = measure(clock, proposer, Fixed(length), requests_of(NUM_REQUESTS), arrivals)
         foreseen, otherwise = (foresee(drafting, timing, n, arrivals) for n in (length, 8 - length))
-        num_steps = [sum(row.counts.num_target_forwards for row in rows) for rows in (measured, foreseen)]
+        num_steps = [
+            sum(row.counts.num_target_forwards for row in rows) for rows in (measured, foreseen)
+        ]
         assert num_steps[1] == pytest.approx(num_steps[0], rel=0.02)
         for figure, within in (("e2el", 0.1), ("tpot", 0.1), ("ttft", 0.25)):
             for percent in (50, 99):
@@ -112,6 +122,11 @@ def test_what_is_predicted_is_what_is_measured(clock: Clock, tmp_path: Path, nam
                     np.percentile([getattr(row, figure) for row in rows], percent)
                     for rows in (measured, foreseen, otherwise)
                 )
-                assert guess == pytest.approx(own, rel=within), (arrivals.describe(), length, figure, percent)
+                assert guess == pytest.approx(own, rel=within), (
+                    arrivals.describe(),
+                    length,
+                    figure,
+                    percent,
+                )
                 errors.append(abs(other / own - 1))
     assert max(errors) > 0.3  # other settings do differ

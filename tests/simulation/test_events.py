@@ -10,7 +10,14 @@ from recorded import NGRAM, SIDE, draft_model, ngram, record, requests_of, targe
 
 from specresearch import Engine, Request, SamplingParams
 from specresearch.batch import Batch
-from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput
+from specresearch.controllers import (
+    AcceptanceGate,
+    BatchSizeCutoff,
+    Confidence,
+    Controller,
+    Fixed,
+    Goodput,
+)
 from specresearch.data.traces import TraceRow
 from specresearch.engine import SchedulerSettings, ShortestPrompt
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant, Poisson
@@ -36,12 +43,20 @@ def coins(rate: float, num: int, seed: int = 0) -> Coins:
 
 
 def request_of(
-    number: int, num_tokens: int, replay: Replay | None = None, num_prompt: int = 1, **text: Sequence[float]
+    number: int,
+    num_tokens: int,
+    replay: Replay | None = None,
+    num_prompt: int = 1,
+    **text: Sequence[float],
 ) -> ReplayedRequest:
     replay = replay or coins(0.0, num_tokens)
     sampling = SamplingParams(max_new_tokens=num_tokens)
     return ReplayedRequest(
-        [0] * num_prompt, sampling, str(number), text=Text(replay, num_tokens, **text), num_tokens=num_tokens
+        [0] * num_prompt,
+        sampling,
+        str(number),
+        text=Text(replay, num_tokens, **text),
+        num_tokens=num_tokens,
     )
 
 
@@ -72,7 +87,11 @@ def test_plain_decoding_takes_what_the_closed_form_says() -> None:
         assert row.tpot == pytest.approx(step)
         assert row.itl == pytest.approx([step] * 4)
         assert row.prefill_time == pytest.approx(prefill)
-        assert (row.counts.num_target_forwards, row.counts.num_generated_tokens, row.queue_time) == (5, 5, 0)
+        assert (
+            row.counts.num_target_forwards,
+            row.counts.num_generated_tokens,
+            row.queue_time,
+        ) == (5, 5, 0)
 
 
 def test_speculation_takes_what_the_closed_form_says() -> None:
@@ -93,7 +112,13 @@ def test_context_and_longest_row_count() -> None:
 
 def waiting(arrivals: Arrivals, num: int, service: float) -> float:
     with unchecked():
-        made = simulate([request_of(i, 1) for i in range(num)], Linear(service), arrivals, max_running=1, max_len=8)
+        made = simulate(
+            [request_of(i, 1) for i in range(num)],
+            Linear(service),
+            arrivals,
+            max_running=1,
+            max_len=8,
+        )
     return float(np.mean([row.queue_time for row in made.requests]))
 
 
@@ -121,8 +146,14 @@ class Watched(Linear):
 def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: int) -> None:
     steps: list[StepRecord] = []
     requests = requests_of(5)
-    recording = record(tmp_path, ngram(), requests, batch_size=batch_size, config={"proposer": NGRAM})
-    list(Engine(target(), ngram(), max_batch_size=batch_size, on_step=steps.append).generate(requests))
+    recording = record(
+        tmp_path, ngram(), requests, batch_size=batch_size, config={"proposer": NGRAM}
+    )
+    list(
+        Engine(target(), ngram(), max_batch_size=batch_size, on_step=steps.append).generate(
+            requests
+        )
+    )
     drafting = Drafting(recording, SIDE, "rejection", 8)
     replays = Replays(drafting, 56)
     method = Method(Fixed(), drafting.kind, 8)
@@ -130,11 +161,23 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
     machine = Watched()
     made = simulate(planned, machine, ClosedLoop(5), method, max_running=batch_size, max_len=56)
     recorded = recording.steps[recording.steps["side"] == SIDE]
-    for name in ("num_rows", "num_drafts", "longest", "num_nodes", "context", "max_context", "attended"):
-        assert [getattr(work, name) for work in machine.works if work.num_rows] == recorded[name].tolist()
+    for name in (
+        "num_rows",
+        "num_drafts",
+        "longest",
+        "num_nodes",
+        "context",
+        "max_context",
+        "attended",
+    ):
+        assert [getattr(work, name) for work in machine.works if work.num_rows] == recorded[
+            name
+        ].tolist()
     table = made.log.take()
     for name in ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context"):
-        assert [tuple(row) for row in table[name].to_pylist()] == [getattr(step, name) for step in steps]
+        assert [tuple(row) for row in table[name].to_pylist()] == [
+            getattr(step, name) for step in steps
+        ]
     assert table["num_prefill_tokens"].to_pylist() == [step.num_prefill_tokens for step in steps]
     assert table["num_nodes"].to_pylist() == [step.num_nodes for step in steps]
     assert made.row.wall == pytest.approx(len(steps))
@@ -157,12 +200,16 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
     """Prompts when it first drafts, and what it missed; here under a controller that was not recorded."""
     steps: list[StepRecord] = []
     requests = [
-        Request(tuple(range(1, 1 + num)), SamplingParams(max_new_tokens=34, ignore_eos=True), str(num))
+        Request(
+            tuple(range(1, 1 + num)), SamplingParams(max_new_tokens=34, ignore_eos=True), str(num)
+        )
         for num in (20, 6, 18)
     ]
     recording = record(tmp_path, draft_model(4), requests, batch_size=2)
     assert recording.steps["num_caught_up"].to_numpy().max() == 19
-    engine = Engine(target(), draft_model(4), controller=OnAndOff(), max_batch_size=2, on_step=steps.append)
+    engine = Engine(
+        target(), draft_model(4), controller=OnAndOff(), max_batch_size=2, on_step=steps.append
+    )
     list(engine.generate(requests))
     drafting = Drafting(recording, SIDE, "rejection", 4)
     assert drafting.reads_late
@@ -177,23 +224,33 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
 
 def test_the_scheduler_is_the_real_one() -> None:
     requests = [request_of(i, 6, num_prompt=4 + 8 * (i % 3)) for i in range(9)]
-    settings = SchedulerSettings(ShortestPrompt(ageing=1e-3), max_step_tokens=10, max_cache_tokens=30)
-    made = simulate(requests, Linear(1.0, prefill_token=0.1), ClosedLoop(9), max_running=4, scheduling=settings)
+    settings = SchedulerSettings(
+        ShortestPrompt(ageing=1e-3), max_step_tokens=10, max_cache_tokens=30
+    )
+    made = simulate(
+        requests, Linear(1.0, prefill_token=0.1), ClosedLoop(9), max_running=4, scheduling=settings
+    )
     assert len(made.requests) == 9
     assert sum(row.num_preemptions for row in made.requests) > 0
     assert all(row.counts.num_generated_tokens == 6 for row in made.requests)
-    first = [row.num_prompt_tokens for row in sorted(made.requests, key=lambda row: row.queue_time)[:3]]
+    first = [
+        row.num_prompt_tokens for row in sorted(made.requests, key=lambda row: row.queue_time)[:3]
+    ]
     assert first == [4, 4, 4]
     table = made.log.take()
     assert len(table) < made.row.wall  # there were steps that read prompts only
 
 
 def test_an_overloaded_queue_is_given_up_with_what_there_is() -> None:
-    made = simulate([request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(20, 1e9))
+    made = simulate(
+        [request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(20, 1e9)
+    )
     assert made.row.stopped is not None
     assert made.row.stopped.startswith("the queue grows without bound")
     assert made.row.num_finished == len(made.requests) > 0
-    late = simulate([request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(1000, 5.0))
+    late = simulate(
+        [request_of(i, 2) for i in range(200)], Linear(1.0), Constant(10.0), stops=Stops(1000, 5.0)
+    )
     assert late.row.stopped is not None
     assert late.row.stopped.startswith("out of time")
 
@@ -225,14 +282,18 @@ def test_controllers_of_every_kind_steer_a_simulation() -> None:
     )
     assert all(row.counts.num_draft_tokens == 0 for row in cutoff.requests)
     gate = AcceptanceGate(window=2, probe_every=100)
-    shut = simulate([request_of(0, 40, coins(0.0, 40))], Linear(1.0), ClosedLoop(1), Method(gate, SCORED, 4))
+    shut = simulate(
+        [request_of(0, 40, coins(0.0, 40))], Linear(1.0), ClosedLoop(1), Method(gate, SCORED, 4)
+    )
     assert shut.requests[0].counts.num_drafts == 2
     scores = [0.9, 0.1, 0.9, 0.9] * 5
     unsure = request_of(0, 20, coins(1.0, 20), scores=scores)
     cut = simulate([unsure], Linear(1.0), ClosedLoop(1), Method(Confidence(0.4), SCORED, 4))
     assert cut.requests[0].counts.num_draft_tokens < 4 * cut.requests[0].counts.num_drafts
     with pytest.raises(ValueError, match="Confidence reads the drafter's scores"):
-        simulate([request_of(0, 20)], Linear(1.0), ClosedLoop(1), Method(Confidence(0.4), SCORED, 4))
+        simulate(
+            [request_of(0, 20)], Linear(1.0), ClosedLoop(1), Method(Confidence(0.4), SCORED, 4)
+        )
     own = replace(request_of(0, 20, coins(1.0, 20)), num_draft_tokens=1)
     one = simulate([own], Linear(1.0), ClosedLoop(1), Method(Fixed(), SCORED, 4))
     assert one.requests[0].counts.num_draft_tokens == one.requests[0].counts.num_drafts == 10
@@ -243,7 +304,8 @@ def test_rounds_are_drawn_anew_and_share_ids(tmp_path: Path) -> None:
     replays = Replays(Drafting(recording, SIDE, "rejection", 4), 56)
     assert [replays.request(n).id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
     made = [
-        [replays.request(n, repeat).text.replay.step(i, 4) for i in range(20)] for n, repeat in ((0, 0), (3, 0), (0, 1))
+        [replays.request(n, repeat).text.replay.step(i, 4) for i in range(20)]
+        for n, repeat in ((0, 0), (3, 0), (0, 1))
     ]
     assert made[0] != made[1] != made[2] != made[0]
     assert replays.request(0).num_tokens == 24
@@ -256,7 +318,13 @@ def test_a_trace_says_how_long_prompts_and_answers_are(tmp_path: Path) -> None:
     replays = Replays(Drafting(recording, SIDE, "rejection", 8), 200, rows)
     planned = [replays.request(number) for number in range(3)]
     assert [len(request.prompt_ids) for request in planned] == [5, 199, 30]
-    made = simulate(planned, Linear(1.0), ClosedLoop(3), Method(Fixed(), DraftKind(), 8), max_len=200)
+    made = simulate(
+        planned, Linear(1.0), ClosedLoop(3), Method(Fixed(), DraftKind(), 8), max_len=200
+    )
     by_prompt = {row.num_prompt_tokens: row.counts.num_generated_tokens for row in made.requests}
-    assert by_prompt == {5: 70, 199: 1, 30: 1}  # the first goes through its recorded text three times
+    assert by_prompt == {
+        5: 70,
+        199: 1,
+        30: 1,
+    }  # the first goes through its recorded text three times
     assert all(row.finish_reason == "length" for row in made.requests)

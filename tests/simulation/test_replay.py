@@ -9,7 +9,15 @@ from jaxtyping import Float
 
 from specresearch.acceptance.block import accept_block
 from specresearch.proposal import Proposal
-from specresearch.simulation.acceptance import Blocks, Coins, Positions, StandIns, Table, Trees, run_ends
+from specresearch.simulation.acceptance import (
+    Blocks,
+    Coins,
+    Positions,
+    StandIns,
+    Table,
+    Trees,
+    run_ends,
+)
 
 NUM, VOCAB = 3, 3  # positions, tokens
 
@@ -21,7 +29,9 @@ def pq() -> tuple[Float[np.ndarray, "n v"], Float[np.ndarray, "n v"]]:
     return rng.dirichlet(np.ones(VOCAB), NUM + 1), rng.dirichlet(np.ones(VOCAB), NUM + 1)
 
 
-def expected_kept(p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, is_block: bool) -> list[float]:
+def expected_kept(
+    p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, is_block: bool
+) -> list[float]:
     """Chance to accept at least 1, 2, ... drafts, over everything that may be drafted, as the rules define it."""
     found = []
     for length in range(1, NUM + 1):
@@ -37,7 +47,9 @@ def expected_kept(p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, i
     return found
 
 
-def replayed_kept(p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, is_block: bool) -> list[float]:
+def replayed_kept(
+    p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, is_block: bool
+) -> list[float]:
     """The same, over all texts of the target, and over uniforms of a fine grid."""
     rng = np.random.default_rng(1)
     found = np.zeros(NUM)
@@ -68,7 +80,9 @@ def test_blocks_are_what_the_rule_itself_keeps(
     p, q = (torch.tensor(values) for values in pq)
     rows = 20_000
     generator = torch.Generator().manual_seed(0)
-    drafts = torch.stack([torch.multinomial(q[i], rows, True, generator=generator) for i in range(NUM)], dim=1)
+    drafts = torch.stack(
+        [torch.multinomial(q[i], rows, True, generator=generator) for i in range(NUM)], dim=1
+    )
     tokens = torch.cat([torch.zeros((rows, 1), dtype=torch.long), drafts], dim=1)
     proposal = Proposal.chain(tokens, torch.full((rows,), NUM + 1), q.expand(rows, -1, -1))
     uniforms = torch.rand((rows, NUM + 1), generator=generator, dtype=torch.float64)
@@ -102,7 +116,9 @@ def test_blocks_of_point_masses_accept_what_meets_the_text() -> None:
     assert [Blocks(odds, np.full(4, 0.99)).step(i, 9).accepted for i in range(4)] == [2, 1, 0, 1]
 
 
-def positions(odds: Float[np.ndarray, " E"], logprobs: Float[np.ndarray, " E"], asked: list[bool]) -> Positions:
+def positions(
+    odds: Float[np.ndarray, " E"], logprobs: Float[np.ndarray, " E"], asked: list[bool]
+) -> Positions:
     known = np.array(asked)
     told = np.where(known, odds, np.nan)
     return Positions(known, known & (odds >= 1), told, np.minimum(told, 1), logprobs, told, told)
@@ -113,7 +129,9 @@ def test_stand_ins_are_alike_where_the_target_is() -> None:
     logprobs = -rng.exponential(1.0, 4000)
     odds = np.exp(logprobs) * 2
     asked = rng.random(4000) < 0.9
-    filled = StandIns([positions(odds, logprobs, asked.tolist())]).fill(positions(odds, logprobs, asked.tolist()), rng)
+    filled = StandIns([positions(odds, logprobs, asked.tolist())]).fill(
+        positions(odds, logprobs, asked.tolist()), rng
+    )
     assert np.isfinite(filled.odds).all()
     assert (filled.odds[asked] == odds[asked]).all()
     missing = ~asked & (logprobs > -2)

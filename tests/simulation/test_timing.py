@@ -13,14 +13,19 @@ from specresearch.simulation.parts import Part
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
 
-def known_seconds(recording: Recording, noise: float = 0.0, outliers: float = 0.0) -> dict[str, np.ndarray]:
+def known_seconds(
+    recording: Recording, noise: float = 0.0, outliers: float = 0.0
+) -> dict[str, np.ndarray]:
     """Times of the recorded steps on a machine that can be written down."""
     steps, rng = recording.steps, np.random.default_rng(0)
     can_draft = (steps["side"] != "plain").to_numpy()
     tokens = (steps["num_rows"] + steps["num_drafts"]).to_numpy(dtype=float)
     parts = {
         "propose": can_draft * (1e-3 + 2e-3 * steps["longest"].to_numpy(dtype=float)),
-        "verify": 0.02 + 1e-3 * np.minimum(tokens, 8) + 3e-3 * np.maximum(tokens - 8, 0) + 1e-5 * steps["context"],
+        "verify": 0.02
+        + 1e-3 * np.minimum(tokens, 8)
+        + 3e-3 * np.maximum(tokens - 8, 0)
+        + 1e-5 * steps["context"],
         "overhead": 2e-3 + 1e-4 * steps["num_rows"].to_numpy(dtype=float),
         "prefill": (steps["num_prefill_tokens"] > 0) * (3e-3 + 2e-4 * steps["num_prefill_tokens"]),
     }
@@ -34,7 +39,10 @@ def on_that_machine(recording: Recording, **noise: float) -> Recording:
     for name in ("propose", "verify", "prefill"):
         recording.steps[name] = told[name]
     late = recording.steps["num_prefill_tokens"].where(recording.steps["side"] != "plain", 0)
-    recording.steps["num_caught_up"], recording.steps["catch_up"] = late, (late > 0) * (2e-3 + 1e-4 * late)
+    recording.steps["num_caught_up"], recording.steps["catch_up"] = (
+        late,
+        (late > 0) * (2e-3 + 1e-4 * late),
+    )
     recording.steps["prefill"] += recording.steps["catch_up"]
     recording.steps["total"] = told["propose"] + told["verify"] + told["overhead"]
     recording.steps["schedule"], recording.steps["between"] = 0.0, 1e-3
@@ -57,7 +65,9 @@ def test_a_fit_finds_the_machine(recording: Recording) -> None:
     plain = fitted.step(Work(1, 0, 0, 1, 20, 20, 9, 21))
     assert plain.propose == 0.0
     assert plain.prefill == pytest.approx(3e-3 + 18e-4, rel=0.2)
-    assert fitted.describe().startswith(f"fitted to {len(recording.steps)} steps of up to 4 requests")
+    assert fitted.describe().startswith(
+        f"fitted to {len(recording.steps)} steps of up to 4 requests"
+    )
     assert fitted.caution() is None
 
 
@@ -77,18 +87,26 @@ def test_noise_keeps_the_mean_and_hiccups_do_not_bend_the_fit(recording: Recordi
     assert [fitted.step(work).total for _ in range(50)] == first
 
 
-def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(recording: Recording) -> None:
+def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(
+    recording: Recording,
+) -> None:
     recording = on_that_machine(recording)
     rng, steps = np.random.default_rng(1), recording.steps
     drafts = rng.integers(0, 8, (len(steps), 4))
     context = rng.integers(10, 500, (len(steps), 4))
     attended = ((drafts + 1) * (context + drafts + 1)).sum(1)
     steps["num_rows"], steps["num_drafts"], steps["num_nodes"] = 4, drafts.sum(1), drafts.max(1) + 1
-    steps["context"], steps["max_context"], steps["attended"] = context.sum(1), context.max(1), attended
+    steps["context"], steps["max_context"], steps["attended"] = (
+        context.sum(1),
+        context.max(1),
+        attended,
+    )
     steps["verify"] = 0.01 + 2e-5 * attended
     fitted = Fitted(noise=False)
     fitted.bind(recording)
-    uneven = fitted.step(Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True, is_asked=True))
+    uneven = fitted.step(
+        Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True, is_asked=True)
+    )
     assert uneven.verify == pytest.approx(0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05)
 
 
@@ -106,7 +124,9 @@ def test_more_work_is_never_faster(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording, noise=0.3))
     seconds = [
-        fitted.step(Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True, is_asked=True)).verify
+        fitted.step(
+            Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True, is_asked=True)
+        ).verify
         for n in range(1, 60)
     ]
     assert seconds == sorted(seconds)
@@ -120,7 +140,9 @@ def test_a_fit_needs_steps_and_one_machine(recording: Recording, tmp_path: Path)
     record(other, draft_model(3), requests_of(2))
     Fitted(recordings=[str(other)]).bind(recording)
     recording.header.target["model"] = "another"  # type: ignore[index]
-    with pytest.raises(ValueError, match=r"another target than .*: model is 'tiny' and not 'another'"):
+    with pytest.raises(
+        ValueError, match=r"another target than .*: model is 'tiny' and not 'another'"
+    ):
         Fitted(recordings=[str(other)]).bind(recording)
     recording.steps = recording.steps.head(3)
     with pytest.raises(ValueError, match="holds 3 steps, and a timing model needs 20; record more"):
@@ -129,7 +151,19 @@ def test_a_fit_needs_steps_and_one_machine(recording: Recording, tmp_path: Path)
 
 
 def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
-    machine = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5, overhead=1e-4, step_overhead=1e-3)
+    machine = Roofline(
+        1e12,
+        1e14,
+        10e9,
+        5e9,
+        1e6,
+        1e9,
+        0.5e9,
+        1e5,
+        efficiency=0.5,
+        overhead=1e-4,
+        step_overhead=1e-3,
+    )
     few = machine.step(Work(2, 8, 4, 5, 1000, 600, can_draft=True, is_asked=True))
     assert few.verify == pytest.approx((10e9 + 1e9) / 0.5e12 + 1e-4)
     assert few.propose == pytest.approx(4 * ((1e9 + 1e8) / 0.5e12 + 1e-4))
@@ -147,12 +181,24 @@ def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
         Linear(1.0, draft=-1.0)
 
 
-def test_drafting_takes_time_where_drafts_are_asked_for_and_reading_late_when_it_happens(recording: Recording) -> None:
+def test_drafting_takes_time_where_drafts_are_asked_for_and_reading_late_when_it_happens(
+    recording: Recording,
+) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording))
-    asked, idle = (fitted.step(Work(4, 0, 0, 1, 80, 22, 0, 84, can_draft=True, is_asked=a)) for a in (True, False))
+    asked, idle = (
+        fitted.step(Work(4, 0, 0, 1, 80, 22, 0, 84, can_draft=True, is_asked=a))
+        for a in (True, False)
+    )
     assert asked.propose > 0 == idle.propose
-    assert (asked.catch_up, fitted.step(Work(num_caught_up=9)).catch_up) == (0.0, pytest.approx(2e-3 + 9e-4, rel=0.1))
-    told = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5).step(Work(num_caught_up=10_000))
+    assert (asked.catch_up, fitted.step(Work(num_caught_up=9)).catch_up) == (
+        0.0,
+        pytest.approx(2e-3 + 9e-4, rel=0.1),
+    )
+    told = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5).step(
+        Work(num_caught_up=10_000)
+    )
     assert told.catch_up == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
-    assert Linear(1e-3, catch_up_token=1e-5).step(Work(num_caught_up=200)).catch_up == pytest.approx(2e-3)
+    assert Linear(1e-3, catch_up_token=1e-5).step(
+        Work(num_caught_up=200)
+    ).catch_up == pytest.approx(2e-3)

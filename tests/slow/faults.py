@@ -43,7 +43,12 @@ class Command:
             *more,
         ]
         return subprocess.Popen(
-            words, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            words,
+            cwd=self.cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
         )
 
     def finish(self, folder: Path, *more: str) -> "Ended":
@@ -62,7 +67,9 @@ class Command:
         """Wait for so many rows. Returns whether the process still runs."""
         end = time.monotonic() + LONGEST
         while process.poll() is None and self.num_rows(folder) < num_rows:
-            assert time.monotonic() < end, f"{self.program} wrote {self.num_rows(folder)} of {num_rows} rows"
+            assert time.monotonic() < end, (
+                f"{self.program} wrote {self.num_rows(folder)} of {num_rows} rows"
+            )
             time.sleep(0.002)
         return process.poll() is None
 
@@ -89,8 +96,15 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
     """One of every program. target: overrides that name a small target in float64."""
     letters = random.Random(0)
     texts = ["".join(letters.choices("abcdef", k=10)) for _ in range(12)]
-    model = next(word for word in target if word.startswith("target.model=")).removeprefix("target.model=")
-    decode = [*target, *prompts_of(cwd / "prompts.jsonl", texts), "+proposer=ngram", "sampling.max_new_tokens=40"]
+    model = next(word for word in target if word.startswith("target.model=")).removeprefix(
+        "target.model="
+    )
+    decode = [
+        *target,
+        *prompts_of(cwd / "prompts.jsonl", texts),
+        "+proposer=ngram",
+        "sampling.max_new_tokens=40",
+    ]
     train = {
         "draft": model,
         "corpus.max_len": 40,
@@ -107,7 +121,11 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
         "evaluation.max_new_tokens": 8,
     }
     told: dict[str, tuple[list[str], str, Callable[[Path], Any]]] = {
-        "run": ([*decode, "num_prompts=12", "repeats=2", "warmup=0"], "requests.jsonl", run_outputs),
+        "run": (
+            [*decode, "num_prompts=12", "repeats=2", "warmup=0"],
+            "requests.jsonl",
+            run_outputs,
+        ),
         "load": (
             [
                 *decode,
@@ -122,7 +140,11 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
             load_outputs,
         ),
         "distill": (
-            [*decode[:-2], "+proposer=draft_model", *(f"{key}={value}" for key, value in train.items())],
+            [
+                *decode[:-2],
+                "+proposer=draft_model",
+                *(f"{key}={value}" for key, value in train.items()),
+            ],
             "metrics.jsonl",
             learnt,
         ),
@@ -138,10 +160,15 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
             certified,
         ),
     }
-    return {name: Command(name, tuple(words), rows, outputs, cwd) for name, (words, rows, outputs) in told.items()}
+    return {
+        name: Command(name, tuple(words), rows, outputs, cwd)
+        for name, (words, rows, outputs) in told.items()
+    }
 
 
-def _unique(rows: Sequence[dict[str, Any]], key: Sequence[str], value: str) -> dict[tuple[Any, ...], Any]:
+def _unique(
+    rows: Sequence[dict[str, Any]], key: Sequence[str], value: str
+) -> dict[tuple[Any, ...], Any]:
     found = {tuple(row[name] for name in key): row[value] for row in rows}
     assert len(found) == len(rows), "a row is there twice"
     return found
@@ -155,7 +182,9 @@ def run_outputs(folder: Path) -> Any:
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert results["complete"]
     assert results["summary"]["num_prompts"] == 12
-    return _unique(_rows(folder / "requests.jsonl"), ("repeat", "group", "side", "row", "turn"), "token_ids")
+    return _unique(
+        _rows(folder / "requests.jsonl"), ("repeat", "group", "side", "row", "turn"), "token_ids"
+    )
 
 
 def load_outputs(folder: Path) -> Any:
@@ -166,7 +195,10 @@ def load_outputs(folder: Path) -> Any:
 
 def learnt(folder: Path) -> Any:
     """The curve without what was timed, and the weights, as numbers."""
-    curve = [{key: value for key, value in row.items() if key not in TIMED} for row in _rows(folder / "metrics.jsonl")]
+    curve = [
+        {key: value for key, value in row.items() if key not in TIMED}
+        for row in _rows(folder / "metrics.jsonl")
+    ]
     state = load_file(folder / "student" / "model.safetensors")
     weights = {name: weight.to(torch.float64).flatten().tolist() for name, weight in state.items()}
     return curve, weights

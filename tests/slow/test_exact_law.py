@@ -33,7 +33,15 @@ from transformers import (
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
-from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Confidence, Controller, Fixed, Goodput, Heuristic
+from specresearch.controllers import (
+    AcceptanceGate,
+    BatchSizeCutoff,
+    Confidence,
+    Controller,
+    Fixed,
+    Goodput,
+    Heuristic,
+)
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.seeds import Seeds
 from specresearch.proposal import Proposal, Verdict
@@ -60,7 +68,10 @@ GROUP = 256  # requests that are submitted together; the last of each run in sma
 Prompt = tuple[int, ...]
 SETTINGS: dict[str, tuple[Prompt, SamplingParams]] = {
     "plain": ((3, 1, 4, 1), SamplingParams(temperature=1.0, max_new_tokens=3)),
-    "cut": ((2, 5), SamplingParams(temperature=0.9, top_k=4, top_p=0.85, max_new_tokens=4, stop_token_ids=(0,))),
+    "cut": (
+        (2, 5),
+        SamplingParams(temperature=0.9, top_k=4, top_p=0.85, max_new_tokens=4, stop_token_ids=(0,)),
+    ),
     "repetition": (
         (1, 2, 1, 2, 1),
         SamplingParams(temperature=1.3, min_p=0.1, repetition_penalty=1.4, max_new_tokens=3),
@@ -68,7 +79,11 @@ SETTINGS: dict[str, tuple[Prompt, SamplingParams]] = {
     "penalties": (
         (5,),
         SamplingParams(
-            temperature=0.8, repetition_penalty=0.8, presence_penalty=0.4, frequency_penalty=0.5, max_new_tokens=3
+            temperature=0.8,
+            repetition_penalty=0.8,
+            presence_penalty=0.4,
+            frequency_penalty=0.5,
+            max_new_tokens=3,
         ),
     ),
 }
@@ -78,10 +93,16 @@ class OutputPenalties(LogitsProcessor):
     """Presence and frequency penalties, by their definition."""
 
     def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
-        self.num_prompt_tokens, self.presence, self.frequency = num_prompt_tokens, presence, frequency
+        self.num_prompt_tokens, self.presence, self.frequency = (
+            num_prompt_tokens,
+            presence,
+            frequency,
+        )
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        counts = torch.stack([row[self.num_prompt_tokens :].bincount(minlength=VOCAB) for row in input_ids])
+        counts = torch.stack(
+            [row[self.num_prompt_tokens :].bincount(minlength=VOCAB) for row in input_ids]
+        )
         return scores - self.frequency * counts - self.presence * (counts > 0)
 
 
@@ -102,7 +123,9 @@ def processors(prompt: Prompt, sampling: SamplingParams) -> LogitsProcessorList:
 
 
 @torch.inference_mode()
-def enumerate_law(model: PreTrainedModel, prompt: Prompt, sampling: SamplingParams) -> dict[Prompt, float]:
+def enumerate_law(
+    model: PreTrainedModel, prompt: Prompt, sampling: SamplingParams
+) -> dict[Prompt, float]:
     """The probability of every output."""
     process = processors(prompt, sampling)
     unfinished, finished = {(): 1.0}, {}
@@ -129,7 +152,9 @@ def p_value(counts: Counter[Prompt], law: dict[Prompt, float]) -> float:
     rare = [output for output, probability in law.items() if probability * num < 5]
     common = [output for output in law if output not in set(rare)]
     seen = [*(counts[output] for output in common), sum(counts[output] for output in rare)]
-    expected = np.array([*(law[output] for output in common), sum(law[output] for output in rare)]) * num
+    expected = (
+        np.array([*(law[output] for output in common), sum(law[output] for output in rare)]) * num
+    )
     if expected[-1] < 5:  # the rare ones join the last of the common ones
         seen = [*seen[:-2], seen[-2] + seen[-1]]
         expected = np.array([*expected[:-2], expected[-2] + expected[-1]])
@@ -209,7 +234,10 @@ CASES = [
         Case(name, limits=CROWDED, name="crowded")
         for name in ("ngram", "draft_model", "draft_dynamic", "eagle", "suffix_warm")
     ),
-    *(Case("draft_model", controller=controller, name=name) for name, controller in CONTROLLERS.items()),
+    *(
+        Case("draft_model", controller=controller, name=name)
+        for name, controller in CONTROLLERS.items()
+    ),
     *(Case(name, "gpt2") for name in PROPOSERS if name not in HEADS),
 ]
 LEVEL = ALPHA / (len(CASES) * len(SETTINGS))
@@ -235,7 +263,9 @@ def decode(case: Case, num_samples: int = NUM_SAMPLES) -> dict[str, Counter[Prom
     )
     requests = [
         Request(prompt, replace(sampling, seed=seed * len(SETTINGS) + number), f"{name}/{seed}")
-        for seed, (number, (name, (prompt, sampling))) in product(range(num_samples), enumerate(SETTINGS.items()))
+        for seed, (number, (name, (prompt, sampling))) in product(
+            range(num_samples), enumerate(SETTINGS.items())
+        )
     ]
     counts: dict[str, Counter[Prompt]] = {name: Counter() for name in SETTINGS}
     num_drafts = 0
@@ -257,7 +287,9 @@ def test_outputs_have_the_enumerated_distribution(case: Case) -> None:
 class Mislabelled(Rejection):
     """Takes drafts for drawn from a flat distribution, whatever they were drawn from."""
 
-    def __call__(self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch) -> Verdict:
+    def __call__(
+        self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
+    ) -> Verdict:
         flat = torch.full_like(target_logits, 1 / VOCAB)
         return super().__call__(replace(proposal, draft_probs=flat), target_logits, sampling)
 
@@ -277,8 +309,13 @@ def test_negative_control_settings_are_told_apart(name: str) -> None:
     rng = np.random.default_rng(0)
     drawn = enumerate_law(model("llama"), prompt, other)
     outputs = list(drawn)
-    counts = rng.multinomial(NUM_SAMPLES, np.array(list(drawn.values())) / sum(drawn.values())).tolist()
-    assert p_value(Counter({o: n for o, n in zip(outputs, counts, strict=True) if n}), expected) < LEVEL
+    counts = rng.multinomial(
+        NUM_SAMPLES, np.array(list(drawn.values())) / sum(drawn.values())
+    ).tolist()
+    assert (
+        p_value(Counter({o: n for o, n in zip(outputs, counts, strict=True) if n}), expected)
+        < LEVEL
+    )
 
 
 WARM: dict[str, Callable[[], Proposer]] = {
@@ -323,7 +360,8 @@ ZOO: dict[str, Callable[[], Proposer]] = {
     "eagle3": lambda: Eagle3("zoo:tiny_eagle3"),
 }
 QUESTIONS = (
-    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier. " * 2,
+    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier. "
+    * 2,
     "A baker on the quay said she had given away two hundred loaves because nobody came to buy them. A baker on",
     "Nobody was hurt, but the town council said that",
 )
@@ -343,7 +381,9 @@ def generated() -> list[Sequence[int]]:
     outputs = []
     for question in QUESTIONS:
         prompt = torch.tensor([tokenizer(question)["input_ids"]])
-        said = plain.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=64)
+        said = plain.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=64
+        )
         outputs.append(tuple(said[0, prompt.shape[1] :].tolist()))
     return outputs
 
@@ -351,6 +391,9 @@ def generated() -> list[Sequence[int]]:
 @pytest.mark.parametrize("name", ZOO)
 def test_greedy_outputs_of_a_trained_model_are_those_of_generate(name: str) -> None:
     engine = Engine(zoo("tiny"), ZOO[name](), max_batch_size=2)
-    outputs = {int(output.id): output for output in engine.generate(QUESTIONS, SamplingParams(max_new_tokens=64))}
+    outputs = {
+        int(output.id): output
+        for output in engine.generate(QUESTIONS, SamplingParams(max_new_tokens=64))
+    }
     assert [outputs[i].token_ids for i in range(len(QUESTIONS))] == generated()
     assert sum(output.record.counts.num_accepted_tokens for output in outputs.values()) > 0

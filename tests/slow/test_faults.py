@@ -29,7 +29,9 @@ def test_a_run_that_is_killed_again_and_again_ends_with_what_a_whole_one_has(
     for _ in range(NUM_KILLS):
         process = command.start(broken, f"resume={str((broken / 'config.yaml').exists()).lower()}")
         left = max(total - command.num_rows(broken), 1)
-        command.wait_for(process, broken, command.num_rows(broken) + moments.randrange(-1, max(left // 2, 1)))
+        command.wait_for(
+            process, broken, command.num_rows(broken) + moments.randrange(-1, max(left // 2, 1))
+        )
         time.sleep(moments.random() * 0.05)
         process.kill()
         killed += ended(process).code == -signal.SIGKILL

@@ -51,7 +51,9 @@ def test_a_full_disk_is_a_sentence_and_after_room_is_made_the_run_goes_on(
         assert done.is_a_sentence, done.err
         assert "no room to write" in done.err
         assert "what was written before is kept: make room" in done.err
-        assert command.num_rows(folder) >= before or program == "distill"  # which goes back to its last checkpoint
+        assert (
+            command.num_rows(folder) >= before or program == "distill"
+        )  # which goes back to its last checkpoint
     ballast.unlink()
     resumes = (folder / "provenance.json").exists()
     done = command.finish(folder, *(["resume=true"] if resumes else []))

@@ -33,7 +33,9 @@ def target() -> CausalLM:
 class Client(threading.Thread):
     """Submits, sometimes cancels, and remembers what it must get back."""
 
-    def __init__(self, engine: Engine, prompts: list[list[int]], number: int, stop: threading.Event) -> None:
+    def __init__(
+        self, engine: Engine, prompts: list[list[int]], number: int, stop: threading.Event
+    ) -> None:
         super().__init__()
         self.engine, self.prompts, self.number, self.stop = engine, prompts, number, stop
         self.random = random.Random(number)
@@ -68,7 +70,9 @@ class Trouble(RuntimeError):
     """What goes wrong now and then."""
 
 
-def test_nothing_is_lost_leaked_or_changed(target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_leaked_or_changed(
+    target: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Greedy tokens of whoever was neither cancelled nor hit by a failed step equal those of the engine alone."""
     assert target.tokenizer is not None
     prompts = [list(target.tokenizer(text)["input_ids"]) for text in PROMPTS]

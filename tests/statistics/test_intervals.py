@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.intervals.coverage import POPULATIONS, bootstrap, closed_loop, of_percentile, queue, ratio
+from experiments.intervals.coverage import (
+    POPULATIONS,
+    bootstrap,
+    closed_loop,
+    of_percentile,
+    queue,
+    ratio,
+)
 from specresearch.statistics.intervals import (
     LEAST_PAIRED,
     LEAST_UNITS,
@@ -121,7 +128,10 @@ def test_figures_at_the_end_of_their_range() -> None:
 def test_units_of_unequal_size_are_fewer_than_they_are() -> None:
     rng = np.random.default_rng(0)
     equal, unequal = np.ones(12), np.array([9.0, 9.0, *[1.0] * 10])
-    found = [spread(np.stack([size * rng.uniform(1, 2, 12), size], 1), ratio) for size in (equal, unequal)]
+    found = [
+        spread(np.stack([size * rng.uniform(1, 2, 12), size], 1), ratio)
+        for size in (equal, unequal)
+    ]
     assert found[0] is not None
     assert found[1] is not None
     assert found[0].freedom > 2 * found[1].freedom
@@ -131,7 +141,8 @@ def test_a_ratio_of_percentiles_is_paired() -> None:
     rng = np.random.default_rng(0)
     base, units = rng.lognormal(0, 1, 60), np.arange(60)
     plain, fast, other = (
-        percentile_of(values, units, 60, 50) for values in (base, base / 2, rng.permutation(base) / 2)
+        percentile_of(values, units, 60, 50)
+        for values in (base, base / 2, rng.permutation(base) / 2)
     )
     ratios = [percentile_ratio(side, plain) for side in (fast, other)]
     assert ratios[0][0] == ratios[1][0] == pytest.approx(0.5)

@@ -25,8 +25,18 @@ def run_row(overrides: str, speedup: float | None = 1.2, **figures: Any) -> dict
 
 
 def load_row(overrides: str, **figures: Any) -> dict[str, Any]:
-    told = {"kind": "load", "controller": "goodput", "throughput_plain": 10.0, "throughput_fixed-2": 12.0}
-    told |= {"tpot_p99_ratio": 0.9, "e2el_p50_ratio": 0.8, "throughput": 12.0, "best_fixed": "fixed-2"}
+    told = {
+        "kind": "load",
+        "controller": "goodput",
+        "throughput_plain": 10.0,
+        "throughput_fixed-2": 12.0,
+    }
+    told |= {
+        "tpot_p99_ratio": 0.9,
+        "e2el_p50_ratio": 0.8,
+        "throughput": 12.0,
+        "best_fixed": "fixed-2",
+    }
     return run_row(overrides, **told, **figures)
 
 
@@ -37,7 +47,10 @@ def test_the_axis_is_the_swept_number_and_the_rest_makes_series() -> None:
         for size in (1, 2, 4)
     ]
     assert _axis(rows) == "batch_size"
-    assert {name: len(series) for name, series in _series(rows, "batch_size").items()} == {"ngram": 3, "suffix": 3}
+    assert {name: len(series) for name, series in _series(rows, "batch_size").items()} == {
+        "ngram": 3,
+        "suffix": 3,
+    }
 
 
 def test_plots_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> None:
@@ -52,16 +65,25 @@ def test_plots_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> Non
     assert plot_sweep([load_row(f"arrivals.qps={n}", qps=n) for n in (1, 4)], tmp_path / "open.png")
 
 
-def test_load_runs_are_compared_in_figures_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_runs_are_compared_in_figures_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for job, concurrency in enumerate((1, 4)):
         folder = tmp_path / f"{job}-ngram"
         (folder / ".hydra").mkdir(parents=True)
-        (folder / ".hydra" / "overrides.yaml").write_text(f"- arrivals.concurrency={concurrency}\n- +proposer=ngram\n")
+        (folder / ".hydra" / "overrides.yaml").write_text(
+            f"- arrivals.concurrency={concurrency}\n- +proposer=ngram\n"
+        )
         results = {
             "kind": "load",
             "complete": True,
             "stopped": "plain: the queue grows" if job else None,
-            "summary": {"speedup": 1.3, "best_fixed": "fixed-2", "outputs_equal": True, "throughput": 20.0},
+            "summary": {
+                "speedup": 1.3,
+                "best_fixed": "fixed-2",
+                "outputs_equal": True,
+                "throughput": 20.0,
+            },
             "intervals": {"speedup": [1.1, 1.5]},
             "sides": {"fixed-2": {"throughput": 12.0, "e2el_p50": 1.0, "tpot_p99": 0.1}},
         }
@@ -79,7 +101,12 @@ def test_a_sweep_says_how_many_runs_it_has_and_how_long_they_take() -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("load", ["+experiment=concurrency"], return_hydra_config=True)
     OmegaConf.set_readonly(cfg.hydra, False)
-    cfg.hydra.overrides.task = ["+experiment=concurrency", "proposer=ngram,suffix", "seed=range(3)", "repeats=2"]
+    cfg.hydra.overrides.task = [
+        "+experiment=concurrency",
+        "proposer=ngram,suffix",
+        "seed=range(3)",
+        "repeats=2",
+    ]
     assert swept(cfg) == {"arrivals.concurrency": 5, "proposer": 2, "seed": 3}
     cfg.hydra.overrides.task = ["arrivals.concurrency=1,2"]
     assert swept(cfg) == {"arrivals.concurrency": 2}

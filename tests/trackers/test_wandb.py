@@ -16,8 +16,12 @@ from specresearch.trackers import NoTracker, Tracker, WandbTracker
 
 BLOCK, FILE_HEADER, CHUNK_HEADER = 32768, 7, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-STEP = StepRecord(("p/0",), (4,), (4,), (3,), (4,), (9,), None, 5, StepTimes(0.001, 0.002, 0.0, 0.0, 0.004))
-REQUEST = RequestRecord("p/0", 9, Counts(5, 4, 16, 12, 17), "length", 0.1, 0.01, 0.3, (0.01, 0.0, 0.02), 0.05)
+STEP = StepRecord(
+    ("p/0",), (4,), (4,), (3,), (4,), (9,), None, 5, StepTimes(0.001, 0.002, 0.0, 0.0, 0.004)
+)
+REQUEST = RequestRecord(
+    "p/0", 9, Counts(5, 4, 16, 12, 17), "length", 0.1, 0.01, 0.3, (0.01, 0.0, 0.02), 0.05
+)
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
@@ -56,7 +60,13 @@ def items(updates: Any) -> dict[str, Any]:
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
-    for name in ("HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
+    for name in (
+        "HOME",
+        "WANDB_CONFIG_DIR",
+        "WANDB_CACHE_DIR",
+        "WANDB_DATA_DIR",
+        "WANDB_ARTIFACT_DIR",
+    ):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
     return tmp_path / "run"
@@ -73,7 +83,9 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     backbone = offline / "backbone"
     backbone.mkdir()
     (backbone / "config.json").write_text("{}")
-    tracker.finish({"speedup": 2.0, "speedup_ci95": [1.9, 2.1], "outputs_equal": True}, [result, backbone])
+    tracker.finish(
+        {"speedup": 2.0, "speedup_ci95": [1.9, 2.1], "outputs_equal": True}, [result, backbone]
+    )
 
     records = read_back(offline)
     run = next(r.run for r in records if r.HasField("run"))
@@ -87,7 +99,9 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert len(steps) == 3
     assert steps[0]["method/accepted_tokens_per_step"] == 3
     assert steps[0]["method/step_ms"] == pytest.approx(4.0)
-    assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [0.75]
+    assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [
+        0.75
+    ]
     drawn = next(row for row in history if "method/itl/_type" in row)
     assert drawn["method/itl/_type"] == "histogram"
     assert sum(drawn["method/itl/values"]) == 3
@@ -98,9 +112,14 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
             summary |= items(record.summary.update)
     assert summary["speedup"] == 2.0
     assert summary["outputs_equal"] is True
-    artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
+    artifacts = [
+        r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")
+    ]
     artifacts += [r.artifact for r in records if r.HasField("artifact")]
-    assert {entry.path for entry in artifacts[0].manifest.contents} == {"results.json", "backbone/config.json"}
+    assert {entry.path for entry in artifacts[0].manifest.contents} == {
+        "results.json",
+        "backbone/config.json",
+    }
     assert artifacts[0].type == "results"
 
 
@@ -123,7 +142,9 @@ def test_a_missing_login_says_what_to_do(offline: Path) -> None:
 
 def test_a_missing_wandb_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match=r"wandb cannot be imported .*`pip install wandb`, or use tracker=none"):
+    with pytest.raises(
+        ValueError, match=r"wandb cannot be imported .*`pip install wandb`, or use tracker=none"
+    ):
         WandbTracker(mode="offline")
 
 

@@ -36,11 +36,19 @@ class Case:
     def __init__(self, num_rows: int = R) -> None:
         generator = torch.Generator().manual_seed(0)
         self.target = nn.Linear(H, V).double().requires_grad_(False)
-        self.readouts = [nn.Linear(H, V).double(), nn.Linear(H, len(IDS)).double(), nn.Linear(H, 2).double()]
+        self.readouts = [
+            nn.Linear(H, V).double(),
+            nn.Linear(H, len(IDS)).double(),
+            nn.Linear(H, 2).double(),
+        ]
         self.parameters = [weight for readout in self.readouts for weight in readout.parameters()]
-        self.wanted, *self.states = torch.randn((4, num_rows, H), generator=generator, dtype=torch.float64).unbind()
+        self.wanted, *self.states = torch.randn(
+            (4, num_rows, H), generator=generator, dtype=torch.float64
+        ).unbind()
         self.labels = torch.randint(V, (num_rows,), generator=generator)
-        self.valid = [torch.rand(num_rows, generator=generator) < share for share in (1.1, 0.7, 0.7)]
+        self.valid = [
+            torch.rand(num_rows, generator=generator) < share for share in (1.1, 0.7, 0.7)
+        ]
         for states in self.states:
             states.requires_grad_(True)
 
@@ -48,7 +56,10 @@ class Case:
     def guesses(self) -> list[Guess]:
         own = [(self.readouts[0], None), (self.readouts[0], None), (self.readouts[1], IDS)]
         parts = zip(self.states, own, self.valid, WEIGHTS, strict=True)
-        return [Guess(states, readout, valid, weight, ids) for states, (readout, ids), valid, weight in parts]
+        return [
+            Guess(states, readout, valid, weight, ids)
+            for states, (readout, ids), valid, weight in parts
+        ]
 
     def chunked(self, objective: Objective, chunk_rows: int) -> tuple[Tensor, Tensor]:
         inputs = (self.wanted, self.target, self.labels, self.guesses, self.parameters, chunk_rows)
@@ -70,7 +81,9 @@ class Case:
             accepted = torch.minimum(p[:, known], q).sum(-1)[guess.valid].sum()
             agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[guess.valid].sum()
             total = total + guess.weight * loss
-            sums.append(torch.stack([loss, accepted, agreeing.double(), guess.valid.sum().double()]))
+            sums.append(
+                torch.stack([loss, accepted, agreeing.double(), guess.valid.sum().double()])
+            )
         return total, torch.stack(sums).detach()
 
     def whole_acceptance(self, objective: Objective, guess: Guess) -> Tensor:
@@ -90,21 +103,30 @@ class Case:
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
 def test_chunks_change_nothing(objective: Objective, chunk_rows: int) -> None:
     case = Case()
-    (loss, sums), (expected, expected_sums) = case.chunked(objective, chunk_rows), case.whole(objective)
+    (loss, sums), (expected, expected_sums) = (
+        case.chunked(objective, chunk_rows),
+        case.whole(objective),
+    )
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(sums, expected_sums)
     torch.testing.assert_close(case.gradients(loss), case.gradients(expected))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
-def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_vocabulary(objective: Objective) -> None:
+def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_vocabulary(
+    objective: Objective,
+) -> None:
     """The target's likeliest token, or the text's own where that is what is learnt from; all rows count in the other figures."""
     case = Case()
     guess, states = case.guesses[2], case.states[2]
     guess = replace(guess, valid=torch.ones(R, dtype=torch.bool))
-    loss, sums = chunked_losses(objective, case.wanted, case.target, case.labels, [guess], case.parameters, 7)
+    loss, sums = chunked_losses(
+        objective, case.wanted, case.target, case.labels, [guess], case.parameters, 7
+    )
     (gradient,) = torch.autograd.grad(loss, [states])
-    wanted = case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
+    wanted = (
+        case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
+    )
     is_inside = torch.isin(wanted, IDS)
     assert 5 < is_inside.sum() < R - 5
     assert torch.equal(gradient.abs().sum(-1) > 0, is_inside)
@@ -146,7 +168,9 @@ class Watch(TorchDispatchMode):
                     self._known.add(storage._cdata)
                     self.live += storage.nbytes() // made.itemsize
                     self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize)
+                    weakref.finalize(
+                        storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize
+                    )
         return out
 
     def _forget(self, key: int, size: int) -> None:

@@ -42,7 +42,10 @@ class Recorder(Source):
 
 
 def mix(seed: int = 0) -> Mix:
-    return Mix({"a": (0.5, Numbered(1, 30)), "b": (0.3, Numbered(2, 7)), "c": (0.2, Numbered(3, 1000))}, seed)
+    return Mix(
+        {"a": (0.5, Numbered(1, 30)), "b": (0.3, Numbered(2, 7)), "c": (0.2, Numbered(3, 1000))},
+        seed,
+    )
 
 
 def taken(examples: Iterator[Example], num: int) -> list[list[int]]:
@@ -97,17 +100,25 @@ def test_the_first_examples_are_listed_once_each() -> None:
 def test_prompts_are_predicted_where_that_is_asked_for() -> None:
     examples = Numbered(1, 3)
     examples.examples = Examples([Example.reply([1, 2, 3], [4, 5])])
-    for asked, mask in ((False, [False, False, False, True, True]), (True, [False, True, True, True, True])):
+    for asked, mask in (
+        (False, [False, False, False, True, True]),
+        (True, [False, True, True, True, True]),
+    ):
         mixed = Mix({"a": (1.0, examples)}, predict_prompts=asked)
         assert mixed[0].loss_mask == mask
         assert [example.loss_mask for example in mixed.first(1)] == [mask]
-    assert Mix({"a": (1.0, examples)}, predict_prompts=True).fingerprint != Mix({"a": (1.0, examples)}).fingerprint
+    assert (
+        Mix({"a": (1.0, examples)}, predict_prompts=True).fingerprint
+        != Mix({"a": (1.0, examples)}).fingerprint
+    )
 
 
 def test_a_round_is_told_how_many_draws_it_will_see() -> None:
     recorder = Recorder()
     taken(iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20)
-    rounds = {number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)}
+    rounds = {
+        number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)
+    }
     for draws in rounds.values():
         assert [draw.place for draw in draws] == list(range(len(draws)))
         assert {draw.of for draw in draws} == {len(draws)}
@@ -124,7 +135,12 @@ def test_a_round_is_told_how_many_draws_it_will_see() -> None:
 )
 def test_fractions_must_add_up(fractions: tuple[float, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Mix({name: (fraction, Numbered(1, 3)) for name, fraction in zip("ab", fractions, strict=True)})
+        Mix(
+            {
+                name: (fraction, Numbered(1, 3))
+                for name, fraction in zip("ab", fractions, strict=True)
+            }
+        )
 
 
 def sample(name: str = "sharegpt", **settings: object) -> PromptDataset:
@@ -136,10 +152,12 @@ def test_a_row_is_held_out_whatever_else_the_dataset_holds() -> None:
     train, heldout = Part("train", 0.3), Part("heldout", 0.3)
     few, many = sample(limit=10, shuffle=True, seed=1), sample()
     for dataset in (few, many):
-        assert {row.id for row in train.rows(dataset)} | {row.id for row in heldout.rows(dataset)} == {
-            r.id for r in dataset
+        assert {row.id for row in train.rows(dataset)} | {
+            row.id for row in heldout.rows(dataset)
+        } == {r.id for r in dataset}
+        assert not {row.id for row in train.rows(dataset)} & {
+            row.id for row in heldout.rows(dataset)
         }
-        assert not {row.id for row in train.rows(dataset)} & {row.id for row in heldout.rows(dataset)}
     assert {row.id for row in heldout.rows(few)} <= {row.id for row in heldout.rows(many)}
 
 
@@ -147,12 +165,16 @@ def test_the_share_of_held_out_rows_is_what_was_asked_for() -> None:
     ids = [f"row-{number}" for number in range(20_000)]
     for fraction in (0.0, 0.05, 0.5):
         num_heldout = sum(id in Part("heldout", fraction) for id in ids)
-        assert abs(num_heldout - fraction * len(ids)) <= 5 * (fraction * (1 - fraction) * len(ids)) ** 0.5
+        assert (
+            abs(num_heldout - fraction * len(ids))
+            <= 5 * (fraction * (1 - fraction) * len(ids)) ** 0.5
+        )
 
 
 def test_a_part_without_rows_is_an_error() -> None:
     with pytest.raises(
-        ValueError, match=r"none of its 25 rows falls to split=heldout at corpus\.heldout_fraction=0\.0"
+        ValueError,
+        match=r"none of its 25 rows falls to split=heldout at corpus\.heldout_fraction=0\.0",
     ):
         Part("heldout", 0.0).rows(sample())
     with pytest.raises(ValueError, match=r"corpus\.heldout_fraction=1\.0 must lie in \[0, 1\)"):
@@ -194,9 +216,13 @@ def test_plain_text_is_packed_without_loss(tmp_path: Path) -> None:
     *full, last = packed
     assert {len(example.token_ids) for example in full} == {128}
     assert len(last.token_ids) <= 128
-    assert all(example.loss_mask == [False] + [True] * (len(example.token_ids) - 1) for example in packed)
+    assert all(
+        example.loss_mask == [False] + [True] * (len(example.token_ids) - 1) for example in packed
+    )
     assert all(example.token_ids[: len(opening)] == opening for example in packed)
-    text = str(zoo().decode([token for example in packed for token in example.token_ids[len(opening) :]]))
+    text = str(
+        zoo().decode([token for example in packed for token in example.token_ids[len(opening) :]])
+    )
     books = [(tmp_path / f"{book}.txt").read_text() for book in "ab"]
     documents = [*books, "One day. It rained.", "Two cats sat."]
     assert [document.split() for document in text.split("<|endoftext|>")] == [
@@ -208,16 +234,21 @@ def test_held_out_passages_of_plain_text_are_not_trained_on(tmp_path: Path) -> N
     files = [write_books(tmp_path)]
     texts = {
         split: "".join(
-            str(zoo().decode(example.token_ids)) for example in PlainText(files, zoo(), 4096, Part(split, 0.3))
+            str(zoo().decode(example.token_ids))
+            for example in PlainText(files, zoo(), 4096, Part(split, 0.3))
         )
         for split in ("train", "heldout")
     }
     for book in "ab":
         for number in range(100):
-            assert (f"{book}{number} word" in texts["train"]) != (f"{book}{number} word" in texts["heldout"])
+            assert (f"{book}{number} word" in texts["train"]) != (
+                f"{book}{number} word" in texts["heldout"]
+            )
 
 
-def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token(tmp_path: Path) -> None:
+def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token(
+    tmp_path: Path,
+) -> None:
     tokenizer = byte_level(trim_offsets=False)
     tokenizer.add_special_tokens({"eos_token": "<e>"})
     write_books(tmp_path)
@@ -227,7 +258,11 @@ def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "there is no file .*nothing.txt"), (b" \n\n ", "no text to train on"), (b"\xff\xfe", "not UTF-8")],
+    [
+        (None, "there is no file .*nothing.txt"),
+        (b" \n\n ", "no text to train on"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
 )
 def test_text_that_is_none_is_an_error(tmp_path: Path, text: bytes | None, message: str) -> None:
     if text is not None:
@@ -236,7 +271,9 @@ def test_text_that_is_none_is_an_error(tmp_path: Path, text: bytes | None, messa
         PlainText([str(tmp_path / "nothing.txt")], zoo(), 100)
 
 
-@pytest.mark.parametrize("choice", sorted(file.stem for file in (conf_dir() / "corpus").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "choice", sorted(file.stem for file in (conf_dir() / "corpus").glob("*.yaml"))
+)
 def test_every_choice_is_a_corpus(choice: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         corpus = instantiate(compose(overrides=[f"+corpus={choice}"]).corpus, _convert_="all")
@@ -259,7 +296,10 @@ def test_a_corpus_opens_its_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fixed": 0.5}, "fixed=0.5, text=0.0, target=0.0, draft=0.0 must be 0 or above and add up to 1"),
+        (
+            {"fixed": 0.5},
+            "fixed=0.5, text=0.0, target=0.0, draft=0.0 must be 0 or above and add up to 1",
+        ),
         ({"fixed": 1.0, "refresh_every": 0}, "corpus.refresh_every=0"),
         ({"fixed": 1.0, "max_len": 1}, "corpus.max_len=1 must be at least 2"),
         ({"text": 1.0}, "corpus.text=1.0 needs files"),

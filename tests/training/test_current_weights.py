@@ -33,7 +33,9 @@ def _small_layers_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draft(of: CausalLM, **settings: object) -> Student:
-    model = CausalLM(build("llama", seed=2, num_hidden_layers=1, dtype=of.dtype), max_len=of.max_len)
+    model = CausalLM(
+        build("llama", seed=2, num_hidden_layers=1, dtype=of.dtype), max_len=of.max_len
+    )
     assert has_packed_layers(model.model)
     return draft_student(DraftModel(model), of, [], **settings)  # pyright: ignore[reportArgumentType]
 
@@ -59,7 +61,9 @@ def decoded(model: CausalLM) -> Tensor:
 def expected(model: CausalLM) -> Tensor:
     """Logits of a model that was loaded with these weights."""
     fresh = build("llama", num_hidden_layers=len(model.adapter.layers), dtype=model.dtype)
-    fresh.load_state_dict({name: value.detach().clone() for name, value in model.model.state_dict().items()})
+    fresh.load_state_dict(
+        {name: value.detach().clone() for name, value in model.model.state_dict().items()}
+    )
     return decoded(CausalLM(fresh, pack_weights=False))
 
 
@@ -84,7 +88,9 @@ def replace_data(model: nn.Module) -> None:
 
 
 def load(model: nn.Module) -> None:
-    model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()})
+    model.load_state_dict(
+        {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    )
 
 
 @torch.no_grad()
@@ -150,7 +156,9 @@ def test_decoding_sees_every_change_of_an_adapter(name: str) -> None:
 @pytest.mark.parametrize("name", [*STUDENTS, *(f"medusa, joint, {kind}" for kind in KINDS)])
 def test_no_student_holds_packed_layers(name: str) -> None:
     of = target(torch.float32)
-    student = joint(of, **KINDS[name.rpartition(", ")[2]]) if "joint" in name else STUDENTS[name](of)
+    student = (
+        joint(of, **KINDS[name.rpartition(", ")[2]]) if "joint" in name else STUDENTS[name](of)
+    )
     assert has_packed_layers(of.model), "the target, which does not learn, stays as fast as it was"
     assert not has_packed_layers(student.module)
 

@@ -33,7 +33,11 @@ EXAMPLES = [
 
 
 def target(dtype: torch.dtype = torch.float64) -> CausalLM:
-    return TARGET if dtype == torch.float64 else CausalLM(build("llama", seed=1, num_hidden_layers=5, dtype=dtype))
+    return (
+        TARGET
+        if dtype == torch.float64
+        else CausalLM(build("llama", seed=1, num_hidden_layers=5, dtype=dtype))
+    )
 
 
 def draft(of: CausalLM) -> Student:
@@ -50,7 +54,9 @@ STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
     "draft_model": draft,
     "medusa": lambda of: medusa_student(Medusa(), of, []),
     "medusa, sharing": lambda of: medusa_student(Medusa(), of, [], num_heads=2, own_lm_head=False),
-    "eagle": lambda of: eagle_student(Eagle(), of, [], num_steps=1, token_weight=0.1, feature_weight=1.0),
+    "eagle": lambda of: eagle_student(
+        Eagle(), of, [], num_steps=1, token_weight=0.1, feature_weight=1.0
+    ),
     "eagle3": eagle3,
     "eagle3, reduced vocabulary": lambda of: eagle3(of, draft_vocab_size=17),
     "eagle3, regression": lambda of: eagle3(of, feature_weight=0.5),
@@ -72,7 +78,9 @@ def one_by_one(
 ) -> tuple[float, list[tuple[float, float, int, float]]]:
     """The loss, and of each step its own, the acceptance, the number of rows and the distance to the features, position by
     position from whole logits."""
-    outputs = TARGET.forward_whole(token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True)
+    outputs = TARGET.forward_whole(
+        token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True
+    )
     p = outputs.logits.softmax(-1)
     total, parts = 0.0, []
     for i, step in enumerate(student.steps(token_ids, outputs.hidden[1:])):
@@ -86,7 +94,11 @@ def one_by_one(
                 continue
             wanted, drafted = p[b, t + step.shift, ids], q[b, t]
             num_rows += 1
-            accepted += float(torch.minimum(wanted, drafted).sum() if student.samples else wanted[drafted.argmax()])
+            accepted += float(
+                torch.minimum(wanted, drafted).sum()
+                if student.samples
+                else wanted[drafted.argmax()]
+            )
             wanted = wanted / wanted.sum()
             if step.target_ids is None or p[b, t + step.shift].argmax() in step.target_ids:
                 loss += float((wanted * (wanted / drafted).log()).sum())
@@ -162,7 +174,10 @@ def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyP
 def test_all_of_the_student_learns_and_nothing_of_the_target(name: str) -> None:
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL())
     distillation(*batch()).backward()
-    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in distillation.module.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.abs().max() > 0
+        for weight in distillation.module.parameters()
+    )
     assert all(weight.grad is None for weight in TARGET.model.parameters())
 
 
@@ -206,7 +221,10 @@ def test_sixteen_bits_are_trained_in_float32_and_come_back(name: str) -> None:
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle3"])
 def test_autocast_changes_the_loss_by_rounding_only(name: str) -> None:
     of = target(torch.float32)
-    losses = [Distillation(STUDENTS[name](of), of, ForwardKL(), precision=p)(*batch()) for p in ("float32", "bfloat16")]
+    losses = [
+        Distillation(STUDENTS[name](of), of, ForwardKL(), precision=p)(*batch())
+        for p in ("float32", "bfloat16")
+    ]
     assert losses[0] != losses[1]
     torch.testing.assert_close(losses[1], losses[0], rtol=0.03, atol=0.0)
 
@@ -214,7 +232,11 @@ def test_autocast_changes_the_loss_by_rounding_only(name: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "precision", "message"),
     [
-        (torch.float64, "half", "train.precision='half' is unknown; choose one of auto, float32, bfloat16"),
+        (
+            torch.float64,
+            "half",
+            "train.precision='half' is unknown; choose one of auto, float32, bfloat16",
+        ),
         (torch.bfloat16, "float32", "train.precision=float32 and a target in bfloat16"),
     ],
 )
@@ -246,6 +268,9 @@ def test_new_medusa_heads_say_what_the_target_says() -> None:
 
 
 def test_the_reduced_vocabulary_holds_the_commonest_tokens_to_predict() -> None:
-    examples = [Example([9, 9, 9, 3, 3, 5], [False, False, False, True, True, True]), Example([1, 5, 2], [False] * 3)]
+    examples = [
+        Example([9, 9, 9, 3, 3, 5], [False, False, False, True, True, True]),
+        Example([1, 5, 2], [False] * 3),
+    ]
     assert most_frequent(examples, 2, VOCAB).tolist() == [3, 5]
     assert most_frequent(examples, 3, VOCAB).tolist() == [0, 3, 5]

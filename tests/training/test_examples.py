@@ -40,7 +40,11 @@ GLUED = (
     + "{{ message.role + ': ' + message.content + '<|end|>' }}{% endfor %}"
     + "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
-ABSENT = HEAD + OPEN + "{{ message.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|user|>' }}{% endif %}"
+ABSENT = (
+    HEAD
+    + OPEN
+    + "{{ message.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|user|>' }}{% endif %}"
+)
 
 
 @pytest.fixture
@@ -52,7 +56,9 @@ def dataset(tmp_path: Path) -> PromptDataset:
 @cache
 def zoo(template: str | None = "own") -> PreTrainedTokenizerFast:
     """The tokenizer of the zoo, with its own chat template, another or none."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve("zoo:tiny")) if template == "own" else deepcopy(zoo())
+    tokenizer = (
+        AutoTokenizer.from_pretrained(resolve("zoo:tiny")) if template == "own" else deepcopy(zoo())
+    )
     tokenizer.chat_template = tokenizer.chat_template if template == "own" else template
     return tokenizer
 
@@ -73,11 +79,17 @@ def metaspace() -> PreTrainedTokenizerFast:
     """Spaces are part of the word behind them, and a text begins with one."""
     letters = [*"▁abcdefghijklmnopqrstuvwxyzABHU<>|.?:[]\n", "▁H", "▁t"]
     backend = Tokenizer(
-        models.BPE(vocab={x: i for i, x in enumerate(letters)}, merges=[("▁", "H"), ("▁", "t")], fuse_unk=False)
+        models.BPE(
+            vocab={x: i for i, x in enumerate(letters)},
+            merges=[("▁", "H"), ("▁", "t")],
+            fuse_unk=False,
+        )
     )
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     backend.decoder = decoders.Metaspace(prepend_scheme="first")
-    backend.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in ("user", "assistant", "end")])
+    backend.add_special_tokens(
+        [AddedToken(f"<|{name}|>", special=True) for name in ("user", "assistant", "end")]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
@@ -99,14 +111,18 @@ def test_the_whole_chat_is_one_example_with_a_loss_on_the_replies(dataset: Promp
     assert str(tokenizer.decode(example.token_ids)).startswith(
         "<|endoftext|><|user|>hi there<|end|><|assistant|>Hello."
     )
-    assert example.token_ids[: example.num_prompt_tokens] == render(tokenizer, dataset.template, CHAT.turns)
+    assert example.token_ids[: example.num_prompt_tokens] == render(
+        tokenizer, dataset.template, CHAT.turns
+    )
 
 
 def test_a_user_who_says_the_same_is_not_predicted(dataset: PromptDataset) -> None:
     """A search for the reply's text would find the user's first."""
     (example,) = examples_of(dataset, zoo(), Row("c", ("bye",), replies=("bye",)), 200)
     reply = zoo()("bye<|end|>", add_special_tokens=False)["input_ids"]
-    assert example.loss_mask == [False] * (len(example.token_ids) - len(reply)) + [True] * len(reply)
+    assert example.loss_mask == [False] * (len(example.token_ids) - len(reply)) + [True] * len(
+        reply
+    )
 
 
 def test_markers_in_the_template_say_the_same_as_its_text(dataset: PromptDataset) -> None:
@@ -116,16 +132,25 @@ def test_markers_in_the_template_say_the_same_as_its_text(dataset: PromptDataset
 
 
 def test_markers_are_obeyed_where_they_differ(dataset: PromptDataset) -> None:
-    tokenizer = zoo(MARKED.replace("+ '<|end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|end|>' }}"))
+    tokenizer = zoo(
+        MARKED.replace("+ '<|end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|end|>' }}")
+    )
     (example,) = examples_of(dataset, tokenizer, CHAT, 200)
     assert told(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
 
 
-def prompts_of(dataset: PromptDataset, tokenizer: PreTrainedTokenizerFast, row: Row) -> list[list[int]]:
-    return [render(tokenizer, dataset.template, row.turns, row.replies[:n]) for n in range(len(row.replies))]
+def prompts_of(
+    dataset: PromptDataset, tokenizer: PreTrainedTokenizerFast, row: Row
+) -> list[list[int]]:
+    return [
+        render(tokenizer, dataset.template, row.turns, row.replies[:n])
+        for n in range(len(row.replies))
+    ]
 
 
-@pytest.mark.parametrize(("template", "said"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")])
+@pytest.mark.parametrize(
+    ("template", "said"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")]
+)
 def test_a_chat_that_cannot_be_shown_whole_is_one_example_a_reply(
     dataset: PromptDataset, template: str, said: str
 ) -> None:
@@ -140,7 +165,8 @@ def test_a_chat_that_cannot_be_shown_whole_is_one_example_a_reply(
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: byte_level(trim_offsets=True), lambda: byte_level(trim_offsets=False), metaspace]
+    "make",
+    [lambda: byte_level(trim_offsets=True), lambda: byte_level(trim_offsets=False), metaspace],
 )
 @pytest.mark.parametrize("template", [PLAIN, GLUED, PLAIN.replace("|>\n'", "|> '")])
 def test_tokenizers_of_all_kinds_begin_a_reply_where_its_prompt_ends(
@@ -167,30 +193,40 @@ def test_every_reply_is_in_one_example_however_long_the_chat(
     dataset: PromptDataset, template: str, max_len: int
 ) -> None:
     tokenizer = zoo(template)
-    row = Row("c", tuple(f"what is {n}" for n in range(6)), replies=tuple(f"it is {n}." for n in range(6)))
+    row = Row(
+        "c", tuple(f"what is {n}" for n in range(6)), replies=tuple(f"it is {n}." for n in range(6))
+    )
     examples = examples_of(dataset, tokenizer, row, max_len)
     assert all(len(example.token_ids) <= max_len for example in examples)
-    assert [run for example in examples for run in told(tokenizer, example)] == [f"it is {n}.<|end|>" for n in range(6)]
+    assert [run for example in examples for run in told(tokenizer, example)] == [
+        f"it is {n}.<|end|>" for n in range(6)
+    ]
     whole = examples_of(dataset, tokenizer, row, 500)
     assert len(whole) == 1
     assert len(examples) > 1
 
 
 def test_real_chats_lose_no_reply(shared_data: Path) -> None:
-    dataset = PromptDataset("sharegpt", "sharegpt", "chat", path=str(shared_data / "sharegpt_chats.json"), limit=40)
+    dataset = PromptDataset(
+        "sharegpt", "sharegpt", "chat", path=str(shared_data / "sharegpt_chats.json"), limit=40
+    )
     for row in dataset:
         examples = examples_of(dataset, zoo(), row, 100_000)
         said = [run for example in examples for run in told(zoo(), example)]
         assert said == [f"{reply}<|end|>" for reply in published_replies(row)]
 
 
-def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(dataset: PromptDataset) -> None:
+def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
+    dataset: PromptDataset,
+) -> None:
     tokenizer = zoo()
     row = Row("c", ("word " * 100,), replies=("answer " * 100,))
     (example,) = examples_of(dataset, tokenizer, row, 64)
     assert len(example.token_ids) == 64
     assert example.num_predicted == 64 - example.num_prompt_tokens >= 32
-    assert str(tokenizer.decode(example.token_ids[: example.num_prompt_tokens])).endswith("word<|end|><|assistant|>")
+    assert str(tokenizer.decode(example.token_ids[: example.num_prompt_tokens])).endswith(
+        "word<|end|><|assistant|>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +238,9 @@ def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
         (Row("c", ("a",)), 0),
     ],
 )
-def test_a_chat_counts_up_to_its_first_unanswered_turn(dataset: PromptDataset, row: Row, num_replies: int) -> None:
+def test_a_chat_counts_up_to_its_first_unanswered_turn(
+    dataset: PromptDataset, row: Row, num_replies: int
+) -> None:
     examples = examples_of(dataset, zoo(), row, 200)
     assert sum(len(told(zoo(), example)) for example in examples) == num_replies
 
@@ -220,23 +258,35 @@ def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
         ("gpt", None),
     ]
     chat = {"conversations": [{"from": who, "value": what} for who, what in said]}
-    (tmp_path / "chats.json").write_text(json.dumps([chat, {"conversations": [{"from": "human", "value": "hi"}]}]))
+    (tmp_path / "chats.json").write_text(
+        json.dumps([chat, {"conversations": [{"from": "human", "value": "hi"}]}])
+    )
     chats = PromptDataset("chats", "sharegpt", "chat", path=str(tmp_path / "chats.json"))
-    assert chats.rows[0] == Row("0", ("one", "two"), reference="first", replies=("first\n\nand more", ""))
+    assert chats.rows[0] == Row(
+        "0", ("one", "two"), reference="first", replies=("first\n\nand more", "")
+    )
     assert chats.rows[1].replies == ()
 
 
 def test_replies_are_no_part_of_what_is_decoded(tmp_path: Path) -> None:
     """Fingerprints of results from before rows had replies stay as they are."""
-    chats = [[("user", "hi"), ("assistant", "hello"), ("user", "bye"), ("assistant", last)] for last in ("bye", "ciao")]
+    chats = [
+        [("user", "hi"), ("assistant", "hello"), ("user", "bye"), ("assistant", last)]
+        for last in ("bye", "ciao")
+    ]
     prints = []
     for chat in chats:
-        (tmp_path / "c.json").write_text(json.dumps([{"messages": [{"role": r, "content": c} for r, c in chat]}]))
+        (tmp_path / "c.json").write_text(
+            json.dumps([{"messages": [{"role": r, "content": c} for r, c in chat]}])
+        )
         dataset = PromptDataset("chats", "sharegpt", "chat", path=str(tmp_path / "c.json"))
         prints.append((dataset.source.fingerprint, FixedText(dataset, zoo(), 100).fingerprint))
     assert prints[0][0] == prints[1][0]
     assert prints[0][1] != prints[1][1]
-    assert PromptDataset("sharegpt", "sharegpt", "chat", source="sample").source.fingerprint == "c81f7bddf3d83577"
+    assert (
+        PromptDataset("sharegpt", "sharegpt", "chat", source="sample").source.fingerprint
+        == "c81f7bddf3d83577"
+    )
 
 
 def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:
@@ -245,7 +295,9 @@ def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:
     maths = PromptDataset("mine", "prompts", "maths", path=str(tmp_path / "rows.txt"))
     (example,) = examples_of(maths, tokenizer, Row("c", ("1 + 1?",), reference="That is 2"), 200)
     assert told(tokenizer, example) == ["That is 2<|end|>"]
-    assert example.token_ids[: example.num_prompt_tokens] == render(tokenizer, maths.template, ["1 + 1?"])
+    assert example.token_ids[: example.num_prompt_tokens] == render(
+        tokenizer, maths.template, ["1 + 1?"]
+    )
     examples = examples_of(maths, tokenizer, CHAT, 200)
     assert [told(tokenizer, example)[0].strip() for example in examples][2] == "bye<|end|>"
     assert str(tokenizer.decode(examples[1].token_ids)).endswith(
@@ -259,7 +311,11 @@ def test_a_template_that_hides_where_replies_begin_is_refused(dataset: PromptDat
 
 
 def test_examples_in_flat_arrays_come_back_as_they_were() -> None:
-    made = [Example.reply([1, 2], [3]), Example([70000, 1], [False, True]), Example.reply([5], [6, 7, 8])]
+    made = [
+        Example.reply([1, 2], [3]),
+        Example([70000, 1], [False, True]),
+        Example.reply([5], [6, 7, 8]),
+    ]
     packed = Examples(made)
     assert list(packed) == made
     assert (len(packed), packed.num_tokens, packed.num_predicted) == (3, 9, 5)
@@ -282,4 +338,6 @@ def test_the_fingerprint_sees_tokens_masks_and_lengths() -> None:
 def test_collate_pads_on_the_right_with_nothing_to_predict() -> None:
     batch = collate([Example.reply([1], [2, 3]), Example.reply([4], [5])], pad_id=9)
     assert torch.equal(batch["token_ids"], torch.tensor([[1, 2, 3], [4, 5, 9]]))
-    assert torch.equal(batch["loss_mask"], torch.tensor([[False, True, True], [False, True, False]]))
+    assert torch.equal(
+        batch["loss_mask"], torch.tensor([[False, True, True], [False, True, False]])
+    )

@@ -13,7 +13,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_heads import BASE, EAGLE1, EAGLE3, EAGLE3_MORE, TARGET, TOKENS, WIDE, D, drafts, eagle_head, target_of
+from tiny_heads import (
+    BASE,
+    EAGLE1,
+    EAGLE3,
+    EAGLE3_MORE,
+    TARGET,
+    TOKENS,
+    WIDE,
+    D,
+    drafts,
+    eagle_head,
+    target_of,
+)
 from tiny_models import VOCAB
 
 from specresearch import CausalLM, export
@@ -46,7 +58,13 @@ def target_folder(tmp_path: Path) -> Callable[..., str]:
 def exported(tmp_path: Path, target_folder: Callable[..., str]) -> Exported:
     """A saved head, exported."""
 
-    def write(head: EagleHead | MedusaHeads, format: str, *, base_model: str | None = None, **settings: Any) -> Path:
+    def write(
+        head: EagleHead | MedusaHeads,
+        format: str,
+        *,
+        base_model: str | None = None,
+        **settings: Any,
+    ) -> Path:
         if isinstance(head, MedusaHeads):
             save_medusa_heads(head, tmp_path / "saved", TRAINED)
             made_for = TARGET
@@ -54,7 +72,9 @@ def exported(tmp_path: Path, target_folder: Callable[..., str]) -> Exported:
             save_eagle_head(head, tmp_path / "saved", TRAINED)
             made_for = target_of(head)
         base_model = base_model or target_folder(made_for)
-        export_head(str(tmp_path / "saved"), format, tmp_path / "out", base_model=base_model, **settings)
+        export_head(
+            str(tmp_path / "saved"), format, tmp_path / "out", base_model=base_model, **settings
+        )
         return tmp_path / "out"
 
     return write
@@ -65,7 +85,9 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 LAYOUTS = {("eagle", name): (1, changes) for name, changes in EAGLE1.items()}
-LAYOUTS |= {("eagle_sglang", name): kind for (_, name), kind in LAYOUTS.items() if name != "qkv_bias"}
+LAYOUTS |= {
+    ("eagle_sglang", name): kind for (_, name), kind in LAYOUTS.items() if name != "qkv_bias"
+}
 LAYOUTS |= {("eagle3", name): (3, changes) for name, changes in EAGLE3.items()}
 LAYOUTS |= {("speculators", name): (3, changes) for name, changes in (EAGLE3 | EAGLE3_MORE).items()}
 LAYOUTS |= {("eagle3", "targets_lm_head"): (3, {"draft_vocab_size": None})}
@@ -82,7 +104,9 @@ def test_an_exported_eagle_head_drafts_the_same(exported: Exported, kind: tuple[
     assert read_provenance(str(folder)) == TRAINED
     stored = load_file(folder / "model.safetensors")
     prefix = {"eagle3": "midlayer."}.get(kind[0], "layers.0.")
-    assert sum(key.startswith(prefix) for key in stored) == sum("layers.0." in key for key in head.state_dict())
+    assert sum(key.startswith(prefix) for key in stored) == sum(
+        "layers.0." in key for key in head.state_dict()
+    )
     shared = target_of(head) is TARGET and not head.format.trains_embedding
     assert ("embed_tokens.weight" in stored) == (head.format.own_embedding and not shared)
     assert ("d2t" in stored) == ("t2d" in stored) == (head.target_ids is not None)
@@ -106,7 +130,9 @@ def test_raw_ids_are_right_for_readers_of_either_convention(exported: Exported) 
 
 def test_raw_ids_of_both_conventions_are_read_without_help(exported: Exported) -> None:
     head = eagle_head(3)
-    assert torch.equal(drafts(EagleHead.from_pretrained(str(exported(head, "eagle3")))), drafts(head))
+    assert torch.equal(
+        drafts(EagleHead.from_pretrained(str(exported(head, "eagle3")))), drafts(head)
+    )
 
 
 def test_the_speculators_config_says_what_vllm_reads(exported: Exported, tmp_path: Path) -> None:
@@ -114,13 +140,23 @@ def test_the_speculators_config_says_what_vllm_reads(exported: Exported, tmp_pat
     assert config["speculators_model_type"] == "eagle3"
     assert config[LAYER_IDS] == [1, 3, 5]
     assert (config["draft_vocab_size"], config["target_hidden_size"]) == (D, 16)
-    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "tie_word_embeddings")
+    flags = (
+        "norm_before_residual",
+        "norm_before_fc",
+        "fc_norm",
+        "norm_output",
+        "tie_word_embeddings",
+    )
     assert [config[flag] for flag in flags] == [False, False, False, True, False]
     assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 4
     verifier = config["speculators_config"]["verifier"]
     assert verifier == {"name_or_path": str(tmp_path / BASE), "architectures": ["LlamaForCausalLM"]}
     layer = config["transformer_layer_config"]
-    assert (layer["model_type"], layer["vocab_size"], layer["num_hidden_layers"]) == ("llama", VOCAB, 1)
+    assert (layer["model_type"], layer["vocab_size"], layer["num_hidden_layers"]) == (
+        "llama",
+        VOCAB,
+        1,
+    )
     assert layer["rope_theta"] == layer["rope_parameters"]["rope_theta"] == 1e6
 
 
@@ -128,7 +164,9 @@ def test_exported_twice_is_the_same(exported: Exported, tmp_path: Path) -> None:
     first = exported(eagle_head(3, norm_before_residual=True), "speculators")
     export_head(str(first), "speculators", tmp_path / "again")
     assert config_of(tmp_path / "again") == config_of(first)
-    before, after = (load_file(folder / "model.safetensors") for folder in (first, tmp_path / "again"))
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (first, tmp_path / "again")
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
@@ -141,7 +179,9 @@ def test_layers_that_a_config_leaves_open_are_the_usual_three(
     del config[LAYER_IDS]
     (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
     target = target_folder(num_hidden_layers=12)
-    line = export_head(str(tmp_path / "saved"), "eagle3", tmp_path / "out", base_model=target, dtype="bfloat16")
+    line = export_head(
+        str(tmp_path / "saved"), "eagle3", tmp_path / "out", base_model=target, dtype="bfloat16"
+    )
     assert "reads the inputs of layers 2, 6, 9 of 12, in torch.bfloat16" in line
     assert config_of(tmp_path / "out")[LAYER_IDS] == [2, 6, 9]
 
@@ -149,7 +189,9 @@ def test_layers_that_a_config_leaves_open_are_the_usual_three(
 def test_weights_and_config_agree_on_the_dtype(exported: Exported) -> None:
     folder = exported(eagle_head(3), "speculators", dtype="bfloat16")
     stored = load_file(folder / "model.safetensors")
-    assert {key: value.dtype for key, value in stored.items() if key in ("d2t", "t2d", "fc.weight")} == {
+    assert {
+        key: value.dtype for key, value in stored.items() if key in ("d2t", "t2d", "fc.weight")
+    } == {
         "d2t": torch.int64,
         "t2d": torch.bool,
         "fc.weight": torch.bfloat16,
@@ -170,11 +212,26 @@ def test_positions_reach_as_far_as_the_target_goes(
 @pytest.mark.parametrize(
     ("layout", "version", "changes", "complaint"),
     [
-        ("eagle3", 3, {"norm_before_residual": True}, "reads: norm_before_residual; use format=speculators"),
+        (
+            "eagle3",
+            3,
+            {"norm_before_residual": True},
+            "reads: norm_before_residual; use format=speculators",
+        ),
         ("eagle3", 3, {"norm_before_fc": True}, "norm_before_fc; use format=speculators"),
         ("eagle3", 3, {"window": 3}, "a sliding window; use"),
-        ("eagle3", 3, {"own_embedding": True, "trains_embedding": True}, "a trained embedding; use"),
-        ("eagle3", 3, {"qkv_bias": True, "o_bias": True}, "biases of queries, keys and values, a bias in o_proj; use"),
+        (
+            "eagle3",
+            3,
+            {"own_embedding": True, "trains_embedding": True},
+            "a trained embedding; use",
+        ),
+        (
+            "eagle3",
+            3,
+            {"qkv_bias": True, "o_bias": True},
+            "biases of queries, keys and values, a bias in o_proj; use",
+        ),
         ("eagle3", 3, {"layer_ids": (0, 1, 5)}, "the input of layer 0; use"),
         ("eagle3", 3, {"fc_bias": True}, "a bias in fc$"),
         ("speculators", 3, {"fc_bias": True}, "a bias in fc$"),
@@ -187,7 +244,12 @@ def test_positions_reach_as_far_as_the_target_goes(
             r"layers \[1, 5, 3\] \(engines read each once, from low to high\)",
         ),
         ("eagle3", 3, {"layer_ids": (2, 3, 3)}, r"layers \[2, 3, 3\]"),
-        ("eagle3", 3, {"layer_ids": (2, 3, 7)}, r"layers \[2, 3, 7\] and .* has 6 layers; set the right ones"),
+        (
+            "eagle3",
+            3,
+            {"layer_ids": (2, 3, 7)},
+            r"layers \[2, 3, 7\] and .* has 6 layers; set the right ones",
+        ),
         ("eagle", 1, {"window": 3}, "a sliding window$"),
         ("eagle", 1, {"mlp_bias": True}, "biases in its MLP"),
         ("eagle", 1, {"o_bias": True}, "a bias in o_proj"),
@@ -195,7 +257,12 @@ def test_positions_reach_as_far_as_the_target_goes(
         ("eagle3", 1, {}, "is an EAGLE-1 head; use format=eagle or eagle_sglang"),
         ("eagle_sglang", 1, {"qkv_bias": True}, "biases of queries, keys and values$"),
         ("medusa", 1, {}, "holds no Medusa heads"),
-        ("eagle3", 3, {"fc_width": 72}, "16 wide and .* 24, so it needs an embedding and an LM head of its own"),
+        (
+            "eagle3",
+            3,
+            {"fc_width": 72},
+            "16 wide and .* 24, so it needs an embedding and an LM head of its own",
+        ),
         (
             "eagle3",
             3,
@@ -205,7 +272,12 @@ def test_positions_reach_as_far_as_the_target_goes(
     ],
 )
 def test_what_a_layout_cannot_say_is_refused(
-    exported: Exported, tmp_path: Path, layout: str, version: int, changes: dict[str, Any], complaint: str
+    exported: Exported,
+    tmp_path: Path,
+    layout: str,
+    version: int,
+    changes: dict[str, Any],
+    complaint: str,
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         exported(eagle_head(version, **changes), layout)
@@ -230,16 +302,24 @@ def test_exported_medusa_heads_are_the_same(
     (other,) = {"medusa_lm_head.safetensors", "medusa_lm_head.pt"} - {read}
     (folder / other).unlink()
     again = MedusaHeads.from_pretrained(str(folder))
-    states, lm_head = torch.randn(2, 16, dtype=torch.float64), torch.nn.Linear(16, VOCAB, dtype=torch.float64)
+    states, lm_head = (
+        torch.randn(2, 16, dtype=torch.float64),
+        torch.nn.Linear(16, VOCAB, dtype=torch.float64),
+    )
     assert torch.equal(again(states, lm_head), heads(states, lm_head))
     assert again.base_model == str(tmp_path / BASE)
     assert read_provenance(str(folder)) == TRAINED
 
 
-def test_medusa_heads_that_do_not_fit_are_refused(exported: Exported, target_folder: Callable[..., str]) -> None:
+def test_medusa_heads_that_do_not_fit_are_refused(
+    exported: Exported, target_folder: Callable[..., str]
+) -> None:
     with pytest.raises(ValueError, match="2 layers a head and no LM heads"):
         exported(medusa_heads(None, 2), "medusa")
-    with pytest.raises(ValueError, match=r"hidden states of 16 and 31 tokens, and .* has 24 and 31; set base_model="):
+    with pytest.raises(
+        ValueError,
+        match=r"hidden states of 16 and 31 tokens, and .* has 24 and 31; set base_model=",
+    ):
         exported(medusa_heads(), "medusa", base_model=target_folder(WIDE))
 
 
@@ -253,7 +333,10 @@ def test_medusa_heads_that_do_not_fit_are_refused(exported: Exported, target_fol
         ({"dtype": "int8"}, "dtype='int8' is unknown; choose one of"),
         ({"num_draft_tokens": 0}, "num_draft_tokens=0 must be at least 1"),
         ({"pickle": True}, "pickle=true is for format=medusa"),
-        ({"format": "medusa", "overrides": {"rope_theta": 1}}, "overrides={'rope_theta': 1} are for EAGLE heads"),
+        (
+            {"format": "medusa", "overrides": {"rope_theta": 1}},
+            "overrides={'rope_theta': 1} are for EAGLE heads",
+        ),
         ({"output": "saved"}, "is not an empty folder; choose another"),
         ({"head": "zoo:nothing"}, "'zoo:nothing' is not in the zoo"),
         ({"base_model": None}, "names no target; set base_model="),
@@ -263,9 +346,15 @@ def test_medusa_heads_that_do_not_fit_are_refused(exported: Exported, target_fol
         ),
     ],
 )
-def test_bad_settings_say_what_to_do(tmp_path: Path, settings: dict[str, Any], complaint: str) -> None:
+def test_bad_settings_say_what_to_do(
+    tmp_path: Path, settings: dict[str, Any], complaint: str
+) -> None:
     save_eagle_head(eagle_head(3, base_model=None), tmp_path / "saved", {})
-    told: dict[str, Any] = {"head": str(tmp_path / "saved"), "format": "eagle3", "output": "out"} | settings
+    told: dict[str, Any] = {
+        "head": str(tmp_path / "saved"),
+        "format": "eagle3",
+        "output": "out",
+    } | settings
     told["output"] = tmp_path / told["output"]
     with pytest.raises(ValueError, match=complaint):
         export_head(**told)
@@ -281,7 +370,13 @@ def test_the_command(
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.setattr("warnings.showwarning", warnings.showwarning)
     save_eagle_head(eagle_head(1), "saved", {})
-    command = ["export", "head=saved", "format=eagle", "output=out", f"base_model={target_folder()}"]
+    command = [
+        "export",
+        "head=saved",
+        "format=eagle",
+        "output=out",
+        f"base_model={target_folder()}",
+    ]
 
     def call(*more: str) -> str:
         monkeypatch.setattr(sys, "argv", [*command, *more])
@@ -290,7 +385,10 @@ def test_the_command(
         return capsys.readouterr().out
 
     line = call("overrides={rope_theta: 20000}")
-    assert line == f"wrote out: EAGLE-1 head of {tmp_path / BASE}, which reads the final norm, in torch.float64\n"
+    assert (
+        line
+        == f"wrote out: EAGLE-1 head of {tmp_path / BASE}, which reads the final norm, in torch.float64\n"
+    )
     assert config_of(tmp_path / "out")["rope_theta"] == 20000
     wrong = {
         "output=out": "output=out is not an empty folder",
@@ -349,20 +447,38 @@ def test_the_speculators_library_reads_it_and_gives_the_same_logits(
     if python is None and importlib.util.find_spec("speculators") is None:
         pytest.skip("SPECULATORS_PYTHON names no interpreter that has the speculators library")
     kinds = {name: eagle_head(3, **changes) for name, changes in (EAGLE3 | EAGLE3_MORE).items()}
-    heads = {name: head for name, head in kinds.items() if target_of(head) is TARGET}  # its module has one width
+    heads = {
+        name: head for name, head in kinds.items() if target_of(head) is TARGET
+    }  # its module has one width
     for name, head in heads.items():
         save_eagle_head(head, tmp_path / "saved" / name, {})
-        export_head(str(tmp_path / "saved" / name), "speculators", tmp_path / name, base_model=target_folder())
+        export_head(
+            str(tmp_path / "saved" / name),
+            "speculators",
+            tmp_path / name,
+            base_model=target_folder(),
+        )
         own = head.embed_tokens if head.format.trains_embedding else None
         with torch.no_grad():
-            hidden = TARGET.forward_whole(TOKENS[:, :-1], config_of(tmp_path / name)[LAYER_IDS]).hidden
+            hidden = TARGET.forward_whole(
+                TOKENS[:, :-1], config_of(tmp_path / name)[LAYER_IDS]
+            ).hidden
             embeddings = (own or TARGET.model.get_input_embeddings())(TOKENS[:, 1:])
-        save_file({"hidden": torch.cat(hidden, -1), "embeddings": embeddings}, tmp_path / name / "inputs")
-    command = [python or sys.executable, "-c", AS_SPECULATORS_HAS_IT, *(str(tmp_path / name) for name in heads)]
+        save_file(
+            {"hidden": torch.cat(hidden, -1), "embeddings": embeddings}, tmp_path / name / "inputs"
+        )
+    command = [
+        python or sys.executable,
+        "-c",
+        AS_SPECULATORS_HAS_IT,
+        *(str(tmp_path / name) for name in heads),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, head in heads.items():
         theirs = load_file(tmp_path / name / "outputs")["logits"][0, -1]
         ours = drafts(head, id_convention=head.format.id_convention)[0, 0]
         ours = ours if head.target_ids is None else ours[head.target_ids]
-        torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            theirs, ours, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )

@@ -19,7 +19,9 @@ LAYERS = (0, 2, FINAL_NORM)
 
 def examples() -> Examples:
     generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(VOCAB, (n,), generator=generator).tolist() for n in (5, 9, 3, 12, 7, 4, 9)]
+    rows = [
+        torch.randint(VOCAB, (n,), generator=generator).tolist() for n in (5, 9, 3, 12, 7, 4, 9)
+    ]
     return Examples(Example.reply(ids[:2], ids[2:]) for ids in [*rows, rows[2]])
 
 
@@ -27,7 +29,9 @@ def model(seed: int = 0) -> CausalLM:
     return CausalLM(build("llama", seed=seed), name="tiny", self_test=False)
 
 
-def cache(folder: Path, target: CausalLM | None = None, layers: tuple[int, ...] = LAYERS) -> FeatureCache:
+def cache(
+    folder: Path, target: CausalLM | None = None, layers: tuple[int, ...] = LAYERS
+) -> FeatureCache:
     return FeatureCache(target or model(), layers, examples(), folder, batch_size=3, shard_size=3)
 
 
@@ -43,7 +47,9 @@ def test_features_are_those_of_the_target(tmp_path: Path) -> None:
     assert features[0].shape[:2] == collate(drawn)["token_ids"].shape
 
 
-def test_the_size_that_was_printed_is_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_size_that_was_printed_is_what_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = cache(tmp_path)
     num_tokens = examples().num_tokens - 3  # one example stands there twice
     assert f"features of {num_tokens} tokens, 3 layers" in capsys.readouterr().err
@@ -62,7 +68,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, num_shards: int, error: BaseExcep
     monkeypatch.setattr(feature_cache, "save_file", save_some)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
 def test_a_stopped_cache_is_finished_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -77,7 +85,9 @@ def test_a_stopped_cache_is_finished_by_the_next_run(
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
 
 
-def test_a_cache_that_is_there_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_there_is_only_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = cache(tmp_path)([examples()[1]])
     interrupt(monkeypatch, 0, AssertionError())
     assert all(map(torch.equal, cache(tmp_path)([examples()[1]]), first))
@@ -92,10 +102,14 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
     assert all(map(torch.equal, cache(tmp_path)([examples()[0]]), first))
 
 
-def test_a_disk_that_is_too_small_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = feature_cache.shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(OSError, match=r"GB to write to .*, which has 0\.00 GB free; take fewer examples or layers"):
+    with pytest.raises(
+        OSError, match=r"GB to write to .*, which has 0\.00 GB free; take fewer examples or layers"
+    ):
         cache(tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
 

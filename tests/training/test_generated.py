@@ -14,7 +14,13 @@ from specresearch.data import PromptDataset, Row
 from specresearch.proposers import NGram
 from specresearch.training.corpus import Corpus, Mix
 from specresearch.training.examples import Example
-from specresearch.training.generated import Author, DraftGenerated, Generation, TargetGenerated, weights_digest
+from specresearch.training.generated import (
+    Author,
+    DraftGenerated,
+    Generation,
+    TargetGenerated,
+    weights_digest,
+)
 from specresearch.training.sources import Part
 
 GENERATION = Generation(temperature=1.0, max_new_tokens=3, batch_size=6, shard_size=2)
@@ -56,11 +62,20 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, num_shards: int) -> None:
 def test_the_text_is_what_the_engine_decodes(dataset: PromptDataset, tmp_path: Path) -> None:
     examples = written(dataset, tmp_path / "t", GREEDY)
     prompts = [letters_tokenizer()(word)["input_ids"] for word in WORDS]
-    decoded = {o.id: o for o in Engine(model(), max_batch_size=6).generate(prompts, SamplingParams(max_new_tokens=3))}
-    assert examples == [Example.reply(ids, decoded[str(i)].token_ids) for i, ids in enumerate(prompts)]
+    decoded = {
+        o.id: o
+        for o in Engine(model(), max_batch_size=6).generate(
+            prompts, SamplingParams(max_new_tokens=3)
+        )
+    }
+    assert examples == [
+        Example.reply(ids, decoded[str(i)].token_ids) for i, ids in enumerate(prompts)
+    ]
 
 
-def test_a_proposer_changes_the_speed_and_not_the_text(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_a_proposer_changes_the_speed_and_not_the_text(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     plain = written(dataset, tmp_path / "plain", GREEDY)
     assert written(dataset, tmp_path / "drafted", GREEDY, proposer=NGram(4, n_min=1)) == plain
 
@@ -114,7 +129,9 @@ def test_text_does_not_depend_on_the_batch(dataset: PromptDataset, tmp_path: Pat
 
 
 def test_another_seed_is_another_text(dataset: PromptDataset, tmp_path: Path) -> None:
-    assert written(dataset, tmp_path / "a") != written(dataset, tmp_path / "b", replace(GENERATION, seed=1))
+    assert written(dataset, tmp_path / "a") != written(
+        dataset, tmp_path / "b", replace(GENERATION, seed=1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +144,10 @@ def test_another_seed_is_another_text(dataset: PromptDataset, tmp_path: Path) ->
     ],
 )
 def test_a_folder_of_other_text_is_refused(
-    dataset: PromptDataset, tmp_path: Path, change: Callable[[PromptDataset, Path], object], key: str
+    dataset: PromptDataset,
+    tmp_path: Path,
+    change: Callable[[PromptDataset, Path], object],
+    key: str,
 ) -> None:
     written(dataset, tmp_path / "t")
     with pytest.raises(ValueError, match=f"holds data of {key}=.*choose another folder"):
@@ -135,7 +155,9 @@ def test_a_folder_of_other_text_is_refused(
 
 
 def test_no_room_for_a_prompt_is_an_error(dataset: PromptDataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"max_new_tokens=3 leaves no room for a prompt in 3 tokens"):
+    with pytest.raises(
+        ValueError, match=r"max_new_tokens=3 leaves no room for a prompt in 3 tokens"
+    ):
         TargetGenerated(model(), dataset, tmp_path, GENERATION, 3)
     with pytest.raises(ValueError, match=r"corpus\.generation\.batch_size=0 must be at least 1"):
         Generation(batch_size=0)
@@ -155,10 +177,17 @@ def rounds(draft: CausalLM, dataset: PromptDataset, folder: Path, **change: Any)
 def train_a_little(draft: CausalLM) -> None:
     with torch.no_grad():
         for weight in draft.model.parameters():
-            weight.add_(0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype))
+            weight.add_(
+                0.5
+                * torch.randn(
+                    weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype
+                )
+            )
 
 
-def test_the_students_text_follows_its_weights_round_by_round(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_the_students_text_follows_its_weights_round_by_round(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     draft, other = model(), model()
     first = [rounds(draft, dataset, tmp_path / "a")[position] for position in range(12)]
     mix = rounds(other, dataset, tmp_path / "b")
@@ -167,7 +196,9 @@ def test_the_students_text_follows_its_weights_round_by_round(dataset: PromptDat
     assert [mix[position] for position in range(6, 12)] != first[6:]
 
 
-def test_a_run_that_resumes_sees_the_text_it_had_seen(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_a_run_that_resumes_sees_the_text_it_had_seen(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     draft = model()
     mix = rounds(draft, dataset, tmp_path / "r")
     before = [mix[position] for position in range(6)]
@@ -177,16 +208,22 @@ def test_a_run_that_resumes_sees_the_text_it_had_seen(dataset: PromptDataset, tm
     assert [again[position] for position in range(10)] == before + after
 
 
-def test_a_round_longer_than_the_dataset_asks_its_rows_again(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_a_round_longer_than_the_dataset_asks_its_rows_again(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     source = DraftGenerated(model(), dataset, tmp_path, GENERATION, 40)
     mix = Mix({"draft": (1.0, source)}, round_size=14)
     texts = [tuple(mix[position].token_ids) for position in range(14)]
-    prompts = [tuple(mix[position].token_ids[: mix[position].num_prompt_tokens]) for position in range(6)]
+    prompts = [
+        tuple(mix[position].token_ids[: mix[position].num_prompt_tokens]) for position in range(6)
+    ]
     assert len(set(prompts)) == len(WORDS)
     assert len(set(texts)) > len(WORDS)
 
 
-def test_a_student_in_training_is_asked_as_it_decodes(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_a_student_in_training_is_asked_as_it_decodes(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     draft = model()
     draft.model.train()
     modes: list[bool] = []
@@ -197,20 +234,28 @@ def test_a_student_in_training_is_asked_as_it_decodes(dataset: PromptDataset, tm
     assert draft.model.training
 
 
-def test_the_seed_of_a_corpus_is_that_of_the_students_text(dataset: PromptDataset, tmp_path: Path) -> None:
+def test_the_seed_of_a_corpus_is_that_of_the_students_text(
+    dataset: PromptDataset, tmp_path: Path
+) -> None:
     def text(seed: int, folder: str) -> list[Example]:
         corpus = Corpus(draft=1.0, max_len=40, seed=seed, generation=GENERATION)
-        mix = corpus.mix(model(), dataset, tmp_path / folder, draft=model(seed=1), examples_per_step=1)
+        mix = corpus.mix(
+            model(), dataset, tmp_path / folder, draft=model(seed=1), examples_per_step=1
+        )
         return [mix[i] for i in range(12)]
 
     first = text(0, "a")
     assert text(0, "b") == first
     again = text(1, "c")
-    assert [example.token_ids[:3] for example in again] != [example.token_ids[:3] for example in first]
+    assert [example.token_ids[:3] for example in again] != [
+        example.token_ids[:3] for example in first
+    ]
 
 
 def test_a_corpus_of_models_and_what_is_held_out(dataset: PromptDataset, tmp_path: Path) -> None:
-    corpus = Corpus(target=0.5, draft=0.5, heldout_fraction=0.3, refresh_every=1, max_len=40, generation=GREEDY)
+    corpus = Corpus(
+        target=0.5, draft=0.5, heldout_fraction=0.3, refresh_every=1, max_len=40, generation=GREEDY
+    )
     target = model()
     mix = corpus.mix(target, dataset, tmp_path, draft=model(seed=1), examples_per_step=4)
     trained = {tuple(mix[p].token_ids[: mix[p].num_prompt_tokens]) for p in range(12)}
@@ -218,5 +263,7 @@ def test_a_corpus_of_models_and_what_is_held_out(dataset: PromptDataset, tmp_pat
     asked = {tuple(example.token_ids[: example.num_prompt_tokens]) for example in heldout}
     assert len(trained) + len(asked) == len(WORDS)
     assert not trained & asked
-    assert sorted(path.name for path in (tmp_path / "draft").iterdir()) == [f"round-{n:05d}" for n in range(3)]
+    assert sorted(path.name for path in (tmp_path / "draft").iterdir()) == [
+        f"round-{n:05d}" for n in range(3)
+    ]
     assert len(corpus.heldout(target, dataset, tmp_path / "few", num_rows=1)) == 1

@@ -55,11 +55,16 @@ def disturb(learner: JointMedusaStudent, spread: float = 0.3) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("own_lm_head", [True, False])
-def test_the_heads_learn_first_and_the_target_never(tmp_path: Path, kind: str, own_lm_head: bool) -> None:
+def test_the_heads_learn_first_and_the_target_never(
+    tmp_path: Path, kind: str, own_lm_head: bool
+) -> None:
     learner = student({"warmup": 1 / 3} | KINDS[kind], own_lm_head=own_lm_head)
     original, target_weights = logits(TARGET), copies(list(TARGET.model.parameters()))
     assert torch.equal(logits(learner.backbone), original)
-    heads, backbone = list(learner.heads.parameters()), learner.trained[len(list(learner.heads.parameters())) :]
+    heads, backbone = (
+        list(learner.heads.parameters()),
+        learner.trained[len(list(learner.heads.parameters())) :],
+    )
     seen = [(copies(heads), copies(backbone))]
 
     def log(step: int, values: Any) -> None:
@@ -71,7 +76,9 @@ def test_the_heads_learn_first_and_the_target_never(tmp_path: Path, kind: str, o
     made.run()
     for step, (before, after) in enumerate(pairwise(seen)):
         assert not all(map(torch.equal, before[0], after[0]))
-        assert all(map(torch.equal, before[1], after[1])) == (step <= 2), "its learning rate rises from 0"
+        assert all(map(torch.equal, before[1], after[1])) == (step <= 2), (
+            "its learning rate rises from 0"
+        )
     assert ["backbone/loss" in row for row in rows] == [False, False, True, True, True, True]
     assert rows[2]["backbone/loss"] == pytest.approx(0, abs=1e-9), "it begins as the target"
     assert rows[5]["backbone/expected_acceptance"] < 1
@@ -95,15 +102,24 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
     expected = {"heads": 0.0, "backbone": 0.0}
     for b, end in mask.nonzero().tolist():
         wanted = frozen[b, end - 1]
-        expected["backbone"] += float(apart(own[b, end - 1], wanted, log_target=True, reduction="sum"))
+        expected["backbone"] += float(
+            apart(own[b, end - 1], wanted, log_target=True, reduction="sum")
+        )
         for i in range(2):
             if end - i - 2 >= 0:
                 found = apart(heads[b, end - i - 2, i], wanted, log_target=True, reduction="sum")
                 expected["heads"] += 0.8**i * float(found)
-    for done, weights in ((0.25, (1.0, 0.0)), (0.5, (0.0, 1.0)), (0.75, (0.1, 1.0)), (0.999, (0.1996, 1.0))):
+    for done, weights in (
+        (0.25, (1.0, 0.0)),
+        (0.5, (0.0, 1.0)),
+        (0.75, (0.1, 1.0)),
+        (0.999, (0.1996, 1.0)),
+    ):
         learner.begin(done)
         total = weights[0] * expected["heads"] + weights[1] * expected["backbone"]
-        assert float(distillation(token_ids, mask).detach()) == pytest.approx(total / int(mask.sum()), rel=1e-6)
+        assert float(distillation(token_ids, mask).detach()) == pytest.approx(
+            total / int(mask.sum()), rel=1e-6
+        )
 
 
 def test_text_can_be_learnt_in_place_of_the_target() -> None:
@@ -112,9 +128,12 @@ def test_text_can_be_learnt_in_place_of_the_target() -> None:
     token_ids, mask = batch()
     loss = float(Distillation(learner, TARGET, CrossEntropy())(token_ids, mask).detach())
     log_p, places = logits(TARGET).log_softmax(-1), mask.nonzero().tolist()
-    of_backbone = -sum(float(log_p[b, end - 1, token_ids[b, end]]) for b, end in places) / len(places)
+    of_backbone = -sum(float(log_p[b, end - 1, token_ids[b, end]]) for b, end in places) / len(
+        places
+    )
     of_heads = -sum(
-        0.8**i * float(log_p[b, end - i - 2, token_ids[b, end]])  # new heads say what the target says
+        0.8**i
+        * float(log_p[b, end - i - 2, token_ids[b, end]])  # new heads say what the target says
         for b, end in places
         for i in range(2)
         if end - i - 2 >= 0
@@ -127,7 +146,9 @@ def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
     made, _ = trainer(learner, tmp_path, {"steps": 4, "learning_rate": 0.01})
     backbone = set(map(id, learner.backbone.model.parameters()))
     optimizer: Any = made.create_optimizer()
-    rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+    rates = {
+        id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]
+    }
     assert len(rates) == len(learner.trained)
     assert {rate for key, rate in rates.items() if key in backbone} == {1e-3}
     assert {rate for key, rate in rates.items() if key not in backbone} == {0.01}
@@ -139,7 +160,11 @@ def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
         made.state.global_step = round(100 * done)
         made.flow.settings = TrainSettings(steps=100)
         made.flow.on_step_begin(None, made.state, None, optimizer=optimizer)
-        rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+        rates = {
+            id(weight): group["lr"]
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
         assert all(rate == pytest.approx(share) for key, rate in rates.items() if key in backbone)
         assert {rate for key, rate in rates.items() if key not in backbone} == {1.0}
 
@@ -149,7 +174,10 @@ def test_adapters_share_the_targets_memory() -> None:
     whole, adapted = student(), student({"lora": LORA})
     assert not places & {weight.data_ptr() for weight in whole.backbone.model.parameters()}
     assert places < {weight.data_ptr() for weight in adapted.backbone.model.parameters()}
-    counted = [MemoryForecast.of(Distillation(learner, TARGET, ForwardKL())) for learner in (whole, adapted)]
+    counted = [
+        MemoryForecast.of(Distillation(learner, TARGET, ForwardKL()))
+        for learner in (whole, adapted)
+    ]
     own = [sum(weight.nbytes for weight in learner.trained) for learner in (whole, adapted)]
     target = 8 * TARGET.num_parameters
     assert [(f.weights, f.gradients) for f in counted] == [(target + bytes, bytes) for bytes in own]
@@ -159,7 +187,13 @@ def test_adapters_share_the_targets_memory() -> None:
 @pytest.mark.parametrize("stopped", [1, 2, 3])
 def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stopped: int) -> None:
     """In either stage, and where the second begins."""
-    settings = {"steps": 4, "learning_rate": 0.01, "save_every": 1, "keep_checkpoints": 9, "schedule": "linear"}
+    settings = {
+        "steps": 4,
+        "learning_rate": 0.01,
+        "save_every": 1,
+        "keep_checkpoints": 9,
+        "schedule": "linear",
+    }
     found = []
     for checkpoint in (None, tmp_path / f"checkpoint-{stopped}"):
         learner = student(KINDS[kind])
@@ -183,7 +217,9 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
     learner, theirs = student(KINDS[kind]), plain(TARGET)
     disturb(learner)
     monkeypatch.setattr(TARGET, "tokenizer", letters_tokenizer(VOCAB))
-    evaluation = Evaluation(TARGET, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=12)
+    evaluation = Evaluation(
+        TARGET, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=12
+    )
     distillation = Distillation(learner, TARGET, ForwardKL())
     with distillation.as_decoded():
         figures, ours = evaluation(learner), plain(learner.backbone)
@@ -207,7 +243,9 @@ def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> N
         learner.save(str(tmp_path / "out"), {"steps": 1})
     model: Any = type(learner.backbone.model)
     place = str(tmp_path / "out" / "backbone")
-    loaded = CausalLM(model.from_pretrained(place, dtype=torch.float64), name=place, max_len=TARGET.max_len)
+    loaded = CausalLM(
+        model.from_pretrained(place, dtype=torch.float64), name=place, max_len=TARGET.max_len
+    )
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-6, atol=1e-6)
     heads = MedusaHeads.from_pretrained(str(tmp_path / "out"))
     assert heads.base_model == place
@@ -224,7 +262,10 @@ def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> N
     [
         ({"warmup": 1.0}, r"student.joint.warmup=1.0 must lie in \[0, 1\)"),
         ({"head_weight": 0.0}, "student.joint.head_weight=0.0 must be above 0"),
-        ({"backbone_learning_rate": -1.0}, "student.joint.backbone_learning_rate=-1.0 must be above 0"),
+        (
+            {"backbone_learning_rate": -1.0},
+            "student.joint.backbone_learning_rate=-1.0 must be above 0",
+        ),
         ({"warm_up": 0.1}, "student.joint has no 'warm_up'; there are: warmup, head_weight"),
         ({"lora": {"r": 4}}, "student.joint.lora has no 'r'; there are: rank"),
     ],

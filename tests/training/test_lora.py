@@ -49,7 +49,10 @@ def randomize(adapter: Adapter, seed: int = 0) -> None:
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox", "qwen3_moe"])
 def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
     model = CausalLM(build(architecture))
-    before, weights = logits(model), {name: w.detach().clone() for name, w in model.model.named_parameters()}
+    before, weights = (
+        logits(model),
+        {name: w.detach().clone() for name, w in model.model.named_parameters()},
+    )
     adapter = Adapter(model.model, Lora(rank=4))
     assert torch.equal(logits(model), before), "a new adapter changes nothing"
     randomize(adapter)
@@ -57,7 +60,9 @@ def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
     assert (adapted - before).norm() > 0.05 * before.norm()
     with adapter.merged():
         assert dict(model.model.named_parameters()).keys() == weights.keys()
-        torch.testing.assert_close(logits(model), adapted, rtol=1e-6, atol=1e-6)  # norms run in float32
+        torch.testing.assert_close(
+            logits(model), adapted, rtol=1e-6, atol=1e-6
+        )  # norms run in float32
     assert torch.equal(logits(model), adapted)
     with torch.no_grad():
         for weight in adapter.parameters:
@@ -67,7 +72,11 @@ def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
 
 def test_only_adapters_learn(tmp_path: Path) -> None:
     learner = student(dropout=0.1)
-    base = {name: w.detach().clone() for name, w in learner.module.named_parameters() if "lora_" not in name}
+    base = {
+        name: w.detach().clone()
+        for name, w in learner.module.named_parameters()
+        if "lora_" not in name
+    }
     made, rows = trainer(learner, tmp_path, {"steps": 25, "learning_rate": 0.02})
     made.run()
     assert rows[-1][1]["loss"] < 0.9 * rows[0][1]["loss"]
@@ -92,11 +101,16 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     assert all(map(torch.equal, found[0][1], found[1][1]))
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # peft's own
 def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) -> None:
     learner = student(targets=["q_proj", "down_proj"])
     assert learner.adapter is not None
-    assert sorted(learner.adapter.layers) == ["model.layers.0.mlp.down_proj", "model.layers.0.self_attn.q_proj"]
+    assert sorted(learner.adapter.layers) == [
+        "model.layers.0.mlp.down_proj",
+        "model.layers.0.self_attn.q_proj",
+    ]
     randomize(learner.adapter)
     adapted = logits(learner.draft)
     with Distillation(learner, TARGET, ForwardKL()).as_decoded():
@@ -106,7 +120,9 @@ def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) 
     torch.testing.assert_close(logits(loaded), adapted, rtol=1e-6, atol=1e-6)
     untrained = build("llama", seed=2, num_hidden_layers=1)
     beside: Any = PeftModel.from_pretrained(untrained, str(tmp_path / "adapter"))
-    torch.testing.assert_close(logits(CausalLM(beside.base_model.model)), adapted, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        logits(CausalLM(beside.base_model.model)), adapted, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
@@ -114,7 +130,9 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
     learner = student(of)
     distillation = Distillation(learner, of, ForwardKL())
     distillation(*batch()).backward()
-    assert all(weight.dtype == torch.float32 and weight.grad is not None for weight in learner.trained)
+    assert all(
+        weight.dtype == torch.float32 and weight.grad is not None for weight in learner.trained
+    )
     others = [weight for name, weight in learner.module.named_parameters() if "lora_" not in name]
     assert all(weight.dtype == torch.bfloat16 and weight.grad is None for weight in others)
     trained = sum(weight.nbytes for weight in learner.trained)
@@ -124,7 +142,9 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
         assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
 
 
-def test_layers_that_were_packed_decode_with_what_was_learnt_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_were_packed_decode_with_what_was_learnt_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     of = target(torch.float32)
     learner, reference = student(of), student(of)
@@ -137,7 +157,9 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(monkeypatch: p
         randomize(learner.adapter, seed)
         randomize(reference.adapter, seed)
         with distillation.as_decoded():
-            torch.testing.assert_close(logits(learner.draft), logits(reference.draft), rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(
+                logits(learner.draft), logits(reference.draft), rtol=1e-3, atol=1e-3
+            )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +169,10 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(monkeypatch: p
         ({"alpha": 0.0}, "lora.alpha=0.0 must be above 0"),
         ({"dropout": 1.0}, r"lora.dropout=1.0 must lie in \[0, 1\)"),
         ({"targets": "q_proj"}, r"lora.targets='q_proj' must be a list such as \[q_proj, v_proj\]"),
-        ({"targets": ["query"]}, r"\['query'\] do not fit LlamaForCausalLM; choose of down_proj, gate_proj, k_proj"),
+        (
+            {"targets": ["query"]},
+            r"\['query'\] do not fit LlamaForCausalLM; choose of down_proj, gate_proj, k_proj",
+        ),
         ({"targets": ["q_proj", "lm_head"]}, "take in the LM head"),
         ({"rnk": 4}, "student.lora has no 'rnk'; there are: rank, alpha, dropout, targets"),
     ],
@@ -165,7 +190,9 @@ def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     quantised.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(
         torch.zeros((24, 16), dtype=torch.int8), requires_grad=False
     )
-    with pytest.raises(ValueError, match=r"cannot be merged into model.layers.0.mlp.up_proj, which is quantised"):
+    with pytest.raises(
+        ValueError, match=r"cannot be merged into model.layers.0.mlp.up_proj, which is quantised"
+    ):
         Adapter(quantised, Lora())
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"adapters need peft: pip install 'specresearch\[lora\]'"):
@@ -177,5 +204,7 @@ def test_a_checkpoint_of_another_drafter_is_refused(tmp_path: Path) -> None:
     made.run()
     for other in (student(rank=2), draft(TARGET)):
         again, _ = trainer(other, tmp_path, SETTINGS | {"steps": 2}, source=Few([]))
-        with pytest.raises(ValueError, match=r"student.safetensors is of another drafter: it holds"):
+        with pytest.raises(
+            ValueError, match=r"student.safetensors is of another drafter: it holds"
+        ):
             again.run(tmp_path / "checkpoint-1")

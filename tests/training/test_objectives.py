@@ -50,7 +50,10 @@ def plain_hybrid(p: Tensor, q: Tensor, labels: Tensor) -> Tensor:
 
 FORMULAS: dict[Callable[..., Objective], Formula] = {
     CrossEntropy: lambda p, q, labels: torch.stack(
-        [-row[i].log() if i >= 0 else row.sum() * 0 for row, i in zip(q, labels.tolist(), strict=True)]
+        [
+            -row[i].log() if i >= 0 else row.sum() * 0
+            for row, i in zip(q, labels.tolist(), strict=True)
+        ]
     ),
     ForwardKL: lambda p, q, labels: plain_kl(p, q),
     ReverseKL: lambda p, q, labels: plain_kl(q, p),
@@ -60,11 +63,15 @@ FORMULAS: dict[Callable[..., Objective], Formula] = {
     NegLogAcceptance: lambda p, q, labels: -torch.minimum(p, q).sum(-1).log(),
     KLTVHybrid: plain_hybrid,
 }
-NAMES = [getattr(kind, "__name__", "?").replace("<lambda>", "JensenShannon(0.2)") for kind in FORMULAS]
+NAMES = [
+    getattr(kind, "__name__", "?").replace("<lambda>", "JensenShannon(0.2)") for kind in FORMULAS
+]
 KINDS = list(FORMULAS)
 DIVERGENCES = [kind for kind in KINDS if kind is not CrossEntropy]
 every_objective = pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-every_divergence = pytest.mark.parametrize("kind", DIVERGENCES, ids=[n for n in NAMES if n != "CrossEntropy"])
+every_divergence = pytest.mark.parametrize(
+    "kind", DIVERGENCES, ids=[n for n in NAMES if n != "CrossEntropy"]
+)
 
 
 def logits(seed: int, rows: int = R, num_tokens: int = V) -> Tensor:
@@ -147,12 +154,18 @@ class TestValues:
 
 class TestDivergences:
     @every_divergence
-    def test_zero_where_the_distributions_are_equal_and_above_elsewhere(self, kind: Callable[..., Divergence]) -> None:
+    def test_zero_where_the_distributions_are_equal_and_above_elsewhere(
+        self, kind: Callable[..., Divergence]
+    ) -> None:
         target, labels = logits(1, 200), torch.zeros(200, dtype=torch.long)
         assert float(kind()(target, target + 3, labels).abs().max()) < 1e-12
         pair = [target.clone().requires_grad_() for _ in range(2)]
         assert (
-            max(float(gradient.abs().max()) for gradient in gradients(kind()(pair[0], pair[1], labels), pair)) < 1e-12
+            max(
+                float(gradient.abs().max())
+                for gradient in gradients(kind()(pair[0], pair[1], labels), pair)
+            )
+            < 1e-12
         )
         nudge = 0.1 * torch.eye(V, dtype=torch.float64)[torch.arange(200) % V]
         assert float(kind()(target, target + nudge, labels).min()) > 1e-10
@@ -179,12 +192,16 @@ class TestDivergences:
 
     def test_hybrid_goes_from_kl_to_total_variation(self) -> None:
         target, draft = logits(1), logits(2)
-        torch.testing.assert_close(KLTVHybrid(decay=0.0)(target, draft, LABELS), ForwardKL()(target, draft, LABELS))
+        torch.testing.assert_close(
+            KLTVHybrid(decay=0.0)(target, draft, LABELS), ForwardKL()(target, draft, LABELS)
+        )
         torch.testing.assert_close(
             KLTVHybrid(decay=1e4)(target, draft, LABELS), TotalVariation()(target, draft, LABELS)
         )
 
-    def test_negative_log_acceptance_keeps_its_gradient_where_total_variation_has_none(self) -> None:
+    def test_negative_log_acceptance_keeps_its_gradient_where_total_variation_has_none(
+        self,
+    ) -> None:
         """Float32, and tokens whose probability is too small for it."""
         target = torch.tensor([[300.0, 0.0, 0.0]])
         draft = torch.tensor([[0.0, 300.0, 0.0]], requires_grad=True)
@@ -211,8 +228,13 @@ class TestExtremeLogits:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @every_objective
-    def test_losses_and_gradients_are_finite(self, kind: Callable[..., Objective], dtype: torch.dtype) -> None:
-        pair = [torch.tensor(rows, dtype=dtype, requires_grad=True) for rows in zip(*self.ROWS.values(), strict=True)]
+    def test_losses_and_gradients_are_finite(
+        self, kind: Callable[..., Objective], dtype: torch.dtype
+    ) -> None:
+        pair = [
+            torch.tensor(rows, dtype=dtype, requires_grad=True)
+            for rows in zip(*self.ROWS.values(), strict=True)
+        ]
         for label in (0, 1, -1):
             loss = kind()(pair[0], pair[1], torch.full((len(self.ROWS),), label))
             assert bool(((loss > -1e-5) & loss.isfinite()).all())
@@ -220,18 +242,24 @@ class TestExtremeLogits:
                 assert bool(gradient.isfinite().all())
 
     @every_divergence
-    def test_tokens_that_both_rule_out_change_nothing(self, kind: Callable[..., Divergence]) -> None:
+    def test_tokens_that_both_rule_out_change_nothing(
+        self, kind: Callable[..., Divergence]
+    ) -> None:
         """A vocabulary padded with tokens that nobody says."""
         target, draft = logits(1).requires_grad_(), logits(2).requires_grad_()
         padding = torch.full((R, 4), -INF, dtype=torch.float64)
         loss = kind()(target, draft, LABELS)
         padded = kind()(torch.cat([target, padding], 1), torch.cat([draft, padding], 1), LABELS)
         torch.testing.assert_close(padded, loss)
-        for found, wanted in zip(gradients(padded, [target, draft]), gradients(loss, [target, draft]), strict=True):
+        for found, wanted in zip(
+            gradients(padded, [target, draft]), gradients(loss, [target, draft]), strict=True
+        ):
             torch.testing.assert_close(found, wanted)
 
     @every_objective
-    def test_padding_at_the_end_of_one_vocabulary_hardly_counts(self, kind: Callable[..., Objective]) -> None:
+    def test_padding_at_the_end_of_one_vocabulary_hardly_counts(
+        self, kind: Callable[..., Objective]
+    ) -> None:
         """The target has rows of padding that it never says, and the draft ends before them."""
         tail = torch.full((R, 3), -40.0, dtype=torch.float64)
         missing = torch.full_like(tail, -INF)
@@ -250,9 +278,17 @@ def test_every_objective_has_a_file_that_says_its_defaults() -> None:
     for file in conf.glob("*.yaml"):
         settings = yaml.safe_load(file.read_text())
         objective = instantiate(settings)
-        assert vars(objective) == vars(type(objective)()) == {k: v for k, v in settings.items() if k != "_target_"}
+        assert (
+            vars(objective)
+            == vars(type(objective)())
+            == {k: v for k, v in settings.items() if k != "_target_"}
+        )
         built[file.stem] = type(objective)
-    kinds = {kind for kind in vars(objectives).values() if isinstance(kind, type) and issubclass(kind, Objective)}
+    kinds = {
+        kind
+        for kind in vars(objectives).values()
+        if isinstance(kind, type) and issubclass(kind, Objective)
+    }
     kinds -= {Objective, Divergence}
     assert sorted(built.values(), key=str) == sorted(kinds, key=str)
     assert kinds <= FORMULAS.keys()

@@ -44,7 +44,9 @@ def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStu
     vocabulary = None if version == 1 else 19 if reduced else VOCAB
     width = (2 if version == 1 else 3) * 16
     config: Any = config_of("llama", num_hidden_layers=1)
-    head = EagleHead.of(EagleFormat(version, config, width, draft_vocab_size=vocabulary, norm_output=normed)).double()
+    head = EagleHead.of(
+        EagleFormat(version, config, width, draft_vocab_size=vocabulary, norm_output=normed)
+    ).double()
     randomize(head, 0.3)
     if reduced:
         head.target_ids = torch.randperm(VOCAB)[:19].sort().values
@@ -86,7 +88,9 @@ def expectation(student: Student, trial: Trial, temperature: float) -> Estimate:
 def test_greedy_steps_are_predicted_one_by_one(name: str) -> None:
     student = STUDENTS[name]()
     trials = run(student, 0.0, 12)
-    assert [expectation(student, trial, 0.0).steps for trial in trials] == [len(trial.steps) for trial in trials]
+    assert [expectation(student, trial, 0.0).steps for trial in trials] == [
+        len(trial.steps) for trial in trials
+    ]
     assert sum(accepted for trial in trials for _, _, accepted in trial.steps) > 0
     parity = check(student, TARGET, trials, NUM_DRAFTS, 0.0)
     assert parity.measured == parity.predicted.mean_acceptance_length

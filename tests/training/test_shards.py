@@ -59,7 +59,9 @@ def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseEx
     assert store(tmp_path).path(1).read_text() == "whole"
 
 
-def test_a_shard_whose_entry_was_not_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_whose_entry_was_not_written_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards = fill(tmp_path, "zero")
 
     def interrupted(path: Path, text: str) -> None:
@@ -72,14 +74,19 @@ def test_a_shard_whose_entry_was_not_written_is_not_there(tmp_path: Path, monkey
     assert (store(tmp_path).holds(0), store(tmp_path).holds(1)) == (True, False)
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.write_text("zerp"), lambda file: file.unlink()])
+@pytest.mark.parametrize(
+    "damage", [lambda file: file.write_text("zerp"), lambda file: file.unlink()]
+)
 def test_a_damaged_shard_counts_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]
 ) -> None:
     shards = fill(tmp_path, "zero", "one")
     damage(shards.path(0))
     told: list[str] = []
-    monkeypatch.setattr("specresearch.training.shards.logger.warning", lambda text, *parts: told.append(text % parts))
+    monkeypatch.setattr(
+        "specresearch.training.shards.logger.warning",
+        lambda text, *parts: told.append(text % parts),
+    )
     assert (shards.holds(0), shards.holds(1)) == (False, True)
     assert "shard-00000.txt is damaged or gone" in " ".join(told)
 
@@ -87,7 +94,8 @@ def test_a_damaged_shard_counts_as_missing(
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     fill(tmp_path, "zero")
     with pytest.raises(
-        ValueError, match=r"holds data of temperature=1\.0, and this run has temperature=0\.0; choose another"
+        ValueError,
+        match=r"holds data of temperature=1\.0, and this run has temperature=0\.0; choose another",
     ):
         store(tmp_path, temperature=0.0)
     with pytest.raises(ValueError, match="holds data of seed=None, and this run has seed=1"):
@@ -116,7 +124,8 @@ def test_a_full_disk_keeps_what_was_written_and_says_so(tmp_path: Path, full: Ex
         raise full
 
     with pytest.raises(
-        OSError, match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same command"
+        OSError,
+        match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same command",
     ):
         shards.write(2, overflow)
     assert sorted(file.name for file in tmp_path.glob("*.part")) == []

@@ -80,7 +80,9 @@ def weights(student: Student) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_the_loss_falls_on_a_few_examples(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_loss_falls_on_a_few_examples(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     made, rows = trainer(STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02})
     made.run()
     assert [step for step, _ in rows] == list(range(1, 26))
@@ -95,7 +97,12 @@ def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
     found = []
     for batch_size, accumulate in ((4, 1), (2, 2), (1, 4)):
         student = STUDENTS["eagle3"](TARGET)
-        settings = {"batch_size": batch_size, "accumulate": accumulate, "steps": 3, "learning_rate": 0.01}
+        settings = {
+            "batch_size": batch_size,
+            "accumulate": accumulate,
+            "steps": 3,
+            "learning_rate": 0.01,
+        }
         made, rows = trainer(student, tmp_path / str(batch_size), settings)
         made.run()
         found.append((rows, weights(student)))
@@ -107,12 +114,18 @@ def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
-def test_cached_features_teach_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_features_teach_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, found = Few(EXAMPLES), []
     for cached in (False, True):
         student = STUDENTS[name](TARGET)
         distillation = Distillation(student, TARGET, ForwardKL())
-        features = FeatureCache(TARGET, distillation.layers, source.examples, tmp_path / "features") if cached else None
+        features = (
+            FeatureCache(TARGET, distillation.layers, source.examples, tmp_path / "features")
+            if cached
+            else None
+        )
         settings = TrainSettings(**SETTINGS | {"steps": 4, "learning_rate": 0.01, "batch_size": 3})
         rows: Rows = []
 
@@ -126,7 +139,9 @@ def test_cached_features_teach_the_same(name: str, tmp_path: Path, monkeypatch: 
                 patched.setattr(TARGET, "forward_whole", None)
             made.run()
         found.append(([values["loss"] for _, values in rows], weights(student)))
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)  # but for rounding, where passes are batched otherwise
+    assert found[1][0] == pytest.approx(
+        found[0][0], rel=1e-6
+    )  # but for rounding, where passes are batched otherwise
     torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-5, atol=1e-7)
 
 
@@ -144,7 +159,9 @@ def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:
     assert drawn == [(number, number // 4) for number in range(12)]
 
 
-def test_the_bar_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_goes_on_from_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[tuple[Any, ...]] = []
 
     @contextmanager
@@ -178,10 +195,15 @@ class Breaking(ForwardKL):
     ("breaks", "message"),
     [
         ("loss", r"the loss is nan at step 3, on example 8 \(unnamed\), example 9 \(unnamed\)$"),
-        ("gradients", r"the norm of the gradients is nan at step 3, on example 8 \(.*\), example 11 \(unnamed\)$"),
+        (
+            "gradients",
+            r"the norm of the gradients is nan at step 3, on example 8 \(.*\), example 11 \(unnamed\)$",
+        ),
     ],
 )
-def test_what_is_not_finite_stops_training_before_the_weights_change(tmp_path: Path, breaks: str, message: str) -> None:
+def test_what_is_not_finite_stops_training_before_the_weights_change(
+    tmp_path: Path, breaks: str, message: str
+) -> None:
     objective, student = Breaking(), draft(TARGET)
 
     def log(step: int, values: Mapping[str, Any]) -> None:
@@ -200,7 +222,12 @@ def test_what_is_not_finite_stops_training_before_the_weights_change(tmp_path: P
 
 def test_a_checkpoint_that_was_torn_off_is_passed_over(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) is None
-    for number, state in ((2, '{"global_step": 2}'), (10, '{"global_step": 10}'), (12, '{"global_st'), (14, None)):
+    for number, state in (
+        (2, '{"global_step": 2}'),
+        (10, '{"global_step": 10}'),
+        (12, '{"global_st'),
+        (14, None),
+    ):
         folder = tmp_path / f"checkpoint-{number}"
         folder.mkdir()
         if state is not None:
@@ -213,17 +240,27 @@ def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path
     of = target(torch.bfloat16)
     of.tokenizer = letters_tokenizer(VOCAB)
     student = STUDENTS[name](of)
-    evaluation = Evaluation(of, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=6, batch_size=2)
+    evaluation = Evaluation(
+        of, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=6, batch_size=2
+    )
     settings = {"steps": 8, "learning_rate": 0.02, "evaluate_every": 4}
     made, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
     made.run()
     losses = [values["loss"] for _, values in rows if "loss" in values]
     assert losses[-1] < losses[0]
-    assert [step for step, values in rows if "predicted/mean_acceptance_length" in values] == [0, 4, 8]
-    samples = {str(values["t0/sample"]).replace("|", "") for _, values in rows if "t0/sample" in values}
+    assert [step for step, values in rows if "predicted/mean_acceptance_length" in values] == [
+        0,
+        4,
+        8,
+    ]
+    samples = {
+        str(values["t0/sample"]).replace("|", "") for _, values in rows if "t0/sample" in values
+    }
     assert len(samples) == 1, "greedy decoding is lossless, whatever is drafted"
     assert {weight.dtype for weight in student.module.parameters()} == {torch.float32}
-    assert {weight.dtype for weight in load_file(tmp_path / "checkpoint-8" / WEIGHTS).values()} == {torch.float32}
+    assert {weight.dtype for weight in load_file(tmp_path / "checkpoint-8" / WEIGHTS).values()} == {
+        torch.float32
+    }
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
@@ -241,9 +278,13 @@ def test_memory_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forecast.weights == trained + 8 * TARGET.num_parameters
     assert forecast.loss == 12 * 4 * 16 * VOCAB
     assert "memory, in GB: weights 0.00; to come: gradients 0.00" in forecast.check(TARGET.device)
-    assert "activations 0.00 at the longest; on the whole, 0.00 more than now" in forecast.check(TARGET.device)
+    assert "activations 0.00 at the longest; on the whole, 0.00 more than now" in forecast.check(
+        TARGET.device
+    )
     assert peak_bytes(TARGET.device) > 1e8
-    monkeypatch.setattr("specresearch.training.memory.available_bytes", lambda device: forecast.to_come - 1)
+    monkeypatch.setattr(
+        "specresearch.training.memory.available_bytes", lambda device: forecast.to_come - 1
+    )
     with pytest.raises(MemoryError, match="training does not fit"):
         forecast.check(TARGET.device)
 
@@ -266,7 +307,9 @@ def test_the_peak_is_as_foretold(name: str, rows: int, num_tokens: int) -> None:
     mask[:, 0] = False
     with Watch() as watch:
         distillation(token_ids, mask).backward()
-    foretold = forecast.activations + forecast.gradients + 2 * forecast.loss  # chunks are in float64 here
+    foretold = (
+        forecast.activations + forecast.gradients + 2 * forecast.loss
+    )  # chunks are in float64 here
     assert 0.5 < foretold / (8 * watch.peak) < 1.6
 
 
@@ -277,7 +320,10 @@ def test_the_peak_is_as_foretold(name: str, rows: int, num_tokens: int) -> None:
         ({"learning_rate": 0.0}, "train.learning_rate=0.0 must be above 0"),
         ({"weight_decay": -0.1}, "train.weight_decay=-0.1 must be 0 or above"),
         ({"schedule": "wavy"}, "train.schedule='wavy' is unknown; choose one of linear, cosine"),
-        ({"precision": "half"}, "train.precision='half' is unknown; choose one of auto, float32, bfloat16"),
+        (
+            {"precision": "half"},
+            "train.precision='half' is unknown; choose one of auto, float32, bfloat16",
+        ),
     ],
 )
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
@@ -288,7 +334,9 @@ def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
 def test_what_a_process_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the target is on meta, and this process trains on "):
         TrainSettings().arguments(tmp_path, torch.device("meta"))
-    with pytest.raises(ValueError, match=r"is written by one process, and there are 2; set corpus.draft=0"):
+    with pytest.raises(
+        ValueError, match=r"is written by one process, and there are 2; set corpus.draft=0"
+    ):
         check_writers(True, 2)
     check_writers(True, 1)
     check_writers(False, 2)

@@ -12,7 +12,9 @@ from specresearch.proposers.shapes import TreeShape, read_paths
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.tree_tuning.choice import Measured, choose, measure, print_choice, save_choice
 
-MEASURED = Measured((0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4)
+MEASURED = Measured(
+    (0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4
+)
 
 
 def write_steps(folder: Path, rows: list[dict], **config: Any) -> Path:
@@ -35,7 +37,9 @@ def baseline(verify: float = 0.0081) -> dict:
     }
 
 
-def step(ranks: list[int], children: list[int], verify: float = 0.009, propose: float = 0.002) -> dict:
+def step(
+    ranks: list[int], children: list[int], verify: float = 0.009, propose: float = 0.002
+) -> dict:
     return baseline(verify) | {
         "side": "method",
         "num_nodes": 10,
@@ -49,7 +53,8 @@ def step(ranks: list[int], children: list[int], verify: float = 0.009, propose: 
 
 def test_measures_acceptance_by_rank_and_times(tmp_path: Path) -> None:
     run = write_steps(
-        tmp_path, [baseline(), step([0], [3, 2]), step([2, 0], [3, 1, 0]), step([], [3]), step([1], [3, 0])]
+        tmp_path,
+        [baseline(), step([0], [3, 2]), step([2, 0], [3, 1, 0]), step([], [3]), step([1], [3, 0])],
     )
     measured = measure(run)
     assert measured.num_visits == (6, 5, 4)
@@ -63,9 +68,19 @@ def test_runs_of_other_shapes_tell_levels_from_nodes(tmp_path: Path) -> None:
     tree, chain = tmp_path / "tree", tmp_path / "chain"
     for folder in (tree, chain):
         folder.mkdir()
-    write_steps(tree, [baseline(), step([0], [3, 2], propose=0.003)], batch_size=1, proposer={"tree": "static"})
+    write_steps(
+        tree,
+        [baseline(), step([0], [3, 2], propose=0.003)],
+        batch_size=1,
+        proposer={"tree": "static"},
+    )
     row = {"num_nodes": 3, "num_accepted_tokens": [2], "accepted_ranks": None, "num_children": None}
-    write_steps(chain, [baseline(), step([], [], propose=0.0016) | row], batch_size=1, proposer={"tree": "chain"})
+    write_steps(
+        chain,
+        [baseline(), step([], [], propose=0.0016) | row],
+        batch_size=1,
+        proposer={"tree": "chain"},
+    )
     measured = measure(tree, chain)
     assert (measured.draft_level, measured.draft_node) == pytest.approx((0.6e-3, 0.2e-3))
     assert measured.num_visits == (4, 2, 1)
@@ -76,22 +91,32 @@ def test_runs_of_other_settings_do_not_go_together(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "eight")]
     for folder, batch_size in zip(folders, (1, 8), strict=True):
         folder.mkdir()
-        write_steps(folder, [baseline(), step([0], [3, 2])], batch_size=batch_size, num_prompts=batch_size)
+        write_steps(
+            folder, [baseline(), step([0], [3, 2])], batch_size=batch_size, num_prompts=batch_size
+        )
     with pytest.raises(
-        ValueError, match=r"one and .*eight are of different settings: batch_size is 1 and 8; times and"
+        ValueError,
+        match=r"one and .*eight are of different settings: batch_size is 1 and 8; times and",
     ):
         measure(*folders)
 
 
 def test_a_chain_knows_rank_0_only(tmp_path: Path) -> None:
-    rows = [baseline(), step([], []) | {"num_accepted_tokens": [1], "accepted_ranks": None, "num_children": None}]
+    rows = [
+        baseline(),
+        step([], []) | {"num_accepted_tokens": [1], "accepted_ranks": None, "num_children": None},
+    ]
     measured = measure(write_steps(tmp_path, rows))
     assert (measured.rank_acceptance, measured.num_visits) == ((0.5,), (2,))
 
 
 @pytest.mark.parametrize(
     ("rows", "complaint"),
-    [([baseline()], "drafted nothing"), ([step([], [1])], "only passes of 10 nodes"), (None, "holds no steps.parquet")],
+    [
+        ([baseline()], "drafted nothing"),
+        ([step([], [1])], "only passes of 10 nodes"),
+        (None, "holds no steps.parquet"),
+    ],
 )
 def test_runs_that_cannot_say(tmp_path: Path, rows: list[dict] | None, complaint: str) -> None:
     if rows:
@@ -139,7 +164,9 @@ def test_a_rank_that_chance_favours_is_not_preferred() -> None:
     measured = Measured((0.6, 0.1, 0.05, 0.2), (900, 900, 900, 5), 1e-3, 8e-3, 1e-4)
     assert measured.falling_acceptance == (0.6, 0.1, 0.05, 0.05)
     for choice in choose(measured, 6, 2):
-        assert StaticTree.from_paths(choice.paths).widths[1] == sum(len(path) == 1 for path in choice.paths)
+        assert StaticTree.from_paths(choice.paths).widths[1] == sum(
+            len(path) == 1 for path in choice.paths
+        )
 
 
 def test_the_likeliest_paths_come_first() -> None:

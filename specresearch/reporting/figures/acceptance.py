@@ -6,7 +6,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specresearch.reporting.comparisons import Comparison
-from specresearch.reporting.drawing import COLOURS, GRID, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    GRID,
+    TEXT,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import interval
 
@@ -26,14 +34,28 @@ def histogram(comparison: Comparison, name: str) -> Picture | None:
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots()
-        axes.axvspan(*BREAK_EVEN, color=GRID, alpha=0.6, linewidth=0, label="break-even, by rule of thumb")
+        axes.axvspan(
+            *BREAK_EVEN, color=GRID, alpha=0.6, linewidth=0, label="break-even, by rule of thumb"
+        )
         widths = [high - low for low, high in zip(bins.edges, bins.edges[1:], strict=False)]
-        axes.bar(bins.edges[:-1], bins.counts, widths, align="edge", color=COLOURS[0], edgecolor="none", alpha=0.85)
+        axes.bar(
+            bins.edges[:-1],
+            bins.counts,
+            widths,
+            align="edge",
+            color=COLOURS[0],
+            edgecolor="none",
+            alpha=0.85,
+        )
         if p10 is not None:
             axes.axvline(p10.value, color=COLOURS[1], linewidth=2, label=f"P10: {p10.value:.2f}")
         if rate is not None:
             axes.axvline(
-                rate.value, color=TEXT, linewidth=1.5, linestyle="--", label=f"of all drafts: {rate.value:.2f}"
+                rate.value,
+                color=TEXT,
+                linewidth=1.5,
+                linestyle="--",
+                label=f"of all drafts: {rate.value:.2f}",
             )
         axes.set(xlim=(0, 1), xlabel="share of a request's drafts accepted", ylabel="requests")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -74,18 +96,30 @@ def by_position(comparison: Comparison, name: str) -> Picture | None:
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots()
         for (label, values), colour, marker in zip(curves.items(), COLOURS, "os", strict=False):
-            shown = [(at, value) for at, value in zip(positions, values, strict=True) if value is not None]
+            shown = [
+                (at, value)
+                for at, value in zip(positions, values, strict=True)
+                if value is not None
+            ]
             if not shown:
                 continue
             xs = [at for at, _ in shown]
-            axes.plot(xs, [value.value for _, value in shown], color=colour, marker=marker, label=label)
+            axes.plot(
+                xs, [value.value for _, value in shown], color=colour, marker=marker, label=label
+            )
             if all(value.has_interval for _, value in shown):
-                axes.fill_between(xs, _lows(shown), _highs(shown), color=colour, alpha=0.18, linewidth=0)
+                axes.fill_between(
+                    xs, _lows(shown), _highs(shown), color=colour, alpha=0.18, linewidth=0
+                )
         axes.set(ylim=(0, 1.03), xlabel="position in the draft", ylabel="share accepted")
-        axes.set_xticks(positions if len(positions) <= 12 else positions[:: -(-len(positions) // 8)])
+        axes.set_xticks(
+            positions if len(positions) <= 12 else positions[:: -(-len(positions) // 8)]
+        )
         legend_below(canvas)
 
-    shown = ", ".join(f"{at['position']}: {_short(at.get('unconditional'))}" for at in told.positions)
+    shown = ", ".join(
+        f"{at['position']}: {_short(at.get('unconditional'))}" for at in told.positions
+    )
     words = f"{comparison.policy.label} on {comparison.workload.label}, {comparison.load.label}"
     return picture(
         name,

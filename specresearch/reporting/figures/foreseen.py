@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from specresearch.reporting.drawing import COLOURS, MARKERS, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    MARKERS,
+    TEXT,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.simulation_folder import Foreseen
 from specresearch.reporting.wording import NOTHING, figure, interval, seconds, seconds_with_interval
 
@@ -30,7 +38,9 @@ def foreseen(found: Sequence[Foreseen], name: str) -> Picture | None:
         for number, (key, label) in enumerate(FIGURES.items()):
             offset = 0.12 * (number - (len(FIGURES) - 1) / 2)
             known = [
-                (place, ratio) for place, one in enumerate(reversed(shown)) if (ratio := _ratio(one, key)) is not None
+                (place, ratio)
+                for place, one in enumerate(reversed(shown))
+                if (ratio := _ratio(one, key)) is not None
             ]
             axes.plot(
                 [ratio for _, ratio in known],
@@ -41,21 +51,34 @@ def foreseen(found: Sequence[Foreseen], name: str) -> Picture | None:
                 label=label,
             )
         axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", label="as measured")
-        axes.set_yticks(range(len(shown)), [_label(one).replace("; ", "\n") for one in reversed(shown)])
+        axes.set_yticks(
+            range(len(shown)), [_label(one).replace("; ", "\n") for one in reversed(shown)]
+        )
         axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.set_xlabel("predicted over measured")
         axes.grid(visible=False, axis="y")
         legend_below(canvas)
 
-    errors = {key: [abs(ratio - 1) for one in found if (ratio := _ratio(one, key)) is not None] for key in FIGURES}
-    told = ", ".join(f"{FIGURES[key]} {max(values):.0%}" for key, values in errors.items() if values)
-    more = "" if len(shown) == len(found) else f" The first {len(shown)} are drawn; the table has all {len(found)}."
+    errors = {
+        key: [abs(ratio - 1) for one in found if (ratio := _ratio(one, key)) is not None]
+        for key in FIGURES
+    }
+    told = ", ".join(
+        f"{FIGURES[key]} {max(values):.0%}" for key, values in errors.items() if values
+    )
+    more = (
+        ""
+        if len(shown) == len(found)
+        else f" The first {len(shown)} are drawn; the table has all {len(found)}."
+    )
     return picture(
         name,
         "Foreseen by simulation",
         f"What simulations foresaw of settings that were measured, too. Largest errors: {told}.{more}",
         f"{len(found)} predictions of simulations over what was measured; largest errors: {told}.",
-        Table(("Setting", *(f"{label}, predicted and measured" for label in FIGURES.values())), rows),
+        Table(
+            ("Setting", *(f"{label}, predicted and measured" for label in FIGURES.values())), rows
+        ),
         draw,
         height=0.9 + 0.62 * len(shown),
     )
@@ -83,4 +106,8 @@ def _ratio(one: Foreseen, key: str) -> float | None:
     guess, measured = one.prediction.own.get(key), one.measured.own[key]
     if one.measured.is_overloaded and key != "throughput":
         return None
-    return guess / measured.value if guess is not None and measured is not None and measured.value else None
+    return (
+        guess / measured.value
+        if guess is not None and measured is not None and measured.value
+        else None
+    )

@@ -6,7 +6,15 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from specresearch.reporting.comparisons import Side
 from specresearch.reporting.decision import Decision, Limits
-from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    PLAIN,
+    TEXT,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.wording import loads_listed, seconds, seconds_with_interval
 
 PERCENTS = {50: "o", 90: "_", 99: "^"}
@@ -32,7 +40,8 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
     points = [
         p
         for p in decision.points
-        if p.load not in lost and all(s[n] for s in (p.comparison.plain, p.comparison.own) for n in names.values())
+        if p.load not in lost
+        and all(s[n] for s in (p.comparison.plain, p.comparison.own) for n in names.values())
     ]
     if not points:
         return None
@@ -56,7 +65,9 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
         found = [side[name] for name in names.values()]
         return [figure.value * scale for figure in found if figure is not None]
 
-    most = max(max(values(side, 1.0)) for p in points for side in (p.comparison.plain, p.comparison.own))
+    most = max(
+        max(values(side, 1.0)) for p in points for side in (p.comparison.plain, p.comparison.own)
+    )
     scale, unit = (1e3, "ms") if most < 1 else (1.0, "s")
 
     def draw(canvas: Figure) -> None:
@@ -66,16 +77,29 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
             for side, (offset, colour) in zip(both, sides.values(), strict=True):
                 shown = values(side, scale)
                 at = place + offset
-                axes.plot([at, at], [min(shown), max(shown)], color=colour, linewidth=2.2, alpha=0.55)
+                axes.plot(
+                    [at, at], [min(shown), max(shown)], color=colour, linewidth=2.2, alpha=0.55
+                )
                 for value, marker in zip(shown, PERCENTS.values(), strict=True):
-                    axes.plot([at], [value], marker=marker, color=colour, markersize=8 if marker == "_" else 5.5, mew=2)
+                    axes.plot(
+                        [at],
+                        [value],
+                        marker=marker,
+                        color=colour,
+                        markersize=8 if marker == "_" else 5.5,
+                        mew=2,
+                    )
         if limit is not None:
             axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":")
         axes.set_xticks(range(len(points)), [point.load.amount_label for point in points])
         axes.set_xlim(-margin, len(points) - 1 + margin)
         axes.grid(visible=False, axis="x")
         highest = axes.get_ylim()[1]
-        smallest = min(min(values(side, scale)) for p in points for side in (p.comparison.plain, p.comparison.own))
+        smallest = min(
+            min(values(side, scale))
+            for p in points
+            for side in (p.comparison.plain, p.comparison.own)
+        )
         if smallest > 0 and highest / smallest > LOGARITHMIC_FROM:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -85,13 +109,27 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
             axes.set_ylim(0, highest * 1.04)
         axes.set_xlabel(points[0].load.unit)
         axes.set_ylabel(f"{metric.upper()}, {unit}")
-        handles = [Line2D([], [], color=colour, linewidth=3, label=label) for label, (_, colour) in sides.items()]
+        handles = [
+            Line2D([], [], color=colour, linewidth=3, label=label)
+            for label, (_, colour) in sides.items()
+        ]
         handles += [
-            Line2D([], [], color=TEXT, marker=marker, linestyle="", label=f"P{percent}", markersize=6, mew=2)
+            Line2D(
+                [],
+                [],
+                color=TEXT,
+                marker=marker,
+                linestyle="",
+                label=f"P{percent}",
+                markersize=6,
+                mew=2,
+            )
             for percent, marker in PERCENTS.items()
         ]
         if limit is not None:
-            handles.append(Line2D([], [], color=TEXT, linestyle=":", label=f"limit, {seconds(limit)}"))
+            handles.append(
+                Line2D([], [], color=TEXT, linestyle=":", label=f"limit, {seconds(limit)}")
+            )
         legend_below(canvas, handles)
 
     told = [
@@ -100,9 +138,20 @@ def latencies(decision: Decision, metric: str, limits: Limits, name: str) -> Pic
         f"{seconds(_value(p.comparison.own, names[99]))}"
         for p in points
     ]
-    figures = [side[name] for p in points for side in (p.comparison.plain, p.comparison.own) for name in names.values()]
-    intervals = " The table has the intervals." if any(one is not None and one.has_interval for one in figures) else ""
-    left_out = f" Neither side keeps up with {loads_listed(lost)}, which is left out." if lost else ""
+    figures = [
+        side[name]
+        for p in points
+        for side in (p.comparison.plain, p.comparison.own)
+        for name in names.values()
+    ]
+    intervals = (
+        " The table has the intervals."
+        if any(one is not None and one.has_interval for one in figures)
+        else ""
+    )
+    left_out = (
+        f" Neither side keeps up with {loads_listed(lost)}, which is left out." if lost else ""
+    )
     return picture(
         name,
         f"{metric.upper()}: {decision.workload.label}",

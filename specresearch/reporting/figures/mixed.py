@@ -13,13 +13,20 @@ MEDIAN, SLOWEST = "tpot_p50", "tpot_p99"
 def by_class(comparison: Comparison, name: str) -> Picture | None:
     """Time per output token of every class over plain decoding's, median and 99th percentile."""
     ratios = {change.name: (change.median, change.slowest) for change in comparison.classes}
-    known = {label: (p50, p99) for label, (p50, p99) in ratios.items() if p50 is not None and p99 is not None}
+    known = {
+        label: (p50, p99)
+        for label, (p50, p99) in ratios.items()
+        if p50 is not None and p99 is not None
+    }
     if not known:
         return None
     rows = tuple(
         (
             change.name,
-            *(f"{seconds(change.plain.get(key))} → {seconds(change.own.get(key))}" for key in (MEDIAN, SLOWEST)),
+            *(
+                f"{seconds(change.plain.get(key))} → {seconds(change.own.get(key))}"
+                for key in (MEDIAN, SLOWEST)
+            ),
             *(interval(ratio) for ratio in ratios[change.name]),
             SIGNATURES[change.has_signature],
         )
@@ -36,9 +43,22 @@ def by_class(comparison: Comparison, name: str) -> Picture | None:
                 (slowest, -0.12, COLOURS[1], "^", "P99"),
             ):
                 if ratio.low is not None and ratio.high is not None:
-                    axes.plot([ratio.low, ratio.high], [place + offset] * 2, color=colour, linewidth=2, alpha=0.5)
+                    axes.plot(
+                        [ratio.low, ratio.high],
+                        [place + offset] * 2,
+                        color=colour,
+                        linewidth=2,
+                        alpha=0.5,
+                    )
                 label_once = word if place == 0 else None
-                axes.plot(ratio.value, place + offset, marker, color=colour, label=label_once, markersize=7)
+                axes.plot(
+                    ratio.value,
+                    place + offset,
+                    marker,
+                    color=colour,
+                    label=label_once,
+                    markersize=7,
+                )
         axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", label="plain decoding")
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(-0.6, len(labels) - 0.4)

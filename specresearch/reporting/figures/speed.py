@@ -8,7 +8,17 @@ from matplotlib.figure import Figure
 
 from specresearch.reporting.comparisons import Comparison, Load, Policy
 from specresearch.reporting.decision import Decision, Point
-from specresearch.reporting.drawing import COLOURS, HEIGHT, MARKERS, PLAIN, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    HEIGHT,
+    MARKERS,
+    PLAIN,
+    TEXT,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.wording import NOTHING, figure, inline, interval
 
@@ -29,7 +39,10 @@ def by_load(decision: Decision, name: str) -> Picture:
     rows = tuple(
         (
             load.label,
-            *(interval(points[load].comparison.gain) if load in points else NOTHING for points in series.values()),
+            *(
+                interval(points[load].comparison.gain) if load in points else NOTHING
+                for points in series.values()
+            ),
         )
         for load in loads
     )
@@ -41,7 +54,14 @@ def by_load(decision: Decision, name: str) -> Picture:
             axes.set_xlabel(loads[0].unit)
             axes.set_ylabel("speedup")
         else:
-            _draw_rows(axes, {policy: points[loads[0]] for policy, points in series.items() if loads[0] in points})
+            _draw_rows(
+                axes,
+                {
+                    policy: points[loads[0]]
+                    for policy, points in series.items()
+                    if loads[0] in points
+                },
+            )
             axes.set_xlabel("speedup")
 
     shown = [f"{p.load.amount_label}: {interval(p.comparison.gain)}" for p in decision.points]
@@ -69,20 +89,34 @@ def by_length(decision: Decision, name: str) -> Picture | None:
     if not curves:
         return None
     lengths = sorted({length for curve in curves.values() for length in curve})
-    rows = tuple((str(length), *(interval(curve.get(length)) for curve in curves.values())) for length in lengths)
+    rows = tuple(
+        (str(length), *(interval(curve.get(length)) for curve in curves.values()))
+        for length in lengths
+    )
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots()
         for number, (load, curve) in enumerate(curves.items()):
-            _draw_curve(axes, sorted(curve), [curve[length] for length in sorted(curve)], number, load.short_label)
+            _draw_curve(
+                axes,
+                sorted(curve),
+                [curve[length] for length in sorted(curve)],
+                number,
+                load.short_label,
+            )
         _line_at_one(axes)
         axes.set_xlabel("draft tokens per step, at most")
         axes.set_ylabel("speedup")
         axes.set_xticks(lengths)
         legend_below(canvas)
 
-    best = {load: max(curve, key=lambda length: curve[length].value) for load, curve in curves.items()}
-    told = [f"{load.short_label}: best {length}, {inline(curves[load][length])}" for load, length in best.items()]
+    best = {
+        load: max(curve, key=lambda length: curve[length].value) for load, curve in curves.items()
+    }
+    told = [
+        f"{load.short_label}: best {length}, {inline(curves[load][length])}"
+        for load, length in best.items()
+    ]
     return picture(
         name,
         f"{decision.policy.method}: {decision.workload.label}",
@@ -95,7 +129,9 @@ def by_length(decision: Decision, name: str) -> Picture | None:
 
 def predicted(comparisons: Sequence[Comparison], name: str) -> Picture | None:
     """What each folder's own step times allow against what decoding reached."""
-    found = [(c, c.ideal, c.decode) for c in comparisons if c.ideal is not None and c.decode is not None]
+    found = [
+        (c, c.ideal, c.decode) for c in comparisons if c.ideal is not None and c.decode is not None
+    ]
     if not found:
         return None
     methods = sorted({c.policy.method for c, _, _ in found})
@@ -124,8 +160,15 @@ def predicted(comparisons: Sequence[Comparison], name: str) -> Picture | None:
                 alpha=0.85,
             )
         most = 1.08 * max(max(ideal, decode.high or decode.value) for _, ideal, decode in found)
-        axes.plot([0, most], [0, most], color=PLAIN, linestyle="--", linewidth=1, label="as predicted")
-        axes.set(xlim=(0, most), ylim=(0, most), xlabel="speedup that the step times allow", ylabel="speedup measured")
+        axes.plot(
+            [0, most], [0, most], color=PLAIN, linestyle="--", linewidth=1, label="as predicted"
+        )
+        axes.set(
+            xlim=(0, most),
+            ylim=(0, most),
+            xlabel="speedup that the step times allow",
+            ylabel="speedup measured",
+        )
         legend_below(canvas)
 
     worst = min(decode.value / ideal for _, ideal, decode in found if ideal)
@@ -144,9 +187,13 @@ def predicted(comparisons: Sequence[Comparison], name: str) -> Picture | None:
 
 def _bases(found: Collection[str]) -> str:
     """Where latency is compared, throughput is of loads that are too much."""
-    latencies = [words for basis, words in BASES.items() if basis in found and basis != "throughput"]
+    latencies = [
+        words for basis, words in BASES.items() if basis in found and basis != "throughput"
+    ]
     throughput = [BASES["throughput"]] if "throughput" in found else []
-    return "; overloaded: ".join([*(["; without rows: ".join(latencies)] if latencies else []), *throughput])
+    return "; overloaded: ".join(
+        [*(["; without rows: ".join(latencies)] if latencies else []), *throughput]
+    )
 
 
 def _series(decision: Decision) -> dict[Policy, dict[Load, Point]]:
@@ -155,7 +202,12 @@ def _series(decision: Decision) -> dict[Policy, dict[Load, Point]]:
 
     def order(point: Point) -> tuple[bool, bool, str, int]:
         policy = point.comparison.policy
-        return policy.is_fixed, policy.method != decision.policy.method, policy.variant, policy.length or 0
+        return (
+            policy.is_fixed,
+            policy.method != decision.policy.method,
+            policy.variant,
+            policy.length or 0,
+        )
 
     for point in sorted(decision.others, key=order):
         found.setdefault(point.comparison.policy, {})[point.load] = point
@@ -163,7 +215,11 @@ def _series(decision: Decision) -> dict[Policy, dict[Load, Point]]:
 
 
 def _draw_lines(
-    canvas: Figure, axes: Axes, series: dict[Policy, dict[Load, Point]], loads: list[Load], own: Policy
+    canvas: Figure,
+    axes: Axes,
+    series: dict[Policy, dict[Load, Point]],
+    loads: list[Load],
+    own: Policy,
 ) -> None:
     coloured = list(series)[:MOST_SERIES]
     for number, (policy, points) in enumerate(series.items()):
@@ -174,7 +230,14 @@ def _draw_lines(
             _draw_curve(axes, at, gains, number, policy.label, strong=policy == own)
         else:
             label = "others, see the table" if policy == list(series)[MOST_SERIES] else None
-            axes.plot(at, [gain.value for gain in gains], color=PLAIN, linewidth=0.8, alpha=0.7, label=label)
+            axes.plot(
+                at,
+                [gain.value for gain in gains],
+                color=PLAIN,
+                linewidth=0.8,
+                alpha=0.7,
+                label=label,
+            )
     _line_at_one(axes)
     axes.set_xticks(range(len(loads)), [load.amount_label for load in loads])
     axes.set_xlim(-0.3, len(loads) - 0.7)
@@ -183,7 +246,13 @@ def _draw_lines(
 
 
 def _draw_curve(
-    axes: Axes, at: Sequence[int], gains: Sequence[Estimate], number: int, label: str, *, strong: bool = False
+    axes: Axes,
+    at: Sequence[int],
+    gains: Sequence[Estimate],
+    number: int,
+    label: str,
+    *,
+    strong: bool = False,
 ) -> None:
     axes.errorbar(
         at,

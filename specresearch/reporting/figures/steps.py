@@ -4,7 +4,15 @@ from matplotlib.figure import Figure
 
 from specresearch.reporting.comparisons import PARTS, Comparison, Side
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.drawing import COLOURS, PAGE, PLAIN, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    PAGE,
+    PLAIN,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.wording import NOTHING, figure, seconds
 
 MEANINGS = {
@@ -16,14 +24,20 @@ MEANINGS = {
     "schedule": "scheduling",
     "host": "everything else",
 }
-ORDER = [part for part in ("verify", "propose", "accept", "commit", "control", "schedule", "host") if part in PARTS]
+ORDER = [
+    part
+    for part in ("verify", "propose", "accept", "commit", "control", "schedule", "host")
+    if part in PARTS
+]
 MOST_LOADS = 3
 BEHIND = {"facecolor": PAGE, "edgecolor": "none", "pad": 1.0}
 
 
 def step_times(decision: Decision, name: str) -> Picture | None:
     """Two bars per load, of at most three loads; None where no times were kept."""
-    timed = [p.comparison for p in decision.points if p.comparison.plain.step and p.comparison.own.step]
+    timed = [
+        p.comparison for p in decision.points if p.comparison.plain.step and p.comparison.own.step
+    ]
     if not timed:
         return None
     chosen = timed if len(timed) <= MOST_LOADS else [timed[0], timed[len(timed) // 2], timed[-1]]
@@ -51,13 +65,30 @@ def step_times(decision: Decision, name: str) -> Picture | None:
                 colour = PLAIN if part == "host" else COLOURS[number % len(COLOURS)]
                 label = MEANINGS[part] if place == 0 else None
                 axes.barh(
-                    place, width, left=left, color=colour, label=label, height=0.62, edgecolor=PAGE, linewidth=0.5
+                    place,
+                    width,
+                    left=left,
+                    color=colour,
+                    label=label,
+                    height=0.62,
+                    edgecolor=PAGE,
+                    linewidth=0.5,
                 )
                 left += width
             if side.tokens_per_step is not None:
-                words = "1 token" if round(side.tokens_per_step, 1) == 1 else f"{side.tokens_per_step:.1f} tokens"
+                words = (
+                    "1 token"
+                    if round(side.tokens_per_step, 1) == 1
+                    else f"{side.tokens_per_step:.1f} tokens"
+                )
                 axes.annotate(
-                    words, (left, place), (4, 0), textcoords="offset points", va="center", fontsize=8.5, bbox=BEHIND
+                    words,
+                    (left, place),
+                    (4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8.5,
+                    bbox=BEHIND,
                 )
         axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
         axes.set_xlim(0, most * scale * 1.28)
@@ -69,14 +100,20 @@ def step_times(decision: Decision, name: str) -> Picture | None:
         f"{label}: {seconds(sum(side.step.values()))} for {figure(side.tokens_per_step, 1)} tokens"
         for label, side in bars
     ]
-    note = "" if len(timed) <= MOST_LOADS else " The lowest, a middle and the highest load; the table has all."
+    note = (
+        ""
+        if len(timed) <= MOST_LOADS
+        else " The lowest, a middle and the highest load; the table has all."
+    )
     return picture(
         name,
         decision.workload.label,
         f"A step with {decision.policy.label}, and a plain one; beside the bars, the tokens it yields for all running requests. "
         f"Prefill is not in it.{note}",
         f"Time of a step on {decision.workload.label}. {'; '.join(told)}.",
-        Table(("Side", *(MEANINGS[part] for part in present), "whole step", "tokens per step"), rows),
+        Table(
+            ("Side", *(MEANINGS[part] for part in present), "whole step", "tokens per step"), rows
+        ),
         draw,
         height=0.8 + 0.36 * len(bars),
     )

@@ -7,7 +7,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from specresearch.reporting.comparisons import Trace
-from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Picture, Table, legend_below, picture
+from specresearch.reporting.drawing import (
+    COLOURS,
+    PLAIN,
+    TEXT,
+    Picture,
+    Table,
+    legend_below,
+    picture,
+)
 from specresearch.reporting.wording import figure, interval
 
 PANELS = {
@@ -32,7 +40,9 @@ def trace(own: Trace, name: str) -> Picture:
     running and waiting."""
     mine = next(iter(own.sides))
     panels = {
-        key: label for key, label in PANELS.items() if any(number is not None for number in _of(own.sides[mine], key))
+        key: label
+        for key, label in PANELS.items()
+        if any(number is not None for number in _of(own.sides[mine], key))
     }
     ratio = interval(own.own_best)
 
@@ -45,17 +55,24 @@ def trace(own: Trace, name: str) -> Picture:
             if key == "running":
                 for part, style in (("running", "-"), ("waiting", ":")):
                     xs, ys = _thinned(own.sides[mine], part)
-                    axes.plot(xs, ys, color=TEXT, linestyle=style, label=f"requests {part}", linewidth=1.3)
+                    axes.plot(
+                        xs, ys, color=TEXT, linestyle=style, label=f"requests {part}", linewidth=1.3
+                    )
             axes.set_ylabel(label)
             axes.set_ylim(bottom=0)
         every[-1].set_xlabel("seconds")
         legend_below(canvas)
 
-    than, advice = "the better of plain decoding and the best fixed length, which is known only afterwards", ""
+    than, advice = (
+        "the better of plain decoding and the best fixed length, which is known only afterwards",
+        "",
+    )
     if not own.best:
         than = "plain decoding"
         advice = ' No fixed length was measured beside it; "compare=[2,4,8]" shows what the best one would have given.'
-    told = "; ".join(f"{side} {interval(figure, 0)} tokens/s" for side, figure in own.throughputs.items())
+    told = "; ".join(
+        f"{side} {interval(figure, 0)} tokens/s" for side, figure in own.throughputs.items()
+    )
     return picture(
         name,
         f"{own.workload.label}, {own.load.label}",
@@ -71,7 +88,11 @@ def _lines(own: Trace, key: str) -> list[tuple[str, str, str]]:
     """Side, colour, line style."""
     mine = next(iter(own.sides))
     looks = [(COLOURS[0], "-"), (PLAIN, "-"), (COLOURS[2], "--")]
-    sides = {"tokens_per_second": list(own.sides), "draft_length": [mine], "acceptance": [mine]}.get(key, [])
+    sides = {
+        "tokens_per_second": list(own.sides),
+        "draft_length": [mine],
+        "acceptance": [mine],
+    }.get(key, [])
     return [(side, *look) for side, look in zip(sides, looks, strict=False)]
 
 
@@ -81,8 +102,14 @@ def _of(rows: Sequence[dict[str, Any]], key: str) -> list[float | None]:
 
 def _thinned(rows: Sequence[dict[str, Any]], key: str) -> tuple[list[float], list[float]]:
     """Seconds averaged so that a curve stays readable."""
-    known = [(row["second"], row[key]) for row in rows if row.get(key) is not None and row.get("second") is not None]
-    parts = np.array_split(np.array(known, dtype=float).reshape(-1, 2), max(1, min(MOST_POINTS, len(known))))
+    known = [
+        (row["second"], row[key])
+        for row in rows
+        if row.get(key) is not None and row.get("second") is not None
+    ]
+    parts = np.array_split(
+        np.array(known, dtype=float).reshape(-1, 2), max(1, min(MOST_POINTS, len(known)))
+    )
     means = [part.mean(0) for part in parts if len(part)]
     return [float(mean[0]) for mean in means], [float(mean[1]) for mean in means]
 
@@ -95,7 +122,10 @@ def _table(own: Trace) -> Table:
     rows = tuple(
         (
             figure(second, 0),
-            *(figure(mine.get(second, {}).get(key), digits) for key, (_, digits) in COLUMNS.items()),
+            *(
+                figure(mine.get(second, {}).get(key), digits)
+                for key, (_, digits) in COLUMNS.items()
+            ),
             *(figure(side.get(second, {}).get("tokens_per_second"), 0) for side in others),
         )
         for second in seconds[::every]
