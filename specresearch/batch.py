@@ -1,7 +1,6 @@
 """The requests of one step: what they asked for, what they have produced, and where an accepted run is cut."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from specresearch.clock import Clock
 from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.sampling import SamplingBatch, SamplingParams
 
@@ -78,7 +78,7 @@ class RequestState:
 
     slot: its place in the target's cache; -1 while it waits.
     tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
-    arrival_time, token_times: when it came, and when each output token was delivered, seconds of `time.perf_counter`.
+    arrival_time, token_times: when it came, and when each output token was delivered, seconds of the engine's clock.
     is_prefilled: everything before the root is cached. queue_time: seconds before it first got a slot.
     finish_reason: eos, stop or length once it has finished, or error; error: why, then. stop_at: characters of the output before
     a stop string.
@@ -89,7 +89,7 @@ class RequestState:
     seed: int
     eos_token_ids: frozenset[int]
     max_total_tokens: int
-    arrival_time: float = field(default_factory=time.perf_counter)
+    arrival_time: float = 0.0
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     error: str | None = None
@@ -134,11 +134,6 @@ class RequestState:
     @property
     def num_remaining(self) -> int:
         return self.max_new_tokens - self.num_generated
-
-    def stand_still(self, seconds: float) -> None:
-        """Time that was spent on something else than serving requests does not count."""
-        self.arrival_time += seconds
-        self.token_times = [moment + seconds for moment in self.token_times]
 
     def fail(self, reason: str) -> None:
         """End here, with what has been generated so far."""
@@ -208,11 +203,14 @@ class Batch:
         device: torch.device,
         vocab_size: int,
         decode: Callable[[list[int]], str] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.rows = rows
         self.device = device
         self.vocab_size = vocab_size
         self.decode = decode
+        self.clock = clock or Clock()
+        self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
 
     def __len__(self) -> int:
@@ -279,7 +277,7 @@ class Batch:
             both = torch.cat([packed.double(), verdict.expected.double()], dim=1).cpu()  # sync
             packed, expected = both[:, : packed.shape[1]].long(), both[:, packed.shape[1] :]
         counts: list[int] = []
-        now = time.perf_counter()
+        now = self.clock.now()
         for row, (num_accepted, next_token, _, fault, *rest) in zip(
             self.rows, packed.tolist(), strict=True
         ):

@@ -148,7 +148,9 @@ def tokens_per_step(
     target: CausalLM, proposer: Proposer, prompts: list[list[int]], temperature: float
 ) -> float:
     records: list[StepRecord] = []
-    engine = Engine(target, proposer, max_batch_size=8, on_step=records.append)
+    engine = Engine(
+        target, proposer, max_batch_size=8, observers=[lambda step: records.append(step.record)]
+    )
     sampling = SamplingParams(temperature=temperature, max_new_tokens=8, seed=0, ignore_eos=True)
     outputs = engine.generate(
         [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]

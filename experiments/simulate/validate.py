@@ -178,7 +178,7 @@ def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
                 (k + 1) * (known + k + 1)
                 for k, known in zip(step.num_draft_tokens, step.context, strict=True)
             ),
-            step.num_caught_up,
+            step.num_lazy_prefill_tokens,
             can_draft=step.side != "plain",
             is_asked=step.num_nodes > 1
             or step.side.startswith("fixed-"),  # n-gram may be asked and find nothing

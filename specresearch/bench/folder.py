@@ -53,9 +53,9 @@ class ResultsFolder(RunFolder):
     code = (
         *DECODING,
         "bench/output_check.py",
-        "bench/records.py",
+        "bench/pass_observer.py",
+        "bench/rows.py",
         "bench/runner.py",
-        "bench/watching.py",
     )
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:

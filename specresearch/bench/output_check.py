@@ -5,7 +5,6 @@ truncation and penalties, whatever was drafted. So any score of it, less its mea
 known variance, and it stays one where outputs stop. The sums of three scores are held against their covariance (Wald).
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,8 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
-from specresearch.batch import Batch, Delivery
-from specresearch.metrics import StepRecord
-from specresearch.models.causal_lm import ModelOutput
-from specresearch.proposal import Proposal, upload
+from specresearch.engine import Step
+from specresearch.proposal import upload
 from specresearch.sampling import logits_to_probs
 
 SCORES = (
@@ -95,34 +92,23 @@ class OutputScores:
 
 
 class OutputCheck:
-    """A `Watcher` that scores what every sampled request was given. It reads the nodes on accepted paths only."""
+    """A `StepObserver` that scores the tokens of every sampled request."""
 
     def __init__(self) -> None:
         self._scores = OutputScores()
-        self.last_seconds = 0.0
 
-    def __call__(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        output: ModelOutput,
-        delivery: Delivery,
-        record: StepRecord,
-    ) -> None:
-        begin = time.perf_counter()
-        self._scores += score_step(batch, proposal, output, delivery)
-        self.last_seconds = time.perf_counter() - begin
+    def __call__(self, step: Step) -> None:
+        self._scores += score_step(step)
 
-    def take(self) -> OutputScores:
+    def pop(self) -> OutputScores:
         """Return the scores since the last call."""
         scores, self._scores = self._scores, OutputScores()
         return scores
 
 
-def score_step(
-    batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
-) -> OutputScores:
+def score_step(step: Step) -> OutputScores:
     """Score the tokens that one step delivered: token i of a row was drawn after node i of its accepted path."""
+    batch, proposal, output, delivery = step.batch, step.proposal, step.output, step.delivery
     device, width = output.logits.device, max(delivery.num_new)
     path = delivery.verdict.path[:, :width].clamp(min=0).to(device)
     new = upload(

@@ -112,10 +112,9 @@ class GroupRow:
         num_requests: int,
         scores: OutputScores | None = None,
     ) -> "GroupRow":
-        measuring = math.fsum(step.shift.seconds for step in steps if step.shift is not None)
         return GroupRow(
             place,
-            wall - measuring,
+            wall,
             math.fsum(step.times.prefill for step in steps),
             math.fsum(step.times.propose for step in steps),
             math.fsum(step.times.verify for step in steps),

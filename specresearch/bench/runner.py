@@ -2,8 +2,6 @@
 
 import logging
 import random
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
@@ -12,13 +10,13 @@ from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
+from specresearch.bench.pass_observer import PassObserver
 from specresearch.bench.progress import Progress
 from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
-from specresearch.bench.watching import Watching
-from specresearch.controllers import Adaptive, Controller
+from specresearch.controllers import Controller
 from specresearch.data import Prompt, PromptDataset, Row
-from specresearch.engine import Engine, RequestOutput, SchedulerSettings
+from specresearch.engine import Engine, SchedulerSettings, Step
 from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
@@ -58,22 +56,6 @@ class RunSettings:
                 raise ValueError(f"{name}={value} must be a whole number from {least}")
         if self.order not in ORDERS:
             raise ValueError(f"order={self.order} is not known; use one of {', '.join(ORDERS)}")
-
-
-@dataclass
-class Stopwatch:
-    """Times an iterator's own work, and not what is done between its items."""
-
-    seconds: float = 0.0
-
-    def over(self, outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
-        while True:
-            begin = time.perf_counter()
-            output = next(outputs, None)
-            self.seconds += time.perf_counter() - begin
-            if output is None:
-                return
-            yield output
 
 
 @dataclass
@@ -118,7 +100,7 @@ class Runner:
             self.proposer is not None and self.acceptance.lossless and not self.sampling.is_greedy
         )
         self._check = OutputCheck() if checks else None
-        self._watching = Watching(self.recorder, self._check)
+        self._observer = PassObserver(self.recorder, self._check)
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
@@ -135,10 +117,9 @@ class Runner:
             acceptance,
             controller,
             max_batch_size=min(self.settings.batch_size, len(self.rows)),
-            on_step=self._steps.append,
+            observers=[self._keep_record, self._observer],
             measure_shift=True,
             scheduling=self.scheduling,
-            watch=None if self.recorder is None and self._check is None else self._watching,
         )
 
     def run(self, *, progress: bool = True) -> Results:
@@ -209,17 +190,18 @@ class Runner:
     def _reset(self) -> None:
         if self.proposer is not None:
             self.proposer.reset()
-            if isinstance(self.controller, Adaptive):
+            if self.controller is not None:
                 self.controller.reset()
 
     def _measure(self, place: Place) -> None:
         """Decode one group on one side, turn by turn, each turn after the model's own replies to those before."""
         rows = self.groups[place.group]
-        engine, watch = self.engines[place.side], Stopwatch()
+        engine = self.engines[place.side]
+        clock, wall = engine.clock, 0.0
         replies: dict[str, list[str]] = {row.id: [] for row in rows}
         steps: list[StepRecord] = []
         num_requests = 0
-        self._watching.begin(place.side, place.repeat, place.group)
+        self._observer.begin(place.side, place.repeat, place.group)
         for turn in range(max(len(row.turns) for row in rows)):
             asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
             prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
@@ -227,21 +209,26 @@ class Runner:
                 Request(prompts[id].token_ids, self._sampling(place, row, turn), id)
                 for id, row in asked.items()
             ]
-            for output in watch.over(engine.generate(requests)):
-                row = asked[output.checked().id]
-                replies[row.id].append(output.text)
-                cut = prompts[output.id].num_cut_tokens
-                self.folder.add_request(
-                    RequestRow.of(place, row.id, turn, row.category, cut, output)
-                )
-                self._log_steps(place, steps)
-                self.tracker.log_request(place.side, output.record)
+            begin = clock.now()
+            for output in engine.generate(requests):
+                with clock.paused():
+                    row = asked[output.checked().id]
+                    replies[row.id].append(output.text)
+                    cut = prompts[output.id].num_cut_tokens
+                    self.folder.add_request(
+                        RequestRow.of(place, row.id, turn, row.category, cut, output)
+                    )
+                    self._log_steps(place, steps)
+                    self.tracker.log_request(place.side, output.record)
+            wall += clock.now() - begin
             self._log_steps(place, steps)
             num_requests += len(requests)
-        scores = self._watching.end()
-        seconds = watch.seconds - self._watching.take_seconds()
-        row = GroupRow.of(place, seconds, steps, num_requests, scores)
+        scores = self._observer.end()
+        row = GroupRow.of(place, wall, steps, num_requests, scores)
         self.folder.add_group(row, steps)
+
+    def _keep_record(self, step: Step) -> None:
+        self._steps.append(step.record)
 
     def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:
         """Move the engine's new records to `steps`."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specresearch.batch import Request
-from specresearch.controllers import Adaptive
 from specresearch.engine import Engine, RequestOutput
 
 BURST_EVERY = 4  # steps, on average
@@ -35,7 +34,7 @@ def in_bursts(
             engine.step()
             chunked.update(row.id for row in engine.scheduler.running if not row.is_prefilled)
             yield from (
-                Decoded(output.checked(), output.id in chunked) for output in engine.finished()
+                Decoded(output.checked(), output.id in chunked) for output in engine.pop_finished()
             )
     finally:
         engine.abort()
@@ -51,8 +50,7 @@ def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Dec
     """
     for wave in waves:
         engine.proposer.reset()
-        if isinstance(engine.controller, Adaptive):
-            engine.controller.reset()
+        engine.controller.reset()
         for output in engine.generate(
             [replace(request, id=f"before {request.id}") for request in wave]
         ):

@@ -6,7 +6,7 @@ import torch
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.batch import Batch
-from specresearch.controllers import Adaptive, Controller, is_per_request
+from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
@@ -16,7 +16,7 @@ PAUSE = 3  # steps; the scheduler makes room for what was asked for in two steps
 
 
 @dataclass
-class Capped(Adaptive):
+class Capped(Controller):
     """A controller's budgets, cut to `most` drafts; None leaves them as they are."""
 
     controller: Controller
@@ -24,7 +24,7 @@ class Capped(Adaptive):
 
     @property
     def per_request(self) -> bool:
-        return is_per_request(self.controller)
+        return self.controller.per_request
 
     def budget(self, batch: Batch) -> list[int | None]:
         budget = self.controller.budget(batch)
@@ -36,17 +36,14 @@ class Capped(Adaptive):
         self.controller.observe(record)
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
-        if isinstance(self.controller, Adaptive):
-            self.controller.bind(
-                kind, num_draft_tokens if self.most is None else min(num_draft_tokens, self.most)
-            )
+        most = num_draft_tokens if self.most is None else min(num_draft_tokens, self.most)
+        self.controller.bind(kind, most)
 
     def trim(self, proposal: Proposal) -> Proposal:
-        return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
+        return self.controller.trim(proposal)
 
     def reset(self) -> None:
-        if isinstance(self.controller, Adaptive):
-            self.controller.reset()
+        self.controller.reset()
 
 
 class Paused(Capped):

@@ -1,7 +1,7 @@
 """Rules that decide how much to speculate."""
 
 from specresearch.controllers.acceptance_gate import AcceptanceGate
-from specresearch.controllers.base import Adaptive, Controller, drafts_wanted, is_per_request
+from specresearch.controllers.base import Controller, draft_demand
 from specresearch.controllers.batch_size_cutoff import BatchSizeCutoff
 from specresearch.controllers.confidence import Confidence
 from specresearch.controllers.fixed import Fixed
@@ -10,13 +10,11 @@ from specresearch.controllers.heuristic import Heuristic
 
 __all__ = [
     "AcceptanceGate",
-    "Adaptive",
     "BatchSizeCutoff",
     "Confidence",
     "Controller",
     "Fixed",
     "Goodput",
     "Heuristic",
-    "drafts_wanted",
-    "is_per_request",
+    "draft_demand",
 ]

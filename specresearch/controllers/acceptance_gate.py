@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Adaptive, check_num_draft_tokens
+from specresearch.controllers.base import Controller, check_num_draft_tokens
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
@@ -23,7 +23,7 @@ class _Gate:
         return sum(accepted for accepted, _ in self.recent) / sum(depth for _, depth in self.recent)
 
 
-class AcceptanceGate(Adaptive):
+class AcceptanceGate(Controller):
     """Per request: off below an acceptance rate over a window of steps, with probes that can turn it on again.
 
     min_acceptance: accepted / drafted tokens (in a tree, along its longest path) below which drafting stops.

@@ -1,87 +1,84 @@
-"""What every controller is: a budget of drafts for each row of a step, and a look at what came of it."""
+"""The base class of controllers, which decide how many tokens each request drafts."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
 
 from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal
 
 
-@runtime_checkable
-class Controller(Protocol):
-    """Lives on the host: a budget must be known before anything is launched.
+class Controller(ABC):
+    """Chooses a draft budget for every row of a step, on the host and before anything is launched.
 
-    A budget may depend on everything that happened in earlier steps, and on nothing of the drafts that it is for.
-    """
+    A budget may depend on everything that happened in earlier steps, but on nothing of the drafts
+    that it is for: otherwise the output's distribution changes.
 
-    def budget(self, batch: Batch) -> list[int | None]:
-        """Drafts allowed for each row; 0 = decode plainly, None = as many as the proposer likes. A request's own
-        `num_draft_tokens` replaces it."""
-        ...
-
-    def observe(self, record: StepRecord) -> None:
-        """What became of the last budget; rows come in the same order."""
-        ...
-
-
-class Adaptive(ABC):
-    """A controller that is also told who drafts, may shorten drafts before they are verified, and learns.
-
-    per_request: what it allows a request depends on that request's own steps alone. Any controller may
-    say so; of one that does not it is not believed.
+    Attributes:
+        per_request: True if what a request may draft depends on that request's own steps alone.
+            The engine relies on it for what a seed promises.
     """
 
     per_request: bool = False
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
-        """Called once by the engine, unless nothing drafts: what drafts may be, and the most that a row gets.
+        """Prepare for a proposer. The engine calls this once, unless nothing drafts.
 
-        Raises ValueError for drafts it cannot steer.
+        Args:
+            kind: What the drafts may be.
+            num_draft_tokens: The most drafts that the proposer makes for a row.
+
+        Raises:
+            ValueError: If the controller cannot steer such drafts.
         """
 
     @abstractmethod
     def budget(self, batch: Batch) -> list[int | None]:
-        """See `Controller`."""
+        """Return the drafts allowed for each row.
+
+        0 decodes plainly and None leaves the number to the proposer. A request's own
+        `num_draft_tokens` replaces its entry.
+        """
 
     def trim(self, proposal: Proposal) -> Proposal:
-        """The drafts that are to be verified. To be lossless, whether a token stays may depend on the tokens before it only."""
+        """Return the part of the proposal that is to be verified.
+
+        To be lossless, whether a token stays may depend on the tokens before it only.
+        """
         return proposal
 
-    @abstractmethod
     def observe(self, record: StepRecord) -> None:
-        """See `Controller`."""
+        """Learn from the record of the step that the last budget was for. Rows keep their order."""
 
     def reset(self) -> None:
-        """Forget everything learnt; a measurement calls it before every repeat."""
+        """Forget everything learned. A measurement calls this before every repeat."""
 
     def trace(self) -> list[dict[str, float]]:
-        """What it thought, averaged over stretches of steps, for reports; `StepRecord` has the lengths themselves."""
+        """Return the controller's estimates, averaged over stretches of steps, for reports."""
         return []
 
 
-def is_per_request(controller: Controller) -> bool:
-    """Whether what a controller allows a request depends on that request's own steps alone."""
-    return bool(getattr(controller, "per_request", False))
-
-
-def drafts_wanted(
+def draft_demand(
     controller: Controller, batch: Batch, num_draft_tokens: int, kind: DraftKind
 ) -> tuple[list[int], list[int]]:
-    """What each row should draft, and the most that it has room for.
+    """Return how much each row should draft, and the most that it has room for.
 
-    A request's own number replaces the controller's; num_draft_tokens: the most that the proposer makes.
+    Args:
+        num_draft_tokens: The most drafts that the proposer makes for a row.
+        kind: What the drafts may be. A tree may hold more nodes than the request has tokens left.
     """
-    own = [row.request.num_draft_tokens for row in batch.rows]
-    asked = [n if o is None else o for n, o in zip(controller.budget(batch), own, strict=True)]
-    limits = [num_draft_tokens if kind.trees and room else room for room in batch.room]
-    return [
-        num_draft_tokens if want is None else min(want, num_draft_tokens) for want in asked
-    ], limits
+    wanted = []
+    for row, budget in zip(batch.rows, controller.budget(batch), strict=True):
+        requested = row.request.num_draft_tokens
+        number = budget if requested is None else requested
+        wanted.append(num_draft_tokens if number is None else min(number, num_draft_tokens))
+    limits = list(batch.room)
+    if kind.trees:
+        limits = [num_draft_tokens if room else 0 for room in limits]
+    return wanted, limits
 
 
 def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
-    """Raises ValueError if negative."""
+    """Return the number, or raise ValueError if it is negative."""
     if num_draft_tokens is not None and num_draft_tokens < 0:
         raise ValueError(
             f"controller.num_draft_tokens={num_draft_tokens} must be 0 (plain decoding) or above"
@@ -89,10 +86,11 @@ def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
     return num_draft_tokens
 
 
-def check_chains(controller: object, kind: DraftKind) -> None:
-    """Raises ValueError where drafts may branch: a budget then counts nodes and says little of how deep they go."""
+def check_chains(controller: Controller, kind: DraftKind) -> None:
+    """Raise ValueError if drafts may branch, since a budget of nodes says little about depth."""
     if kind.trees:
         raise ValueError(
-            f"controller {type(controller).__name__} steers the length of chains, and this proposer drafts trees; "
-            "use a chain (such as proposer.tree=chain), or controller=fixed, batch_size_cutoff or acceptance_gate"
+            f"controller {type(controller).__name__} steers the length of chains, and this "
+            "proposer drafts trees; use a chain (such as proposer.tree=chain), or "
+            "controller=fixed, batch_size_cutoff or acceptance_gate"
         )

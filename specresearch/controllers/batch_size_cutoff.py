@@ -1,11 +1,10 @@
 """No speculation while many requests run: a busy device has no idle arithmetic left for drafts that may be refused."""
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import check_num_draft_tokens
-from specresearch.metrics import StepRecord
+from specresearch.controllers.base import Controller, check_num_draft_tokens
 
 
-class BatchSizeCutoff:
+class BatchSizeCutoff(Controller):
     """Every request drafts while at most `max_requests` of them run, and none while more do.
 
     num_draft_tokens: drafts below the cutoff; None leaves the number to the proposer's own setting.
@@ -22,6 +21,3 @@ class BatchSizeCutoff:
 
     def budget(self, batch: Batch) -> list[int | None]:
         return [self.num_draft_tokens if len(batch) <= self.max_requests else 0] * len(batch)
-
-    def observe(self, record: StepRecord) -> None:
-        pass

@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Adaptive, check_chains, check_num_draft_tokens
+from specresearch.controllers.base import Controller, check_chains, check_num_draft_tokens
 from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 
 
-class Confidence(Adaptive):
+class Confidence(Controller):
     """Cuts a chain *behind* its first draft that the drafter gave less than `min_confidence`. Exact.
 
     Why it is exact: whether draft i + 1 is kept is decided by the tokens up to draft i, so that given those it is still a draw

@@ -1,11 +1,10 @@
 """The same number of drafts for every request at every step."""
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import check_num_draft_tokens
-from specresearch.metrics import StepRecord
+from specresearch.controllers.base import Controller, check_num_draft_tokens
 
 
-class Fixed:
+class Fixed(Controller):
     """num_draft_tokens: None leaves the number to the proposer's own setting; 0 turns speculation off."""
 
     per_request = True
@@ -15,6 +14,3 @@ class Fixed:
 
     def budget(self, batch: Batch) -> list[int | None]:
         return [self.num_draft_tokens] * len(batch)
-
-    def observe(self, record: StepRecord) -> None:
-        pass

@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import Rows, allocate
-from specresearch.controllers.base import Adaptive, check_chains
+from specresearch.controllers.base import Controller, check_chains
 from specresearch.controllers.evidence import Share, judged_drafts
-from specresearch.controllers.late_reading import LateReading
+from specresearch.controllers.lazy_prefill import LazyPrefillTime
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.probes import Probes
 from specresearch.controllers.step_time import StepTime
@@ -60,7 +60,7 @@ class _Request:
     ahead: float = 0.0
 
 
-class Goodput(Adaptive):
+class Goodput(Controller):
     """Maximises expected tokens per second over the lengths of every request's draft; with `max_slowdown`, as far as no request
     becomes slower than that against plain decoding.
 
@@ -132,7 +132,7 @@ class Goodput(Adaptive):
         self._longest, self._tried = 0, 1  # drafts: of the last decision to draft, and of all
         self._time = StepTime(2 * _START_ROUNDS, self.memory)
         self._run, self._run_supply = Share(), Share()
-        self._late = LateReading(self.memory)
+        self._late = LazyPrefillTime(self.memory)
         self._wanted: list[int] = []
         self._decided: list[int] = []
         self._decided_for: list[_Request] = []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Adaptive, check_chains
+from specresearch.controllers.base import Controller, check_chains
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.trace import Trace
 from specresearch.metrics import StepRecord
@@ -15,7 +15,7 @@ class _Length:
     drafts: int
 
 
-class Heuristic(Adaptive):
+class Heuristic(Controller):
     """Per request: two drafts more after one that was accepted whole, one less after any other, within bounds.
 
     The schedule of assisted generation in the transformers library. It needs no times and never stops drafting.

@@ -1,9 +1,10 @@
 """The loop that drafts, verifies and accepts."""
 
-from specresearch.engine.engine import Engine, Watcher
+from specresearch.engine.engine import Engine
 from specresearch.engine.output import RequestFailedError, RequestOutput
 from specresearch.engine.policies import FirstCome, Policy, ShortestPrompt
 from specresearch.engine.settings import SchedulerSettings
+from specresearch.engine.step import Step, StepObserver
 
 __all__ = [
     "Engine",
@@ -13,5 +14,6 @@ __all__ = [
     "RequestOutput",
     "SchedulerSettings",
     "ShortestPrompt",
-    "Watcher",
+    "Step",
+    "StepObserver",
 ]

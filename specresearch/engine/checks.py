@@ -1,8 +1,9 @@
-"""Requests that can never be served are refused when they come, and proposals that are none when they are made."""
+"""Checks before anything is decoded: of rules, of requests, and of proposals."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from specresearch.acceptance import RULES, AcceptanceSampler
 from specresearch.batch import Batch, RequestState
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer, is_own
@@ -24,6 +25,21 @@ class ProposalCheck:
         if self._left > 0:
             self._left -= proposal.token_ids.shape[1] > 1
             proposal.check(batch.roots, budget, self._kind, self._vocab_size)
+
+
+def check_rule(rule: AcceptanceSampler, proposer: Proposer) -> None:
+    """Raise ValueError if the rule cannot judge the proposer's drafts."""
+    reason = rule.refuses(proposer.kind)
+    if reason is None:
+        return
+    alternatives = []
+    for name, other in RULES.items():
+        if other.lossless and other().refuses(proposer.kind) is None:
+            alternatives.append(name)
+    raise ValueError(
+        f"acceptance rule {type(rule).__name__} cannot judge the drafts of "
+        f"{type(proposer).__name__}: {reason}; use acceptance={' or '.join(alternatives)}"
+    )
 
 
 @runtime_checkable

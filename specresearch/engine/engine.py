@@ -1,58 +1,63 @@
-"""Decode requests: draft, verify in one pass, accept, keep what was accepted. Knows no method by name."""
+"""Decode requests: draft, verify in one pass, accept, and keep what was accepted.
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+The engine knows no method by name.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from specresearch.acceptance import (
-    RULES,
-    AcceptanceSampler,
-    LossySampler,
-    Rejection,
-    shift_of_tokens,
-)
+from specresearch.acceptance import AcceptanceSampler, LossySampler, Rejection
 from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
-from specresearch.controllers import Adaptive, Controller, Fixed, drafts_wanted
-from specresearch.engine.checks import ProposalCheck
+from specresearch.clock import Clock
+from specresearch.controllers import Controller, Fixed, draft_demand
+from specresearch.engine.checks import ProposalCheck, check_rule
 from specresearch.engine.faults import find_faults
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
 from specresearch.engine.logprobs import record_logprobs
 from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
+from specresearch.engine.requests import as_request
 from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.seeds import Seeds, isolates_requests
 from specresearch.engine.settings import SchedulerSettings
+from specresearch.engine.step import StepObserver, StepRecorder
 from specresearch.metrics import Counts, RequestRecord, StepRecord
-from specresearch.metrics.shift import StepShift
-from specresearch.metrics.times import StepClock
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.proposal import Proposal, Verdict
+from specresearch.proposal import Proposal
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.sampling import SamplingParams
 
-Watcher = Callable[[Batch, Proposal, ModelOutput, Delivery, StepRecord], None]
-
 
 class Engine:
-    """One target, one way of drafting (none: plain decoding), one acceptance rule, one controller.
+    """Decodes requests with one target, one proposer, one acceptance rule and one controller.
 
-    max_batch_size: requests decoded together. seed: for requests that bring none of their own.
-    on_step: called with the record of every step. measure_shift: records say how far a lossy rule moved the output.
-    scheduling: order of admission and limits. watch: sees what went through every step, in time that counts for no request.
-    slots: of the target's cache, for `max_batch_size` requests, where engines take turns on one target; None: any that are free.
-    num_checked: how many of the first proposals with drafts go through `Proposal.check`; None: none of the package's own
-    proposers and `FOREIGN_CHECKS` of another.
+    One thread calls `step` and takes outputs; `submit`, `cancel` and `abort` may be called from any
+    thread. A step is all or nothing: after an exception in one, the engine refuses to go on until
+    `abort` has dropped its requests. Engines on one target take turns in one thread.
 
-    isolates_requests: the drafts of a request depend on that request alone. Equal seeds then give equal tokens, up to rounding,
-    whatever else is in the batch. Otherwise the number of its submission is mixed into every seed, so that no two requests share
-    draws, and the same submissions in the same order give the same tokens as far as they are granted the same drafts.
-    One thread steps and takes outputs; `submit`, `cancel` and `abort` may be called from any. A step is all or nothing: after
-    an exception in one the engine refuses to go on until its requests have been dropped by `abort`. Engines on one target take
-    turns in one thread. The proposer and the controller begin with nothing learnt.
+    Args:
+        proposer: The way of drafting; None decodes plainly. It starts with nothing learned.
+        acceptance: The acceptance rule; rejection sampling by default.
+        controller: Chooses how much to draft; by default as much as the proposer likes.
+        max_batch_size: Requests decoded together.
+        seed: Default seed for requests without one.
+        observers: Called at the end of every step, with the clock paused.
+        measure_shift: Record how far a lossy rule moves the output.
+        scheduling: Order of admission and limits.
+        clock: Tells the time of everything that the engine records.
+        slots: Slots of the target's cache, for engines that take turns on one target; None: any
+            that are free.
+        num_checked: How many of the first proposals with drafts go through `Proposal.check`; None:
+            none of the package's own proposers, and `FOREIGN_CHECKS` of another.
+
+    Attributes:
+        isolates_requests: True if the drafts of a request depend on that request alone. Equal seeds
+            then give equal tokens, up to rounding, whatever else is in the batch. Otherwise the
+            number of its submission is mixed into every seed, so that no two requests share draws:
+            the same submissions in the same order then give the same tokens as far as they are
+            granted the same drafts.
     """
 
     def __init__(
@@ -64,10 +69,10 @@ class Engine:
         *,
         max_batch_size: int = 1,
         seed: int = 0,
-        on_step: Callable[[StepRecord], None] | None = None,
+        observers: Sequence[StepObserver] = (),
         measure_shift: bool = False,
         scheduling: SchedulerSettings | None = None,
-        watch: Watcher | None = None,
+        clock: Clock | None = None,
         slots: range | None = None,
         num_checked: int | None = None,
     ) -> None:
@@ -76,31 +81,36 @@ class Engine:
         self.target = target
         self.proposer = proposer or Autoregressive()
         self.acceptance = acceptance or Rejection()
-        self._check_rule()
+        check_rule(self.acceptance, self.proposer)
         self.controller = controller or Fixed()
-        if isinstance(self.controller, Adaptive) and self.proposer.num_draft_tokens:
+        if self.proposer.num_draft_tokens:
             self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
-        self.on_step, self.watch = on_step, watch
-        is_measured = measure_shift and not self.acceptance.lossless
-        self._lossy = (
-            self.acceptance if is_measured and isinstance(self.acceptance, LossySampler) else None
-        )
-        num_slots = slots.stop if slots is not None else max_batch_size
-        target.allocate(
-            num_slots, *(part.max_nodes for part in (self.proposer, *self.proposer.proposers))
-        )
-        slots = slots or range(target.cache.num_slots)
+        self.clock = clock or Clock(target.device)
+        num_slots = max_batch_size if slots is None else slots.stop
+        parts = (self.proposer, *self.proposer.proposers)
+        target.allocate(num_slots, *(part.max_nodes for part in parts))
         self.proposer.bind(target, target.cache.num_slots)
-        self._forget_all()
+        # What another engine learned may come from draws that equal this one's.
+        self.proposer.reset()
+        self.controller.reset()
         scheduling = scheduling or SchedulerSettings()
-        max_nodes = self.proposer.max_nodes
-        num_probes = max_nodes - 1 - self.proposer.num_draft_tokens
         self.isolates_requests = isolates_requests(self.proposer, self.controller, scheduling)
-        seeds = Seeds(seed, self.isolates_requests)
         self.scheduler = Scheduler(
-            target, scheduling, max_batch_size, seeds, max_nodes, num_probes, slots
+            target,
+            scheduling,
+            max_batch_size,
+            seeds=Seeds(seed, self.isolates_requests),
+            clock=self.clock,
+            max_nodes=self.proposer.max_nodes,
+            num_probe_nodes=self.proposer.num_probe_nodes,
+            slots=slots or range(target.cache.num_slots),
         )
-        self.prefill = Prefill(target, self.proposer)
+        self.prefill = Prefill(target, self.proposer, self.clock)
+        self._recorder = StepRecorder(
+            self.clock, self.scheduler, self.prefill, self.controller, observers
+        )
+        if measure_shift and isinstance(self.acceptance, LossySampler):
+            self._recorder.measured_rule = self.acceptance
         self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
         self._inbox = Inbox()
         self._guard = StepGuard(self._settle)
@@ -110,34 +120,54 @@ class Engine:
         requests: Iterable[Request | str | Sequence[int]],
         sampling: SamplingParams | None = None,
     ) -> Iterator[RequestOutput]:
-        """Decode all requests; outputs come as they finish.
+        """Decode requests and yield their outputs in order of completion.
 
-        requests: prompts as text or token ids, decoded with `sampling`, or `Request`s with their own.
+        Args:
+            requests: Prompts as text or token ids, decoded with `sampling`, or `Request`s with
+                their own.
         """
         if isinstance(requests, str):
             raise ValueError("generate takes a list of prompts; put the one prompt into a list")
-        own: set[str] = set()
+        pending: set[str] = set()
         try:
             for number, request in enumerate(requests):
-                own.add(
-                    self.submit(
-                        self._as_request(request, sampling or SamplingParams(), str(number))
-                    )
+                pending.add(
+                    self.submit(as_request(request, number, sampling, self.target.tokenizer))
                 )
-            while own:
-                yield from self._take(own)
-                own = self._inbox.live(own)
-                if own:
+            while pending:
+                yield from self._pop_finished(pending)
+                pending = self._inbox.live(pending)
+                if pending:
                     self.step()
         finally:
-            self.cancel(*own)
-            self._take(own)
+            self.cancel(*pending)
+            self._pop_finished(pending)
+
+    def generate_all(
+        self,
+        requests: Iterable[Request | str | Sequence[int]],
+        sampling: SamplingParams | None = None,
+    ) -> list[RequestOutput]:
+        """Decode requests and return their outputs in the order of the requests.
+
+        The arguments are those of `generate`.
+        """
+        submitted = []
+        for number, request in enumerate(requests):
+            submitted.append(as_request(request, number, sampling, self.target.tokenizer))
+        outputs = {output.id: output for output in self.generate(submitted)}
+        return [outputs[request.id] for request in submitted]
 
     def submit(self, request: Request, arrival_time: float | None = None) -> str:
-        """Queue a request, from any thread; returns its id.
+        """Queue a request, from any thread, and return its id.
 
-        arrival_time: seconds of `time.perf_counter`, by default now. It may lie in the past, and waiting counts from there.
-        Raises ValueError for a request that can never be served, or has the id of another whose output has not been taken.
+        Args:
+            arrival_time: Seconds on the engine's clock, by default now. It may lie in the past;
+                queueing time counts from there.
+
+        Raises:
+            ValueError: If the request can never be served, or if its id belongs to another request
+                whose output has not been taken.
         """
         self._guard.refuse_after_failure()
         id = self._inbox.submit(request, lambda named: self.scheduler.prepare(named, arrival_time))
@@ -145,215 +175,144 @@ class Engine:
         return id
 
     def cancel(self, *ids: str) -> None:
-        """Drop these requests unless they have finished, from any thread: now or, while a step is made, at its end."""
+        """Drop these requests unless they have finished, from any thread.
+
+        If a step is in progress they are dropped at its end.
+        """
         self._inbox.cancel(ids)
         self._guard.settle_if_idle()
 
     def abort(self) -> None:
-        """Drop every request that has not finished, as `cancel` does. Outputs that wait to be taken stay."""
+        """Drop every request that has not finished. Finished outputs stay until they are taken."""
         self._inbox.cancel()
         self._guard.settle_if_idle()
 
     @property
     def has_work(self) -> bool:
-        """Requests wait or run, or outputs have not been taken."""
+        """Return whether requests wait or run, or outputs have not been taken."""
         return bool(self._inbox) or self.scheduler.has_work
 
-    def finished(self) -> Iterator[RequestOutput]:
-        """Take the outputs of the requests that have ended since the last call."""
-        return self._take(None)
-
-    def _take(self, ids: Collection[str] | None) -> Iterator[RequestOutput]:
-        """Take the outputs that wait, of these requests or of all."""
-        taken, left = [], []
-        for row, counts in self.scheduler.finished:
-            (taken if ids is None or row.id in ids else left).append((row, counts))
-        self.scheduler.finished = left
-        self._inbox.forget(row.id for row, _ in taken)
-        return (self._output(row, counts) for row, counts in taken)
+    def pop_finished(self) -> Iterator[RequestOutput]:
+        """Remove and return the outputs of requests that have finished since the last call."""
+        return self._pop_finished(None)
 
     @torch.inference_mode()
     def step(self) -> StepRecord | None:
-        """One round: at least one token for every request whose prompt is in. None: there was no such request yet.
+        """Advance every request whose prompt is cached by at least one token.
 
-        Raises RuntimeError where another thread is in the middle of a step, or an earlier step failed.
+        Returns:
+            The record of the step, or None if no request has finished prefill.
+
+        Raises:
+            RuntimeError: If another thread is in the middle of a step, or an earlier step failed.
         """
         with self._guard.step():
-            return self._step()
+            start, clock = self.clock.now(), self.clock
+            self._schedule_and_prefill()
+            batch = self._batch()
+            if not batch.rows:
+                return None
+            with clock.lap("control"):
+                budget = self._budget(batch)
+            self.prefill.run_lazily(batch, budget)
+            with clock.lap("propose"):
+                proposal = self._draft(batch, budget)
+            with clock.lap("verify"):
+                output = self._verify(batch, proposal)
+            with clock.lap("accept"):
+                delivery = self._accept(batch, proposal, output)
+            with clock.lap("commit"):
+                self.target.commit(batch.slots, delivery.verdict)
+            with clock.lap("propose"):
+                self.proposer.observe(batch, proposal, output, delivery.verdict)
+            record = self._recorder.record(start, batch, proposal, output, delivery)
+            self._scrub(batch)
+            self._release(self.scheduler.retire())
+            return record
 
-    def _step(self) -> StepRecord | None:
-        start = time.perf_counter()
+    def _schedule_and_prefill(self) -> None:
         plan = self.scheduler.plan()
-        self._forget(plan.freed)
-        self.prefill.feed(plan.chunks)
-        batch = Batch(
-            self.scheduler.decoding, self.target.device, self.target.vocab_size, self._decode
-        )
-        if not batch.rows:
-            return None
-        clock = StepClock(self.target.device)
-        budget = self._budget(batch)
-        clock.lap("control")
-        if self.prefill.catch_up(batch, budget):
-            clock.skip()
-        proposal = self._trim(self.proposer.propose(batch, budget))
-        self._check(proposal, batch, budget)
-        clock.lap("propose")
-        output = self.target.forward(
-            batch.slots, proposal, hidden_layers=self.proposer.hidden_layers
-        )
-        clock.lap("verify")
-        verdict = self.acceptance(proposal, output.logits, batch.sampling)
-        delivery = batch.append(proposal, verdict, find_faults(proposal, output.logits))
-        record_logprobs(batch, output.logits, delivery)
-        clock.lap("accept")
-        self.target.commit(batch.slots, delivery.verdict)
-        clock.lap("commit")
-        self.proposer.observe(batch, proposal, output, delivery.verdict)
-        clock.lap("propose")
-        reading = self.prefill.take()
-        late, drafters = reading.catch_up_seconds, reading.draft_seconds
-        times = clock.stop(reading.seconds, self.scheduler.take_seconds(), late, drafters)
-        shift = self._shift(batch, proposal, output.logits, verdict, delivery.num_new)
-        num_waiting = len(self.scheduler.waiting)
-        num_read, num_late = reading.num_tokens, reading.num_caught_up
-        record = StepRecord.of(
-            batch, proposal, delivery, times, shift, start, num_waiting, num_read, num_late
-        )
-        self._account(batch, record)
-        self._show(batch, proposal, output, delivery, record)
-        self._scrub(batch)
-        self._forget(self.scheduler.retire())
-        return record
+        self._release(plan.freed)
+        self.prefill.run(plan.chunks)
 
-    def _settle(self) -> None:
-        """Queue what was submitted, and drop what was cancelled and has not finished."""
-        if self._inbox:
-            mail = self._inbox.take()
-            for row in mail.new:
-                self.scheduler.submit(row)
-            finished = {row for row, _ in self.scheduler.finished}
-            dropped = [row for row in mail.cancelled if row not in finished]
-            self._inbox.forget(row.id for row in dropped)
-            self._forget(self.scheduler.drop(dropped))
-        if not (self.scheduler.waiting or self.scheduler.running):
-            self._forget(self.scheduler.drop(()))  # slots that a failed step lost track of
-            self.prefill.take()
-            self._guard.forgive()
-
-    def stand_still(self, since: float) -> float:
-        """What was done since then was no service: every request's time goes on from there. Returns the seconds."""
-        seconds = time.perf_counter() - since
-        self.scheduler.stand_still(seconds)
-        return seconds
-
-    def _check_rule(self) -> None:
-        kind, rule = self.proposer.kind, self.acceptance
-        reason = rule.refuses(kind)
-        if reason:
-            others = [
-                name
-                for name, other in RULES.items()
-                if other.lossless and other().refuses(kind) is None
-            ]
-            raise ValueError(
-                f"acceptance rule {type(rule).__name__} cannot judge the drafts of {type(self.proposer).__name__}: {reason}; "
-                f"use acceptance={' or '.join(others)}"
-            )
-
-    def _as_request(
-        self, request: Request | str | Sequence[int], sampling: SamplingParams, id: str
-    ) -> Request:
-        if isinstance(request, Request):
-            return request
-        if isinstance(request, str):
-            if self.target.tokenizer is None:
-                raise ValueError("this target has no tokenizer; give prompts as token ids")
-            return Request(self.target.tokenizer(request)["input_ids"], sampling, id)
-        return Request(request, sampling, id)
-
-    def _decode(self, token_ids: list[int]) -> str:
-        tokenizer = self.target.tokenizer
-        return (
-            "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
+    def _batch(self) -> Batch:
+        target = self.target
+        return Batch(
+            self.scheduler.decoding, target.device, target.vocab_size, self._decode, self.clock
         )
 
     def _budget(self, batch: Batch) -> list[int]:
-        """What is wanted, as far as the scheduler grants it."""
+        """Return the draft budget of each row, within what the scheduler grants."""
         proposer = self.proposer
-        return self.scheduler.grant(
-            *drafts_wanted(self.controller, batch, proposer.num_draft_tokens, proposer.kind)
+        wanted, limits = draft_demand(
+            self.controller, batch, proposer.num_draft_tokens, proposer.kind
         )
+        return self.scheduler.grant(wanted, limits)
 
-    def _trim(self, proposal: Proposal) -> Proposal:
-        return self.controller.trim(proposal) if isinstance(self.controller, Adaptive) else proposal
+    def _draft(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = self.controller.trim(self.proposer.propose(batch, budget))
+        self._check(proposal, batch, budget)
+        return proposal
 
-    def _shift(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        logits: Float[Tensor, "B N V"],
-        verdict: Verdict,
-        num_new: Sequence[int],
-    ) -> StepShift | None:
-        """What a lossy rule did to the delivered tokens. The clocks of the requests stand still meanwhile."""
-        if self._lossy is None:
-            return None
-        begin = time.perf_counter()
-        rows = shift_of_tokens(self._lossy, proposal, logits, verdict, batch.sampling, num_new)
-        return StepShift(rows, self.stand_still(begin))
+    def _verify(self, batch: Batch, proposal: Proposal) -> ModelOutput:
+        layers = self.proposer.hidden_layers
+        return self.target.forward(batch.slots, proposal, hidden_layers=layers)
 
-    def _show(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        output: ModelOutput,
-        delivery: Delivery,
-        record: StepRecord,
-    ) -> None:
-        if self.watch is not None:
-            begin = time.perf_counter()
-            self.watch(batch, proposal, output, delivery, record)
-            self.stand_still(begin)
-
-    def _account(self, batch: Batch, record: StepRecord) -> None:
-        for b, row in enumerate(batch.rows):
-            self.scheduler.counts[row].add_step(
-                record.num_draft_tokens[b],
-                record.draft_depth[b],
-                record.num_accepted_tokens[b],
-                record.num_new_tokens[b],
-                record.expected_acceptance[b] if record.expected_acceptance is not None else None,
-                record.shift.rows[b] if record.shift is not None else None,
-                record.num_judged_tokens[b],
-                record.judged_depth[b],
-            )
-        self.controller.observe(record)
-        if self.on_step is not None:
-            self.on_step(record)
+    def _accept(self, batch: Batch, proposal: Proposal, output: ModelOutput) -> Delivery:
+        """Judge the drafts and append what was accepted, with one token of the target's own."""
+        verdict = self.acceptance(proposal, output.logits, batch.sampling)
+        delivery = batch.append(proposal, verdict, find_faults(proposal, output.logits))
+        record_logprobs(batch, output.logits, delivery)
+        return delivery
 
     def _scrub(self, batch: Batch) -> None:
+        """Zero the slots of rows that failed: a NaN leaks through any mask."""
         failed = [row.slot for row in batch.rows if row.finish_reason == FAILED]
         if failed:
             self.target.cache.scrub(failed)
             self.proposer.scrub(failed)
 
-    def _forget(self, slots: Sequence[int]) -> None:
+    def _release(self, slots: Sequence[int]) -> None:
         if slots:
-            self.prefill.forget(slots)
+            self.prefill.release(slots)
             self.proposer.finish(slots)
 
-    def _forget_all(self) -> None:
-        """What was learnt with another engine, whose draws this one's may equal."""
-        self.proposer.reset()
-        if isinstance(self.controller, Adaptive):
-            self.controller.reset()
+    def _settle(self) -> None:
+        """Queue what was submitted, and drop what was cancelled and has not finished."""
+        if self._inbox:
+            mail = self._inbox.pop()
+            for row in mail.new:
+                self.scheduler.submit(row)
+            finished = {row for row, _ in self.scheduler.finished}
+            dropped = [row for row in mail.cancelled if row not in finished]
+            self._inbox.forget(row.id for row in dropped)
+            self._release(self.scheduler.drop(dropped))
+        if not (self.scheduler.waiting or self.scheduler.running):
+            self._release(self.scheduler.drop(()))  # slots that a failed step left behind
+            self.prefill.pop_counts()
+            self.clock.pop_laps()
+            self._guard.forgive()
+
+    def _decode(self, token_ids: list[int]) -> str:
+        tokenizer = self.target.tokenizer
+        if tokenizer is None:
+            return ""
+        return str(tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _pop_finished(self, ids: Collection[str] | None) -> Iterator[RequestOutput]:
+        """Remove the finished outputs of these requests, or of all, and return them."""
+        popped = self.scheduler.pop_finished(lambda row: ids is None or row.id in ids)
+        self._inbox.forget(row.id for row, _ in popped)
+        return (self._output(row, counts) for row, counts in popped)
 
     def _output(self, row: RequestState, counts: Counts) -> RequestOutput:
         assert row.finish_reason is not None
-        text = self._decode(row.output_ids)[: row.stop_at]
-        record = RequestRecord.of(row, counts)
-        logprobs = tuple(row.logprobs)
         return RequestOutput(
-            row.id, tuple(row.output_ids), text, row.finish_reason, logprobs, record, row.error
+            id=row.id,
+            token_ids=tuple(row.output_ids),
+            text=self._decode(row.output_ids)[: row.stop_at],
+            finish_reason=row.finish_reason,
+            logprobs=tuple(row.logprobs),
+            record=RequestRecord.of(row, counts),
+            error=row.error,
         )

@@ -55,8 +55,8 @@ class Inbox:
         with self._lock:
             self._cancelled.update(self._live if ids is None else self._live.keys() & set(ids))
 
-    def take(self) -> Mail:
-        """What has come since the last call."""
+    def pop(self) -> Mail:
+        """Return what has come since the last call."""
         with self._lock:
             new, self._new = self._new, []
             cancelled = [self._live[id] for id in self._cancelled if id in self._live]

@@ -1,23 +1,26 @@
-"""Prompts are read into the target's cache, piece by piece."""
+"""Prefill: prompts go into the target's cache, in chunks that the scheduler chooses."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from operator import add
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specresearch.batch import Batch, RequestState
+from specresearch.clock import Clock, Lap
+from specresearch.metrics.times import DRAFT_PREFILL, LAZY_PREFILL, PREFILL
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposers import Proposer
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The next `num_tokens` tokens of a request to be read. The root is one of them, though verification reads it: a chunk
-    that ends there is the last, and its request decodes in the same step.
+    """The next tokens of a request to prefill.
+
+    Attributes:
+        num_tokens: Tokens of the chunk. The root is one of them, although it is verification that
+            caches it: a chunk that ends there is the last, and its request decodes in that step.
     """
 
     row: RequestState
@@ -29,72 +32,75 @@ class Chunk:
         return self.num_tokens - self.is_last
 
 
-@dataclass(frozen=True)
-class Reading:
-    """seconds: of all reading. num_tokens: of prompts that the target cached. catch_up_seconds, num_caught_up: the proposer's
-    part of it, in which it read tokens that it had put off. draft_seconds: all of the proposer's part."""
+@dataclass
+class PrefillCounts:
+    """Tokens that the target prefilled, and tokens that the proposer prefilled lazily."""
 
-    seconds: float = 0.0
     num_tokens: int = 0
-    catch_up_seconds: float = 0.0
-    num_caught_up: int = 0
-    draft_seconds: float = 0.0
-
-    def __add__(self, other: "Reading") -> "Reading":
-        return Reading(*map(add, astuple(self), astuple(other)))
+    num_lazy_tokens: int = 0
 
 
 class Prefill:
-    """Caches all of a request's tokens but the last, and tells the proposer once they all are."""
+    """Caches all of a request's tokens but the last, then starts the request with the proposer."""
 
-    def __init__(self, target: CausalLM, proposer: Proposer) -> None:
-        self.target, self.proposer = target, proposer
-        self._spent = Reading()
-        self._hidden: dict[
-            int, list[tuple[Tensor, ...]]
-        ] = {}  # by slot, for each chunk: [n, H] of every layer
+    def __init__(self, target: CausalLM, proposer: Proposer, clock: Clock) -> None:
+        self.target = target
+        self.proposer = proposer
+        self.clock = clock
+        self._counts = PrefillCounts()
+        self._untimed: list[tuple[Lap, list[RequestState]]] = []
+        # The hidden states of each chunk so far, by slot: a tensor [n, H] for every layer.
+        self._hidden: dict[int, list[tuple[Tensor, ...]]] = {}
 
-    def feed(self, chunks: Sequence[Chunk]) -> None:
-        """One pass over all chunks."""
+    def run(self, chunks: Sequence[Chunk]) -> None:
+        """Prefill all chunks in one pass."""
         if not chunks:
             return
-        begin = time.perf_counter()
-        self._read(chunks)
-        ending = [chunk.row for chunk in chunks if chunk.is_last]
-        read = self._since(begin)
-        if ending:
-            self.proposer.start(ending, self._output(ending))
-        seconds = self._since(begin)
+        with self.clock.lap(PREFILL) as lap:
+            self._extend(chunks)
+            complete = [chunk.row for chunk in chunks if chunk.is_last]
+            if complete:
+                with self.clock.lap(DRAFT_PREFILL):
+                    self.proposer.start(complete, self._output(complete))
         for chunk in chunks:
-            chunk.row.prefill_time += seconds
             chunk.row.is_prefilled = chunk.is_last
-        num_cached = sum(chunk.num_cached for chunk in chunks)
-        self._spent += Reading(seconds, num_cached, draft_seconds=seconds - read)
+        self._untimed.append((lap, [chunk.row for chunk in chunks]))
+        self._counts.num_tokens += sum(chunk.num_cached for chunk in chunks)
 
-    def catch_up(self, batch: Batch, budget: Sequence[int]) -> bool:
-        """The proposer reads what it has put off of the rows that are to draft. Whether there was anything."""
-        begin = time.perf_counter()
+    def run_lazily(self, batch: Batch, budget: Sequence[int]) -> None:
+        """Let the proposer prefill what it had put off, for the rows that are about to draft."""
         rows = [row for row, allowed in zip(batch.rows, budget, strict=True) if allowed > 0]
-        num_tokens = self.proposer.catch_up(rows) if rows else 0
-        if num_tokens:
-            seconds = self._since(begin)
-            self._spent += Reading(seconds, 0, seconds, num_tokens, seconds)
-        return num_tokens > 0
+        if not rows:
+            return
+        with self.clock.lap(LAZY_PREFILL) as lap:
+            num_tokens = self.proposer.lazy_prefill(rows)
+        if num_tokens == 0:
+            self.clock.discard(lap)
+        self._counts.num_lazy_tokens += num_tokens
 
-    def _since(self, begin: float) -> float:
-        """Seconds until the device is done."""
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        return time.perf_counter() - begin
+    def pop_counts(self) -> PrefillCounts:
+        """Return what was prefilled since the last call, and bring the rows' times up to date."""
+        for lap, rows in self._untimed:
+            for row in rows:
+                row.prefill_time += lap.seconds
+        self._untimed.clear()
+        counts, self._counts = self._counts, PrefillCounts()
+        return counts
 
-    def _read(self, chunks: Sequence[Chunk]) -> None:
-        slots = [chunk.row.slot for chunk in chunks]
-        known = [self.target.lengths[slot] for slot in slots]
-        tokens = [
-            c.row.tokens[begin : begin + c.num_cached]
-            for c, begin in zip(chunks, known, strict=True)
-        ]
-        self._hidden |= {slot: [] for slot, begin in zip(slots, known, strict=True) if begin == 0}
+    def release(self, slots: Sequence[int]) -> None:
+        """Drop the hidden states of slots that are free again."""
+        for slot in slots:
+            self._hidden.pop(slot, None)
+
+    def _extend(self, chunks: Sequence[Chunk]) -> None:
+        slots, tokens = [], []
+        for chunk in chunks:
+            slot = chunk.row.slot
+            begin = self.target.lengths[slot]
+            if begin == 0:
+                self._hidden[slot] = []
+            slots.append(slot)
+            tokens.append(chunk.row.tokens[begin : begin + chunk.num_cached])
         if not any(tokens):
             return
         layers = self.proposer.hidden_layers
@@ -103,31 +109,16 @@ class Prefill:
             self._hidden[slot].append(tuple(layer[b, : len(new)] for layer in output.hidden))
 
     def _output(self, rows: Sequence[RequestState]) -> ModelOutput | None:
-        """Hidden states of everything that was read of these requests, right-padded; None where nothing was."""
-        parts = [self._hidden.pop(row.slot) for row in rows]
+        """Return the hidden states of these requests' prefill, right-padded, or None if empty."""
+        chunks_of_rows = [self._hidden.pop(row.slot) for row in rows]
         if not any(len(row.tokens) > 1 for row in rows):
             return None
-        nothing = [layer[:0] for layer in next(chunks[0] for chunks in parts if chunks)]
-        hidden = tuple(
-            pad_sequence(
-                [torch.cat([empty, *(chunk[k] for chunk in chunks)]) for chunks in parts],
-                batch_first=True,
-            )
-            for k, empty in enumerate(nothing)
-        )
-        logits = torch.empty(
-            (len(rows), 0, self.target.vocab_size),
-            dtype=self.target.dtype,
-            device=self.target.device,
-        )
-        return ModelOutput(logits, hidden)
-
-    def forget(self, slots: Sequence[int]) -> None:
-        """These slots are free again."""
-        for slot in slots:
-            self._hidden.pop(slot, None)
-
-    def take(self) -> Reading:
-        """What was read since the last call."""
-        taken, self._spent = self._spent, Reading()
-        return taken
+        first_chunk = next(chunks[0] for chunks in chunks_of_rows if chunks)
+        hidden = []
+        for k, layer in enumerate(first_chunk):
+            empty = layer[:0]
+            parts = [torch.cat([empty, *(c[k] for c in chunks)]) for chunks in chunks_of_rows]
+            hidden.append(pad_sequence(parts, batch_first=True))
+        shape = (len(rows), 0, self.target.vocab_size)
+        logits = torch.empty(shape, dtype=self.target.dtype, device=self.target.device)
+        return ModelOutput(logits, tuple(hidden))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specresearch.batch import Request
-from specresearch.controllers import Controller, is_per_request
+from specresearch.controllers import Controller
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposers import Proposer, is_own
 from specresearch.sampling import derive_seed
@@ -40,7 +40,7 @@ def isolates_requests(
         return True
     limits = (scheduling.max_step_tokens, scheduling.max_cache_tokens)
     carries = any(_carries(part) for part in (proposer, *proposer.proposers))
-    return not carries and is_per_request(controller) and limits == (None, None)
+    return not carries and controller.per_request and limits == (None, None)
 
 
 def _carries(proposer: Proposer) -> bool:

@@ -34,16 +34,16 @@ from specresearch.results.folder import (
 PASSES, STEPS_PARTS = "passes.jsonl", "steps"
 PLACE = ("repeat", "side")
 KEYS = {PASSES: PLACE, REQUESTS: (*PLACE, "id")}  # what no two rows share
-MADE_BY = (
-    "arrivals",
-    "load_loop",
-    "load_pass",
-    "load_records",
-    "load_runner",
-    "output_check",
-    "watching",
-    "workload",
-)  # modules that rows depend on
+CODE = (
+    "bench/output_check.py",
+    "bench/pass_observer.py",
+    "loadtest/arrivals.py",
+    "loadtest/loop.py",
+    "loadtest/one_pass.py",
+    "loadtest/rows.py",
+    "loadtest/runner.py",
+    "loadtest/workload.py",
+)  # beside the decoding itself, what rows depend on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class LoadFolder(RunFolder):
     """
 
     may_change = (*INDIFFERENT, "repeats")
-    code = (*DECODING, *(f"bench/{name}.py" for name in MADE_BY))
+    code = (*DECODING, *CODE)
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.passes: list[PassRow] = []

@@ -1,10 +1,9 @@
 """One pass: submit what is due, step while there is work, sleep until the next arrival.
 
-Time is the wall clock, which stands still for a pass while it is another's turn.
+Time is that of the engine's clock, which is paused while it is another pass's turn.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from specresearch.batch import Request
-from specresearch.bench.watching import Watching
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.rows import StepLog
 
@@ -61,7 +59,6 @@ class Stops:
 @dataclass
 class LoadLoop:
     """request: makes the request of a number. on_output: called with each finished one. on_tick: about once a second.
-    watching: of the engine's steps, whose time is no part of the pass.
 
     num_tokens: generated so far. After `run`: wall seconds, the last arrival, the length of the queue, and why the pass was
     `stopped`, if it was.
@@ -74,7 +71,6 @@ class LoadLoop:
     stops: Stops
     on_output: Callable[[RequestOutput], None]
     on_tick: Callable[["LoadLoop"], None] = lambda loop: None
-    watching: Watching = field(default_factory=Watching)
     num_finished: int = 0
     num_tokens: int = 0
     last_arrival: float = 0.0
@@ -82,10 +78,10 @@ class LoadLoop:
     num_waiting: int = 0
     stopped: str | None = None
     _next_tick: float = field(default=TICK, init=False)
-    _left: float = field(init=False)  # when the last turn ended
+    _is_paused: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._left = self.log.begin
+        self._pause()
 
     @property
     def num_in_flight(self) -> int:
@@ -101,9 +97,7 @@ class LoadLoop:
 
         Raises whatever the engine raises, with its requests aborted.
         """
-        rest = self.engine.stand_still(self._left)
-        self.log.begin += rest
-        self.watching.stand_still(rest)
+        self.resume()
         end = self._now + seconds
         goes_on = False
         try:
@@ -112,23 +106,35 @@ class LoadLoop:
                 if self.engine.has_work:
                     self._step()
                 else:
-                    time.sleep(
-                        max(min(self.feed.next_time - self._now, end - self._now, TICK), 0.0)
-                    )
+                    due = min(self.feed.next_time - self._now, end - self._now, TICK)
+                    self.engine.clock.sleep(due)
                 self._look()
                 if self._now >= end:
                     break
-            self.wall, self._left = self._now, time.perf_counter()
+            self.wall = self._now
             goes_on = not self.is_over
         finally:
-            if not goes_on:
+            if goes_on:
+                self._pause()
+            else:
                 self.engine.abort()
-                for _ in self.engine.finished():
+                for _ in self.engine.pop_finished():
                     pass  # an output that nobody took belongs to this pass, and not to the next
+
+    def _pause(self) -> None:
+        """Stop the engine's clock until the next turn."""
+        self.engine.clock.pause()
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let the engine's clock run again, if the loop has paused it."""
+        if self._is_paused:
+            self.engine.clock.resume()
+            self._is_paused = False
 
     @property
     def _now(self) -> float:
-        return time.perf_counter() - self.log.begin
+        return self.engine.clock.now() - self.log.begin
 
     def _submit(self) -> None:
         for number, moment in self.feed.due(self._now, self.num_in_flight):
@@ -140,8 +146,7 @@ class LoadLoop:
         if record is not None:
             self.log.add(record)
             self.num_tokens += sum(record.num_new_tokens)
-        self.log.begin += self.watching.take_seconds()
-        for output in self.engine.finished():
+        for output in self.engine.pop_finished():
             self.num_finished += 1
             self.on_output(output.checked())
 

@@ -1,13 +1,11 @@
 """One pass of a load run: the whole workload through one engine, a turn at a time, and what is written down of it."""
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 
-from specresearch.bench.watching import Watching
-from specresearch.controllers import Adaptive
+from specresearch.bench.pass_observer import PassObserver
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
@@ -23,7 +21,7 @@ logger = logging.getLogger(__name__)
 class LoadPass:
     """A context that leaves no request behind. The pass counts once `is_over`; after an error nothing of it does.
 
-    on_tick: called about once a second. watching: of the engine's steps.
+    on_tick: called about once a second. observer: of the engine's steps. The engine's clock runs in turns only.
     """
 
     def __init__(
@@ -35,12 +33,12 @@ class LoadPass:
         stops: Stops,
         folder: LoadFolder,
         on_tick: Callable[[PassPlace, LoadLoop], None],
-        watching: Watching,
+        observer: PassObserver,
     ) -> None:
         self.place, self.engine, self.workload = place, engine, workload
-        self.folder, self.on_tick, self.watching = folder, on_tick, watching
+        self.folder, self.on_tick, self.observer = folder, on_tick, observer
         self._memory: list[tuple[float, int]] = []
-        self._log = StepLog(place, time.perf_counter())
+        self._log = StepLog(place, self.engine.clock.now())
         self.loop = LoadLoop(
             engine,
             feed,
@@ -49,11 +47,10 @@ class LoadPass:
             stops,
             self._keep,
             self._tick,
-            watching,
         )
 
     def __enter__(self) -> "LoadPass":
-        self.watching.begin(self.place.side, self.place.repeat)
+        self.observer.begin(self.place.side, self.place.repeat)
         self._files = ExitStack()
         self._rows = self._files.enter_context(self.folder.write_pass(self.place))
         self._look()
@@ -66,6 +63,7 @@ class LoadPass:
         trace: TracebackType | None,
     ) -> None:
         self.engine.abort()
+        self.loop.resume()
         self._files.close()
 
     @property
@@ -79,7 +77,7 @@ class LoadPass:
             self._end()
 
     def _look(self) -> None:
-        self._memory.append((round(time.perf_counter() - self._log.begin, 3), resident_bytes()))
+        self._memory.append((round(self.engine.clock.now() - self._log.begin, 3), resident_bytes()))
 
     def _keep(self, output: RequestOutput) -> None:
         planned = self.workload.requests[int(output.id)]
@@ -107,8 +105,8 @@ class LoadPass:
             loop.last_arrival,
             loop.num_waiting,
             loop.stopped,
-            tuple(controller.trace()) if isinstance(controller, Adaptive) else (),
+            tuple(controller.trace()),
             tuple(self._memory),
-            self.watching.end(),
+            self.observer.end(),
         )
         self.folder.end_pass(row)

@@ -57,7 +57,7 @@ class LoadRow:
     def of(
         place: PassPlace, planned: PlannedRequest, begin: float, output: RequestOutput
     ) -> "LoadRow":
-        """begin: of the pass, seconds of `time.perf_counter`."""
+        """begin: of the pass, seconds of the engine's clock."""
         record = output.record
         return LoadRow(
             place,
@@ -165,11 +165,11 @@ TIMES = (
     "accept",
     "commit",
     "prefill",
-    "catch_up",
+    "lazy_prefill",
     "schedule",
     "total",
 )
-SCALARS = ("num_nodes", "num_waiting", "num_prefill_tokens", "num_caught_up")
+SCALARS = ("num_nodes", "num_waiting", "num_prefill_tokens", "num_lazy_prefill_tokens")
 LISTS = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context")
 SCHEMA = pa.schema(
     [

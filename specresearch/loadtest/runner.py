@@ -9,8 +9,8 @@ from typing import Any
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
-from specresearch.bench.watching import Watching
-from specresearch.controllers import Adaptive, Controller, Fixed
+from specresearch.bench.pass_observer import PassObserver
+from specresearch.controllers import Controller, Fixed
 from specresearch.engine import Engine, SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals
 from specresearch.loadtest.folder import LoadFolder, LoadResults
@@ -88,6 +88,7 @@ class LoadRunner:
             )
         self.whole_passes = self._why_whole_passes()
         self.engines: dict[str, Engine] = {}
+        self.observers: dict[str, PassObserver] = {}
         try:
             self._add_sides(controller)
         except MemoryError as error:
@@ -102,7 +103,7 @@ class LoadRunner:
                 "sides do not take turns, since %s; noise of this machine falls on one of them",
                 self.whole_passes,
             )
-        self.watching = self._watching(record=record)
+        self._observe(record=record)
 
     @property
     def _max_running(self) -> int:
@@ -147,29 +148,26 @@ class LoadRunner:
     ) -> None:
         size = self._max_running
         begin = 0 if self.whole_passes else size * len(self.engines)
+        self.observers[side] = PassObserver()
         self.engines[side] = Engine(
             self.target,
             proposer,
             acceptance,
             controller,
             max_batch_size=size,
+            observers=[self.observers[side]],
             scheduling=self.scheduling,
             slots=range(begin, begin + size),
         )
 
-    def _watching(self, *, record: bool) -> dict[str, Watching]:
-        """One for every side, since sides take turns. Sampled output of a rule that claims to be lossless is checked."""
+    def _observe(self, *, record: bool) -> None:
+        """Check sampled output of a rule that claims to be lossless, and record if asked to."""
         is_sampled = any(not part.sampling.is_greedy for part in self.classes)
         checks = self.proposer is not None and self.acceptance.lossless and is_sampled
         recorders = self._recorders() if record else {}
-        found = {
-            side: Watching(recorders.get(side), OutputCheck() if checks else None)
-            for side in self.engines
-        }
-        if record or checks:
-            for side, engine in self.engines.items():
-                engine.watch = found[side]
-        return found
+        for side, observer in self.observers.items():
+            observer.check = OutputCheck() if checks else None
+            observer.recorder = recorders.get(side)
 
     def _recorders(self) -> dict[str, Recorder]:
         """One for every side, once proposer and controllers are bound; what they write is one recording."""
@@ -239,7 +237,7 @@ class LoadRunner:
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
         self.folder.write_steps(complete=complete)
-        recorder = self.watching[PLAIN].recorder
+        recorder = self.observers[PLAIN].recorder
         if recorder is not None:
             recorder.write(complete=complete)
         self.tracker.finish(results.summary, self.folder.files)
@@ -268,13 +266,20 @@ class LoadRunner:
 
     def _begin(self, place: PassPlace, workload: Workload, watch: LoadProgress) -> LoadPass:
         engine, settings = self.engines[place.side], self.settings
-        if settings.reset and isinstance(engine.controller, Adaptive):
+        if settings.reset:
             engine.controller.reset()
         times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
         feed = Feed(times, self.arrivals.concurrency)
         stops = Stops(settings.max_waiting, settings.max_seconds)
         return LoadPass(
-            place, engine, workload, feed, stops, self.folder, watch.tick, self.watching[place.side]
+            place,
+            engine,
+            workload,
+            feed,
+            stops,
+            self.folder,
+            watch.tick,
+            self.observers[place.side],
         )
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:

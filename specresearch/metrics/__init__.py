@@ -4,6 +4,6 @@ from specresearch.metrics.counts import Counts
 from specresearch.metrics.definitions import DEFINITIONS
 from specresearch.metrics.request import RequestRecord
 from specresearch.metrics.step import StepRecord
-from specresearch.metrics.times import StepClock, StepTimes
+from specresearch.metrics.times import StepTimes
 
-__all__ = ["DEFINITIONS", "Counts", "RequestRecord", "StepClock", "StepRecord", "StepTimes"]
+__all__ = ["DEFINITIONS", "Counts", "RequestRecord", "StepRecord", "StepTimes"]

@@ -7,6 +7,7 @@ from operator import mul
 from typing import Any
 
 from specresearch.metrics.shift import ShiftSums, TokenShift, add_up
+from specresearch.metrics.step import StepRecord
 
 
 @dataclass
@@ -23,6 +24,20 @@ class Counts:
     expected: list[float] = field(default_factory=list)
     shift: ShiftSums | None = None
     num_unjudged_tokens: int = 0
+
+    def add(self, record: StepRecord, row: int) -> None:
+        """Count one row of a step."""
+        expected, shift = record.expected_acceptance, record.shift
+        self.add_step(
+            record.num_draft_tokens[row],
+            record.draft_depth[row],
+            record.num_accepted_tokens[row],
+            record.num_new_tokens[row],
+            expected=None if expected is None else expected[row],
+            shift=None if shift is None else shift.rows[row],
+            num_judged=record.num_judged_tokens[row],
+            judged_depth=record.judged_depth[row],
+        )
 
     def add_step(
         self,

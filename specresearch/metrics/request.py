@@ -9,7 +9,7 @@ from specresearch.metrics.counts import Counts
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One finished request. Times in seconds; see `DEFINITIONS`. arrival_time: of `time.perf_counter`."""
+    """One finished request. Times in seconds; see `DEFINITIONS`. arrival_time: on the engine's clock."""
 
     id: str
     num_prompt_tokens: int

@@ -20,10 +20,9 @@ class TokenShift:
 
 @dataclass(frozen=True)
 class StepShift:
-    """seconds: what measuring took, which is no part of the step nor of a request's times."""
+    """What a lossy rule did to the tokens of every row in one step."""
 
     rows: tuple[TokenShift, ...]
-    seconds: float
 
 
 @dataclass

@@ -10,21 +10,35 @@ from specresearch.metrics.shift import StepShift
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal, upload
 
+Lists = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step: what each row drafted, what was accepted, and where the time went.
+    """What each row drafted in a step, what was accepted, and where the time went.
 
-    num_accepted_tokens: accepted drafts that were delivered; what lies behind an end token is drafted, and not judged.
-    expected_acceptance: for each row, at each draft of its chain; None where the rule is deterministic, and for trees.
-    draft_depth: length of each row's longest drafted path. context: committed tokens of each row before the step.
-    accepted_ranks: in trees, the place of every accepted draft of a row among its siblings. num_children: how many drafts
-    there were to choose from below the root and below every accepted draft. Both None for chains.
-    num_judged_tokens: drafts of each row that the end of its output did not cut off. judged_depth: how many drafts on each row's
-    accepted path, and one below it, were accepted or refused.
-    shift: where a lossy rule's is measured. start: when the step began, seconds of `time.perf_counter`.
-    num_waiting: requests without a slot. num_prefill_tokens: tokens of prompts cached since the last record. num_caught_up:
-    tokens that the proposer had put off reading, and read before it drafted.
+    Tuples have an entry for each row.
+
+    Attributes:
+        num_draft_tokens: Drafts that were verified.
+        draft_depth: Length of the longest drafted path.
+        num_accepted_tokens: Accepted drafts that were delivered. Drafts behind the end of an output
+            are drafted but not judged.
+        num_new_tokens: Tokens delivered, the target's own included.
+        context: Committed tokens before the step.
+        expected_acceptance: For each draft of the chain, the probability that it is accepted; None
+            if the rule is deterministic, and for trees.
+        num_nodes: Nodes of the widest row, root included.
+        accepted_ranks: In trees, the rank of every accepted draft among its siblings.
+        num_children: In trees, how many drafts there were to choose from below the root and below
+            every accepted draft.
+        shift: How far a lossy rule moved the output, if that is measured.
+        start: When the step began, on the engine's clock.
+        num_waiting: Requests without a slot.
+        num_prefill_tokens: Prompt tokens cached since the last record.
+        num_lazy_prefill_tokens: Tokens that the proposer had put off and prefilled in this step.
+        num_judged_tokens: Drafts that the end of the output did not cut off.
+        judged_depth: Drafts on the accepted path, and one below it, that were accepted or refused.
     """
 
     request_ids: tuple[str, ...]
@@ -36,13 +50,13 @@ class StepRecord:
     expected_acceptance: tuple[tuple[float, ...], ...] | None
     num_nodes: int
     times: StepTimes
-    accepted_ranks: tuple[tuple[int, ...], ...] | None = None
-    num_children: tuple[tuple[int, ...], ...] | None = None
+    accepted_ranks: Lists | None = None
+    num_children: Lists | None = None
     shift: StepShift | None = None
     start: float = 0.0
     num_waiting: int = 0
     num_prefill_tokens: int = 0
-    num_caught_up: int = 0
+    num_lazy_prefill_tokens: int = 0
     num_judged_tokens: tuple[int, ...] = ()
     judged_depth: tuple[int, ...] = ()
 
@@ -52,110 +66,119 @@ class StepRecord:
         proposal: Proposal,
         delivery: Delivery,
         times: StepTimes,
+        *,
         shift: StepShift | None = None,
         start: float = 0.0,
         num_waiting: int = 0,
         num_prefill_tokens: int = 0,
-        num_caught_up: int = 0,
+        num_lazy_prefill_tokens: int = 0,
     ) -> "StepRecord":
-        drafted = tuple(length - 1 for length in delivery.lengths)
-        new, expected = delivery.num_new, delivery.verdict.expected
-        accepted = tuple(delivery.verdict.num_accepted.tolist())
-        judged = _num_judged(batch, proposal, delivery, accepted)
+        """Return the record of a step whose tokens have been delivered."""
+        num_drafts = tuple(length - 1 for length in delivery.lengths)
+        num_accepted = tuple(delivery.verdict.num_accepted.tolist())
+        num_judged = _num_judged(batch, proposal, delivery, num_accepted)
         if proposal.topology.is_chain:
-            depth, ranks, num_children = drafted, None, None
-            judged_depth = tuple(min(a + 1, n) for a, n in zip(accepted, judged, strict=True))
+            depth, ranks, num_children = num_drafts, None, None
+            pairs = zip(num_accepted, num_judged, strict=True)
+            judged_depth = tuple(min(accepted + 1, judged) for accepted, judged in pairs)
         else:
             depth, ranks, num_children = _walk(proposal, delivery)
             judged_depth = tuple(sum(num > 0 for num in choices) for choices in num_children)
+        lengths = [len(row.tokens) - 1 for row in batch.rows]
         return StepRecord(
-            tuple(row.id for row in batch.rows),
-            drafted,
-            depth,
-            accepted,
-            new,
-            tuple(len(row.tokens) - n - 1 for row, n in zip(batch.rows, new, strict=True)),
-            None
-            if expected is None
-            else tuple(tuple(row[:n]) for row, n in zip(expected.tolist(), depth, strict=True)),
-            proposal.topology.num_nodes,
-            times,
-            ranks,
-            num_children,
-            shift,
-            start,
-            num_waiting,
-            num_prefill_tokens,
-            num_caught_up,
-            judged,
-            judged_depth,
+            request_ids=tuple(row.id for row in batch.rows),
+            num_draft_tokens=num_drafts,
+            draft_depth=depth,
+            num_accepted_tokens=num_accepted,
+            num_new_tokens=delivery.num_new,
+            context=tuple(n - new for n, new in zip(lengths, delivery.num_new, strict=True)),
+            expected_acceptance=_expected_acceptance(delivery, depth),
+            num_nodes=proposal.topology.num_nodes,
+            times=times,
+            accepted_ranks=ranks,
+            num_children=num_children,
+            shift=shift,
+            start=start,
+            num_waiting=num_waiting,
+            num_prefill_tokens=num_prefill_tokens,
+            num_lazy_prefill_tokens=num_lazy_prefill_tokens,
+            num_judged_tokens=num_judged,
+            judged_depth=judged_depth,
         )
+
+
+def _expected_acceptance(
+    delivery: Delivery, depth: Sequence[int]
+) -> tuple[tuple[float, ...], ...] | None:
+    if delivery.verdict.expected is None:
+        return None
+    rows = delivery.verdict.expected.tolist()
+    return tuple(tuple(row[:n]) for row, n in zip(rows, depth, strict=True))
 
 
 def _num_judged(
-    batch: Batch, proposal: Proposal, delivery: Delivery, accepted: Sequence[int]
+    batch: Batch, proposal: Proposal, delivery: Delivery, num_accepted: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many drafts of each row are neither behind a drafted end token nor cut off where the output ended.
+    """Return how many drafts of each row come before the end of its output.
 
-    A drafted end token counts whether it was accepted or not: otherwise drafts would be left out only where all before them
-    were accepted.
+    Drafts behind a drafted end token do not count, whether that token was accepted or not:
+    otherwise drafts would be left out only where all before them were accepted.
     """
-    drafted = [length - 1 for length in delivery.lengths]
-    cuts = [n if n == a else None for a, n in zip(accepted, delivery.num_new, strict=True)]
-    ends = [row.end_ids for row in batch.rows]
-    if not any(drafted) or (not any(ends) and cuts.count(None) == len(cuts)):
-        return tuple(drafted)
+    num_drafts = [length - 1 for length in delivery.lengths]
+    pairs = zip(num_accepted, delivery.num_new, strict=True)
+    cuts = [new if new == accepted else None for accepted, new in pairs]
+    end_ids = [row.end_ids for row in batch.rows]
+    is_uncut = all(cut is None for cut in cuts) and not any(end_ids)
+    if not any(num_drafts) or is_uncut:
+        return tuple(num_drafts)
     tokens, topology = proposal.token_ids.tolist(), proposal.topology  # sync
-    is_end = [[token in own for token in row] for own, row in zip(ends, tokens, strict=True)]
+    is_end = [[token in ids for token in row] for ids, row in zip(end_ids, tokens, strict=True)]
     if topology.is_chain:
-        firsts = [
-            next((depth for depth in range(1, num) if row[depth]), num)
-            for row, num in zip(is_end, drafted, strict=True)
-        ]
-        return tuple(
-            first if cut is None else min(first, cut)
-            for first, cut in zip(firsts, cuts, strict=True)
-        )
-    marks = upload(is_end, topology.parents.device)
-    marks[:, 0] = False  # the root is no draft
-    above = topology.ancestors & ~torch.eye(
-        topology.num_nodes, dtype=torch.bool, device=marks.device
-    )
-    is_behind = (above & marks[:, None]).any(2)
-    limits = upload([topology.num_nodes if cut is None else cut for cut in cuts], marks.device)
-    is_judged = proposal.acceptable & ~is_behind & (topology.depth <= limits[:, None])
+        return _num_judged_of_chains(is_end, num_drafts, cuts)
+    end_nodes = upload(is_end, topology.parents.device)
+    end_nodes[:, 0] = False  # the root is no draft
+    self_mask = torch.eye(topology.num_nodes, dtype=torch.bool, device=end_nodes.device)
+    is_behind_end = (topology.ancestors & ~self_mask & end_nodes[:, None]).any(2)
+    limits = [topology.num_nodes if cut is None else cut for cut in cuts]
+    is_before_cut = topology.depth <= upload(limits, end_nodes.device)[:, None]
+    is_judged = proposal.acceptable & ~is_behind_end & is_before_cut
     return tuple((is_judged.sum(1) - 1).tolist())  # sync
 
 
-Lists = tuple[tuple[int, ...], ...]
+def _num_judged_of_chains(
+    is_end: Sequence[Sequence[bool]], num_drafts: Sequence[int], cuts: Sequence[int | None]
+) -> tuple[int, ...]:
+    judged = []
+    for row, num, cut in zip(is_end, num_drafts, cuts, strict=True):
+        first_end = next((depth for depth in range(1, num) if row[depth]), num)
+        judged.append(first_end if cut is None else min(first_end, cut))
+    return tuple(judged)
 
 
 def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], Lists, Lists]:
-    """Return each row's depth, the rank of every accepted draft, and the choices below every node on the path.
+    """Return each row's depth, the rank of every accepted draft, and the choices below each node.
 
-    Nothing could be chosen below the token that ended the output.
+    Nothing can be chosen below the token that ended the output.
     """
-    rows = len(proposal.token_ids)
-    depths = (
-        proposal.topology.depth.expand(rows, -1).masked_fill(~proposal.acceptable, 0).max(1).values
-    )
+    num_rows = len(proposal.token_ids)
+    depth_of_nodes = proposal.topology.depth.expand(num_rows, -1)
+    depths = depth_of_nodes.masked_fill(~proposal.acceptable, 0).max(1).values
     path = upload(delivery.verdict.path.tolist(), proposal.token_ids.device)
-    children = proposal.topology.children.expand(rows, -1, -1)  # [B, N, R]
-    at = path.clamp(min=0)[:, :, None].expand(-1, -1, children.shape[2])
-    below = children.gather(1, at)  # [B, D, R]
-    usable = (below >= 0) & proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(
-        below
-    )
-    taken = (below[:, :-1] == path[:, 1:, None]).long().argmax(2)
-    packed = torch.cat([depths[:, None], taken, usable.sum(2)], dim=1).tolist()  # sync
-    steps = path.shape[1] - 1
-    accepted = delivery.verdict.num_accepted.tolist()
-    is_cut = [n == a for a, n in zip(accepted, delivery.num_new, strict=True)]
-    return (
-        tuple(row[0] for row in packed),
-        tuple(tuple(row[1 : 1 + n]) for row, n in zip(packed, accepted, strict=True)),
-        tuple(
-            (*row[1 + steps : 1 + steps + n], 0 if cut else row[1 + steps + n])
-            for row, n, cut in zip(packed, accepted, is_cut, strict=True)
-        ),
-    )
+    children = proposal.topology.children.expand(num_rows, -1, -1)  # [B, N, R]
+    index = path.clamp(min=0)[:, :, None].expand(-1, -1, children.shape[2])
+    below = children.gather(1, index)  # [B, D, R]
+    is_acceptable = proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(below)
+    num_usable = ((below >= 0) & is_acceptable).sum(2)  # [B, D]
+    rank = (below[:, :-1] == path[:, 1:, None]).long().argmax(2)  # [B, D - 1]
+    packed = torch.cat([depths[:, None], rank, num_usable], dim=1).tolist()  # sync
+    width = rank.shape[1]
+    depth, ranks, num_children = [], [], []
+    num_accepted = delivery.verdict.num_accepted.tolist()
+    for row, accepted, new in zip(packed, num_accepted, delivery.num_new, strict=True):
+        choices = row[1 + width : 2 + width + accepted]
+        if new == accepted:  # the output ended with the last accepted draft
+            choices[-1] = 0
+        depth.append(row[0])
+        ranks.append(tuple(row[1 : 1 + accepted]))
+        num_children.append(tuple(choices))
+    return tuple(depth), tuple(ranks), tuple(num_children)

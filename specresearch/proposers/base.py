@@ -15,12 +15,14 @@ class Proposer(ABC):
     A row keeps its `slot` for as long as its request runs: a proposer with state keeps it by slot.
 
     num_draft_tokens: the most drafts it proposes for a row in one step.
+    num_probe_nodes: nodes beside these that are verified but never accepted, such as lookahead's window.
     kind: what its drafts may be. Where they branch, a budget counts nodes and may go deeper than the request has room for.
     hidden_layers: the target's hidden states that `start` and `observe` want, in the adapter's numbering.
     proposers: those that it is made of, if any.
     """
 
     num_draft_tokens: int = 0
+    num_probe_nodes: int = 0
     kind: DraftKind = DraftKind()
     hidden_layers: tuple[int, ...] = ()
     proposers: "tuple[Proposer, ...]" = ()
@@ -28,7 +30,7 @@ class Proposer(ABC):
     @property
     def max_nodes(self) -> int:
         """The most nodes it proposes for a row, root included."""
-        return self.num_draft_tokens + 1
+        return 1 + self.num_draft_tokens + self.num_probe_nodes
 
     @property
     def memory(self) -> Literal["cold", "warm"] | None:
@@ -53,7 +55,7 @@ class Proposer(ABC):
         """Requests were admitted, for the first time or after a preemption. output: hidden states of `row.tokens[:-1]`,
         right-padded; None when every row has one token."""
 
-    def catch_up(self, rows: Sequence[RequestState]) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """These rows are about to draft, for the first time or after steps in which they did not: read what was put off. Counts
         as prefill. Returns how many tokens were read."""
         return 0

@@ -68,9 +68,9 @@ class Cascade(Proposer):
             tuple(output.hidden[self.hidden_layers.index(layer)] for layer in part.hidden_layers),
         )
 
-    def catch_up(self, rows: Sequence[RequestState]) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """The first one's: the others read when they are asked."""
-        return self.proposers[0].catch_up(rows)
+        return self.proposers[0].lazy_prefill(rows)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if not any(budget):

@@ -65,7 +65,7 @@ class DraftModel(Proposer):
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self.finish([row.slot for row in rows])
 
-    def catch_up(self, rows: Sequence[RequestState]) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         behind = [
             row for row in rows if len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND
         ]

@@ -35,11 +35,8 @@ class Lookahead(Proposer):
                 raise ValueError(f"proposer.{name}={value} must be at least {minimum}")
         self.window_size, self.ngram_size, self.num_ngrams = window_size, ngram_size, num_ngrams
         self.num_draft_tokens = num_ngrams * (ngram_size - 1)
+        self.num_probe_nodes = window_size * (ngram_size - 1)
         self._requests: dict[int, _Request] = {}
-
-    @property
-    def max_nodes(self) -> int:
-        return super().max_nodes + self.window_size * (self.ngram_size - 1)
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -18,11 +17,12 @@ from torch import Tensor
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.acceptance.base import own_probability, target_distribution
-from specresearch.batch import Batch, Delivery, RequestState
+from specresearch.batch import RequestState
 from specresearch.controllers import Controller, Fixed
+from specresearch.engine import Step
 from specresearch.files import written_whole
 from specresearch.metrics import StepRecord
-from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind, Proposal, upload
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import NUM_TOP, PARTS, RECORDING, SCHEMA, TIMES, Header
@@ -69,7 +69,7 @@ def _fixed_length(controller: Controller, most: int) -> int | None:
 
 
 class Recorder:
-    """A `Watcher` of one side of a run, or of one after the other. Rows go to parts, which `write` joins into the recording.
+    """A `StepObserver` of one side of a run, or of one after the other. Rows go to parts, which `write` joins into the recording.
 
     A pass is what a run does at a stretch, and does again when it was interrupted: `begin` forgets what an earlier attempt
     left, and only passes that came to their `end` are joined. Steps outside of one, such as a warm-up's, are not recorded.
@@ -81,7 +81,6 @@ class Recorder:
         self._schema = header.written_into(SCHEMA)
         self._name: str | None = None
         self._rows: list[dict[str, Any]] = []
-        self._seconds = 0.0
 
     def begin(self, side: str, repeat: int = 0, group: int = 0) -> None:
         self._parts.mkdir(parents=True, exist_ok=True)
@@ -93,44 +92,17 @@ class Recorder:
         self._num_steps = self._num_parts = 0
         self._known: set[str] = set()
         self._last: tuple[float, frozenset[str]] = (0.0, frozenset())
-        self._lost = (
-            0.0  # seconds of this pass that were no part of it, those of recording included
-        )
 
-    def __call__(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        output: ModelOutput,
-        delivery: Delivery,
-        record: StepRecord,
-    ) -> None:
+    def __call__(self, step: Step) -> None:
+        """Record one step of the pass, if there is one."""
         if self._name is None:
             return
-        begin = time.perf_counter()
-        shared = self._of_step(record)
-        self._rows += [
-            shared | own for own in self._of_rows(batch, proposal, output, delivery, record)
-        ]
+        shared = self._step_columns(step.record)
+        self._rows += [shared | columns for columns in self._row_columns(step)]
         self._num_steps += 1
         if len(self._rows) >= _ROWS_PER_PART:
             self._flush()
-        now = time.perf_counter()
-        self._seconds += now - begin
-        self._lost += now - begin
-        self._last = (now, frozenset(record.request_ids))
-
-    def stand_still(self, seconds: float) -> None:
-        """The pass, if there is one, was not under way since the last step."""
-        if self._name is None:
-            return
-        ended, ids = self._last
-        self._lost, self._last = self._lost + seconds, (ended + seconds, ids)
-
-    def take_seconds(self) -> float:
-        """Seconds spent on recording since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
+        self._last = (step.batch.clock.now(), frozenset(step.record.request_ids))
 
     def end(self) -> None:
         assert self._name is not None
@@ -164,7 +136,7 @@ class Recorder:
             self._num_parts += 1
             self._rows.clear()
 
-    def _of_step(self, record: StepRecord) -> dict[str, Any]:
+    def _step_columns(self, record: StepRecord) -> dict[str, Any]:
         ended, ids = self._last
         goes_on = not ids.isdisjoint(record.request_ids)
         times = {name: getattr(record.times, name) for name in TIMES if name != "between"}
@@ -173,25 +145,19 @@ class Recorder:
             "repeat": self._repeat,
             "group": self._group,
             "step": self._num_steps,
-            "start": record.start - self._lost,
+            "start": record.start,
             "num_nodes": record.num_nodes,
             "num_prefill_tokens": record.num_prefill_tokens,
-            "num_caught_up": record.num_caught_up,
+            "num_lazy_prefill_tokens": record.num_lazy_prefill_tokens,
             "num_waiting": record.num_waiting,
             "between": record.start - ended if goes_on else None,
             **times,
         }
 
-    def _of_rows(
-        self,
-        batch: Batch,
-        proposal: Proposal,
-        output: ModelOutput,
-        delivery: Delivery,
-        record: StepRecord,
-    ) -> list[dict[str, Any]]:
-        probabilities = _probabilities(batch, proposal, output, delivery)
-        draft_ids, path = proposal.token_ids.tolist(), delivery.verdict.path.tolist()
+    def _row_columns(self, step: Step) -> list[dict[str, Any]]:
+        batch, proposal, record = step.batch, step.proposal, step.record
+        probabilities = _probabilities(step)
+        draft_ids, path = proposal.token_ids.tolist(), step.delivery.verdict.path.tolist()
         topology = proposal.topology
         parents = None if topology.is_chain else topology.parents.expand(len(batch), -1).tolist()
         rows = []
@@ -207,7 +173,7 @@ class Recorder:
                     "position": state.num_generated - num_new,
                     "context": record.context[b],
                     "depth": record.draft_depth[b],
-                    "arrival": state.arrival_time - self._lost,
+                    "arrival": state.arrival_time,
                     "finish_reason": state.finish_reason,
                     "draft_ids": draft_ids[b][drafted],
                     "parents": None if parents is None else parents[b][: num_drafts + 1],
@@ -243,10 +209,9 @@ class _Probabilities:
     of_new: dict[str, list[Any]]
 
 
-def _probabilities(
-    batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
-) -> _Probabilities:
-    logits, device = output.logits, output.logits.device
+def _probabilities(step: Step) -> _Probabilities:
+    batch, proposal, delivery = step.batch, step.proposal, step.delivery
+    logits, device = step.output.logits, step.output.logits.device
     p, q, scores = (
         target_distribution(proposal, logits, batch.sampling),
         proposal.draft_probs,

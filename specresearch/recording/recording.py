@@ -28,7 +28,7 @@ TIMES = (
     "schedule",
     "total",
     "prefill",
-    "catch_up",
+    "lazy_prefill",
     "between",
 )  # seconds, of the whole step
 _METADATA = b"specresearch"
@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
             (name, pa.int32())
             for name in ("num_nodes", "num_prefill_tokens", "num_waiting", "depth", "num_accepted")
         ),
-        *((name, pa.int32()) for name in ("num_draft_tokens", "num_caught_up")),
+        *((name, pa.int32()) for name in ("num_draft_tokens", "num_lazy_prefill_tokens")),
         *((name, pa.float64()) for name in (*TIMES, "start", "arrival")),
         *(
             (name, _INTS)
@@ -176,7 +176,7 @@ class Recording:
 
     steps: a row per step of every side, with what its time depends on: num_rows, num_drafts, longest (draft), num_nodes (with
     padding, in a row), context and max_context (committed tokens: in all, in the longest row), attended (nodes times the tokens
-    each looks at, padding left out), num_prefill_tokens, num_caught_up, and `TIMES`.
+    each looks at, padding left out), num_prefill_tokens, num_lazy_prefill_tokens, and `TIMES`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -206,7 +206,7 @@ class Recording:
             "step",
             "num_nodes",
             "num_prefill_tokens",
-            "num_caught_up",
+            "num_lazy_prefill_tokens",
             "start",
             *TIMES,
         ]

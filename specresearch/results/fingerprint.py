@@ -18,6 +18,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy")  # that outputs depe
 DECODING = (
     "acceptance",
     "batch.py",
+    "clock.py",
     "controllers",
     "data",
     "engine",

@@ -104,7 +104,7 @@ class Drafting:
         kind = get_class(told["_target_"])
         inherited = all(
             getattr(kind, name) is getattr(Proposer, name)
-            for name in ("bind", "catch_up", "observe")
+            for name in ("bind", "lazy_prefill", "observe")
         )
         reads_only_tokens = inherited and not kind.hidden_layers
         return (
@@ -116,7 +116,7 @@ class Drafting:
     @property
     def reads_late(self) -> bool:
         """The drafter reads a prompt when it first drafts for it."""
-        return bool(self.recording.steps["num_caught_up"].any())
+        return bool(self.recording.steps["num_lazy_prefill_tokens"].any())
 
     @cached_property
     def _proposer(self) -> Proposer:

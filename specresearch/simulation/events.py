@@ -117,8 +117,10 @@ class Simulation:
         drafted = self.method.trim(
             rows, [_draft(row, num) for row, num in zip(rows, granted, strict=True)]
         )
-        num_caught_up = self._catch_up(rows, granted) if self.method.reads_late else 0
-        work = self._work(rows, num_prefill_tokens, drafted, num_caught_up, is_asked=any(granted))
+        num_lazy_prefill_tokens = self._catch_up(rows, granted) if self.method.reads_late else 0
+        work = self._work(
+            rows, num_prefill_tokens, drafted, num_lazy_prefill_tokens, is_asked=any(granted)
+        )
         seconds = self.timing.step(work)
         context = tuple(len(row.tokens) - 1 for row in rows)
         self._spend(seconds, plan.chunks)
@@ -131,7 +133,9 @@ class Simulation:
             for row, n in zip(rows, granted, strict=True)
             if n
         }
-        record = self._record(rows, drafted, num_new, context, seconds, begin, num_caught_up)
+        record = self._record(
+            rows, drafted, num_new, context, seconds, begin, num_lazy_prefill_tokens
+        )
         for b, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
             expected = None if record.expected_acceptance is None else record.expected_acceptance[b]
             accepted, new = record.num_accepted_tokens[b], num_new[b]
@@ -158,19 +162,19 @@ class Simulation:
 
     def _catch_up(self, rows: Sequence[RequestState], granted: Sequence[int]) -> int:
         """Tokens that the drafter reads of those that draft, after as many steps without as leave it far behind."""
-        num_caught_up = 0
+        num_lazy_prefill_tokens = 0
         for row, num in zip(rows, granted, strict=True):
             known, num_preemptions = self._known.get(row, (0, 0))
             behind = len(row.tokens) - (known if num_preemptions == row.num_preemptions else 0)
-            num_caught_up += behind - 1 if num and behind > MOST_BEHIND else 0
-        return num_caught_up
+            num_lazy_prefill_tokens += behind - 1 if num and behind > MOST_BEHIND else 0
+        return num_lazy_prefill_tokens
 
     def _work(
         self,
         rows: Sequence[RequestState],
         num_prefill_tokens: int,
         drafted: Sequence[Drafted] = (),
-        num_caught_up: int = 0,
+        num_lazy_prefill_tokens: int = 0,
         *,
         is_asked: bool = False,
     ) -> Work:
@@ -185,7 +189,7 @@ class Simulation:
             max(context, default=0),
             num_prefill_tokens,
             sum(num * (start + num) for num, start in zip(fed, context, strict=True)),
-            num_caught_up,
+            num_lazy_prefill_tokens,
             can_draft=self.method.num_draft_tokens > 0,
             is_asked=is_asked,
         )
@@ -195,7 +199,7 @@ class Simulation:
             chunk.row.prefill_time += seconds.prefill
         self._prefill_seconds += seconds.prefill
         self._num_prefilled += sum(chunk.num_cached for chunk in chunks)
-        self.now += seconds.prefill + seconds.catch_up + seconds.total
+        self.now += seconds.prefill + seconds.lazy_prefill + seconds.total
 
     def _record(
         self,
@@ -205,7 +209,7 @@ class Simulation:
         context: tuple[int, ...],
         seconds: Seconds,
         begin: float,
-        num_caught_up: int,
+        num_lazy_prefill_tokens: int,
     ) -> StepRecord:
         accepted = tuple(
             min(draft.accepted, new) for draft, new in zip(drafted, num_new, strict=True)
@@ -232,7 +236,7 @@ class Simulation:
             start=begin,
             num_waiting=len(self.scheduler.waiting),
             num_prefill_tokens=num_prefilled,
-            num_caught_up=num_caught_up,
+            num_lazy_prefill_tokens=num_lazy_prefill_tokens,
         )
 
     def _outputs(self, place: PassPlace) -> Iterator[LoadRow]:

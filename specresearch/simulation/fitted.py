@@ -50,7 +50,7 @@ class Fitted(Timing):
             "verify": Part.fit(parts.of_verify, works, seconds["verify"]),
             "overhead": Part.fit(parts.of_overhead, works, seconds["overhead"]),
             "prefill": Part.fit(parts.of_prefill, works, seconds["prefill"]),
-            "catch_up": Part.fit(parts.of_catch_up, works, seconds["catch_up"]),
+            "lazy_prefill": Part.fit(parts.of_lazy_prefill, works, seconds["lazy_prefill"]),
             "between": Part.fit(
                 parts.of_between, going_on, seconds["between"][goes_on], keep_sum=False
             ),
@@ -94,7 +94,7 @@ class Fitted(Timing):
             told["verify"] * decode,
             told["overhead"] * decode,
             told["prefill"] * prefill,
-            told["catch_up"] * decode,
+            told["lazy_prefill"] * decode,
             told["between"],
         )
 
@@ -133,9 +133,9 @@ def _works(recording: Recording) -> tuple[list[Work], dict[str, Float[np.ndarray
     ]
     seconds = {
         name: steps[name].to_numpy(dtype=float)
-        for name in ("propose", "verify", "catch_up", "between")
+        for name in ("propose", "verify", "lazy_prefill", "between")
     }
-    seconds["prefill"] = (steps["prefill"] - steps["catch_up"]).to_numpy(dtype=float)
+    seconds["prefill"] = (steps["prefill"] - steps["lazy_prefill"]).to_numpy(dtype=float)
     overhead = steps["total"] - steps["propose"] - steps["verify"] + steps["schedule"]
     return works, seconds | {"overhead": overhead.to_numpy(dtype=float)}
 

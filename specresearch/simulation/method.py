@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specresearch.batch import Batch, RequestState
-from specresearch.controllers import Adaptive, Controller, drafts_wanted
+from specresearch.controllers import Controller, draft_demand
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.replays import text_of
@@ -23,27 +23,22 @@ class Method:
     reads_late: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.controller, Adaptive) and self.num_draft_tokens:
+        if self.num_draft_tokens:
             self.controller.bind(self.kind, self.num_draft_tokens)
 
     def reset(self) -> None:
-        if isinstance(self.controller, Adaptive):
-            self.controller.reset()
+        self.controller.reset()
 
     def trace(self) -> tuple[Mapping[str, float], ...]:
-        return tuple(self.controller.trace()) if isinstance(self.controller, Adaptive) else ()
+        return tuple(self.controller.trace())
 
     def wanted(self, batch: Batch) -> tuple[list[int], list[int]]:
-        return drafts_wanted(self.controller, batch, self.num_draft_tokens, self.kind)
+        return draft_demand(self.controller, batch, self.num_draft_tokens, self.kind)
 
     def trim(self, rows: Sequence[RequestState], drafted: list[Drafted]) -> list[Drafted]:
         """What the controller leaves of drafts. Raises ValueError where it looks at scores and there are none."""
         own = self.controller
-        if (
-            not isinstance(own, Adaptive)
-            or type(own).trim is Adaptive.trim
-            or not self.num_draft_tokens
-        ):
+        if type(own).trim is Controller.trim or not self.num_draft_tokens:
             return drafted
         width = max(draft.num for draft in drafted) + 1
         scores = []

@@ -87,7 +87,7 @@ def of_verify(work: Work) -> list[int | float]:
         return [0.0] * (len(_VERIFY_EDGES) + 7)
     rows, tokens = work.num_rows, work.num_tokens
     num_padded, rises = rows * work.num_nodes, _rises(tokens, _VERIFY_EDGES)
-    has_read = work.num_prefill_tokens + work.num_caught_up > 0
+    has_read = work.num_prefill_tokens + work.num_lazy_prefill_tokens > 0
     return [
         1.0,
         *rises,
@@ -125,8 +125,8 @@ def of_prefill(work: Work) -> list[int | float]:
     return [1.0, *_rises(tokens, _PREFILL_EDGES), work.can_draft, tokens * work.can_draft]
 
 
-def of_catch_up(work: Work) -> list[int | float]:
-    return [1.0, work.num_caught_up] if work.num_caught_up else [0.0, 0.0]
+def of_lazy_prefill(work: Work) -> list[int | float]:
+    return [1.0, work.num_lazy_prefill_tokens] if work.num_lazy_prefill_tokens else [0.0, 0.0]
 
 
 def of_between(work: Work) -> list[int | float]:

@@ -15,7 +15,7 @@ class Work:
 
     num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the widest row, root included.
     context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. attended: nodes times the
-    tokens each looks at, where no row is padded to another's. num_caught_up: tokens that the drafter reads because it had put
+    tokens each looks at, where no row is padded to another's. num_lazy_prefill_tokens: tokens that the drafter reads because it had put
     that off. can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it has any or not.
     """
 
@@ -27,7 +27,7 @@ class Work:
     max_context: int = 0
     num_prefill_tokens: int = 0
     attended: int = 0
-    num_caught_up: int = 0
+    num_lazy_prefill_tokens: int = 0
     can_draft: bool = False
     is_asked: bool = False
 
@@ -40,13 +40,13 @@ class Work:
 @dataclass(frozen=True)
 class Seconds:
     """Of the parts of a step. overhead: of acceptance, commit and all else on the host. prefill: of the target, and of a drafter
-    that reads with it; catch_up: of one that reads later. between: until the next step begins."""
+    that reads with it; lazy_prefill: of one that reads later. between: until the next step begins."""
 
     propose: float = 0.0
     verify: float = 0.0
     overhead: float = 0.0
     prefill: float = 0.0
-    catch_up: float = 0.0
+    lazy_prefill: float = 0.0
     between: float = 0.0
 
     @property
@@ -62,8 +62,8 @@ class Seconds:
             self.overhead,
             0.0,
             self.total,
-            prefill + self.catch_up,
-            catch_up=self.catch_up,
+            prefill + self.lazy_prefill,
+            lazy_prefill=self.lazy_prefill,
         )
 
 
@@ -105,7 +105,7 @@ class Linear(Timing):
 
     verify_token: of each root and draft; verify_context: of each committed token that is attended to. draft: of each draft of the
     longest, as for a draft LM's pass; draft_token: of each draft of each row. prefill, prefill_token: of a step that reads
-    prompts; catch_up_token: of each token that a draft LM reads of the requests it begins to draft for. overhead: of every step.
+    prompts; lazy_prefill_token: of each token that a draft LM reads of the requests it begins to draft for. overhead: of every step.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Linear(Timing):
         draft_token: float = 0.0,
         prefill: float = 0.0,
         prefill_token: float = 0.0,
-        catch_up_token: float = 0.0,
+        lazy_prefill_token: float = 0.0,
         overhead: float = 0.0,
     ) -> None:
         self.told = _check_told(locals())
@@ -136,7 +136,7 @@ class Linear(Timing):
             told["prefill"] + told["prefill_token"] * work.num_prefill_tokens
             if work.num_prefill_tokens
             else 0.0,
-            told["catch_up_token"] * work.num_caught_up,
+            told["lazy_prefill_token"] * work.num_lazy_prefill_tokens,
         )
 
     def describe(self) -> str:
@@ -187,16 +187,16 @@ class Roofline(Timing):
 
     def step(self, work: Work) -> Seconds:
         has_draft_model = self.draft[0] > 0
-        propose = verify = prefill = catch_up = 0.0
+        propose = verify = prefill = lazy_prefill = 0.0
         if work.num_rows:
             verify = self._pass(self.target, work.num_tokens, work.context)
             if has_draft_model:
                 propose = work.longest * self._pass(self.draft, work.num_rows, work.context)
         if work.num_prefill_tokens:
             prefill = self._pass(self.target, work.num_prefill_tokens, 0)
-        if has_draft_model and work.num_caught_up:
-            catch_up = self._pass(self.draft, work.num_caught_up, 0)
-        return Seconds(propose, verify, self.step_overhead, prefill, catch_up)
+        if has_draft_model and work.num_lazy_prefill_tokens:
+            lazy_prefill = self._pass(self.draft, work.num_lazy_prefill_tokens, 0)
+        return Seconds(propose, verify, self.step_overhead, prefill, lazy_prefill)
 
     def describe(self) -> str:
         return f"roofline of {self.bandwidth / 1e9:,.0f} GB/s and {self.flops / 1e12:,.1f} Tflop/s within reach"

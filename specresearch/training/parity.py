@@ -85,7 +85,10 @@ def decode(
     """Decode prompts with the student's drafts, past end tokens, so that a text ends where its limit is."""
     records: list[StepRecord] = []
     engine = Engine(
-        target, student.proposer(num_drafts), max_batch_size=batch_size, on_step=records.append
+        target,
+        student.proposer(num_drafts),
+        max_batch_size=batch_size,
+        observers=[lambda step: records.append(step.record)],
     )
     sampling = replace(sampling, ignore_eos=True)
     requests = [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]

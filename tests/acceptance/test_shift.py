@@ -240,7 +240,7 @@ class TestThroughTheEngine:
             proposer,
             rule,
             max_batch_size=2,
-            on_step=records.append,
+            observers=[lambda step: records.append(step.record)],
             measure_shift=measure_shift,
         )
         requests = [

@@ -15,6 +15,7 @@ from specresearch.batch import Batch
 from specresearch.bench import Runner, RunSettings
 from specresearch.bench.output_check import CHANGED, OutputCheck, OutputScores, score
 from specresearch.bench.rows import METHOD
+from specresearch.clock import Clock
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import DraftModel, NGram, Proposer
 
@@ -48,16 +49,16 @@ def checked(
     seed: int = 0,
 ) -> OutputScores:
     check = OutputCheck()
-    engine = Engine(target, proposer, rule, max_batch_size=32, watch=check)
+    engine = Engine(target, proposer, rule, max_batch_size=32, observers=[check])
     prompts = np.random.default_rng(seed).integers(0, 26, (num, 6)).tolist()
     requests = [
         Request(prompt, replace(VARIED, seed=1000 * seed + i), str(i))
         for i, prompt in enumerate(prompts)
     ]
     outputs = list(engine.generate(requests))
-    scores = check.take()
+    scores = check.pop()
     assert scores.num_tokens == sum(len(output.token_ids) for output in outputs)
-    assert check.take() == OutputScores()
+    assert check.pop() == OutputScores()
     return scores
 
 
@@ -172,12 +173,10 @@ def test_the_check_takes_no_time_of_a_run(
     make_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seconds spent on checking are in no figure: the clock is moved on by an hour at every step."""
-    import time as clock
-
     from specresearch.bench import output_check
 
-    now, skipped = clock.perf_counter, [0.0]
-    monkeypatch.setattr(clock, "perf_counter", lambda: now() + skipped[0])
+    read, skipped = Clock._read, [0.0]
+    monkeypatch.setattr(Clock, "_read", lambda self: read(self) + skipped[0])
     score_step = output_check.score_step
 
     def slow(*parts: object) -> OutputScores:

@@ -149,14 +149,16 @@ class Simulation:
             for row, reads in zip(self.rows, read_now, strict=True)
             if reads and self.reading
         )
-        catch_up = self.reading * sum(read_now)
+        lazy_prefill = self.reading * sum(read_now)
         control = self.control if lengths != self._before else 0.0
         total = times.total - times.verify + verify + control
-        times = replace(times, verify=verify, total=total, catch_up=catch_up, control=control)
+        times = replace(
+            times, verify=verify, total=total, lazy_prefill=lazy_prefill, control=control
+        )
         self._before = lengths
         context = len(self.rows[0].tokens)
         self.controller.observe(
-            replace(record_of(lengths, accepted, times, context), num_caught_up=num_read)
+            replace(record_of(lengths, accepted, times, context), num_lazy_prefill_tokens=num_read)
         )
         self.num_steps += 1
         return lengths

@@ -82,22 +82,22 @@ class Stream:
         ]
         slower = float(np.exp(NOISE * abs(rng.standard_normal())))
         times = self.machine.times(len(rows), max(lengths), sum(lengths))
-        catch_up = READ_ONCE + READ_TOKEN * num_read if num_read else 0.0
+        lazy_prefill = READ_ONCE + READ_TOKEN * num_read if num_read else 0.0
         times = replace(
             times,
             propose=times.propose * slower,
             verify=times.verify * slower,
             total=times.total * slower,
-            catch_up=catch_up * slower,
+            lazy_prefill=lazy_prefill * slower,
         )
         record = replace(
             record_of(lengths, accepted, times),
             context=tuple(len(row.tokens) for row in rows),
-            num_caught_up=num_read,
+            num_lazy_prefill_tokens=num_read,
         )
         controller.observe(record)
         for row, k, new in zip(rows, lengths, accepted, strict=True):
             if k:
                 read[row.slot] = len(row.tokens)
             row.tokens += [1] * min(new + 1, row.num_remaining)
-        return times.total + times.catch_up
+        return times.total + times.lazy_prefill

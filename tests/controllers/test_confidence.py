@@ -13,7 +13,7 @@ from specresearch import Engine, SamplingParams
 from specresearch.certification.draws import Setting, Tally
 from specresearch.certification.enumeration import Toy, enumerate_outputs
 from specresearch.certification.goodness import Fit, samples_needed
-from specresearch.controllers import Adaptive, Confidence
+from specresearch.controllers import Confidence, Controller
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import DraftModel
 
@@ -70,7 +70,7 @@ def test_drafts_it_cannot_judge_are_refused() -> None:
         Confidence(1.2)
 
 
-class DropsTheUnsure(Adaptive):
+class DropsTheUnsure(Controller):
     """Trims like `Confidence`, but drops the unsure draft itself."""
 
     def budget(self, batch) -> list[int | None]:
@@ -96,7 +96,7 @@ def setting() -> Setting:
     )
 
 
-def tally_of(controller: Adaptive) -> Tally:
+def tally_of(controller: Controller) -> Tally:
     toy = Toy(VOCAB, seed=4)
     tally, requests = Tally([0] * len(setting().law.outputs)), []
     for number in range(-(-setting().num_samples // 2048)):

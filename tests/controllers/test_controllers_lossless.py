@@ -18,7 +18,6 @@ from specresearch.certification.enumeration import Toy, enumerate_outputs
 from specresearch.certification.goodness import Fit, samples_needed
 from specresearch.controllers import (
     AcceptanceGate,
-    Adaptive,
     BatchSizeCutoff,
     Confidence,
     Controller,
@@ -43,6 +42,7 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "goodput": lambda: Goodput(2, probe_every=4),
     "confidence": lambda: Confidence(0.5),
 }
+TRACED = ("acceptance_gate", "heuristic", "goodput", "confidence")
 
 
 @lru_cache
@@ -107,7 +107,7 @@ def test_greedy_is_plain(controller: str, proposer: str, batch_size: int) -> Non
         PROPOSERS[proposer](),
         controller=chosen,
         max_batch_size=batch_size,
-        on_step=steps.append,
+        observers=[lambda step: steps.append(step.record)],
     )
     with nullcontext() if batch_size == 3 else unchecked():
         assert decode(engine) == plain()
@@ -116,7 +116,7 @@ def test_greedy_is_plain(controller: str, proposer: str, batch_size: int) -> Non
     assert 0 < accepted <= drafted
     for state in ("_requests", "_gates", "_lengths"):
         assert len(getattr(chosen, state, ())) == 0
-    if isinstance(chosen, Adaptive):
+    if controller in TRACED:
         assert chosen.trace()
         chosen.reset()
         assert chosen.trace() == []
@@ -147,7 +147,11 @@ def test_a_request_may_set_its_own_number(name: str) -> None:
     proposer = DraftModel(draft(), 5)
     controller = Confidence(0.0) if name == "confidence" else CONTROLLERS[name]()
     engine = Engine(
-        target(), proposer, controller=controller, max_batch_size=8, on_step=steps.append
+        target(),
+        proposer,
+        controller=controller,
+        max_batch_size=8,
+        observers=[lambda step: steps.append(step.record)],
     )
     sampling = SamplingParams(max_new_tokens=NUM_TOKENS)
     numbers = (0, 2, None, 99)
@@ -205,7 +209,11 @@ def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) ->
     tally, steps, controller = Tally([0] * len(law.outputs)), [], STEERING[name]()
     proposer = DraftModel(toy.draft(), 3, tree=tree, depth=2, top_k=2)
     engine = Engine(
-        toy.target(), proposer, controller=controller, max_batch_size=SLOTS, on_step=steps.append
+        toy.target(),
+        proposer,
+        controller=controller,
+        max_batch_size=SLOTS,
+        observers=[lambda step: steps.append(step.record)],
     )
     requests = [
         each

@@ -359,7 +359,9 @@ def test_only_those_are_measured_that_it_steers() -> None:
         chosen = [n or 0 for n in controller.budget(batch)]
         assert chosen[:2] == [0, 0]
         assert any(chosen) == bool(step % 2)
-        controller.observe(replace(record_of([8, *chosen[1:]], [8, 0, 0, 0]), num_caught_up=50))
+        controller.observe(
+            replace(record_of([8, *chosen[1:]], [8, 0, 0, 0]), num_lazy_prefill_tokens=50)
+        )
     for _ in range(100):
         assert max(n or 0 for n in controller.budget(batch_of(rows))[1:]) <= 2
         controller.observe(record_of([8, 0, 0, 0], [8, 0, 0, 0]))

@@ -44,7 +44,12 @@ def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
 
     steps: list[StepRecord] = []
     list(
-        Engine(target, NGram(3, 2, 1), controller=Slow(), on_step=steps.append).generate(requests())
+        Engine(
+            target,
+            NGram(3, 2, 1),
+            controller=Slow(),
+            observers=[lambda step: steps.append(step.record)],
+        ).generate(requests())
     )
     assert all(step.times.control > 0.02 for step in steps)
     assert min(step.times.propose for step in steps) < 0.02
@@ -53,7 +58,9 @@ def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
 class TestRefill:
     def test_a_freed_slot_is_taken_at_the_next_step(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
-        engine = Engine(target, max_batch_size=2, on_step=steps.append)
+        engine = Engine(
+            target, max_batch_size=2, observers=[lambda step: steps.append(step.record)]
+        )
         finished = [output.id for output in engine.generate(requests())]
         assert [set(step.request_ids) for step in steps] == (
             [{"a", "b"}] * 3 + [{"c", "b"}] * 2 + [{"d", "b"}] * 4 + [{"d", "e"}] + [{"d"}]
@@ -62,7 +69,9 @@ class TestRefill:
 
     def test_outputs_come_as_they_finish(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
-        outputs = Engine(target, max_batch_size=2, on_step=steps.append).generate(requests())
+        outputs = Engine(
+            target, max_batch_size=2, observers=[lambda step: steps.append(step.record)]
+        ).generate(requests())
         assert next(outputs).id == "a"
         assert len(steps) == 3
         assert next(outputs).id == "c"
@@ -72,7 +81,11 @@ class TestRefill:
     def test_a_larger_cache_does_not_raise_the_limit(self, target: CausalLM) -> None:
         Engine(target, max_batch_size=5)
         steps: list[StepRecord] = []
-        list(Engine(target, max_batch_size=2, on_step=steps.append).generate(requests()))
+        list(
+            Engine(
+                target, max_batch_size=2, observers=[lambda step: steps.append(step.record)]
+            ).generate(requests())
+        )
         assert max(len(step.request_ids) for step in steps) == 2
 
     def test_no_requests(self, target: CausalLM) -> None:
@@ -275,7 +288,7 @@ class TestRecords:
     def test_step_times_cover_the_step(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         list(
-            Engine(target, NGram(3), on_step=steps.append).generate(
+            Engine(target, NGram(3), observers=[lambda step: steps.append(step.record)]).generate(
                 [[1, 2, 1, 2]], SamplingParams(max_new_tokens=5)
             )
         )

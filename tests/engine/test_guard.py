@@ -11,6 +11,7 @@ from scenarios import ALL, MAX_LEN, MODEL, decode, plain, prompts, requests, sha
 from tiny_models import letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.engine import Step
 from specresearch.proposers import DraftModel, NGram
 
 pytestmark = pytest.mark.filterwarnings(
@@ -28,7 +29,7 @@ def run(engine: Engine) -> dict[str, tuple[int, ...]]:
     outputs = {}
     while engine.has_work:
         engine.step()
-        outputs |= {output.id: output.token_ids for output in engine.finished()}
+        outputs |= {output.id: output.token_ids for output in engine.pop_finished()}
     return outputs
 
 
@@ -37,14 +38,14 @@ def broken(*_: object, **__: object) -> None:
 
 
 PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
-    "prefill": lambda engine: (engine.prefill, "feed"),
+    "prefill": lambda engine: (engine.prefill, "run"),
     "start": lambda engine: (engine.proposer, "start"),
     "propose": lambda engine: (engine.proposer, "propose"),
     "forward": lambda engine: (engine.target, "forward"),
     "acceptance": lambda engine: (engine, "acceptance"),
     "commit": lambda engine: (engine.target, "commit"),
     "observe": lambda engine: (engine.proposer, "observe"),
-    "on_step": lambda engine: (engine, "on_step"),
+    "record": lambda engine: (engine.controller, "observe"),
     "release": lambda engine: (engine.target, "release"),
     "finish": lambda engine: (engine.proposer, "finish"),
 }
@@ -55,14 +56,14 @@ PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
 def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
     own_target: CausalLM, place: str, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(own_target, ALL[drafter](), max_batch_size=3, on_step=lambda record: None)
+    engine = Engine(own_target, ALL[drafter](), max_batch_size=3)
     for request in requests():
         engine.submit(request)
     with monkeypatch.context() as patch:
         patch.setattr(*PLACES[place](engine), broken)
         with pytest.raises(ArithmeticError, match="on purpose"):
             run(engine)
-    taken = {output.id: output.token_ids for output in engine.finished()}
+    taken = {output.id: output.token_ids for output in engine.pop_finished()}
     for refused in (engine.step, lambda: engine.submit(Request((1,)))):
         with pytest.raises(
             RuntimeError,
@@ -87,7 +88,7 @@ def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
         patch.setattr(*PLACES[place](engine), broken)
         with pytest.raises(ArithmeticError, match="on purpose"):
             engine.step()
-    assert [output.id for output in engine.finished()] == ["only"]
+    assert [output.id for output in engine.pop_finished()] == ["only"]
     with pytest.raises(RuntimeError, match=r"abort\(\) drops them"):
         engine.step()
     engine.abort()
@@ -159,7 +160,7 @@ class TestCancel:
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=9), "dropped"))
         engine.step()
         engine.abort()
-        assert [output.id for output in engine.finished()] == ["done"]
+        assert [output.id for output in engine.pop_finished()] == ["done"]
         assert not engine.has_work
         assert not own_target.in_use
 
@@ -174,8 +175,7 @@ class TestCancel:
             engine.cancel("b")
 
     def test_inside_a_step_it_takes_effect_at_the_end(self, own_target: CausalLM) -> None:
-        engine = Engine(own_target, max_batch_size=2)
-        engine.on_step = lambda record: engine.cancel("a")
+        engine = Engine(own_target, max_batch_size=2, observers=[lambda step: engine.cancel("a")])
         engine.submit(Request((1, 2), id="a"))
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=2), "b"))
         engine.step()
@@ -191,14 +191,13 @@ class TestCancel:
 
 class TestThreads:
     def test_a_step_belongs_to_one_thread(self, own_target: CausalLM) -> None:
-        engine = Engine(own_target)
         inside, go_on = threading.Event(), threading.Event()
 
-        def wait(record: object) -> None:
+        def wait(step: Step) -> None:
             inside.set()
             go_on.wait(10)
 
-        engine.on_step = wait
+        engine = Engine(own_target, observers=[wait])
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1)))
         thread = threading.Thread(target=engine.step)
         thread.start()
@@ -243,7 +242,7 @@ class TestThreads:
         outputs: dict[str, tuple[int, ...]] = {}
         while any(thread.is_alive() for thread in threads) or engine.has_work:
             engine.step()
-            for output in engine.finished():
+            for output in engine.pop_finished():
                 assert output.id not in outputs
                 outputs[output.id] = output.token_ids
         assert len(kept) == 32

@@ -14,7 +14,7 @@ def order_of(engine: Engine, arrivals: dict[str, tuple[int, float]]) -> list[str
     finished = []
     while engine.has_work:
         engine.step()
-        finished += [output.id for output in engine.finished()]
+        finished += [output.id for output in engine.pop_finished()]
     return finished
 
 
@@ -48,7 +48,7 @@ def test_nobody_starves_beside_a_steady_stream_of_short_prompts(
     for number in range(40):
         engine.submit(Request([2] * 5, ONE_TOKEN, f"short{number}"), number * gap)
         engine.step()
-        served += [output.id for output in engine.finished()]
+        served += [output.id for output in engine.pop_finished()]
     engine.abort()
     longest_wait = (40 - 5) / ageing
     if longest_wait < 40 * gap:

@@ -98,7 +98,7 @@ def test_nothing_is_decoded_before_a_prompt_is_in(target: CausalLM) -> None:
     steps = []
     while engine.has_work:
         steps.append(engine.step())
-        list(engine.finished())
+        list(engine.pop_finished())
     assert [step is None for step in steps] == [True] * 3 + [False] * 3
     records = [step for step in steps if step is not None]
     assert [record.num_prefill_tokens for record in records] == [29, 0, 0]

@@ -1,6 +1,5 @@
 import io
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,10 @@ from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
 from specresearch.bench import output_check
 from specresearch.bench.output_check import CHANGED
+from specresearch.clock import Clock
 from specresearch.controllers import Fixed, Goodput, Heuristic
 from specresearch.data import PromptDataset
+from specresearch.engine import Step
 from specresearch.loadtest import one_pass
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.loadtest.folder import LoadFolder
@@ -288,8 +289,8 @@ def test_a_sampled_load_with_a_broken_rule_says_so(make: Make) -> None:
 
 def test_the_check_takes_no_time_of_a_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is moved on by an hour whenever a step is checked; passes that record have the same times."""
-    now, skipped = time.perf_counter, [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now() + skipped[0])
+    read, skipped = Clock._read, [0.0]
+    monkeypatch.setattr(Clock, "_read", lambda self: read(self) + skipped[0])
     score_step = output_check.score_step
 
     def slow(*parts: Any) -> output_check.OutputScores:
@@ -454,25 +455,21 @@ def test_a_torn_row_does_not_stop_a_resumed_run(make: Make) -> None:
 def test_a_recording_holds_every_side_and_its_time_is_no_time_of_the_run(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, pause = Recorder.__call__, 0.2
+    record, skipped = Recorder.__call__, [0.0]
+    read = Clock._read
+    monkeypatch.setattr(Clock, "_read", lambda self: read(self) + skipped[0])
 
-    def slow(self: Recorder, *seen: Any) -> None:
-        record(self, *seen)
-        if self._name is not None:
-            time.sleep(pause)
-            self._seconds += pause
-            self._lost += pause
+    def slow(self: Recorder, step: Step) -> None:
+        record(self, step)
+        skipped[0] += 3600.0
 
     monkeypatch.setattr(Recorder, "__call__", slow)
     settings = LoadSettings(max_running=3, num_requests=6, warmup=0)
     runner = make(settings=settings, proposer=NGram(4, 3, 1), method="ngram", record=True)
-    begin = time.perf_counter()
     results = runner.run()
     steps = pq.read_table(runner.folder.path / "steps.parquet").to_pandas()
-    assert time.perf_counter() - begin > pause * len(steps)
-    assert sum(
-        side["wall"] for side in results.sides.values()
-    ) < time.perf_counter() - begin - 0.9 * pause * len(steps)
+    assert skipped[0] >= 3600.0 * len(steps)
+    assert sum(side["wall"] for side in results.sides.values()) < 600
     recording = Recording(runner.folder.path)
     rows = pq.read_table(runner.folder.path / "recording.parquet").to_pandas()
     for side, own in rows.groupby("side"):

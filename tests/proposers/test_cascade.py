@@ -11,7 +11,7 @@ from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import Threshold
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch, RequestState
-from specresearch.metrics import StepRecord
+from specresearch.engine import Step
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers import (
@@ -279,11 +279,11 @@ def test_a_draft_that_is_passed_over_keeps_its_cache_right(kind: type[Cascade]) 
     compare = Compare(draft)
     cascade = kind([NGram(3, n_max=1, n_min=1), DraftModel(draft, 4)])
 
-    def check(record: StepRecord) -> None:
+    def check(step: Step) -> None:
         compare(engine.scheduler.running)
 
     engine = Engine(
-        CausalLM(copy.deepcopy(TARGET), max_len=48), cascade, max_batch_size=3, on_step=check
+        CausalLM(copy.deepcopy(TARGET), max_len=48), cascade, max_batch_size=3, observers=[check]
     )
     prompts = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
     outputs = list(engine.generate(prompts, SamplingParams(max_new_tokens=16)))
@@ -328,8 +328,8 @@ class TestForwarding:
         first.bind(CausalLM(copy.deepcopy(TARGET), max_len=48, self_test=False), 1)
         batch = batch_of(1)
         batch.rows[0].tokens = [1] * 30
-        assert later.catch_up(batch.rows) == 0
-        assert first.catch_up(batch.rows) == 29
+        assert later.lazy_prefill(batch.rows) == 0
+        assert first.lazy_prefill(batch.rows) == 29
 
     def test_binding_and_finishing(self) -> None:
         parts, target = [Stub(), Stub()], CausalLM(copy.deepcopy(TARGET), self_test=False)

@@ -7,6 +7,8 @@ from tiny_models import VOCAB, build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.batch import Batch, RequestState
+from specresearch.controllers import Controller
+from specresearch.engine import Step
 from specresearch.metrics import StepRecord
 from specresearch.models.pairing import PairMismatchError
 from specresearch.proposal import Proposal
@@ -31,7 +33,7 @@ def draft() -> CausalLM:
     return CausalLM(copy.deepcopy(DRAFT), max_len=40, prefill_chunk=4)
 
 
-class Alternating:
+class Alternating(Controller):
     """Speculates in some steps only, so that the draft has much to catch up with."""
 
     def __init__(self, pattern: tuple[int, ...]) -> None:
@@ -61,8 +63,9 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
     fresh.allocate(1)
     num_refused = 0
 
-    def compare(record: StepRecord) -> None:
+    def compare(step: Step) -> None:
         nonlocal num_refused
+        record = step.record
         num_refused += sum(record.num_draft_tokens) - sum(record.num_accepted_tokens)
         for row in engine.scheduler.running:
             known = draft.lengths[row.slot]
@@ -80,7 +83,7 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
         DraftModel(draft, 4),
         controller=Alternating(pattern),
         max_batch_size=3,
-        on_step=compare,
+        observers=[compare],
     )
     assert len(list(engine.generate(requests(temperature=temperature)))) == len(PROMPTS)
     assert num_refused > 10
@@ -209,7 +212,7 @@ def test_bad_number_of_drafts(draft: CausalLM) -> None:
         DraftModel(draft, 0)
 
 
-class Some:
+class Some(Controller):
     """Drafts for the requests of these ids, from the step of that number on."""
 
     def __init__(self, ids: set[str], begin: int = 0) -> None:
@@ -243,8 +246,8 @@ def test_a_prompt_is_read_when_its_request_first_drafts(
     steps: list[StepRecord] = []
     known: list[dict[str, int]] = []
 
-    def note(record: StepRecord) -> None:
-        steps.append(record)
+    def note(step: Step) -> None:
+        steps.append(step.record)
         known.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
 
     engine = Engine(
@@ -252,7 +255,7 @@ def test_a_prompt_is_read_when_its_request_first_drafts(
         proposer,
         controller=Some({"late", "short"}, begin=2),
         max_batch_size=3,
-        on_step=note,
+        observers=[note],
     )
     outputs = {output.id: output.token_ids for output in engine.generate(asked)}
     assert outputs["never"] == plain["never"]
@@ -260,14 +263,14 @@ def test_a_prompt_is_read_when_its_request_first_drafts(
         assert outputs == plain
     assert all(lengths.get("never", 0) == 0 for lengths in known)
     assert [known[i]["late"] for i in (0, 1)] == [0, 0] != known[2]["late"]
-    assert [step.num_caught_up for step in steps[:3]] == [
+    assert [step.num_lazy_prefill_tokens for step in steps[:3]] == [
         0,
         0,
         27,
     ]  # the prompt and two tokens, but for the last
-    assert not any(step.num_caught_up for step in steps[3:])
-    assert [step.times.catch_up > 0 for step in steps[:3]] == [False, False, True]
-    assert steps[2].times.prefill == steps[2].times.catch_up
+    assert not any(step.num_lazy_prefill_tokens for step in steps[3:])
+    assert [step.times.lazy_prefill > 0 for step in steps[:3]] == [False, False, True]
+    assert steps[2].times.prefill == steps[2].times.lazy_prefill
     drafted = {
         name: num
         for step in steps[2:4]

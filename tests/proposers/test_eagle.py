@@ -12,6 +12,8 @@ from torch import Tensor
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch, RequestState
+from specresearch.controllers import Controller
+from specresearch.engine import Step
 from specresearch.metrics import StepRecord
 from specresearch.models.eagle_format import EagleFormat
 from specresearch.models.eagle_head import EagleHead
@@ -126,7 +128,7 @@ class Watched:
         return proposal
 
 
-class Pattern:
+class Pattern(Controller):
     """Budgets that change from step to step and from row to row."""
 
     def __init__(self, *pattern: int) -> None:
@@ -215,7 +217,7 @@ def test_what_waits_for_a_head_that_is_passed_over_is_its_own(target: CausalLM) 
     """Features kept for many steps must not keep those of the other rows."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
 
-    def check(record: StepRecord) -> None:
+    def check(step: Step) -> None:
         for kept in proposer._waiting.values():
             assert all(
                 len(part) * H == part.untyped_storage().nbytes() // part.itemsize
@@ -224,7 +226,7 @@ def test_what_waits_for_a_head_that_is_passed_over_is_its_own(target: CausalLM) 
         lengths.append(max(map(len, proposer._waiting.values()), default=0))
 
     lengths: list[int] = []
-    engine = Engine(target, proposer, controller=Pattern(0), max_batch_size=3, on_step=check)
+    engine = Engine(target, proposer, controller=Pattern(0), max_batch_size=3, observers=[check])
     assert [output.token_ids for output in decode(engine)] == plain()
     assert max(lengths) > 5
 

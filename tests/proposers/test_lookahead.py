@@ -126,7 +126,12 @@ def counts(
     target: CausalLM, prompts: Sequence[Sequence[int]], batch_size: int
 ) -> list[tuple[int, int, int]]:
     records: list[StepRecord] = []
-    engine = Engine(target, Lookahead(4, 3, 4), max_batch_size=batch_size, on_step=records.append)
+    engine = Engine(
+        target,
+        Lookahead(4, 3, 4),
+        max_batch_size=batch_size,
+        observers=[lambda step: records.append(step.record)],
+    )
     requests = [
         Request(p, SamplingParams(max_new_tokens=30), str(i)) for i, p in enumerate(prompts)
     ]

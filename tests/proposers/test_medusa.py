@@ -10,6 +10,7 @@ from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch
+from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.medusa import MedusaHeads
@@ -40,7 +41,7 @@ def make_heads(num_heads: int = 3, own: bool = True) -> MedusaHeads:
     return heads
 
 
-class Budgets:
+class Budgets(Controller):
     """Another budget in every step and row."""
 
     def __init__(self, *pattern: int | None) -> None:

@@ -48,7 +48,7 @@ def decode(
         )
         for i, prompt in enumerate(PROMPTS)
     ]
-    return list(Engine(target, proposer, max_batch_size=3, watch=recorder).generate(requests))
+    return list(Engine(target, proposer, max_batch_size=3, observers=[recorder]).generate(requests))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -89,7 +89,7 @@ def test_p_and_q_are_the_models_own(target: CausalLM, tmp_path: Path) -> None:
     recorder.begin("method")
     prompt = PROMPTS[0]
     request = Request(prompt, SamplingParams(1.3, seed=3, max_new_tokens=12), "one")
-    list(Engine(target, proposer, watch=recorder).generate([request]))
+    list(Engine(target, proposer, observers=[recorder]).generate([request]))
     recorder.end()
     recorder.write(complete=True)
     (recorded,) = Recording(tmp_path).requests("method")

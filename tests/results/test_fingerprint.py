@@ -3,7 +3,12 @@
 import subprocess
 import sys
 
-from specresearch.results.fingerprint import DECODING
+import pytest
+
+from specresearch.bench.folder import ResultsFolder
+from specresearch.loadtest.folder import LoadFolder
+from specresearch.results.fingerprint import DECODING, PACKAGE
+from specresearch.results.folder import RunFolder
 
 LOADED = """
 import sys
@@ -20,3 +25,8 @@ def test_every_module_that_decoding_loads_is_remembered() -> None:
     parts = {name.split(".")[1] for name in printed.split()}
     known = {name.removesuffix(".py") for name in DECODING}
     assert parts <= known, f"add {sorted(parts - known)} to DECODING"
+
+
+@pytest.mark.parametrize("folder", [ResultsFolder, LoadFolder])
+def test_code_that_is_remembered_exists(folder: type[RunFolder]) -> None:
+    assert [path for path in folder.code if not (PACKAGE / path).exists()] == []

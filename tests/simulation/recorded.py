@@ -98,7 +98,7 @@ def record(
         recorder.begin(side)
         with unchecked():
             list(
-                Engine(target(), *parts, max_batch_size=batch_size, watch=recorder).generate(
+                Engine(target(), *parts, max_batch_size=batch_size, observers=[recorder]).generate(
                     requests
                 )
             )

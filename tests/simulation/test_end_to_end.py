@@ -86,7 +86,7 @@ def measure(
             engine.submit(requests[number], begin + moment)
         if engine.has_work:
             engine.step()
-            done += [output.record for output in engine.finished()]
+            done += [output.record for output in engine.pop_finished()]
         else:
             clock.sleep(max(feed.next_time - (clock.now - begin), 1e-6))
     return done

@@ -150,9 +150,12 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
         tmp_path, ngram(), requests, batch_size=batch_size, config={"proposer": NGRAM}
     )
     list(
-        Engine(target(), ngram(), max_batch_size=batch_size, on_step=steps.append).generate(
-            requests
-        )
+        Engine(
+            target(),
+            ngram(),
+            max_batch_size=batch_size,
+            observers=[lambda step: steps.append(step.record)],
+        ).generate(requests)
     )
     drafting = Drafting(recording, SIDE, "rejection", 8)
     replays = Replays(drafting, 56)
@@ -183,7 +186,7 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
     assert made.row.wall == pytest.approx(len(steps))
 
 
-class OnAndOff:
+class OnAndOff(Controller):
     """Drafts three in steps 3 to 5 and from 24 on, nothing in the others."""
 
     def __init__(self) -> None:
@@ -206,9 +209,13 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
         for num in (20, 6, 18)
     ]
     recording = record(tmp_path, draft_model(4), requests, batch_size=2)
-    assert recording.steps["num_caught_up"].to_numpy().max() == 19
+    assert recording.steps["num_lazy_prefill_tokens"].to_numpy().max() == 19
     engine = Engine(
-        target(), draft_model(4), controller=OnAndOff(), max_batch_size=2, on_step=steps.append
+        target(),
+        draft_model(4),
+        controller=OnAndOff(),
+        max_batch_size=2,
+        observers=[lambda step: steps.append(step.record)],
     )
     list(engine.generate(requests))
     drafting = Drafting(recording, SIDE, "rejection", 4)
@@ -217,8 +224,8 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
     method = Method(OnAndOff(), drafting.kind, 4, drafting.reads_late)
     planned = [replays.request(number) for number in range(3)]
     simulate(planned, machine, ClosedLoop(3), method, max_running=2, max_len=56)
-    told = [work.num_caught_up for work in machine.works if work.num_rows]
-    assert told == [step.num_caught_up for step in steps]
+    told = [work.num_lazy_prefill_tokens for work in machine.works if work.num_rows]
+    assert told == [step.num_lazy_prefill_tokens for step in steps]
     assert sum(num > 0 for num in told) == 3
 
 

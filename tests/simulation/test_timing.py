@@ -39,11 +39,11 @@ def on_that_machine(recording: Recording, **noise: float) -> Recording:
     for name in ("propose", "verify", "prefill"):
         recording.steps[name] = told[name]
     late = recording.steps["num_prefill_tokens"].where(recording.steps["side"] != "plain", 0)
-    recording.steps["num_caught_up"], recording.steps["catch_up"] = (
+    recording.steps["num_lazy_prefill_tokens"], recording.steps["lazy_prefill"] = (
         late,
         (late > 0) * (2e-3 + 1e-4 * late),
     )
-    recording.steps["prefill"] += recording.steps["catch_up"]
+    recording.steps["prefill"] += recording.steps["lazy_prefill"]
     recording.steps["total"] = told["propose"] + told["verify"] + told["overhead"]
     recording.steps["schedule"], recording.steps["between"] = 0.0, 1e-3
     return recording
@@ -191,14 +191,14 @@ def test_drafting_takes_time_where_drafts_are_asked_for_and_reading_late_when_it
         for a in (True, False)
     )
     assert asked.propose > 0 == idle.propose
-    assert (asked.catch_up, fitted.step(Work(num_caught_up=9)).catch_up) == (
+    assert (asked.lazy_prefill, fitted.step(Work(num_lazy_prefill_tokens=9)).lazy_prefill) == (
         0.0,
         pytest.approx(2e-3 + 9e-4, rel=0.1),
     )
     told = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5).step(
-        Work(num_caught_up=10_000)
+        Work(num_lazy_prefill_tokens=10_000)
     )
-    assert told.catch_up == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
-    assert Linear(1e-3, catch_up_token=1e-5).step(
-        Work(num_caught_up=200)
-    ).catch_up == pytest.approx(2e-3)
+    assert told.lazy_prefill == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
+    assert Linear(1e-3, lazy_prefill_token=1e-5).step(
+        Work(num_lazy_prefill_tokens=200)
+    ).lazy_prefill == pytest.approx(2e-3)

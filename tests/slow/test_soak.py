@@ -110,7 +110,7 @@ def test_nothing_is_lost_leaked_or_changed(
         except Trouble:
             lost |= set(engine._inbox._live)
             engine.abort()
-        for output in engine.finished():
+        for output in engine.pop_finished():
             assert output.error is None
             assert output.id not in outputs, "delivered twice"
             outputs[output.id] = output.token_ids

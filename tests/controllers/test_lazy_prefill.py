@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulation import record_of
 
-from specresearch.controllers.late_reading import LateReading
+from specresearch.controllers.lazy_prefill import LazyPrefillTime
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
 
@@ -12,14 +12,14 @@ from specresearch.metrics.times import StepTimes
 def reading(num_tokens: int) -> StepRecord:
     """A step of a second, with two milliseconds and ten microseconds a token of reading."""
     times = StepTimes(
-        0.0, 1.0, 0.0, 0.0, 1.0, catch_up=2e-3 + 1e-5 * num_tokens if num_tokens else 0.0
+        0.0, 1.0, 0.0, 0.0, 1.0, lazy_prefill=2e-3 + 1e-5 * num_tokens if num_tokens else 0.0
     )
-    return replace(record_of([1], [0], times), num_caught_up=num_tokens)
+    return replace(record_of([1], [0], times), num_lazy_prefill_tokens=num_tokens)
 
 
 def test_short_readings_do_not_make_long_ones_seem_slow() -> None:
     """Mostly seen by 25 tokens: of 800 tokens, in one row and in eight."""
-    late = LateReading(50.0)
+    late = LazyPrefillTime(50.0)
     assert not late.is_known
     for number in range(40):
         num_tokens = 400 if number % 8 == 0 else 25
@@ -30,7 +30,7 @@ def test_short_readings_do_not_make_long_ones_seem_slow() -> None:
 
 
 def test_who_has_nothing_to_read_takes_no_part() -> None:
-    late = LateReading(50.0)
+    late = LazyPrefillTime(50.0)
     for num_tokens in (25, 400) * 10:
         late.observe(reading(num_tokens))
     one, nothing = late.seconds(np.array([100, 0]))
@@ -41,7 +41,7 @@ def test_who_has_nothing_to_read_takes_no_part() -> None:
 
 def test_measurements_wait_until_there_was_time_to_read() -> None:
     """27 milliseconds are 1% of 2.7 seconds; nothing may be read at any time."""
-    late, tokens = LateReading(50.0), np.array([2500])
+    late, tokens = LazyPrefillTime(50.0), np.array([2500])
     for num_tokens in (2500, 25) * 10:
         late.observe(reading(num_tokens))
     is_time = []

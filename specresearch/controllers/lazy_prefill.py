@@ -10,7 +10,7 @@ _TOKENS = 100.0  # a unit that brings them to the size of the constant
 _SHARE = 0.01  # of the time, at most, goes into reading for measurements
 
 
-class LateReading:
+class LazyPrefillTime:
     """A time for every pass and one for every token, learnt from the readings of this very run.
 
     Short readings are nearly all constant: by their time per token long ones would seem several times as slow as they are.
@@ -28,8 +28,10 @@ class LateReading:
 
     def observe(self, record: StepRecord) -> None:
         self._spare += _SHARE * record.times.total
-        if record.num_caught_up:
-            self._fit.observe([1.0, record.num_caught_up / _TOKENS], record.times.catch_up)
+        if record.num_lazy_prefill_tokens:
+            self._fit.observe(
+                [1.0, record.num_lazy_prefill_tokens / _TOKENS], record.times.lazy_prefill
+            )
             self._fit.update()
             self._spare = 0.0
 

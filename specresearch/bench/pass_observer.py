@@ -1,0 +1,33 @@
+"""What observes every step of a pass: a recording, a check of the output, or both."""
+
+from dataclasses import dataclass
+
+from specresearch.bench.output_check import OutputCheck, OutputScores
+from specresearch.engine import Step
+from specresearch.recording.recorder import Recorder
+
+
+@dataclass
+class PassObserver:
+    """A `StepObserver` that hands the steps of one pass after the other to a recorder and a check."""
+
+    recorder: Recorder | None = None
+    check: OutputCheck | None = None
+
+    def __call__(self, step: Step) -> None:
+        for observe in (self.recorder, self.check):
+            if observe is not None:
+                observe(step)
+
+    def begin(self, side: str, repeat: int = 0, group: int = 0) -> None:
+        """Begin a pass. Steps observed before, such as a warm-up's, are no part of it."""
+        if self.recorder is not None:
+            self.recorder.begin(side, repeat, group)
+        if self.check is not None:
+            self.check.pop()
+
+    def end(self) -> OutputScores | None:
+        """End the pass and return its output's scores, or None if the output is not checked."""
+        if self.recorder is not None:
+            self.recorder.end()
+        return None if self.check is None else self.check.pop()

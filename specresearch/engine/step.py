@@ -1,0 +1,106 @@
+"""The end of a step: its record, and what observers see of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from specresearch.acceptance import LossySampler, shift_of_tokens
+from specresearch.batch import Batch, Delivery
+from specresearch.clock import Clock
+from specresearch.controllers import Controller
+from specresearch.engine.prefill import Prefill
+from specresearch.engine.scheduler import Scheduler
+from specresearch.metrics import StepRecord, StepTimes
+from specresearch.metrics.shift import StepShift
+from specresearch.models.causal_lm import ModelOutput
+from specresearch.proposal import Proposal
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that went through one step.
+
+    Attributes:
+        batch: The rows, which already hold the new tokens.
+        output: The target's logits [B, N, V] and the hidden states that the proposer asked for.
+            Keeping a step keeps these tensors.
+        delivery: The verdict on the host, and how many tokens each row received.
+    """
+
+    batch: Batch
+    proposal: Proposal
+    output: ModelOutput
+    delivery: Delivery
+    record: StepRecord
+
+
+StepObserver = Callable[[Step], None]
+
+
+@dataclass
+class StepRecorder:
+    """Records steps, counts them for their requests, and shows them to controller and observers.
+
+    Attributes:
+        measured_rule: The rule whose shift of the output is measured; None measures nothing.
+    """
+
+    clock: Clock
+    scheduler: Scheduler
+    prefill: Prefill
+    controller: Controller
+    observers: Sequence[StepObserver] = ()
+    measured_rule: LossySampler | None = None
+
+    def record(
+        self,
+        start: float,
+        batch: Batch,
+        proposal: Proposal,
+        output: ModelOutput,
+        delivery: Delivery,
+    ) -> StepRecord:
+        """Record a step that began at `start`. What observers do takes no time on the clock."""
+        laps = self.clock.pop_laps()
+        elapsed = self.clock.now() - batch.formed_at
+        prefilled = self.prefill.pop_counts()
+        record = StepRecord.of(
+            batch,
+            proposal,
+            delivery,
+            StepTimes.of(laps, elapsed),
+            shift=self._shift(batch, proposal, output, delivery),
+            start=start,
+            num_waiting=len(self.scheduler.waiting),
+            num_prefill_tokens=prefilled.num_tokens,
+            num_lazy_prefill_tokens=prefilled.num_lazy_tokens,
+        )
+        for b, row in enumerate(batch.rows):
+            self.scheduler.counts[row].add(record, b)
+        self.controller.observe(record)
+        with self.clock.paused():
+            for observe in self.observers:
+                observe(Step(batch, proposal, output, delivery, record))
+        return record
+
+    def _shift(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
+    ) -> StepShift | None:
+        """Return what a lossy rule did to the delivered tokens, if that is measured."""
+        if self.measured_rule is None:
+            return None
+        with self.clock.paused():
+            path, num_accepted = delivery.verdict.path, delivery.verdict.num_accepted
+            verdict = replace(
+                delivery.verdict,
+                path=path.to(batch.device),
+                num_accepted=num_accepted.to(batch.device),
+            )
+            rows = shift_of_tokens(
+                rule=self.measured_rule,
+                proposal=proposal,
+                target_logits=output.logits,
+                verdict=verdict,
+                sampling=batch.sampling,
+                num_new=delivery.num_new,
+            )
+            return StepShift(rows)
