@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from specresearch.bench import ResultsFolder, Runner, RunSettings, print_report, resume_command
-from specresearch.bench.rows import BASELINE, METHOD
 from specresearch.cli.entry import check_keys, entry_point
 from specresearch.cli.signals import INTERRUPTED
 from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.results.folder import RunFolder
+from specresearch.rows import BASELINE, METHOD
 
 OPTIONAL = ("proposer", "draft", "draft_device", "heads")
 

@@ -61,7 +61,7 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
         "steps.parquet",
     } <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    named = "speedup speedup_over_best best_fixed throughput throughput_plain tpot_p99_ratio ttft_p50 ttft_p50_plain"
+    named = "speedup speedup_over_best best_fixed throughput baseline_throughput tpot_p99_ratio ttft_p50 baseline_ttft_p50"
     named += " goodput concurrency max_running outputs_equal num_requests schedule_share"
     assert set(named.split()) <= results["summary"].keys()
     assert results["provenance"]["command"].startswith("python -m specresearch.load ")

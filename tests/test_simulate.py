@@ -62,12 +62,12 @@ def test_a_recorded_run_answers_what_if(command: Command, recorded: Path) -> Non
     assert (code, err) == (0, "")
     results = json.loads(Path("what/results.json").read_text())
     assert (results["kind"], results["complete"]) == ("simulation", True)
-    assert list(results["sides"]) == ["plain", "method", "fixed-2"]
+    assert list(results["sides"]) == ["baseline", "method", "fixed-2"]
     assert results["summary"]["concurrency"] == 2
     assert (
         results["summary"]["schedule_share"] is results["sides"]["method"]["schedule_share"] is None
     )
-    assert results["sides"]["plain"]["tokens_per_target_forward"] == 1
+    assert results["sides"]["baseline"]["tokens_per_target_forward"] == 1
     assert results["sides"]["method"]["tokens_per_target_forward"] > 1
     assert (
         results["sides"]["fixed-2"]["mean_draft_length"]
@@ -96,7 +96,7 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     )
     assert (code, err) == (0, "")
     results = json.loads(Path("fast/results.json").read_text())
-    assert results["sides"]["plain"]["tpot_p50"] == pytest.approx(0.021)
+    assert results["sides"]["baseline"]["tpot_p50"] == pytest.approx(0.021)
     assert results["controller"]["method"]
     machine = [
         "timing=roofline",
@@ -107,7 +107,9 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     code, _, err = command(simulate.main, f"recording={recorded}", *machine, "hydra.run.dir=large")
     assert (code, err) == (0, "")
     results = json.loads(Path("large/results.json").read_text())
-    assert results["sides"]["plain"]["tpot_p50"] == pytest.approx(140e9 / (0.7 * 3.35e12), rel=0.01)
+    assert results["sides"]["baseline"]["tpot_p50"] == pytest.approx(
+        140e9 / (0.7 * 3.35e12), rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,8 +177,8 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
     )
     assert (code, err) == (0, "")
     recording = Recording(Path("load"))
-    assert sorted(recording.sides) == ["fixed-3", "method", "plain"]
-    assert recording.header.fixed == {"plain": 0, "method": None, "fixed-3": 3}
+    assert sorted(recording.sides) == ["fixed-3", "method", "baseline"]
+    assert recording.header.fixed == {"baseline": 0, "method": None, "fixed-3": 3}
     assert recording.header.longest_side == "fixed-3"
     assert len(recording.requests("method")) == 6
     code, _, err = command(simulate.main, "recording=load", "hydra.run.dir=what")

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specresearch.bench.rows import GroupRow, Place, RequestRow, step_row
+from specresearch.bench.rows import GroupRow
 from specresearch.files import replace_text, sync, written_whole
 from specresearch.files.jsonl import read_jsonl, to_line
 from specresearch.metrics import StepRecord
 from specresearch.results.fingerprint import DECODING
 from specresearch.results.folder import CONFIG, PROVENANCE, REQUESTS, RESULTS, STEPS, RunFolder
+from specresearch.rows import PassKey, RequestRow, step_row
 
 GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
 PLACE = ("repeat", "group", "side")
@@ -56,20 +57,21 @@ class ResultsFolder(RunFolder):
         "bench/pass_observer.py",
         "bench/rows.py",
         "bench/runner.py",
+        "rows",
     )
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.requests: list[RequestRow] = []
         self.groups: list[GroupRow] = []
-        self.done: set[Place] = set()
+        self.done: set[PassKey] = set()
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
         self.groups = [GroupRow.from_json(row) for row in read_rows(self.path, GROUPS)]
-        self.done = {row.place for row in self.groups}
+        self.done = {row.key for row in self.groups}
         for name in (GROUPS, REQUESTS, STEPS_PART):
             if (self.path / name).exists():
-                kept = [row for row in read_rows(self.path, name) if _place(row) in self.done]
+                kept = [row for row in read_rows(self.path, name) if PassKey.of(row) in self.done]
                 replace_text(self.path / name, "".join(to_line(row) for row in kept))
         requests = read_rows(self.path, REQUESTS)
         check_requests(self.path, requests, [row.to_json() for row in self.groups])
@@ -85,16 +87,15 @@ class ResultsFolder(RunFolder):
         self.requests.append(row)
         self._append(REQUESTS, [row.to_json()], sync=False)
 
-    def add_group(self, row: GroupRow, steps: Sequence[StepRecord]) -> None:
-        """Call after the group's requests, which reach the disk before it."""
+    def add_group(self, row: GroupRow, steps: Sequence[StepRecord], begin: float = 0.0) -> None:
+        """Append a group, which began at `begin`. Its requests, added before, reach the disk first."""
         if (self.path / REQUESTS).exists():
             sync(self.path / REQUESTS)
-        self._append(
-            STEPS_PART, [step_row(row.place, number, step) for number, step in enumerate(steps)]
-        )
+        rows = [step_row(row.key, number, step, begin) for number, step in enumerate(steps)]
+        self._append(STEPS_PART, rows)
         self._append(GROUPS, [row.to_json()])
         self.groups.append(row)
-        self.done.add(row.place)
+        self.done.add(row.key)
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the rows so far; a complete run no longer needs them as text."""
@@ -121,16 +122,12 @@ def check_requests(
     folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises ValueError where a group lacks the row of one of its requests."""
-    found = Counter(_place(row) for row in requests)
+    found = Counter(PassKey.of(row) for row in requests)
     for group in groups:
-        if found[_place(group)] != group["num_requests"]:
+        if found[PassKey.of(group)] != group["num_requests"]:
             told = ", ".join(f"{name} {group[name]}" for name in PLACE)
             raise ValueError(
-                f"{folder / REQUESTS} has {found[_place(group)]} rows of {told}, where {group['num_requests']} requests "
+                f"{folder / REQUESTS} has {found[PassKey.of(group)]} rows of {told}, where {group['num_requests']} requests "
                 f"finished; remove the line of that group from {GROUPS} and add resume=true, which decodes it again, or measure "
                 "again in another hydra.run.dir"
             )
-
-
-def _place(row: Mapping[str, Any]) -> Place:
-    return Place(row["repeat"], row["group"], row["side"])

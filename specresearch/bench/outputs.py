@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.bench.output_check import CHANGED, OutputScores
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.rows import GroupRow
 from specresearch.metrics import Counts
 from specresearch.models import CausalLM
+from specresearch.rows import BASELINE, METHOD, RequestRow
 
 MAX_EXAMINED = 8
 SHAPES = ((1, 1), (1, 5), (1, 11), (2, 1), (2, 11))  # requests, nodes
@@ -190,7 +191,7 @@ class OutputComparison:
         rule: str, requests: Iterable[RequestRow], groups: Sequence[GroupRow], *, lossless: bool
     ) -> "OutputComparison":
         """Compare the sampled outputs of a run's rows; rule: its name."""
-        moved = Counts.total([row.counts for row in requests if row.place.side == METHOD]).output_tv
+        moved = Counts.total([row.counts for row in requests if row.key.side == METHOD]).output_tv
         scores, baseline = (_scores(groups, side) for side in (METHOD, BASELINE))
         return OutputComparison.sampled(
             rule, lossless=lossless, output_tv=moved, scores=scores, baseline=baseline
@@ -201,16 +202,15 @@ class OutputComparison:
         requests: Iterable[RequestRow],
         logit_gap: Callable[[RequestRow, int], LogitGap] | None = None,
         max_examined: int | None = MAX_EXAMINED,
+        side: str = METHOD,
     ) -> "OutputComparison":
         """logit_gap(row, position): the target's gap where the baseline's row chose output token `position`.
 
         max_examined: differences to look into; None for all.
         """
         rows = list(requests)
-        baseline = {(row.place.repeat, row.id): row for row in rows if row.place.side == BASELINE}
-        pairs = [
-            (baseline[row.place.repeat, row.id], row) for row in rows if row.place.side == METHOD
-        ]
+        baseline = {(row.key.repeat, row.id): row for row in rows if row.key.side == BASELINE}
+        pairs = [(baseline[row.key.repeat, row.id], row) for row in rows if row.key.side == side]
         unequal = [(plain, fast) for plain, fast in pairs if plain.token_ids != fast.token_ids]
         differences = []
         for plain, fast in unequal[:max_examined]:
@@ -218,7 +218,7 @@ class OutputComparison:
             tokens = [_at(row.token_ids, position) for row in (plain, fast)]
             gap = logit_gap(plain, position) if logit_gap is not None else None
             differences.append(
-                Difference(plain.place.repeat, plain.id, position, tokens[0], tokens[1], gap)
+                Difference(plain.key.repeat, plain.id, position, tokens[0], tokens[1], gap)
             )
         num, equal = len(pairs), len(pairs) - len(unequal)
         if not pairs:
@@ -253,7 +253,7 @@ class OutputComparison:
 
 def _scores(groups: Iterable[GroupRow], side: str) -> OutputScores | None:
     """Return the scores of a side's output; None where a group has none."""
-    found = [row.scores for row in groups if row.place.side == side]
+    found = [row.scores for row in groups if row.key.side == side]
     known = [scores for scores in found if scores is not None]
     return sum(known, OutputScores()) if known and len(known) == len(found) else None
 

@@ -7,7 +7,8 @@ from typing import TypeVar
 from rich import progress as bars
 from rich.console import Console
 
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow
+from specresearch.bench.rows import GroupRow
+from specresearch.rows import BASELINE, METHOD
 
 B = TypeVar("B", bound="Bar")
 
@@ -62,6 +63,6 @@ class Progress(Bar):
 
 
 def _tokens_per_second(side: str, groups: Sequence[GroupRow]) -> float:
-    own = [row for row in groups if row.place.side == side]
+    own = [row for row in groups if row.key.side == side]
     seconds = sum(row.wall for row in own)
     return sum(row.num_generated_tokens for row in own) / seconds if seconds else 0.0

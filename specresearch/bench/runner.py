@@ -12,7 +12,7 @@ from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
 from specresearch.bench.pass_observer import PassObserver
 from specresearch.bench.progress import Progress
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
+from specresearch.bench.rows import GroupRow
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
 from specresearch.controllers import Controller
 from specresearch.data import Prompt, PromptDataset, Row
@@ -22,6 +22,7 @@ from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder
 from specresearch.results.provenance import describe, describe_method
+from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.trackers import NoTracker, Tracker
 
@@ -136,23 +137,21 @@ class Runner:
             self.controller,
         )
         complete = False
-        places = self.places()
+        keys = self.passes()
         try:
             with Progress(len(self.rows) * self.settings.repeats, enabled=progress) as watch:
-                if any(place not in self.folder.done for place in places):
+                if any(key not in self.folder.done for key in keys):
                     watch.say("warming up")
                     self._warm_up()
                 with frozen_heap():
-                    for number, place in enumerate(places):
-                        if number % (len(places) // self.settings.repeats) == 0:
+                    for number, key in enumerate(keys):
+                        if number % (len(keys) // self.settings.repeats) == 0:
                             self._reset()
-                        if place not in self.folder.done:
-                            watch.say(
-                                "plain" if place.side == BASELINE else self.method or "method"
-                            )
-                            self._measure(place)
+                        if key not in self.folder.done:
+                            watch.say("plain" if key.side == BASELINE else self.method or "method")
+                            self._measure(key)
                         watch.advance(
-                            len(self.groups[place.group]) / len(self.engines), self.folder.groups
+                            len(self.groups[key.group]) / len(self.engines), self.folder.groups
                         )
             complete = True
         except KeyboardInterrupt:
@@ -165,11 +164,11 @@ class Runner:
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
-    def places(self) -> list[Place]:
+    def passes(self) -> list[PassKey]:
         """The order of decoding: which side goes first alternates from group to group."""
         sides = list(self.engines)
         return [
-            Place(repeat, group, side)
+            PassKey(repeat, group, side)
             for repeat in range(self.settings.repeats)
             for group in range(len(self.groups))
             for side in (sides if (repeat + group) % 2 == 0 else reversed(sides))
@@ -193,47 +192,72 @@ class Runner:
             if self.controller is not None:
                 self.controller.reset()
 
-    def _measure(self, place: Place) -> None:
-        """Decode one group on one side, turn by turn, each turn after the model's own replies to those before."""
-        rows = self.groups[place.group]
-        engine = self.engines[place.side]
-        clock, wall = engine.clock, 0.0
+    def _measure(self, key: PassKey) -> None:
+        """Decode one group on one side, turn by turn, after the model's own earlier replies."""
+        rows = self.groups[key.group]
+        clock = self.engines[key.side].clock
         replies: dict[str, list[str]] = {row.id: [] for row in rows}
         steps: list[StepRecord] = []
         num_requests = 0
-        self._observer.begin(place.side, place.repeat, place.group)
+        self._observer.begin(key.side, key.repeat, key.group)
+        begin = clock.now()
         for turn in range(max(len(row.turns) for row in rows)):
-            asked = {f"{row.id}/{turn}": row for row in rows if len(row.turns) > turn}
-            prompts = {id: self._prompt(row, replies[row.id]) for id, row in asked.items()}
-            requests = [
-                Request(prompts[id].token_ids, self._sampling(place, row, turn), id)
-                for id, row in asked.items()
-            ]
-            begin = clock.now()
-            for output in engine.generate(requests):
-                with clock.paused():
-                    row = asked[output.checked().id]
-                    replies[row.id].append(output.text)
-                    cut = prompts[output.id].num_cut_tokens
-                    self.folder.add_request(
-                        RequestRow.of(place, row.id, turn, row.category, cut, output)
-                    )
-                    self._log_steps(place, steps)
-                    self.tracker.log_request(place.side, output.record)
-            wall += clock.now() - begin
-            self._log_steps(place, steps)
-            num_requests += len(requests)
-        scores = self._observer.end()
-        row = GroupRow.of(place, wall, steps, num_requests, scores)
-        self.folder.add_group(row, steps)
+            num_requests += self._decode_turn(key, turn, replies, steps, begin)
+        wall = clock.now() - begin
+        row = GroupRow.of(key, wall, steps, num_requests, self._observer.end())
+        self.folder.add_group(row, steps, begin)
+
+    def _decode_turn(
+        self,
+        key: PassKey,
+        turn: int,
+        replies: dict[str, list[str]],
+        steps: list[StepRecord],
+        begin: float,
+    ) -> int:
+        """Decode a turn of every conversation that has one; returns their number.
+
+        Replies and steps are appended. Only decoding takes time on the clock.
+        """
+        engine = self.engines[key.side]
+        with engine.clock.paused():
+            rows = {}
+            for row in self.groups[key.group]:
+                if len(row.turns) > turn:
+                    rows[f"{row.id}/{turn}"] = row
+            prompts, requests = {}, []
+            for id, row in rows.items():
+                prompts[id] = self._prompt(row, replies[row.id])
+                sampling = self._sampling(key, row, turn)
+                requests.append(Request(prompts[id].token_ids, sampling, id))
+        for output in engine.generate(requests):
+            with engine.clock.paused():
+                row = rows[output.checked().id]
+                replies[row.id].append(output.text)
+                request = RequestRow.of(
+                    key,
+                    output,
+                    row=row.id,
+                    begin=begin,
+                    turn=turn,
+                    category=row.category,
+                    num_cut_tokens=prompts[output.id].num_cut_tokens,
+                    text=output.text,
+                )
+                self.folder.add_request(request)
+                self._log_steps(key, steps)
+                self.tracker.log_request(key.side, output.record)
+        with engine.clock.paused():
+            self._log_steps(key, steps)
+        return len(requests)
 
     def _keep_record(self, step: Step) -> None:
         self._steps.append(step.record)
 
-    def _log_steps(self, place: Place, steps: list[StepRecord]) -> None:
+    def _log_steps(self, key: PassKey, steps: list[StepRecord]) -> None:
         """Move the engine's new records to `steps`."""
-        for step in self._steps:
-            self.tracker.log_step(place.side, step)
+        for record in self._steps:
+            self.tracker.log_step(key.side, record)
         steps += self._steps
         self._steps.clear()
 
@@ -243,11 +267,11 @@ class Runner:
             self.target.tokenizer, row, replies, max_tokens=self.max_prompt_tokens
         )
 
-    def _sampling(self, place: Place, row: Row, turn: int) -> SamplingParams:
+    def _sampling(self, key: PassKey, row: Row, turn: int) -> SamplingParams:
         """Both sides of a request share a seed; no two requests do."""
         base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
         return replace(
-            self.sampling, seed=derive_seed(base, place.repeat, self._number[row.id], turn)
+            self.sampling, seed=derive_seed(base, key.repeat, self._number[row.id], turn)
         )
 
     def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
@@ -256,13 +280,11 @@ class Runner:
         paired = {
             pair
             for pair in pairs
-            if all(Place(*pair, side) in self.folder.done for side in self.engines)
+            if all(PassKey(*pair, side) in self.folder.done for side in self.engines)
         }
-        groups = [
-            row for row in self.folder.groups if (row.place.repeat, row.place.group) in paired
-        ]
+        groups = [row for row in self.folder.groups if (row.key.repeat, row.key.group) in paired]
         requests = [
-            row for row in self.folder.requests if (row.place.repeat, row.place.group) in paired
+            row for row in self.folder.requests if (row.key.repeat, row.key.group) in paired
         ]
         figures = summarize(requests, groups, self._compare(requests, groups))
         return Results(
@@ -287,14 +309,14 @@ class Runner:
                 rule, requests, groups, lossless=self.acceptance.lossless
             )
         turns = {
-            (row.place.repeat, row.row, row.turn): row.text
+            (row.key.repeat, row.row, row.turn): row.text
             for row in requests
-            if row.place.side == BASELINE
+            if row.key.side == BASELINE
         }
         by_id = {row.id: row for row in self.rows}
 
         def context(plain: RequestRow, position: int) -> list[int]:
-            replies = [turns[plain.place.repeat, plain.row, turn] for turn in range(plain.turn)]
+            replies = [turns[plain.key.repeat, plain.row, turn] for turn in range(plain.turn)]
             prompt = self._prompt(by_id[plain.row], replies)
             return [*prompt.token_ids, *plain.token_ids[:position]]
 
@@ -302,7 +324,7 @@ class Runner:
             return OutputComparison.greedy(
                 requests, lambda row, at: LogitGap.after(self.target, context(row, at))
             )
-        plain = [row for row in requests if row.place.side == BASELINE]
+        plain = [row for row in requests if row.key.side == BASELINE]
         rounding = measure_rounding(
             self.target, [context(row, len(row.token_ids) // 2) for row in plain[:NUM_ROUNDED]]
         )

@@ -12,9 +12,10 @@ from jaxtyping import Float
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.rows import GroupRow
 from specresearch.metrics import DEFINITIONS, Counts
 from specresearch.metrics.shift import ShiftSums
+from specresearch.rows import BASELINE, METHOD, RequestRow
 from specresearch.statistics.intervals import (
     INTERVALS,
     LEAST_UNITS,
@@ -95,7 +96,7 @@ def summarize(
     summary |= {
         "num_prompts": len({row.row for row in main.requests}),
         "num_requests": len(main.requests),
-        "num_repeats": len({row.place.repeat for row in main.requests}),
+        "num_repeats": len({row.key.repeat for row in main.requests}),
         "num_prompts_cut": len({row.id for row in main.requests if row.num_cut_tokens}),
         "num_prompt_tokens": sum(row.num_prompt_tokens for row in main.requests),
         "num_generated_tokens": main.counts.num_generated_tokens,
@@ -133,10 +134,10 @@ class Side:
 
     @staticmethod
     def of(side: str, requests: Iterable[RequestRow], groups: Iterable[GroupRow]) -> "Side":
-        own = [row for row in requests if row.place.side == side]
+        own = [row for row in requests if row.key.side == side]
         return Side(
             own,
-            [row for row in groups if row.place.side == side],
+            [row for row in groups if row.key.side == side],
             Counts.total([row.counts for row in own]),
         )
 
@@ -176,7 +177,7 @@ class Side:
         totals: dict[int, list[float]] = defaultdict(lambda: [0.0] * len(names))
         for row in self.groups:
             for i, name in enumerate(names):
-                totals[row.place.group][i] += getattr(row, name)
+                totals[row.key.group][i] += getattr(row, name)
         return dict(sorted(totals.items()))
 
 
@@ -302,15 +303,15 @@ def _by_category(baseline: Side, method: Side) -> dict[str, dict[str, Any]]:
     categories = sorted({row.category for row in method.requests if row.category})
     in_group: dict[int, set[str]] = defaultdict(set)
     for row in method.requests:
-        in_group[row.place.group].add(row.category)
+        in_group[row.key.group].add(row.category)
     table = {}
     for category in categories:
         rows = [row for row in method.requests if row.category == category]
         counts = Counts.total([row.counts for row in rows])
         pure = {group for group, found in in_group.items() if found == {category}}
-        unmixed = all(row.place.group in pure for row in rows)
+        unmixed = all(row.key.group in pure for row in rows)
         sides = [
-            Side([], [g for g in side.groups if g.place.group in pure], Counts())
+            Side([], [g for g in side.groups if g.key.group in pure], Counts())
             for side in (baseline, method)
         ]
         plain, fast = sides[0].tokens_per_second, sides[1].tokens_per_second

@@ -15,7 +15,7 @@ from pyarrow import dataset
 
 from specresearch.files import replace_text, sync, written_whole
 from specresearch.files.jsonl import read_jsonl, to_line
-from specresearch.loadtest.rows import SCHEMA, LoadRow, PassPlace, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import COLUMNS, SUMMED, PassSteps
 from specresearch.loadtest.summary import LOAD_DEFINITIONS, LoadFigures
 from specresearch.loadtest.window import Limits
@@ -30,6 +30,7 @@ from specresearch.results.folder import (
     RunFolder,
     read_results,
 )
+from specresearch.rows import STEP_SCHEMA, PassKey, RequestRow
 
 PASSES, STEPS_PARTS = "passes.jsonl", "steps"
 PLACE = ("repeat", "side")
@@ -43,6 +44,7 @@ CODE = (
     "loadtest/rows.py",
     "loadtest/runner.py",
     "loadtest/workload.py",
+    "rows",
 )  # beside the decoding itself, what rows depend on
 
 
@@ -100,13 +102,13 @@ class LoadFolder(RunFolder):
                 stream.writelines(to_line(row) for row in self._rows())
 
     @property
-    def done(self) -> set[PassPlace]:
-        return {row.place for row in self.passes}
+    def done(self) -> set[PassKey]:
+        return {row.key for row in self.passes}
 
     @property
     def is_complete(self) -> bool:
         """An earlier session came to the end of all repeats that are asked for."""
-        num_repeats = len({place.repeat for place in self.done})
+        num_repeats = len({key.repeat for key in self.done})
         if not self.is_resumed or num_repeats < self.config.get("repeats", num_repeats):
             return False
         results = self.read_results()
@@ -126,14 +128,14 @@ class LoadFolder(RunFolder):
         self.write_results(replace(before, complete=False, provenance=merged))
         return merged
 
-    def forget(self, places: Collection[PassPlace]) -> None:
+    def forget(self, keys: Collection[PassKey]) -> None:
         """Drop passes that are to be decoded again. Raises ValueError where one that stays lacks rows, or has some twice."""
-        self.passes = [row for row in self.passes if row.place not in places]
+        self.passes = [row for row in self.passes if row.key not in keys]
         check_requests(self.path, self._rows(), self.passes)
         self._rewrite()
 
     @contextmanager
-    def write_pass(self, place: PassPlace) -> "Iterator[PassWriter]":
+    def write_pass(self, key: PassKey) -> "Iterator[PassWriter]":
         """Where the rows of a pass go while it runs."""
         parts = self.path / STEPS_PARTS
         parts.mkdir(exist_ok=True)
@@ -141,21 +143,21 @@ class LoadFolder(RunFolder):
             (self.path / REQUESTS).open(
                 "a", encoding="utf-8", buffering=1
             ) as stream,  # whole lines: passes take turns
-            pq.ParquetWriter(self._part(place), SCHEMA) as steps,
+            pq.ParquetWriter(self._part(key), STEP_SCHEMA) as steps,
         ):
             yield PassWriter(stream, steps)
 
     def end_pass(self, row: PassRow) -> None:
         """Call when all of its rows are written, which reach the disk before this one."""
-        for file in (self.path / REQUESTS, self._part(row.place)):
+        for file in (self.path / REQUESTS, self._part(row.key)):
             if file.exists():
                 sync(file)
         self._append(PASSES, [row.to_json()])
         self.passes.append(row)
 
-    def requests(self) -> list[LoadRow]:
+    def requests(self) -> list[RequestRow]:
         """Of the passes that are done."""
-        return [LoadRow.from_json(row) for row in self._rows()]
+        return [RequestRow.from_json(row) for row in self._rows()]
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         done = self.done
@@ -167,22 +169,25 @@ class LoadFolder(RunFolder):
                     row = json.loads(line)
                 except ValueError:  # torn off when the run was killed
                     continue
-                if PassPlace(row["repeat"], row["side"]) in done:
+                if PassKey(row["repeat"], 0, row["side"]) in done:
                     yield row
 
     def steps(self, side: str) -> dict[int, PassSteps]:
         """Of every repeat that is done."""
         return read_steps(self.path, self.done, side)
 
-    def _part(self, place: PassPlace) -> Path:
-        return _part(self.path, place)
+    def _part(self, key: PassKey) -> Path:
+        return _part(self.path, key)
 
     def write_steps(self, *, complete: bool) -> None:
         """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
-        if any(self._part(place).exists() for place in self.done):
-            with written_whole(self.path / STEPS) as part, pq.ParquetWriter(part, SCHEMA) as writer:
-                for place in sorted(self.done):
-                    for table in _tables(self.path, place):
+        if any(self._part(key).exists() for key in self.done):
+            with (
+                written_whole(self.path / STEPS) as part,
+                pq.ParquetWriter(part, STEP_SCHEMA) as writer,
+            ):
+                for key in sorted(self.done):
+                    for table in _tables(self.path, key):
                         writer.write_table(table)
         if complete:
             shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
@@ -201,7 +206,7 @@ class PassWriter:
     _requests: Any
     _steps: pq.ParquetWriter
 
-    def add_request(self, row: LoadRow) -> None:
+    def add_request(self, row: RequestRow) -> None:
         self._requests.write(to_line(row.to_json()))
 
     def add_steps(self, table: pa.Table) -> None:
@@ -212,47 +217,47 @@ def check_requests(
     folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]
 ) -> None:
     """Raises ValueError where a pass has the row of a request twice, or lacks one."""
-    found = Counter((PassPlace(row["repeat"], row["side"]), row["id"]) for row in rows)
-    per_place = Counter(place for place, _ in found)
+    found = Counter((PassKey(row["repeat"], 0, row["side"]), row["id"]) for row in rows)
+    per_place = Counter(key for key, _ in found)
     file, remedy = folder / REQUESTS, "measure again in another hydra.run.dir"
-    for (place, id), count in found.items():
+    for (key, id), count in found.items():
         if count > 1:
             raise ValueError(
-                f"{file} has {count} rows of request {id}, repeat {place.repeat}, side {place.side}: two processes wrote to this "
+                f"{file} has {count} rows of request {id}, repeat {key.repeat}, side {key.side}: two processes wrote to this "
                 f"folder, or files were joined; {remedy}"
             )
     for one in passes:
-        place, num_rows = one.place, per_place[one.place]
+        key, num_rows = one.key, per_place[one.key]
         if num_rows != one.num_finished:
             raise ValueError(
-                f"{file} has {num_rows} rows of repeat {place.repeat}, side {place.side}, where {one.num_finished} requests "
+                f"{file} has {num_rows} rows of repeat {key.repeat}, side {key.side}, where {one.num_finished} requests "
                 f"finished; remove the line of that pass from {PASSES} and add resume=true, which decodes it again, or {remedy}"
             )
 
 
-def read_steps(folder: Path, places: Iterable[PassPlace], side: str) -> dict[int, PassSteps]:
-    """Of every repeat of a side that stands among `places`; passes whose steps are gone are left out."""
+def read_steps(folder: Path, keys: Iterable[PassKey], side: str) -> dict[int, PassSteps]:
+    """Of every repeat of a side that stands among `keys`; passes whose steps are gone are left out."""
     found, columns = {}, [*COLUMNS, *SUMMED]
-    for place in sorted(place for place in places if place.side == side):
-        part, whole = _part(folder, place), folder / STEPS
+    for key in sorted(key for key in keys if key.side == side):
+        part, whole = _part(folder, key), folder / STEPS
         if part.exists():
-            found[place.repeat] = PassSteps.of(pq.read_table(part, columns=columns))
+            found[key.repeat] = PassSteps.of(pq.read_table(part, columns=columns))
         elif whole.exists():
-            own = [("repeat", "=", place.repeat), ("side", "=", side)]
-            found[place.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
+            own = [("repeat", "=", key.repeat), ("side", "=", side)]
+            found[key.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
     return found
 
 
-def _tables(folder: Path, place: PassPlace) -> Iterator[pa.Table]:
+def _tables(folder: Path, key: PassKey) -> Iterator[pa.Table]:
     """The steps of a pass, from its own file, or from the one of all passes that an earlier session left. Columns that an earlier
     version did not write are null."""
-    part, whole = _part(folder, place), folder / STEPS
+    part, whole = _part(folder, key), folder / STEPS
     file = part if part.exists() else whole
     if file.exists():
-        own = (dataset.field("repeat") == place.repeat) & (dataset.field("side") == place.side)
-        for batch in dataset.dataset(file, schema=SCHEMA).to_batches(filter=own):
+        own = (dataset.field("repeat") == key.repeat) & (dataset.field("side") == key.side)
+        for batch in dataset.dataset(file, schema=STEP_SCHEMA).to_batches(filter=own):
             yield pa.Table.from_batches([batch])
 
 
-def _part(folder: Path, place: PassPlace) -> Path:
-    return folder / STEPS_PARTS / f"{place.repeat}-{place.side}.parquet"
+def _part(folder: Path, key: PassKey) -> Path:
+    return folder / STEPS_PARTS / f"{key.repeat}-{key.side}.parquet"

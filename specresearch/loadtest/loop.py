@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from specresearch.batch import Request
 from specresearch.engine import Engine, RequestOutput
-from specresearch.loadtest.rows import StepLog
+from specresearch.rows import StepLog
 
 TICK = 1.0  # seconds between two looks at how far a pass is
 

@@ -10,8 +10,9 @@ from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
 from specresearch.loadtest.memory import resident_bytes
-from specresearch.loadtest.rows import LoadRow, PassPlace, PassRow, StepLog
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.workload import Workload
+from specresearch.rows import PassKey, RequestRow, StepLog
 
 STEPS_AT_ONCE = 4096  # kept in memory before they are written
 
@@ -26,23 +27,23 @@ class LoadPass:
 
     def __init__(
         self,
-        place: PassPlace,
+        key: PassKey,
         engine: Engine,
         workload: Workload,
         feed: Feed,
         stops: Stops,
         folder: LoadFolder,
-        on_tick: Callable[[PassPlace, LoadLoop], None],
+        on_tick: Callable[[PassKey, LoadLoop], None],
         observer: PassObserver,
     ) -> None:
-        self.place, self.engine, self.workload = place, engine, workload
+        self.key, self.engine, self.workload = key, engine, workload
         self.folder, self.on_tick, self.observer = folder, on_tick, observer
         self._memory: list[tuple[float, int]] = []
-        self._log = StepLog(place, self.engine.clock.now())
+        self._log = StepLog(key, self.engine.clock.now())
         self.loop = LoadLoop(
             engine,
             feed,
-            lambda number: workload.request(number, place.repeat),
+            lambda number: workload.request(number, key.repeat),
             self._log,
             stops,
             self._keep,
@@ -50,9 +51,9 @@ class LoadPass:
         )
 
     def __enter__(self) -> "LoadPass":
-        self.observer.begin(self.place.side, self.place.repeat)
+        self.observer.begin(self.key.side, self.key.repeat)
         self._files = ExitStack()
-        self._rows = self._files.enter_context(self.folder.write_pass(self.place))
+        self._rows = self._files.enter_context(self.folder.write_pass(self.key))
         self._look()
         return self
 
@@ -81,32 +82,40 @@ class LoadPass:
 
     def _keep(self, output: RequestOutput) -> None:
         planned = self.workload.requests[int(output.id)]
-        self._rows.add_request(LoadRow.of(self.place, planned, self._log.begin, output))
+        row = RequestRow.of(
+            self.key,
+            output,
+            row=planned.row,
+            begin=self._log.begin,
+            category=planned.category,
+            num_cut_tokens=planned.num_cut_tokens,
+        )
+        self._rows.add_request(row)
 
     def _tick(self, loop: LoadLoop) -> None:
-        self.on_tick(self.place, loop)
+        self.on_tick(self.key, loop)
         self._look()
         if len(self._log) >= STEPS_AT_ONCE:
-            self._rows.add_steps(self._log.take())
+            self._rows.add_steps(self._log.pop())
 
     def _end(self) -> None:
         self._look()
-        self._rows.add_steps(self._log.take())
+        self._rows.add_steps(self._log.pop())
         self._files.close()
         loop, controller = self.loop, self.engine.controller
         if loop.stopped is not None:
-            logger.warning("%s: %s; going on with what it has", self.place.side, loop.stopped)
+            logger.warning("%s: %s; going on with what it has", self.key.side, loop.stopped)
         row = PassRow(
-            self.place,
-            loop.wall,
-            len(self.workload),
-            loop.feed.num_submitted,
-            loop.num_finished,
-            loop.last_arrival,
-            loop.num_waiting,
-            loop.stopped,
-            tuple(controller.trace()),
-            tuple(self._memory),
-            self.observer.end(),
+            key=self.key,
+            wall=loop.wall,
+            num_requests=len(self.workload),
+            num_submitted=loop.feed.num_submitted,
+            num_finished=loop.num_finished,
+            last_arrival=loop.last_arrival,
+            num_waiting=loop.num_waiting,
+            stopped=loop.stopped,
+            trace=tuple(controller.trace()),
+            memory=tuple(self._memory),
+            scores=self.observer.end(),
         )
         self.folder.end_pass(row)

@@ -7,10 +7,10 @@ from typing import Any
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.bench.output_check import P_VALUES, OutputScores
 from specresearch.bench.outputs import LogitGap, OutputComparison
-from specresearch.bench.rows import RequestRow
-from specresearch.loadtest.rows import PLAIN, LoadRow, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.workload import Workload
 from specresearch.models import CausalLM
+from specresearch.rows import BASELINE, RequestRow
 
 MAX_EXAMINED = 32  # differences of a side that are looked into
 CHECK = (*P_VALUES, "output_z", "baseline_output_z")  # figures of sampled outputs
@@ -53,7 +53,7 @@ class SideOutputs:
 
 
 def compare_outputs(
-    requests: Iterable[LoadRow],
+    requests: Iterable[RequestRow],
     passes: Iterable[PassRow],
     sides: Sequence[str],
     workload: Workload,
@@ -64,7 +64,7 @@ def compare_outputs(
     rows = list(passes)
     greedy = _greedy(requests, sides, workload, target) if workload.has_greedy else {}
     name = type(rule).__name__.lower()
-    others = [side for side in sides if side != PLAIN]
+    others = [side for side in sides if side != BASELINE]
     sampled = {}
     if workload.has_sampled:
         sampled = {side: check_of(rows, side, name, lossless=rule.lossless) for side in others}
@@ -75,39 +75,41 @@ def check_of(
     passes: Sequence[PassRow], side: str, rule: str, *, lossless: bool
 ) -> OutputComparison:
     """Return what the check found in a side's sampled outputs, with plain decoding's as a control."""
-    own, plain = (scores_of(passes, name) for name in (side, PLAIN))
+    own, plain = (scores_of(passes, name) for name in (side, BASELINE))
     return OutputComparison.sampled(rule, lossless=lossless, scores=own, baseline=plain)
 
 
 def scores_of(passes: Iterable[PassRow], side: str) -> OutputScores | None:
     """Return the scores of all passes of a side together; None where one has none."""
-    found = [row.scores for row in passes if row.place.side == side]
+    found = [row.scores for row in passes if row.key.side == side]
     known = [scores for scores in found if scores is not None]
     return sum(known, OutputScores()) if known and len(known) == len(found) else None
 
 
 def _greedy(
-    requests: Iterable[LoadRow], sides: Sequence[str], workload: Workload, target: CausalLM
+    requests: Iterable[RequestRow], sides: Sequence[str], workload: Workload, target: CausalLM
 ) -> dict[str, OutputComparison]:
-    greedy = [row for row in requests if row.token_ids is not None]
-    plain = [row for row in greedy if row.place.side == PLAIN]
-    answered = {(row.place.repeat, row.id) for row in plain}
+    planned = workload.requests
+    greedy = [row for row in requests if planned[int(row.id)].sampling.is_greedy]
+    baseline = [row for row in greedy if row.key.side == BASELINE]
+    answered = {(row.key.repeat, row.id) for row in baseline}
 
     def gap(row: RequestRow, position: int) -> LogitGap:
-        prompt = workload.requests[int(row.row)].prompt_ids
+        prompt = planned[int(row.id)].prompt_ids
         return LogitGap.after(target, [*prompt, *row.token_ids[:position]])
 
-    def compare(side: str) -> OutputComparison:
-        own = [
-            row
-            for row in greedy
-            if row.place.side == side and (row.place.repeat, row.id) in answered
-        ]
-        return OutputComparison.greedy(
-            [row.as_request() for row in (*plain, *own)], gap, MAX_EXAMINED
+    comparisons = {}
+    for side in sides:
+        if side == BASELINE:
+            continue
+        rows = []
+        for row in greedy:
+            if row.key.side == side and (row.key.repeat, row.id) in answered:
+                rows.append(row)
+        comparisons[side] = OutputComparison.greedy(
+            [*baseline, *rows], gap, MAX_EXAMINED, side=side
         )
-
-    return {side: compare(side) for side in sides if side != PLAIN}
+    return comparisons
 
 
 def joined(outputs: Mapping[str, SideOutputs]) -> dict[str, Any]:

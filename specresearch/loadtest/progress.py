@@ -2,7 +2,7 @@
 
 from specresearch.bench.progress import Bar
 from specresearch.loadtest.loop import LoadLoop
-from specresearch.loadtest.rows import PassPlace
+from specresearch.rows import PassKey
 
 DRAWN_EVERY = 32  # prompts that are prepared
 
@@ -14,7 +14,7 @@ class LoadProgress(Bar):
         super().__init__(num_passes * num_requests, "requests", width=26, enabled=enabled)
         self.num_passes, self.num_requests = num_passes, num_requests
         self._num_prepared = 0
-        self._finished: dict[PassPlace, int] = {}
+        self._finished: dict[PassKey, int] = {}
         self._num_done = 0
 
     def prepared(self) -> None:
@@ -22,16 +22,16 @@ class LoadProgress(Bar):
         if self._num_prepared % DRAWN_EVERY == 0:
             self.say(f"prepared {self._num_prepared} of {self.num_requests}")
 
-    def pass_done(self, place: PassPlace) -> None:
-        self._finished[place] = self.num_requests
+    def pass_done(self, key: PassKey) -> None:
+        self._finished[key] = self.num_requests
         self._num_done += 1
         self._bar.update(self._task, completed=sum(self._finished.values()), refresh=True)
 
-    def tick(self, place: PassPlace, loop: LoadLoop) -> None:
-        self._finished[place] = loop.num_finished
+    def tick(self, key: PassKey, loop: LoadLoop) -> None:
+        self._finished[key] = loop.num_finished
         if self._bar.disable:
             return
-        name = f"{place.side} ({self._num_done} of {self.num_passes} passes done)"
+        name = f"{key.side} ({self._num_done} of {self.num_passes} passes done)"
         load = f"{loop.num_in_flight - loop.num_waiting} running, {loop.num_waiting} waiting"
         done = sum(self._finished.values())
         self._bar.update(self._task, description=name, completed=done, note=load, refresh=True)

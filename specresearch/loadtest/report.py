@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.loadtest.folder import LoadResults
-from specresearch.loadtest.rows import CONTROLLED, PLAIN
+from specresearch.rows import BASELINE, METHOD
 
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
@@ -60,7 +60,7 @@ def _headline(results: LoadResults) -> Text:
         name = summary["method"] or "plain decoding"
         return Text(f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s", style="bold")
     method = f"{prefix}{summary['method']} with {summary['controller']} {load}"
-    is_served = not (summary["overloaded"] or summary["overloaded_plain"])
+    is_served = not (summary["overloaded"] or summary["baseline_overloaded"])
     if summary.get("concurrency") is None and is_served and summary["e2el_p50_ratio"] is not None:
         return Text(f"{method}: {_latency_in_words(results)}", style="bold")
     factor = summary["speedup"]
@@ -169,9 +169,9 @@ def _sides_table(results: LoadResults) -> Table:
     table = _table(
         "ms", ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait")
     )
-    plain = results.sides.get(PLAIN, {}).get("throughput")
+    plain = results.sides.get(BASELINE, {}).get("throughput")
     for side, figures in results.sides.items():
-        own, drafts = figures["throughput"], side != PLAIN
+        own, drafts = figures["throughput"], side != BASELINE
         table.add_row(
             _name(side, results),
             _number(own, 1),
@@ -200,7 +200,7 @@ def _classes_table(results: LoadResults) -> Table:
                 str(figures["num_requests"]),
                 *(_number(figures[f"tpot_p{p}"], 1, 1e3) for p in (50, 90, 99)),
                 *(_number(figures[f"e2el_p{p}"], 0, 1e3) for p in (50, 99)),
-                *(_number(figures[name], 2) if side != PLAIN else "" for name in names),
+                *(_number(figures[name], 2) if side != BASELINE else "" for name in names),
                 f"{figures['share_within_limits']:.0%}",
             )
     return table
@@ -215,7 +215,7 @@ def _table(first: str, others: Sequence[str]) -> Table:
 
 
 def _name(side: str, results: LoadResults) -> str:
-    return str(results.summary["controller"]) if side == CONTROLLED else side
+    return str(results.summary["controller"]) if side == METHOD else side
 
 
 def _between(interval: Any) -> str:

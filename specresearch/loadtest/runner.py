@@ -19,7 +19,6 @@ from specresearch.loadtest.memory import memory_figures
 from specresearch.loadtest.one_pass import LoadPass
 from specresearch.loadtest.outputs import compare_outputs, joined
 from specresearch.loadtest.progress import LoadProgress
-from specresearch.loadtest.rows import CONTROLLED, FIXED, PLAIN, PassPlace
 from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.summary import summarize_load
@@ -28,10 +27,11 @@ from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.results.provenance import describe, describe_method
+from specresearch.rows import BASELINE, FIXED, METHOD, PassKey
 from specresearch.trackers import NoTracker, Tracker
 
 PROGRAM = "specresearch.load"
-TAKEN = (PLAIN, CONTROLLED, "over_best", "best_fixed", "worst_fixed")  # words of figures
+TAKEN = (BASELINE, METHOD, "over_best", "best_fixed", "worst_fixed")  # words of figures
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,10 @@ class LoadRunner:
         settings, proposer = self.settings, self.proposer
         num_sides = 1 if proposer is None else 2 + len(settings.compare) + len(self.variants)
         self.target.allocate(self._max_running * (1 if self.whole_passes else num_sides))
-        self._add(PLAIN, None, None, Fixed(0))
+        self._add(BASELINE, None, None, Fixed(0))
         if proposer is None:
             return
-        self._add(CONTROLLED, proposer, self.acceptance, controller)
+        self._add(METHOD, proposer, self.acceptance, controller)
         for length in settings.compare:
             if length > proposer.num_draft_tokens:
                 raise ValueError(
@@ -172,7 +172,7 @@ class LoadRunner:
     def _recorders(self) -> dict[str, Recorder]:
         """One for every side, once proposer and controllers are bound; what they write is one recording."""
         controllers = {
-            side: None if side == PLAIN else engine.controller
+            side: None if side == BASELINE else engine.controller
             for side, engine in self.engines.items()
         }
         header = describe_recording(
@@ -185,20 +185,20 @@ class LoadRunner:
         )
         return {side: Recorder(self.folder.path, header) for side in self.engines}
 
-    def places(self) -> list[list[PassPlace]]:
+    def passes(self) -> list[list[PassKey]]:
         """The order of passes: those that take turns stand together."""
         sides = list(self.engines)
         turns = [(repeat, repeat % len(sides)) for repeat in range(self.settings.repeats)]
         repeats = [
-            [PassPlace(repeat, side) for side in [*sides[turn:], *sides[:turn]]]
+            [PassKey(repeat, 0, side) for side in [*sides[turn:], *sides[:turn]]]
             for repeat, turn in turns
         ]
-        return [[place] for places in repeats for place in places] if self.whole_passes else repeats
+        return [[key] for keys in repeats for key in keys] if self.whole_passes else repeats
 
     def run(self, *, progress: bool = True) -> LoadResults:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the passes that are done."""
         self.tracker.start(self.folder.config, self.folder.path)
-        groups = self.places()
+        groups = self.passes()
         with LoadProgress(sum(map(len, groups)), self.num_requests, enabled=progress) as watch:
             watch.say("preparing prompts")
             workload = Workload(
@@ -222,10 +222,10 @@ class LoadRunner:
             try:
                 missing = [group for group in groups if not self.folder.done.issuperset(group)]
                 self.folder.forget(
-                    {place for group in missing for place in group}
+                    {key for group in missing for key in group}
                 )  # sides are measured together
-                for place in self.folder.done:
-                    watch.pass_done(place)
+                for key in self.folder.done:
+                    watch.pass_done(key)
                 if missing:
                     watch.say("warming up")
                     self._warm_up(workload)
@@ -237,7 +237,7 @@ class LoadRunner:
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
         self.folder.write_steps(complete=complete)
-        recorder = self.observers[PLAIN].recorder
+        recorder = self.observers[BASELINE].recorder
         if recorder is not None:
             recorder.write(complete=complete)
         self.tracker.finish(results.summary, self.folder.files)
@@ -249,37 +249,35 @@ class LoadRunner:
             for output in engine.generate([workload.request(number, 0) for number in range(num)]):
                 output.checked()
 
-    def _measure(
-        self, places: Sequence[PassPlace], workload: Workload, watch: LoadProgress
-    ) -> None:
+    def _measure(self, keys: Sequence[PassKey], workload: Workload, watch: LoadProgress) -> None:
         """Whoever has come least far goes on."""
         if self.proposer is not None:
             self.proposer.reset()
         with frozen_heap(), ExitStack() as stack:
-            passes = [stack.enter_context(self._begin(place, workload, watch)) for place in places]
+            passes = [stack.enter_context(self._begin(key, workload, watch)) for key in keys]
             while passes:
                 current = min(passes, key=lambda one: one.loop.num_tokens)
                 current.take_turn(self.settings.turn_seconds or math.inf)
                 if current.is_over:
                     passes.remove(current)
-                    watch.pass_done(current.place)
+                    watch.pass_done(current.key)
 
-    def _begin(self, place: PassPlace, workload: Workload, watch: LoadProgress) -> LoadPass:
-        engine, settings = self.engines[place.side], self.settings
+    def _begin(self, key: PassKey, workload: Workload, watch: LoadProgress) -> LoadPass:
+        engine, settings = self.engines[key.side], self.settings
         if settings.reset:
             engine.controller.reset()
-        times = self.arrivals.times(len(workload), (settings.seed << 16) + place.repeat)
+        times = self.arrivals.times(len(workload), (settings.seed << 16) + key.repeat)
         feed = Feed(times, self.arrivals.concurrency)
         stops = Stops(settings.max_waiting, settings.max_seconds)
         return LoadPass(
-            place,
+            key,
             engine,
             workload,
             feed,
             stops,
             self.folder,
             watch.tick,
-            self.observers[place.side],
+            self.observers[key.side],
         )
 
     def _provenance(self, workload: Workload) -> dict[str, Any]:
@@ -299,8 +297,8 @@ class LoadRunner:
         self, workload: Workload, complete: bool, provenance: Mapping[str, Any]
     ) -> LoadResults:
         num_repeats = self.settings.repeats  # a folder may hold more
-        requests = [row for row in self.folder.requests() if row.place.repeat < num_repeats]
-        passes = [row for row in self.folder.passes if row.place.repeat < num_repeats]
+        requests = [row for row in self.folder.requests() if row.key.repeat < num_repeats]
+        passes = [row for row in self.folder.passes if row.key.repeat < num_repeats]
         settings, concurrency = self.settings, self.arrivals.concurrency
         sides = {
             name: LoadSide.of(
@@ -320,7 +318,7 @@ class LoadRunner:
         setting |= {"turn_seconds": None if self.whole_passes else settings.turn_seconds}
         setting |= {
             "temperature": workload.temperature,
-            "num_repeats": len({row.place.repeat for row in requests}),
+            "num_repeats": len({row.key.repeat for row in requests}),
         }
         setting |= joined(outputs) | memory_figures(passes)
         return LoadResults.of(

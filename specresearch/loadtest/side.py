@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from specresearch.bench.acceptance_figures import acceptance_figures
-from specresearch.loadtest.rows import LoadRow, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, Limits, Window, num_slow
 from specresearch.metrics import Counts
+from specresearch.rows import RequestRow
 from specresearch.statistics.intervals import (
     Percentile,
     Statistic,
@@ -40,7 +41,7 @@ class LoadSide:
     name: str
     is_open: bool
     passes: Mapping[int, PassRow]
-    requests: Mapping[int, Sequence[LoadRow]]
+    requests: Mapping[int, Sequence[RequestRow]]
     steps: Mapping[int, PassSteps]
     windows: Mapping[int, Window]
 
@@ -48,16 +49,16 @@ class LoadSide:
     def of(
         name: str,
         passes: Sequence[PassRow],
-        requests: Sequence[LoadRow],
+        requests: Sequence[RequestRow],
         steps: Mapping[int, PassSteps],
         concurrency: int | None,
         limits: Limits,
     ) -> "LoadSide":
-        own = {row.place.repeat: row for row in passes if row.place.side == name}
-        by_repeat: dict[int, list[LoadRow]] = defaultdict(list)
+        own = {row.key.repeat: row for row in passes if row.key.side == name}
+        by_repeat: dict[int, list[RequestRow]] = defaultdict(list)
         for request in requests:
-            if request.place.side == name and request.place.repeat in own:
-                by_repeat[request.place.repeat].append(request)
+            if request.key.side == name and request.key.repeat in own:
+                by_repeat[request.key.repeat].append(request)
         windows = {
             repeat: Window.of(row, by_repeat[repeat], concurrency, limits, steps.get(repeat))
             for repeat, row in own.items()
@@ -66,7 +67,7 @@ class LoadSide:
         return LoadSide(name, concurrency is None, own, by_repeat, steps, middles)
 
     @cached_property
-    def counted(self) -> list[LoadRow]:
+    def counted(self) -> list[RequestRow]:
         return [row for window in self.windows.values() for row in window.rows]
 
     @property
@@ -166,7 +167,7 @@ class LoadSide:
         return ((came <= moments) & (moments < left)).sum(0)
 
 
-def latencies(rows: Sequence[LoadRow], slow: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def latencies(rows: Sequence[RequestRow], slow: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return percentiles and their intervals, from requests that wait for one another: `slow` as in `stats.spread`."""
     told: dict[str, Any] = {}
     for name in LATENCIES:
@@ -182,7 +183,7 @@ def latencies(rows: Sequence[LoadRow], slow: int) -> tuple[dict[str, Any], dict[
     return told, intervals
 
 
-def acceptance(rows: Sequence[LoadRow]) -> tuple[dict[str, Any], dict[str, Any]]:
+def acceptance(rows: Sequence[RequestRow]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of requests, their repeats added up."""
     by_id: dict[str, list[Counts]] = defaultdict(list)
     for row in rows:
@@ -197,7 +198,7 @@ def acceptance(rows: Sequence[LoadRow]) -> tuple[dict[str, Any], dict[str, Any]]
     return told | own, intervals
 
 
-def latency(rows: Sequence[LoadRow], name: str) -> Float[np.ndarray, " n"]:
+def latency(rows: Sequence[RequestRow], name: str) -> Float[np.ndarray, " n"]:
     """Of every request; ITL of every gap, TPOT of those with more than one token."""
     if name == "itl":
         return np.array([gap for row in rows for gap in row.itl], dtype=float)
@@ -205,7 +206,7 @@ def latency(rows: Sequence[LoadRow], name: str) -> Float[np.ndarray, " n"]:
     return np.array([getattr(row, name) for row in kept], dtype=float)
 
 
-def stretches_of(rows: Sequence[LoadRow]) -> dict[str, int]:
+def stretches_of(rows: Sequence[RequestRow]) -> dict[str, int]:
     """Return in which of NUM_BLOCKS successive parts of the workload each request comes, on every side and in every pass."""
     first: dict[str, float] = {}
     for row in rows:
@@ -215,7 +216,7 @@ def stretches_of(rows: Sequence[LoadRow]) -> dict[str, int]:
 
 
 def ranked(
-    rows: Sequence[LoadRow], name: str, stretches: Mapping[str, int], slow: int
+    rows: Sequence[RequestRow], name: str, stretches: Mapping[str, int], slow: int
 ) -> list[Percentile | None]:
     """Return PERCENTS of a latency."""
     kept = [row for row in rows if name != "tpot" or row.itl]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from specresearch.bench.output_check import SCORE_DEFINITIONS
-from specresearch.loadtest.rows import CONTROLLED, FIXED, PLAIN
 from specresearch.loadtest.side import (
     ANSWERED,
     LATENCIES,
@@ -22,6 +21,7 @@ from specresearch.loadtest.side import (
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, RULE, Limits
 from specresearch.metrics import DEFINITIONS
+from specresearch.rows import BASELINE, FIXED, METHOD
 from specresearch.statistics.intervals import (
     INTERVALS,
     LEAST_UNITS,
@@ -94,7 +94,7 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
     classes = _by_class(sides, limits)
     signature = {name: _has_signature(sides, name) for name in classes}
     stops = [
-        f"{name}, repeat {row.place.repeat}: {row.stopped}"
+        f"{name}, repeat {row.key.repeat}: {row.stopped}"
         for name, side in sides.items()
         for row in side.passes.values()
         if row.stopped is not None
@@ -124,7 +124,7 @@ def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: i
 def _compare(
     sides: Mapping[str, LoadSide], figures: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    main = CONTROLLED if CONTROLLED in sides else PLAIN
+    main = METHOD if METHOD in sides else BASELINE
     summary: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for name in (
@@ -133,14 +133,14 @@ def _compare(
         "goodput",
         *(f"{x}_p{p}" for x in LATENCIES for p in PERCENTS),
     ):
-        for suffix, side in (("", main), ("_plain", PLAIN)):
-            summary[f"{name}{suffix}"] = figures.get(side, {}).get(name)
+        for prefix, side in (("", main), ("baseline_", BASELINE)):
+            summary[f"{prefix}{name}"] = figures.get(side, {}).get(name)
     fixed = sorted(
         (side for name, side in sides.items() if name.startswith(FIXED)),
         key=lambda side: side.throughput,
     )
     best, worst = (fixed[-1], fixed[0]) if fixed else (None, None)
-    plain, method = sides.get(PLAIN), sides.get(CONTROLLED)
+    plain, method = sides.get(BASELINE), sides.get(METHOD)
     summary |= {"best_fixed": best and best.name, "worst_fixed": worst and worst.name}
     better = max(
         (side for side in (plain, best) if side), key=lambda side: side.throughput, default=None
@@ -152,7 +152,7 @@ def _compare(
         "speedup_over_best": (method, better),
     }
     for name, side in sides.items():
-        if name not in (PLAIN, CONTROLLED) and not name.startswith(FIXED):
+        if name not in (BASELINE, METHOD) and not name.startswith(FIXED):
             pairs |= {f"speedup_{name}": (side, plain), f"speedup_over_best_{name}": (side, better)}
     for name, (own, other) in pairs.items():
         summary[name], intervals[name] = _throughput_ratio(own, other)
@@ -180,7 +180,7 @@ def _compare(
     )
     kept += ("num_generated_tokens", "num_preemptions", "schedule_share", "overloaded")
     summary |= {name: figures.get(main, {}).get(name) for name in kept}
-    summary |= {"overloaded_plain": figures.get(PLAIN, {}).get("overloaded")}
+    summary |= {"baseline_overloaded": figures.get(BASELINE, {}).get("overloaded")}
     return summary, {name: between for name, between in intervals.items() if between is not None}
 
 
@@ -238,9 +238,9 @@ def _by_class(
 
 def _has_signature(sides: Mapping[str, LoadSide], category: str) -> bool | None:
     """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
-    if CONTROLLED not in sides or PLAIN not in sides:
+    if METHOD not in sides or BASELINE not in sides:
         return False
-    ratios = latency_ratios(sides[CONTROLLED], sides[PLAIN], "tpot", category)
+    ratios = latency_ratios(sides[METHOD], sides[BASELINE], "tpot", category)
     median, slowest = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
     return signature_of(median, slowest)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.loadtest.rows import LoadRow, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import PassSteps
+from specresearch.rows import RequestRow
 
 WARMUP_SHARE = 0.1
 NUM_BLOCKS = 20
@@ -30,7 +31,7 @@ class Window:
 
     begin: float
     end: float
-    rows: tuple[LoadRow, ...]
+    rows: tuple[RequestRow, ...]
     blocks: Float[np.ndarray, "blocks 4"]
 
     @property
@@ -40,7 +41,7 @@ class Window:
     @staticmethod
     def of(
         row: PassRow,
-        requests: Sequence[LoadRow],
+        requests: Sequence[RequestRow],
         concurrency: int | None,
         limits: "Limits",
         steps: PassSteps | None = None,
@@ -105,7 +106,7 @@ class Limits:
             if not getattr(self, name) > 0:
                 raise ValueError(f"limits.{name}={getattr(self, name)} must be above 0 seconds")
 
-    def met(self, request: LoadRow) -> bool:
+    def met(self, request: RequestRow) -> bool:
         return request.ttft <= self.ttft and request.tpot <= self.tpot
 
 
@@ -116,7 +117,7 @@ def _num_blocks(num_requests: int, concurrency: int | None) -> int:
 
 
 def _delivered(
-    requests: Sequence[LoadRow], steps: PassSteps | None, edges: Float[np.ndarray, " e"]
+    requests: Sequence[RequestRow], steps: PassSteps | None, edges: Float[np.ndarray, " e"]
 ) -> Float[np.ndarray, " blocks"]:
     """Tokens between the edges; those of a step come at its end."""
     if steps is not None:
@@ -125,6 +126,6 @@ def _delivered(
     return np.histogram(np.concatenate(times), edges)[0].astype(float)
 
 
-def token_times(request: LoadRow) -> Float[np.ndarray, " n"]:
+def token_times(request: RequestRow) -> Float[np.ndarray, " n"]:
     """When its tokens were delivered, in seconds since the pass began."""
     return request.arrival + request.ttft + np.cumsum([0.0, *request.itl])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from specresearch.loadtest.outputs import check_of
-from specresearch.loadtest.rows import CONTROLLED, PLAIN
 from specresearch.loadtest.summary import LoadFigures, summarize_load
 from specresearch.loadtest.window import Limits
 from specresearch.reporting.comparisons import (
@@ -45,6 +44,7 @@ from specresearch.reporting.reading import (
     read_config,
     settings_of,
 )
+from specresearch.rows import BASELINE, METHOD
 
 TPOTS = ("tpot_p50", "tpot_p99")
 TOO_SHORT = "too short to have a middle between warm-up and tail"
@@ -83,12 +83,12 @@ class _Reader:
         self.workload = load_workload_of(self.config, self.provenance)
 
     def read(self) -> LoadFolder:
-        others = [name for name in self.sides if name != PLAIN]
+        others = [name for name in self.sides if name != BASELINE]
         if not self.sides:
             raise ValueError(
                 "was stopped before a side had decoded all requests once: nothing to compare"
             )
-        if PLAIN not in self.sides:
+        if BASELINE not in self.sides:
             raise ValueError(
                 f"no plain decoding beside {', '.join(others)}: without a paired baseline, not used"
             )
@@ -164,7 +164,7 @@ class _Reader:
             return Policy(method, FIXED, length)
         is_other = "_target_" in inner(self.config, "variants", side)
         controller = controller_of(self._config_of(side), {} if is_other else self.provenance)
-        variant = "" if side == CONTROLLED else side
+        variant = "" if side == METHOD else side
         return Policy(
             method, controller, self._length(side) if controller == FIXED else None, variant
         )
@@ -181,9 +181,9 @@ class _Reader:
         return asked or max((len(row.counts.reached) for row in rows), default=0) or None
 
     def _comparison(self, name: str) -> Comparison:
-        plain, own, policy = self._side(PLAIN), self._side(name), self.policy(name)
+        plain, own, policy = self._side(BASELINE), self._side(name), self.policy(name)
         is_behind, is_plain_behind = (
-            bool(self.sides[side].get("overloaded")) for side in (name, PLAIN)
+            bool(self.sides[side].get("overloaded")) for side in (name, BASELINE)
         )
         by_throughput = self.load.is_closed or is_behind or is_plain_behind
         gain = (
@@ -191,7 +191,7 @@ class _Reader:
             if by_throughput
             else self._latency_ratio(name, own, plain)
         )
-        has_rows = name in self.rows.sides and PLAIN in self.rows.sides
+        has_rows = name in self.rows.sides and BASELINE in self.rows.sides
         return Comparison(
             self.folder,
             self.workload,
@@ -225,13 +225,13 @@ class _Reader:
 
     def _told(self, name: str, side: str) -> Estimate | None:
         """A figure of the summary of the controller or of one of its variants."""
-        key = name if side == CONTROLLED else f"{name}_{side}"
+        key = name if side == METHOD else f"{name}_{side}"
         return estimate(self.summary.get(key), self.intervals.get(key))
 
     def _throughput_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
         sides = self.rows.sides
-        if name in sides and PLAIN in sides:
-            return throughput_ratio(sides[name], sides[PLAIN])
+        if name in sides and BASELINE in sides:
+            return throughput_ratio(sides[name], sides[BASELINE])
         told = self._told("speedup", name)
         if told is not None:
             return told
@@ -244,8 +244,8 @@ class _Reader:
     def _latency_ratio(self, name: str, own: Side, plain: Side) -> Estimate | None:
         """Where requests come by themselves, both sides do the same work; the faster one has each done sooner."""
         sides = self.rows.sides
-        if name in sides and PLAIN in sides:
-            return latency_ratio(sides[name], sides[PLAIN])
+        if name in sides and BASELINE in sides:
+            return latency_ratio(sides[name], sides[BASELINE])
         return ratio_of(plain["e2el_p50"], own["e2el_p50"])
 
     def _side(self, name: str) -> Side:
@@ -259,7 +259,7 @@ class _Reader:
         }
         tokens = sums["num_new_tokens"] / num_steps if num_steps else None
         return Side(
-            figures, self._acceptance(name, figures) if name != PLAIN else None, parts, tokens
+            figures, self._acceptance(name, figures) if name != BASELINE else None, parts, tokens
         )
 
     def _acceptance(self, name: str, figures: Mapping[str, Estimate]) -> Acceptance | None:
@@ -279,7 +279,7 @@ class _Reader:
         return Acceptance(rate, p10, found.histogram, found.positions) if rate else None
 
     def _ideal(self, name: str) -> float | None:
-        plain, own = self.rows.times.get(PLAIN), self.rows.times.get(name)
+        plain, own = self.rows.times.get(BASELINE), self.rows.times.get(name)
         if not plain or not own:
             return None
         busy = (own["propose"] + own["verify"]) / own["num_new_tokens"]
@@ -287,7 +287,7 @@ class _Reader:
 
     def _decode(self, name: str) -> Estimate | None:
         """Of decoding alone: seconds of steps per token, without prefill and waiting."""
-        plain, own = self.rows.times.get(PLAIN), self.rows.times.get(name)
+        plain, own = self.rows.times.get(BASELINE), self.rows.times.get(name)
         if not plain or not own or not own["total"]:
             return None
         return Estimate(
@@ -316,7 +316,7 @@ class _Reader:
         return inner(self.results, "timeline").get(name) or []
 
     def _trace(self, own: str) -> Trace:
-        names = {own: self.policy(own).label, PLAIN: "plain decoding"}
+        names = {own: self.policy(own).label, BASELINE: "plain decoding"}
         if self.best_fixed in self.sides:
             names |= {self.best_fixed: f"{self.policy(self.best_fixed).label}, best in hindsight"}
         figures = {
@@ -354,7 +354,7 @@ class _Reader:
     def _classes(self, name: str) -> tuple[ClassChange, ...]:
         table = inner(self.results, "classes")
         changes = tuple(
-            self._class_change(label, inner(sides, PLAIN), inner(sides, name), name)
+            self._class_change(label, inner(sides, BASELINE), inner(sides, name), name)
             for label, sides in table.items()
         )
         return changes if len(changes) > 1 else ()
@@ -364,13 +364,13 @@ class _Reader:
     ) -> ClassChange:
         """With intervals from the requests; without them, what the folder says of its method."""
         sides = self.rows.sides
-        if side in sides and PLAIN in sides:
-            median, slowest = tpot_ratios(sides[side], sides[PLAIN], label)
+        if side in sides and BASELINE in sides:
+            median, slowest = tpot_ratios(sides[side], sides[BASELINE], label)
             signature = has_signature(median, slowest)
         else:
             median, slowest = (
                 ratio_of(estimate(own.get(n), None), estimate(plain.get(n), None)) for n in TPOTS
             )
-            is_told = side == CONTROLLED and label not in (self.results.get("class_unclear") or ())
+            is_told = side == METHOD and label not in (self.results.get("class_unclear") or ())
             signature = label in (self.results.get("class_signature") or ()) if is_told else None
         return ClassChange(label, plain, own, median, slowest, signature)

@@ -11,13 +11,14 @@ from jaxtyping import Float
 
 from specresearch.files.jsonl import read_jsonl
 from specresearch.loadtest.folder import KEYS, PASSES, read_steps
-from specresearch.loadtest.rows import LoadRow, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.side import PERCENTS, LoadSide
 from specresearch.loadtest.summary import latency_ratios, signature_of
 from specresearch.loadtest.window import NUM_BLOCKS, Limits, Window
 from specresearch.reporting.comparisons import PARTS
 from specresearch.reporting.estimates import Estimate, paired_ratio
 from specresearch.results.folder import REQUESTS, STEPS
+from specresearch.rows import RequestRow
 
 NO_STEPS = f"{STEPS} cannot be read: no step times"
 _UNREADABLE = (pa.ArrowException, OSError, KeyError)
@@ -41,11 +42,11 @@ class LoadRows:
         try:
             passes = [PassRow.from_json(row) for row in read_jsonl(folder / PASSES, KEYS[PASSES])]
             requests = [
-                LoadRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])
+                RequestRow.from_json(row) for row in read_jsonl(folder / REQUESTS, KEYS[REQUESTS])
             ]
         except (KeyError, TypeError):
             return LoadRows({}, times, notes)
-        places = [row.place for row in passes]
+        places = [row.key for row in passes]
         names = dict.fromkeys(place.side for place in places)
         try:
             steps = {name: read_steps(folder, places, name) for name in names}

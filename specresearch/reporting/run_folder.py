@@ -6,7 +6,7 @@ from typing import Any
 
 from specresearch.bench.folder import GROUPS, read_rows
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow, RequestRow
+from specresearch.bench.rows import GroupRow
 from specresearch.bench.summary import Figures, summarize
 from specresearch.reporting.comparisons import (
     BATCH,
@@ -35,6 +35,7 @@ from specresearch.reporting.reading import (
     workload_of,
 )
 from specresearch.results.folder import REQUESTS
+from specresearch.rows import BASELINE, METHOD, RequestRow
 from specresearch.statistics.intervals import Histogram
 
 STEP = ("propose", "verify", "accept", "commit", "host")

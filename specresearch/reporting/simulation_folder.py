@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specresearch.loadtest.rows import CONTROLLED, PLAIN
 from specresearch.reporting.comparisons import Comparison, Load, Policy, Workload
 from specresearch.reporting.reading import (
     FIXED,
@@ -18,6 +17,7 @@ from specresearch.reporting.reading import (
     read_config,
     settings_of,
 )
+from specresearch.rows import BASELINE, METHOD
 
 FITTED = "Fitted"  # the timing that is of the recorded machine
 
@@ -72,7 +72,7 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
             f"a simulation of another machine ({provenance['timing']}), of which nothing was measured here"
         )
     sides = {name: _figures(side) for name, side in results["sides"].items()}
-    if CONTROLLED not in sides:
+    if METHOD not in sides:
         raise ValueError("a simulation of plain decoding only: not used")
     recorded = provenance["recorded"]
     own = recorded["config"] | {
@@ -82,7 +82,7 @@ def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction
     workload, load = load_workload_of(own, told), load_of(summary)
     predictions = []
     for name, side in sides.items():
-        if name == PLAIN:
+        if name == BASELINE:
             continue
         length = fixed_length_of(name)
         controller = FIXED if length is not None else controller_of(config, provenance)

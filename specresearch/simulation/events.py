@@ -11,10 +11,11 @@ from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.scheduler import Scheduler
 from specresearch.loadtest.loop import Feed, Stops
-from specresearch.loadtest.rows import LoadRow, PassPlace, PassRow, StepLog
+from specresearch.loadtest.rows import PassRow
 from specresearch.metrics import RequestRecord, StepRecord
 from specresearch.models.slots import Slots
 from specresearch.proposers.draft_model import MOST_BEHIND
+from specresearch.rows import PassKey, RequestRow, StepLog
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.method import Method
 from specresearch.simulation.replays import ReplayedRequest, text_of
@@ -38,7 +39,7 @@ class SimulatedPass:
     """What a load run would have written down of a pass."""
 
     row: PassRow
-    requests: list[LoadRow]
+    requests: list[RequestRow]
     log: StepLog
 
 
@@ -55,7 +56,7 @@ class Simulation:
 
     def run(
         self,
-        place: PassPlace,
+        place: PassKey,
         feed: Feed,
         request: Callable[[int], ReplayedRequest],
         stops: Stops,
@@ -77,8 +78,17 @@ class Simulation:
                 self.now = max(self.now, feed.next_time)
             stopped = self._too_much(feed, stops, len(rows))
         waiting = len(self.scheduler.waiting)
-        num = len(feed.times), feed.num_submitted, len(rows)
-        row = PassRow(place, self.now, *num, last_arrival, waiting, stopped, self.method.trace())
+        row = PassRow(
+            key=place,
+            wall=self.now,
+            num_requests=len(feed.times),
+            num_submitted=feed.num_submitted,
+            num_finished=len(rows),
+            last_arrival=last_arrival,
+            num_waiting=waiting,
+            stopped=stopped,
+            trace=self.method.trace(),
+        )
         return SimulatedPass(row, rows, log)
 
     def _begin(self, seed: int) -> None:
@@ -239,14 +249,14 @@ class Simulation:
             num_lazy_prefill_tokens=num_lazy_prefill_tokens,
         )
 
-    def _outputs(self, place: PassPlace) -> Iterator[LoadRow]:
+    def _outputs(self, place: PassKey) -> Iterator[RequestRow]:
         ended, self.scheduler.finished = self.scheduler.finished, []
         for row, counts in ended:
             told = RequestRecord.of(row, counts)
-            yield LoadRow(
-                place,
-                row.id,
-                row.request.category,
+            yield RequestRow(
+                key=place,
+                id=row.id,
+                category=row.request.category,
                 row=row.id,
                 num_prompt_tokens=told.num_prompt_tokens,
                 num_cut_tokens=0,

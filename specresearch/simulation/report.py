@@ -9,7 +9,7 @@ from rich.text import Text
 
 from specresearch.loadtest.folder import LoadResults
 from specresearch.loadtest.report import load_warnings
-from specresearch.loadtest.rows import PLAIN
+from specresearch.rows import BASELINE
 
 _LATENCIES = [
     (f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)
@@ -44,7 +44,7 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
 
 def _lines(results: LoadResults) -> dict[str, list[str | None]]:
     sides = results.sides
-    plain = sides.get(PLAIN, {}).get("throughput")
+    plain = sides.get(BASELINE, {}).get("throughput")
 
     def row(name: str, show: Any) -> list[str | None]:
         return [None if side.get(name) is None else show(side[name]) for side in sides.values()]

@@ -10,11 +10,11 @@ from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals
 from specresearch.loadtest.folder import LoadResults
 from specresearch.loadtest.loop import Feed, Stops
-from specresearch.loadtest.rows import CONTROLLED, PLAIN, PassPlace
 from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.summary import summarize_load
+from specresearch.rows import BASELINE, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.events import SimulatedPass, Simulation
 from specresearch.simulation.method import Method
@@ -69,9 +69,9 @@ class Simulator:
         self.max_len = self.settings.max_len or header.target["max_len"]
         reads_late = self.drafting.reads_late
         self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
-        self.methods = {PLAIN: Method(Fixed(0))}
+        self.methods = {BASELINE: Method(Fixed(0))}
         if most:
-            self.methods[CONTROLLED] = Method(self.controller, kind, most, reads_late)
+            self.methods[METHOD] = Method(self.controller, kind, most, reads_late)
             for length in self.settings.compare:
                 if not 1 <= length <= most:
                     raise ValueError(
@@ -93,7 +93,7 @@ class Simulator:
         begin = time.perf_counter()
         passes = {
             name: [
-                self._pass(PassPlace(repeat, name), method)
+                self._pass(PassKey(repeat, 0, name), method)
                 for repeat in range(self.settings.repeats)
             ]
             for name, method in self.methods.items()
@@ -116,7 +116,7 @@ class Simulator:
             provenance=self._provenance(),
         )
 
-    def _pass(self, place: PassPlace, method: Method) -> SimulatedPass:
+    def _pass(self, place: PassKey, method: Method) -> SimulatedPass:
         settings, seed = self.settings, (self.settings.seed << 16) + place.repeat
         replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
         feed = Feed(self.arrivals.times(self.num_requests, seed), self.arrivals.concurrency)
@@ -138,7 +138,7 @@ class Simulator:
             name,
             [each.row for each in made],
             [request for each in made for request in each.requests],
-            {each.row.place.repeat: PassSteps.of(each.log.take()) for each in made},
+            {each.row.key.repeat: PassSteps.of(each.log.pop()) for each in made},
             self.arrivals.concurrency,
             self.settings.limits,
         )

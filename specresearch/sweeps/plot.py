@@ -134,9 +134,9 @@ def _draw_fixed(
     )
     for name in names:
         kept = [
-            (place, row[name] / row[f"{figure}_plain"])
+            (place, row[name] / row[f"baseline_{figure}"])
             for place, row in zip(places, rows, strict=True)
-            if row.get(name) and row.get(f"{figure}_plain")
+            if row.get(name) and row.get(f"baseline_{figure}")
         ]
         if kept:
             axes.plot(

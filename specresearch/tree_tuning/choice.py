@@ -14,10 +14,10 @@ from rich.tree import Tree
 from scipy.optimize import nnls
 
 from specresearch.bench.folder import STEPS
-from specresearch.bench.rows import METHOD
 from specresearch.proposers.shapes import BestTree, best_trees, path_acceptance
 from specresearch.results import folder
 from specresearch.results.folder import differing_settings, read_config
+from specresearch.rows import METHOD
 
 SHAPE = ("tree", "paths", "num_draft_tokens", "depth", "top_k")  # of a proposer's drafts
 # what runs may differ in whose times and acceptance go together

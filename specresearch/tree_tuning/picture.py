@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specresearch.bench.folder import STEPS
-from specresearch.bench.rows import METHOD
+from specresearch.rows import METHOD
 from specresearch.tree_tuning.choice import accepted_paths
 
 MOST_LABELS = 40

@@ -14,10 +14,10 @@ from specresearch.acceptance import Rejection
 from specresearch.batch import Batch
 from specresearch.bench import Runner, RunSettings
 from specresearch.bench.output_check import CHANGED, OutputCheck, OutputScores, score
-from specresearch.bench.rows import METHOD
 from specresearch.clock import Clock
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import DraftModel, NGram, Proposer
+from specresearch.rows import METHOD
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is 1.0 times the draft")
 VARIED = SamplingParams(
@@ -145,7 +145,7 @@ def test_a_run_states_what_it_found_and_keeps_it(make_runner: Callable[..., Runn
     assert summary["output_p_value"] > CHANGED
     assert summary["baseline_output_p_value"] > CHANGED
     assert set(summary["output_z"]) == {"log p", "p", "rank"}
-    rows = [row for row in sound.folder.groups if row.place.side == METHOD]
+    rows = [row for row in sound.folder.groups if row.key.side == METHOD]
     assert (
         sum(row.scores.num_tokens for row in rows if row.scores) == summary["num_generated_tokens"]
     )

@@ -16,7 +16,6 @@ from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection, Typical
 from specresearch.batch import Batch, RequestState
 from specresearch.bench import ResultsFolder, Runner, RunSettings
-from specresearch.bench.rows import BASELINE, METHOD
 from specresearch.clock import Clock
 from specresearch.data import PromptDataset
 from specresearch.engine import RequestFailedError, engine, step
@@ -24,6 +23,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.recording.recorder import Recorder, describe_recording
+from specresearch.rows import BASELINE, METHOD
 from specresearch.sampling import SamplingBatch
 
 Make = Callable[..., Runner]
@@ -73,9 +73,7 @@ class Described(NGram):
 
 def tokens(results: ResultsFolder, side: str) -> dict[tuple[int, str], tuple[int, ...]]:
     return {
-        (row.place.repeat, row.id): row.token_ids
-        for row in results.requests
-        if row.place.side == side
+        (row.key.repeat, row.id): row.token_ids for row in results.requests if row.key.side == side
     }
 
 
@@ -130,7 +128,7 @@ def test_greedy_output_is_unchanged_and_everything_is_on_disk(
 
 def test_sides_take_turns_in_going_first(make_runner: Make) -> None:
     runner = make_runner(proposer=NGram())
-    order = [(place.group, place.side) for place in runner.places()]
+    order = [(place.group, place.side) for place in runner.passes()]
     assert order[:4] == [(0, BASELINE), (0, METHOD), (1, METHOD), (1, BASELINE)]
 
 
@@ -190,7 +188,7 @@ def test_without_a_proposer_plain_decoding_is_measured(make_runner: Make) -> Non
     summary = runner.run().summary
     assert summary["speedup"] is None
     assert summary["tokens_per_second"] > 0
-    assert {row.place.side for row in runner.folder.requests} == {BASELINE}
+    assert {row.key.side for row in runner.folder.requests} == {BASELINE}
 
 
 def test_later_turns_hold_the_models_own_replies(make_runner: Make, target: CausalLM) -> None:
@@ -238,7 +236,7 @@ def test_an_interrupted_run_resumes_to_the_same_outputs(make_runner: Make, tmp_p
     assert written["complete"] is False
     assert 0 < results.summary["num_prompts"] < 4
     assert not broken.target.in_use
-    before = [row for row in broken.folder.requests if row.place in broken.folder.done]
+    before = [row for row in broken.folder.requests if row.key in broken.folder.done]
     again = make_runner(
         folder=tmp_path / "broken", resume=True, proposer=NGram(4, 3, 1), method="ngram"
     )
@@ -320,8 +318,8 @@ def test_measuring_the_shift_costs_no_time(
     settings = RunSettings(warmup=0, num_prompts=1)
     runner = make_runner(proposer=NGram(4, 2, 1), acceptance=KEEN, sampling=WARM, settings=settings)
     runner.run()
-    (group,) = (row for row in runner.folder.groups if row.place.side == METHOD)
-    (request,) = (row for row in runner.folder.requests if row.place.side == METHOD)
+    (group,) = (row for row in runner.folder.groups if row.key.side == METHOD)
+    (request,) = (row for row in runner.folder.requests if row.key.side == METHOD)
     assert skipped[0] == 3600.0 * group.num_steps > 3600.0
     assert group.wall < 600
     assert request.e2el <= group.wall

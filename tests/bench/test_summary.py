@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from specresearch.bench.outputs import OutputComparison
-from specresearch.bench.rows import BASELINE, METHOD, GroupRow, Place, RequestRow
+from specresearch.bench.rows import GroupRow
 from specresearch.bench.summary import summarize
 from specresearch.metrics import Counts
 from specresearch.metrics.shift import ShiftSums
+from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.statistics.intervals import LEAST_UNITS
 
 SAMPLED = OutputComparison.sampled("rejection", lossless=True)
@@ -21,7 +22,8 @@ def request(
     group: int, side: str, counts: Counts, repeat: int = 0, **changes: object
 ) -> RequestRow:
     row = RequestRow(
-        place=Place(repeat, group, side),
+        key=PassKey(repeat, group, side),
+        id=f"row{group}/0",
         row=f"row{group}",
         turn=0,
         category="",
@@ -41,9 +43,23 @@ def request(
 
 
 def group_row(group: int, side: str, *, repeat: int = 0, tokens: int = 10) -> GroupRow:
+    baseline = GroupRow(
+        key=PassKey(repeat, group, side),
+        wall=5.0,
+        prefill=1.0,
+        propose=0.0,
+        verify=3.5,
+        accept=0.2,
+        commit=0.1,
+        num_steps=10,
+        num_draft_passes=0,
+        num_requests=1,
+        num_generated_tokens=tokens,
+    )
     if side == BASELINE:
-        return GroupRow(Place(repeat, group, side), 5.0, 1.0, 0.0, 3.5, 0.2, 0.1, 10, 0, 1, tokens)
-    return GroupRow(Place(repeat, group, side), 3.0, 1.0, 0.4, 1.35, 0.1, 0.05, 5, 8, 1, tokens)
+        return baseline
+    method = {"wall": 3.0, "propose": 0.4, "verify": 1.35, "accept": 0.1, "commit": 0.05}
+    return replace(baseline, **method, num_steps=5, num_draft_passes=8)
 
 
 def both_sides(
@@ -115,7 +131,7 @@ def test_shift_of_a_lossy_rule() -> None:
     requests, groups = both_sides(LEAST_UNITS)
     sums = ShiftSums([1.2, 0.3], [0.8, 0.6], [0, 0], [0.9, 1.1])
     moved = [
-        row if row.place.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums))
+        row if row.key.side == BASELINE else replace(row, counts=replace(row.counts, shift=sums))
         for row in requests
     ]
     figures = summarize(moved, groups, LOSSY)
@@ -142,7 +158,7 @@ def test_one_token_that_the_target_never_says_makes_the_divergence_infinite() ->
     }
     moved = [
         row
-        if row.place.side == BASELINE
+        if row.key.side == BASELINE
         else replace(row, counts=replace(row.counts, shift=shifts[row.row]))
         for row in requests
     ]
@@ -175,8 +191,8 @@ def test_repeats_are_added_up_before_resampling() -> None:
 def test_plain_decoding_has_no_method_figures() -> None:
     requests, groups = both_sides(3)
     plain = (
-        [row for row in requests if row.place.side == BASELINE],
-        [row for row in groups if row.place.side == BASELINE],
+        [row for row in requests if row.key.side == BASELINE],
+        [row for row in groups if row.key.side == BASELINE],
     )
     summary = summarize(*plain, None).summary
     assert summary["speedup"] is None
@@ -202,7 +218,7 @@ def test_cut_prompts_are_counted_once_for_both_sides_and_all_repeats() -> None:
 
 def test_categories() -> None:
     requests, groups = both_sides(4)
-    named = [replace(row, category="code" if row.place.group < 3 else "chat") for row in requests]
+    named = [replace(row, category="code" if row.key.group < 3 else "chat") for row in requests]
     table = summarize(named, groups, SAMPLED).by_category
     assert {name: row["num_prompts"] for name, row in table.items()} == {"chat": 1, "code": 3}
     assert table["code"]["speedup"] == pytest.approx(5 / 3)
@@ -223,7 +239,7 @@ def test_equal_and_unequal_outputs() -> None:
     same = OutputComparison.greedy(requests)
     assert same.statement == "output unchanged: 3 of 3 greedy outputs equal token for token"
     other = [
-        replace(row, token_ids=(0, 1, 9)) if row.row == "row2" and row.place.side == METHOD else row
+        replace(row, token_ids=(0, 1, 9)) if row.row == "row2" and row.key.side == METHOD else row
         for row in requests
     ]
     changed = OutputComparison.greedy(other)
@@ -246,9 +262,7 @@ def test_equal_and_unequal_outputs() -> None:
 
 def test_an_output_that_ends_early_differs_where_it_ends() -> None:
     requests, _ = both_sides(1)
-    short = [
-        replace(row, token_ids=(0, 1)) if row.place.side == METHOD else row for row in requests
-    ]
+    short = [replace(row, token_ids=(0, 1)) if row.key.side == METHOD else row for row in requests]
     (difference,) = OutputComparison.greedy(short).differences
     assert (difference.position, difference.method_token) == (2, -1)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from specresearch.loadtest.rows import LoadRow, PassPlace, PassRow
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.window import Limits
 from specresearch.metrics import Counts
+from specresearch.rows import PassKey, RequestRow
 
 LIMITS = Limits(ttft=1.0, tpot=0.1)
 
@@ -17,46 +18,51 @@ def request(
     gap: float = 0.1,
     num_tokens: int = 11,
     ttft: float = 0.5,
-    side: str = "plain",
+    side: str = "baseline",
     repeat: int = 0,
     category: str = "",
     queue_time: float = 0.0,
     drafts: tuple[int, int] = (0, 0),
-) -> LoadRow:
+) -> RequestRow:
     """Tokens come evenly, `gap` seconds apart. drafts: accepted and drafted tokens, of 5 drafts in 6 steps."""
     accepted, drafted = drafts
     counts = Counts(6, 5 if drafted else 0, drafted, accepted, num_tokens)
-    return LoadRow(
-        PassPlace(repeat, side),
-        str(number),
-        category,
-        f"p{number}",
-        10,
-        0,
-        arrival,
-        queue_time,
-        ttft,
-        gap,
-        ttft + gap * (num_tokens - 1),
-        (gap,) * (num_tokens - 1),
-        0.1,
-        0,
-        "length",
-        counts,
+    return RequestRow(
+        key=PassKey(repeat, 0, side),
+        id=str(number),
+        category=category,
+        row=f"p{number}",
+        num_prompt_tokens=10,
+        arrival=arrival,
+        queue_time=queue_time,
+        ttft=ttft,
+        tpot=gap,
+        e2el=ttft + gap * (num_tokens - 1),
+        itl=(gap,) * (num_tokens - 1),
+        prefill_time=0.1,
+        finish_reason="length",
+        counts=counts,
     )
 
 
 def finished(
-    rows: Sequence[LoadRow], *, stopped: str | None = None, num_waiting: int = 0
+    rows: Sequence[RequestRow], *, stopped: str | None = None, num_waiting: int = 0
 ) -> PassRow:
     """The pass of these rows."""
-    wall = max(row.finish for row in rows)
-    last = max(row.arrival for row in rows)
-    return PassRow(rows[0].place, wall, len(rows), len(rows), len(rows), last, num_waiting, stopped)
+    return PassRow(
+        key=rows[0].key,
+        wall=max(row.finish for row in rows),
+        num_requests=len(rows),
+        num_submitted=len(rows),
+        num_finished=len(rows),
+        last_arrival=max(row.arrival for row in rows),
+        num_waiting=num_waiting,
+        stopped=stopped,
+    )
 
 
 def side(
-    name: str, *repeats: Sequence[LoadRow], concurrency: int | None = None, **changes: object
+    name: str, *repeats: Sequence[RequestRow], concurrency: int | None = None, **changes: object
 ) -> LoadSide:
     rows = [row for repeat in repeats for row in repeat]
     passes = [finished(repeat, **changes) for repeat in repeats]  # type: ignore[arg-type]

@@ -25,13 +25,13 @@ def passed(side: str, repeat: int, found: OutputScores | None) -> PassRow:
 
 
 def check(excess: float, plain: float = 0.0) -> OutputComparison:
-    passes = [passed("method", 0, scores(excess)), passed("plain", 0, scores(plain))]
+    passes = [passed("method", 0, scores(excess)), passed("baseline", 0, scores(plain))]
     return check_of(passes, "method", "rejection", lossless=True)
 
 
 def test_scores_of_all_passes_of_a_side_are_added_up() -> None:
     passes = [passed("method", r, scores(20.0)) for r in range(2)] + [
-        passed("plain", 0, scores(1.0))
+        passed("baseline", 0, scores(1.0))
     ]
     found = scores_of(passes, "method")
     assert found is not None
@@ -59,7 +59,9 @@ def test_a_sampled_side_that_is_wrong_is_told_first() -> None:
 
 def test_plain_decoding_is_the_control() -> None:
     told = joined({"method": SideOutputs(sampled=check(1.0, plain=90.0))})
-    assert told["output_statement"].startswith("OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO")
+    assert told["output_statement"].startswith(
+        "OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO"
+    )
     assert told["baseline_output_p_value"] < CHANGED < told["output_p_value"]
     assert told["outputs_equal"] is None
 

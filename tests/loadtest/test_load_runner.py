@@ -25,7 +25,6 @@ from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.memory import resident_bytes
 from specresearch.loadtest.report import print_load
-from specresearch.loadtest.rows import PassPlace
 from specresearch.loadtest.runner import LoadRunner
 from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.workload import RequestClass
@@ -33,6 +32,7 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel, NGram, Suffix
 from specresearch.recording.recorder import Recorder
 from specresearch.recording.recording import Recording
+from specresearch.rows import PassKey
 from tests.bench.test_frozen_heap import Watching
 from tests.bench.test_output_check import Gullible as Claiming
 from tests.bench.test_runner import Gullible
@@ -105,10 +105,10 @@ def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Ma
     assert results.summary["output_statement"].startswith(
         "output unchanged: 24 of 24 greedy outputs equal"
     )
-    assert list(results.sides) == ["plain", "method", "fixed-3"]
+    assert list(results.sides) == ["baseline", "method", "fixed-3"]
     assert results.summary["best_fixed"] == "fixed-3"
     assert results.summary["tokens_per_target_forward"] > 1
-    assert results.sides["plain"]["mean_draft_length"] == 0
+    assert results.sides["baseline"]["mean_draft_length"] == 0
     assert results.sides["fixed-3"]["mean_draft_length"] > 0
     assert 0 < results.summary["schedule_share"] < 1
     rows = requests_of(runner)
@@ -140,9 +140,9 @@ def test_every_side_decodes_the_same_requests_and_everything_is_on_disk(make: Ma
 def test_sides_go_first_in_turns(make: Make) -> None:
     settings = LoadSettings(max_running=3, num_requests=6, repeats=3, compare=(2,))
     runner = make(settings=settings, proposer=NGram(), method="ngram")
-    order = [[place.side for place in group] for group in runner.places()]
-    assert [sides[0] for sides in order] == ["plain", "method", "fixed-2"]
-    assert all(sorted(sides) == ["fixed-2", "method", "plain"] for sides in order)
+    order = [[place.side for place in group] for group in runner.passes()]
+    assert [sides[0] for sides in order] == ["baseline", "method", "fixed-2"]
+    assert all(sorted(sides) == ["baseline", "fixed-2", "method"] for sides in order)
 
 
 def test_sides_take_turns_where_nothing_forbids_it(
@@ -153,7 +153,7 @@ def test_sides_take_turns_where_nothing_forbids_it(
     take_turn = one_pass.LoadPass.take_turn
 
     def noted(self: one_pass.LoadPass, seconds: float) -> None:
-        turns.append(self.place.side)
+        turns.append(self.key.side)
         take_turn(self, seconds)
 
     monkeypatch.setattr(one_pass.LoadPass, "take_turn", noted)
@@ -161,7 +161,7 @@ def test_sides_take_turns_where_nothing_forbids_it(
     assert runner.whole_passes is None
     assert runner.run().summary["turn_seconds"] == 1e-3
     assert len(turns) > 4
-    assert set(turns[:2]) == {"plain", "method"}
+    assert set(turns[:2]) == {"baseline", "method"}
     assert len(set(turns[-4:])) == 2
 
 
@@ -173,7 +173,7 @@ def test_passes_that_cannot_share_the_target_follow_one_another(make: Make, tmp_
             folder=tmp_path / "one",
             **parts,
         )
-        assert all(len(group) == 1 for group in runner.places())
+        assert all(len(group) == 1 for group in runner.passes())
         assert all(engine.scheduler.slots == range(2) for engine in runner.engines.values())
         return runner.whole_passes or ""
 
@@ -207,14 +207,14 @@ def test_the_controller_is_measured_beside_variants_of_itself(make: Make, tmp_pa
         variants=variants,
         settings=settings,
     ).run()
-    assert list(results.sides) == ["plain", "method", "fixed-2", "bounded"]
+    assert list(results.sides) == ["baseline", "method", "fixed-2", "bounded"]
     summary, sides = results.summary, results.sides
     assert summary["best_fixed"] == summary["worst_fixed"] == "fixed-2"
-    better = max(sides["plain"]["throughput"], sides["fixed-2"]["throughput"])
+    better = max(sides["baseline"]["throughput"], sides["fixed-2"]["throughput"])
     assert summary["speedup_over_best_bounded"] == pytest.approx(
         sides["bounded"]["throughput"] / better
     )
-    for name in ("plain", "fixed-3", "two words", "over_best"):
+    for name in ("baseline", "fixed-3", "two words", "over_best"):
         with pytest.raises(ValueError, match=rf"variants.{name}: a side cannot be called so"):
             make(
                 proposer=NGram(), method="ngram", variants={name: Goodput()}, folder=tmp_path / name
@@ -259,9 +259,8 @@ def test_a_sampled_load_states_what_the_check_found_and_keeps_it(make: Make) -> 
     assert summary["baseline_output_p_value"] > CHANGED
     assert {"output_p_value", "output_z"} <= results.definitions.keys()
     rows = requests_of(runner)
-    assert all(row["token_ids"] is None for row in rows)
     for side in results.sides:
-        scores = [row.scores for row in runner.folder.passes if row.place.side == side]
+        scores = [row.scores for row in runner.folder.passes if row.key.side == side]
         generated = sum(row["num_generated_tokens"] for row in rows if row["side"] == side)
         assert sum(own.num_tokens for own in scores if own is not None) == generated
     again = make(resume=True, **parts)
@@ -311,28 +310,22 @@ def test_the_check_takes_no_time_of_a_load(make: Make, monkeypatch: pytest.Monke
         assert own["start"].max() - own["arrival"].min() < 600
 
 
-def test_passes_of_a_version_that_did_not_check_say_so(make: Make) -> None:
+def test_passes_of_another_version_are_refused(make: Make) -> None:
     parts: dict[str, Any] = {"proposer": NGram(4, 3, 1), "method": "ngram", "sampling": SAMPLED}
     first = make(**parts)
     first.run()
     file = first.folder.path / "passes.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    file.write_text(
-        "".join(json.dumps({k: v for k, v in row.items() if k != "scores"}) + "\n" for row in rows)
-    )
-    again = make(resume=True, **parts)
-    assert [row.scores for row in again.folder.passes] == [None, None]
-    results = again.run()
-    assert results.summary["output_p_value"] is None
-    assert (
-        results.summary["output_statement"]
-        == "the output's distribution was not checked (rule rejection is lossless)"
-    )
+    for row in rows:
+        del row["scores"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"has rows of another version \('scores'\)"):
+        make(resume=True, **parts)
 
 
 def test_without_a_proposer_plain_decoding_is_measured(make: Make) -> None:
     results = make(arrivals=Constant(500.0)).run()
-    assert list(results.sides) == ["plain"]
+    assert list(results.sides) == ["baseline"]
     assert results.summary["speedup"] is None
     assert results.summary["e2el_p50"] > 0
     assert results.summary["qps"] == 500.0
@@ -371,7 +364,7 @@ def test_an_interrupted_run_keeps_its_passes_and_goes_on(make: Make) -> None:
     assert broken.summary["speedup"] is not None
     assert broken.summary["num_repeats"] == 1
     runner = make(proposer=NGram(4, 3, 1), resume=True, **parts)
-    assert runner.folder.done == {PassPlace(0, "plain"), PassPlace(0, "method")}
+    assert runner.folder.done == {PassKey(0, 0, "baseline"), PassKey(0, 0, "method")}
     assert not runner.folder.is_complete
     results = runner.run()
     assert results.complete
@@ -425,7 +418,7 @@ def test_a_continued_run_that_is_killed_is_not_complete(make: Make) -> None:
     before = runner.folder.read_results()
     assert before is not None
     runner.folder.begin(before.provenance)
-    last = replace(runner.folder.passes[0], place=PassPlace(1, "plain"))
+    last = replace(runner.folder.passes[0], key=PassKey(1, 0, "baseline"))
     runner.folder.end_pass(last)
     again = make(settings=replace(SMALL, repeats=2), resume=True, config={"repeats": 2}, **parts)
     assert not again.folder.is_complete
@@ -447,7 +440,7 @@ def test_a_torn_row_does_not_stop_a_resumed_run(make: Make) -> None:
     passes = (path / "passes.jsonl").read_text().splitlines(keepends=True)
     (path / "passes.jsonl").write_text(passes[0] + passes[1][:9])
     again = make(settings=settings, resume=True)
-    assert again.folder.done == {PassPlace(0, "plain")}
+    assert again.folder.done == {PassKey(0, 0, "baseline")}
     assert again.run().complete
     assert len(requests_of(again)) == 12
 
@@ -529,7 +522,7 @@ def test_overload_stops_a_pass_and_the_rest_is_still_told(make: Make) -> None:
     ).run()
     assert results.complete
     assert results.stopped is not None
-    assert results.stopped.startswith("plain, repeat 0: the queue grows without bound")
+    assert results.stopped.startswith("baseline, repeat 0: the queue grows without bound")
     assert results.summary["overloaded"] is True
     assert results.sides["method"]["num_unfinished"] > 0
 

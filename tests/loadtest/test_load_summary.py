@@ -11,7 +11,7 @@ from tests.loadtest.load_rows import LIMITS, request, side
 
 def spread(
     seed: int,
-    name: str = "plain",
+    name: str = "baseline",
     *,
     gap: float = 0.1,
     tail: float = 1.0,
@@ -50,13 +50,13 @@ def mixed(num: int, every: int, hurt: float) -> dict[str, LoadSide]:
 
     return {
         name: side(name, rows(name, seed), concurrency=8)
-        for seed, name in enumerate(("plain", "method"))
+        for seed, name in enumerate(("baseline", "method"))
     }
 
 
 def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
     sides = {
-        "plain": side("plain", spread(0), spread(1, repeat=1), concurrency=4),
+        "baseline": side("baseline", spread(0), spread(1, repeat=1), concurrency=4),
         "method": side(
             "method",
             spread(2, "method", gap=0.05),
@@ -69,10 +69,11 @@ def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
     figures = summarize_load(sides, LIMITS, 8)
     summary = figures.summary
     per_request = {
-        name: 0.5 + 10 * gap for name, gap in (("plain", 0.1), ("method", 0.05), ("fixed-2", 0.04))
+        name: 0.5 + 10 * gap
+        for name, gap in (("baseline", 0.1), ("method", 0.05), ("fixed-2", 0.04))
     }
     assert summary["speedup"] == pytest.approx(
-        per_request["plain"] / per_request["method"], rel=0.05
+        per_request["baseline"] / per_request["method"], rel=0.05
     )
     assert summary["best_fixed"] == "fixed-2"
     assert summary["worst_fixed"] == "fixed-8"
@@ -91,7 +92,7 @@ def test_ratios_are_those_of_the_sides_and_lie_in_their_intervals() -> None:
 def test_an_interval_covers_no_difference_when_there_is_none() -> None:
     sides = {
         name: side(name, spread(seed, name), concurrency=4)
-        for seed, name in enumerate(("plain", "method"))
+        for seed, name in enumerate(("baseline", "method"))
     }
     figures = summarize_load(sides, LIMITS, 8)
     low, high = figures.intervals["speedup"]
@@ -103,11 +104,11 @@ def test_a_better_median_with_a_worse_tail_is_called_out_by_class() -> None:
     assert (figures.class_signature, figures.class_unclear) == (["creative"], [])
     assert (
         figures.classes["creative"]["method"]["tpot_p50"]
-        < figures.classes["creative"]["plain"]["tpot_p50"]
+        < figures.classes["creative"]["baseline"]["tpot_p50"]
     )
     assert (
         figures.classes["creative"]["method"]["tpot_p99"]
-        > figures.classes["creative"]["plain"]["tpot_p99"]
+        > figures.classes["creative"]["baseline"]["tpot_p99"]
     )
     assert set(figures.classes) == {"structured", "creative"}
 
@@ -116,7 +117,7 @@ def test_a_better_median_with_a_worse_tail_is_called_out_by_class() -> None:
 def test_a_tail_that_may_be_chance_is_not_called_out(num: int, every: int) -> None:
     """Too few requests for a 99th percentile, or one that rests on whether two of them are drawn."""
     figures = summarize_load(mixed(num, every, 5.0), LIMITS, 8)
-    own, plain = (figures.classes["creative"][name] for name in ("method", "plain"))
+    own, plain = (figures.classes["creative"][name] for name in ("method", "baseline"))
     assert own["tpot_p50"] < 0.6 * plain["tpot_p50"]
     assert own["tpot_p99"] > 1.2 * plain["tpot_p99"]
     assert figures.class_signature == []
@@ -137,14 +138,16 @@ def test_acceptance_shows_the_slowest_tenth_beside_the_mean() -> None:
 def test_a_side_that_falls_behind_says_so_and_one_that_keeps_up_does_not() -> None:
     keeps_up = [request(n, 0.2 * n) for n in range(50)]
     late = [request(n, 0.2 * n, ttft=0.5 + 0.3 * n, queue_time=0.3 * n) for n in range(50)]
-    assert side("plain", keeps_up).figures(4)[0]["overloaded"] is False
+    assert side("baseline", keeps_up).figures(4)[0]["overloaded"] is False
     for max_running in (4, 32):
-        assert side("plain", late).figures(max_running)[0]["overloaded"] is True
-    assert side("plain", late, concurrency=4).figures(4)[0]["overloaded"] is False
-    given_up = side("plain", keeps_up, stopped="the queue grows without bound: ...", num_waiting=9)
+        assert side("baseline", late).figures(max_running)[0]["overloaded"] is True
+    assert side("baseline", late, concurrency=4).figures(4)[0]["overloaded"] is False
+    given_up = side(
+        "baseline", keeps_up, stopped="the queue grows without bound: ...", num_waiting=9
+    )
     assert given_up.figures(4)[0]["overloaded"] is True
-    stopped = summarize_load({"plain": given_up}, LIMITS, 4).stopped
-    assert stopped == "plain, repeat 0: the queue grows without bound: ..."
+    stopped = summarize_load({"baseline": given_up}, LIMITS, 4).stopped
+    assert stopped == "baseline, repeat 0: the queue grows without bound: ..."
 
 
 def served(arrivals: np.ndarray, num_slots: int, seconds: float = 2.0) -> list:
@@ -172,7 +175,7 @@ def test_a_rate_beyond_what_can_be_served_is_seen_where_fewer_wait_than_may_run(
 ) -> None:
     """Thirty-two at a time, 16 a second; of 64 requests no more than 32 can ever wait."""
     rows = served(np.arange(64) / (16 * rate), 32)
-    assert side("plain", rows).figures(32)[0]["overloaded"] is True
+    assert side("baseline", rows).figures(32)[0]["overloaded"] is True
 
 
 @pytest.mark.parametrize("burst", [8, 24])
@@ -183,7 +186,7 @@ def test_a_short_burst_is_no_overload(begin: float, burst: int) -> None:
     arrivals = np.sort(np.concatenate([steady, np.full(burst, begin * steady[-1])]))
     rows = served(arrivals, 16)
     assert max(row.queue_time for row in rows) > 0.5 or burst == 8
-    assert side("plain", rows).figures(16)[0]["overloaded"] is False
+    assert side("baseline", rows).figures(16)[0]["overloaded"] is False
 
 
 @pytest.mark.parametrize(("rate", "is_short"), [(40, True), (4, False)])
@@ -192,22 +195,24 @@ def test_a_burst_that_ends_before_most_are_answered_is_no_measure_of_rates(
 ) -> None:
     """Requests of a second and a half, which come in the course of half a second, or of six."""
     rows = [request(number, number / rate) for number in range(24)]
-    assert side("plain", rows).figures(32)[0]["too_short"] is is_short
-    assert side("plain", rows, concurrency=8).figures(32)[0]["too_short"] is False
+    assert side("baseline", rows).figures(32)[0]["too_short"] is is_short
+    assert side("baseline", rows, concurrency=8).figures(32)[0]["too_short"] is False
 
 
 def test_a_long_wait_alone_does_not_make_a_pass_too_short() -> None:
     """Eight at a time, for ten seconds: most wait for longer than that, and the rates are what can be done."""
     rows = served(np.arange(0, 10, 0.05), 8)
     assert np.median([row.e2el for row in rows]) > 10
-    figures = side("plain", rows).figures(8)[0]
+    figures = side("baseline", rows).figures(8)[0]
     assert (figures["overloaded"], figures["too_short"]) == (True, False)
 
 
 def test_without_a_method_or_a_middle_figures_are_none() -> None:
-    figures = summarize_load({"plain": side("plain", spread(0), concurrency=4)}, LIMITS, 8)
+    figures = summarize_load({"baseline": side("baseline", spread(0), concurrency=4)}, LIMITS, 8)
     assert figures.summary["speedup"] is None
-    assert figures.summary["throughput"] == figures.summary["throughput_plain"] > 0
-    empty = summarize_load({"plain": side("plain", spread(0, num=4), concurrency=4)}, LIMITS, 8)
+    assert figures.summary["throughput"] == figures.summary["baseline_throughput"] > 0
+    empty = summarize_load(
+        {"baseline": side("baseline", spread(0, num=4), concurrency=4)}, LIMITS, 8
+    )
     assert empty.summary["throughput"] is None
     assert empty.intervals == {}

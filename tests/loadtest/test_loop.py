@@ -9,7 +9,7 @@ from specresearch.clock import ManualClock
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
-from specresearch.loadtest.rows import PassPlace, StepLog
+from specresearch.rows import PassKey, StepLog
 
 NEVER = Stops(max_waiting=1000, max_seconds=60.0)
 Play = Callable[..., tuple[LoadLoop, list[RequestOutput]]]
@@ -38,7 +38,7 @@ def play(target: CausalLM) -> Play:
         engine = Engine(target, controller=Ticking(clock), max_batch_size=2, clock=clock)
         sampling = SamplingParams(max_new_tokens=num_tokens)
         outputs: list[RequestOutput] = []
-        log = StepLog(PassPlace(0, "plain"), engine.clock.now())
+        log = StepLog(PassKey(0, 0, "baseline"), engine.clock.now())
         loop = LoadLoop(
             engine, feed, lambda n: Request([n % 9], sampling, str(n)), log, stops, outputs.append
         )
@@ -73,7 +73,7 @@ def test_waiting_for_a_slot_counts_into_the_first_token(play: Play) -> None:
 def test_a_closed_loop_keeps_its_number_in_flight(play: Play) -> None:
     loop, outputs = play(Feed(np.zeros(7), concurrency=2))
     assert len(outputs) == 7
-    steps = loop.log.take()
+    steps = loop.log.pop()
     running = steps["num_running"].to_pylist()
     assert max(running) == 2
     assert set(steps["num_waiting"].to_pylist()) == {0}
@@ -125,7 +125,7 @@ def test_the_clock_is_paused_between_turns(target: CausalLM) -> None:
                 engine,
                 Feed(np.zeros(4), concurrency=3),
                 lambda n: Request([n % 9], sampling, str(n)),
-                StepLog(PassPlace(0, name), clock.now()),
+                StepLog(PassKey(0, 0, name), clock.now()),
                 NEVER,
                 answers.append,
             )
@@ -151,7 +151,7 @@ def test_the_clock_is_paused_between_turns(target: CausalLM) -> None:
             )
             <= loop.wall
         )
-        assert max(loop.log.take()["start"].to_pylist()) <= loop.wall
+        assert max(loop.log.pop()["start"].to_pylist()) <= loop.wall
     texts = [{output.id: output.token_ids for output in answers} for answers in outputs.values()]
     assert texts[0] == texts[1]
 
@@ -162,7 +162,7 @@ def test_an_error_leaves_no_request_behind(target: CausalLM) -> None:
     def interrupt(output: RequestOutput) -> None:
         raise KeyboardInterrupt
 
-    log = StepLog(PassPlace(0, "plain"), engine.clock.now())
+    log = StepLog(PassKey(0, 0, "baseline"), engine.clock.now())
     sampling = SamplingParams(max_new_tokens=3)
     loop = LoadLoop(
         engine, Feed(np.zeros(5)), lambda n: Request([1], sampling, str(n)), log, NEVER, interrupt

@@ -31,7 +31,7 @@ def target() -> CausalLM:
 
 def recorder_of(folder: Path, target: CausalLM, proposer: Proposer) -> Recorder:
     header = describe_recording(
-        target, proposer, Rejection(), "tried", {"plain": None, "method": Fixed(3)}, {"a": 1}
+        target, proposer, Rejection(), "tried", {"baseline": None, "method": Fixed(3)}, {"a": 1}
     )
     return Recorder(folder, header)
 
@@ -115,14 +115,14 @@ def test_only_passes_that_ended_are_kept_and_a_second_attempt_replaces_the_first
     target: CausalLM, tmp_path: Path
 ) -> None:
     first = recorder_of(tmp_path, target, NGram(3))
-    first.begin("plain")
+    first.begin("baseline")
     decode(target, None, first, 0.0)
     first.end()
     first.begin("method")
     decode(target, NGram(3), first, 0.0)  # killed before its end
     first._flush()
     first.write(complete=False)
-    assert Recording(tmp_path).sides == ("plain",)
+    assert Recording(tmp_path).sides == ("baseline",)
     again = recorder_of(tmp_path, target, NGram(3))
     again.begin("method")
     decode(target, NGram(3), again, 0.0)
@@ -130,8 +130,8 @@ def test_only_passes_that_ended_are_kept_and_a_second_attempt_replaces_the_first
     decode(target, NGram(3), again, 0.0)  # outside of a pass, as a warm-up is
     again.write(complete=True)
     recording = Recording(tmp_path)
-    assert sorted(recording.sides) == ["method", "plain"]
-    assert [len(recording.requests(side)) for side in ("plain", "method")] == [len(PROMPTS)] * 2
+    assert sorted(recording.sides) == ["baseline", "method"]
+    assert [len(recording.requests(side)) for side in ("baseline", "method")] == [len(PROMPTS)] * 2
     with pytest.raises(ValueError, match="no side 'fixed-3'; there are"):
         recording.requests("fixed-3")
 

@@ -106,7 +106,7 @@ def write_load(
     proposer: its settings. short: sides whose passes had no middle."""
     fixed, variants = fixed or {}, variants or {}
     speeds = (
-        ({"plain": 1.0} if plain else {})
+        ({"baseline": 1.0} if plain else {})
         | {"method": speedup[0]}
         | {f"fixed-{k}": v for k, v in fixed.items()}
     )
@@ -114,12 +114,12 @@ def write_load(
     sides: dict[str, dict[str, Any]] = {}
     intervals: dict[str, dict[str, list[float]]] = {}
     for name, speed in speeds.items():
-        p99 = tpot_p99[name != "plain"]
+        p99 = tpot_p99[name != "baseline"]
         figures = {f"{metric}_p{p}": p99 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
         figures |= {"throughput": 100 * speed}
         intervals[name] = {key: [0.99 * value, 1.01 * value] for key, value in figures.items()}
         drafted = {"draft_acceptance_rate": 0.8, "acceptance_p10": 0.4, "mean_draft_length": 3.0}
-        sides[name] = figures | {"num_requests": 200} | (drafted if name != "plain" else {})
+        sides[name] = figures | {"num_requests": 200} | (drafted if name != "baseline" else {})
         if name in overloaded:
             lost = (
                 {} if answered else dict.fromkeys([key for key in figures if key != "throughput"])
@@ -213,7 +213,7 @@ def write_simulation(
     }
     sides = {
         name: figures | {"throughput": 150 * error}
-        for name in ("plain", "method", *(f"fixed-{k}" for k in fixed))
+        for name in ("baseline", "method", *(f"fixed-{k}" for k in fixed))
     }
     told = provenance("cnndm")
     recorded = {"target": told["target"], "machine": "CPU", "method": "ngram"}

@@ -262,7 +262,7 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(
     write_load(tmp_path / "mid", (1.0, 0.99, 1.01), qps=4.0)
     high = {
         "qps": 16.0,
-        "overloaded": ("plain",),
+        "overloaded": ("baseline",),
         "answered": False,
         "stopped": "plain, repeat 0: the queue grows",
     }
@@ -297,7 +297,7 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(
     """Their latencies would say that the method breaks a limit that plain decoding keeps."""
     told: dict[str, Any] = {"qps": 16.0, "tpot_p99": (0.01, 0.02)}
     limits = Limits(tpot=0.015)
-    write_load(tmp_path / "a", FASTER, overloaded=("plain", "method"), **told)
+    write_load(tmp_path / "a", FASTER, overloaded=("baseline", "method"), **told)
     (decision,) = decide_on(limits)
     assert decision.answer is Answer.ON
     assert decision.points[0].broken == ()
@@ -309,7 +309,7 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(
     )
     assert "Slowest requests" not in facts
     assert verdict.table.rows[0][-1] == "-"
-    write_load(tmp_path / "a", FASTER, overloaded=("plain",), **told)
+    write_load(tmp_path / "a", FASTER, overloaded=("baseline",), **told)
     assert decide_on(limits)[0].points[0].broken == ("tpot_p99",)
 
 
@@ -323,7 +323,7 @@ def test_an_overloaded_point_without_any_figure_stays_and_is_unclear(
 ) -> None:
     write_load(tmp_path / "low", (1.0, 0.99, 1.01), qps=0.5, fixed={2: 1.1})
     folder = write_load(
-        tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("plain",), answered=False
+        tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("baseline",), answered=False
     )
     text = (
         (folder / "results.json")
@@ -355,7 +355,7 @@ def test_other_lengths_are_asked_for_as_the_program_takes_them(
 def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: Decide) -> None:
     figures = {"tpot_p50": 0.010, "tpot_p99": 0.010}
     classes = {
-        name: {"plain": figures, "method": {"tpot_p50": 0.01 * p50, "tpot_p99": 0.01 * p99}}
+        name: {"baseline": figures, "method": {"tpot_p50": 0.01 * p50, "tpot_p99": 0.01 * p99}}
         for name, (p50, p99) in {"hidden": (0.8, 1.3), "other": (0.8, 0.9)}.items()
     }
     write_load(tmp_path / "a", FASTER, concurrency=8, classes=classes, class_signature=["hidden"])
@@ -396,7 +396,7 @@ def test_a_class_is_judged_by_its_intervals(
 
 
 def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Decide) -> None:
-    names = ("plain", "method", "fixed-2")
+    names = ("baseline", "method", "fixed-2")
     classes = {
         name: {
             side: {"tpot_p50": value, "tpot_p99": value}

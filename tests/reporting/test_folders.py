@@ -33,7 +33,7 @@ def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -
 
 def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> None:
     write_run(tmp_path / "good")
-    write_run(tmp_path / "plain", None, method=None)
+    write_run(tmp_path / "baseline", None, method=None)
     write_run(tmp_path / "unpaired", None)
     write_load(tmp_path / "no-plain", plain=False)
     write_run(tmp_path / "torn").joinpath("results.json").write_text('{"complete": tr')
@@ -53,7 +53,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
     assert [comparison.folder.name for comparison in material.comparisons] == ["good"]
     told = notes(material, is_used=False)
     expected = {
-        "plain": "plain decoding only",
+        "baseline": "plain decoding only",
         "unpaired": "no paired baseline",
         "no-plain": "without a paired baseline",
         "torn": "Expecting value",

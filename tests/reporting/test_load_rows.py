@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from specresearch.loadtest.rows import LoadRow
 from specresearch.reporting.estimates import Estimate
 from specresearch.reporting.load_rows import has_signature, latency_ratio, tpot_ratios
+from specresearch.rows import RequestRow
 from tests.loadtest.load_rows import request, side
 
 NUM_RUNS, NUM_STRETCHES, AT_ONCE = 60, 10, 12
 
 
-def rows_of(name: str, seconds: np.ndarray) -> list[LoadRow]:
+def rows_of(name: str, seconds: np.ndarray) -> list[RequestRow]:
     """Evenly spaced arrivals; `seconds` to the first token, and 1 s to the last."""
     return [request(n, float(n), ttft=float(value), side=name) for n, value in enumerate(seconds)]
 
@@ -26,7 +26,7 @@ def test_requests_that_share_a_queue_are_no_independent_units() -> None:
         ]
         own, plain = (
             side(name, rows_of(name, seconds))
-            for name, seconds in zip(("method", "plain"), queued, strict=True)
+            for name, seconds in zip(("method", "baseline"), queued, strict=True)
         )
         ratio = latency_ratio(own, plain)
         assert ratio is not None
@@ -42,11 +42,13 @@ def test_requests_that_share_a_queue_are_no_independent_units() -> None:
 
 def test_only_what_both_answered_is_compared() -> None:
     own = side("method", rows_of("method", np.full(40, 1.0)))
-    plain = side("plain", [row for row in rows_of("plain", np.full(40, 3.0)) if row.id != "20"])
+    plain = side(
+        "baseline", [row for row in rows_of("baseline", np.full(40, 3.0)) if row.id != "20"]
+    )
     ratio = latency_ratio(own, plain)
     assert ratio is not None
     assert (ratio.value, ratio.low) == (pytest.approx(2.0), pytest.approx(2.0))
-    assert latency_ratio(own, side("plain", rows_of("plain", np.full(1, 3.0)))) is None
+    assert latency_ratio(own, side("baseline", rows_of("baseline", np.full(1, 3.0)))) is None
 
 
 def test_one_burst_has_no_interval() -> None:
@@ -56,7 +58,7 @@ def test_one_burst_has_no_interval() -> None:
             name,
             [request(n, float(at), ttft=ttft, side=name) for n, at in enumerate(arrivals[:-1])],
         )
-        for name, ttft in (("method", 1.0), ("plain", 2.0))
+        for name, ttft in (("method", 1.0), ("baseline", 2.0))
     ]
     ratio = latency_ratio(*sides)
     assert ratio is not None
@@ -70,7 +72,7 @@ def test_a_queue_that_never_empties_is_one_stretch() -> None:
     waits = np.arange(40) * 0.9
     sides = [
         side(name, rows_of(name, waits * factor + rng.random(40)))
-        for name, factor in (("method", 1.04), ("plain", 1.0))
+        for name, factor in (("method", 1.04), ("baseline", 1.0))
     ]
     ratio = latency_ratio(*sides)
     assert ratio is not None
@@ -91,7 +93,7 @@ def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
         )
         for name, gap in (
             ("method", lambda n: 0.3 if n % 20 == 1 else 0.08 if n % 2 else 0.1),
-            ("plain", lambda n: 0.1),
+            ("baseline", lambda n: 0.1),
         )
     ]
     same = tpot_ratios(sides[0], sides[1], "a")

@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     figures = {f"tpot_p{p}": 0.01 for p in (50, 99)}
     classes = {
-        name: {"plain": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
+        name: {"baseline": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
         for name, worst in (("structured", 0.009), ("creative", 0.013))
     }
     thought = {
@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     write_run(folder / "run")
     write_run(folder / "half", length=2, complete=False)
-    write_run(folder / "plain", None, method=None)
+    write_run(folder / "baseline", None, method=None)
     return folder
 
 

@@ -8,18 +8,18 @@ import pytest
 from bench.test_results import CONFIG, PROVENANCE, measure, started
 
 from specresearch.bench.folder import ResultsFolder
-from specresearch.bench.rows import BASELINE, METHOD, Place
 from specresearch.files.jsonl import append_rows, read_jsonl
 from specresearch.results import fingerprint
 from specresearch.results.fingerprint import WHOLE_PACKAGE, describe_software, differing_software
 from specresearch.results.folder import check_software
+from specresearch.rows import BASELINE, METHOD, PassKey
 from specresearch.trackers.wandb import RUN_ID
 
 
 def measured(path: Path) -> Path:
     folder = started(path)
     for side in (BASELINE, METHOD):
-        measure(folder, Place(0, 0, side))
+        measure(folder, PassKey(0, 0, side))
     return path
 
 
@@ -49,8 +49,8 @@ def test_a_missing_row_is_named_and_its_remedy_works(tmp_path: Path) -> None:
         resumed(tmp_path)
     groups.write_text(groups.read_text().split("\n")[0] + "\n")
     again = resumed(tmp_path)
-    assert again.done == {Place(0, 0, BASELINE)}
-    measure(again, Place(0, 0, METHOD))
+    assert again.done == {PassKey(0, 0, BASELINE)}
+    measure(again, PassKey(0, 0, METHOD))
     assert len(resumed(tmp_path).requests) == 2
 
 
@@ -59,7 +59,7 @@ def test_a_torn_settings_file_does_not_block_its_folder(tmp_path: Path) -> None:
     assert not ResultsFolder(tmp_path, CONFIG).is_resumed
     (tmp_path / RUN_ID).write_text("abc\n")
     (tmp_path / "wandb").mkdir()
-    measure(started(tmp_path), Place(0, 0, BASELINE))
+    measure(started(tmp_path), PassKey(0, 0, BASELINE))
     (tmp_path / "config.yaml.part").write_text("batch_s")
     assert resumed(tmp_path).is_resumed
 

@@ -90,11 +90,11 @@ def record(
         proposer,
         rule,
         "tried",
-        {"plain": None, SIDE: controller or Fixed()},
+        {"baseline": None, SIDE: controller or Fixed()},
         config or {},
     )
     recorder = Recorder(folder, header)
-    for side, parts in (("plain", (None, None, None)), (SIDE, (proposer, rule, controller))):
+    for side, parts in (("baseline", (None, None, None)), (SIDE, (proposer, rule, controller))):
         recorder.begin(side)
         with unchecked():
             list(

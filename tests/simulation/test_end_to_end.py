@@ -14,10 +14,10 @@ from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Poisson
 from specresearch.loadtest.loop import Feed, Stops
-from specresearch.loadtest.rows import LoadRow, PassPlace
 from specresearch.metrics import RequestRecord
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import Recording
+from specresearch.rows import PassKey, RequestRow
 from specresearch.simulation import Drafting, Fitted, Method, Replays, Simulation, Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
@@ -92,12 +92,14 @@ def measure(
     return done
 
 
-def foresee(drafting: Drafting, timing: Timing, length: int, arrivals: Arrivals) -> list[LoadRow]:
+def foresee(
+    drafting: Drafting, timing: Timing, length: int, arrivals: Arrivals
+) -> list[RequestRow]:
     method = Method(Fixed(length), drafting.kind, 8)
     simulation = Simulation(timing, method, SchedulerSettings(), MAX_RUNNING, 56)
     feed = Feed(arrivals.times(NUM_REQUESTS, 0), arrivals.concurrency)
     return simulation.run(
-        PassPlace(0, SIDE), feed, Replays(drafting, 56).request, Stops(10**6, 1e9)
+        PassKey(0, 0, SIDE), feed, Replays(drafting, 56).request, Stops(10**6, 1e9)
     ).requests
 
 

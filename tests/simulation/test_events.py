@@ -22,9 +22,9 @@ from specresearch.data.traces import TraceRow
 from specresearch.engine import SchedulerSettings, ShortestPrompt
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant, Poisson
 from specresearch.loadtest.loop import Feed, Stops
-from specresearch.loadtest.rows import PassPlace
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind
+from specresearch.rows import PassKey
 from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing
 from specresearch.simulation.acceptance import Coins, Replay
 from specresearch.simulation.events import SimulatedPass
@@ -34,7 +34,7 @@ from specresearch.simulation.timing import Seconds, Work
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
 NO_STOPS = Stops(10**9, 1e12)
-PLAIN = Method(Fixed(0))
+BASELINE = Method(Fixed(0))
 SCORED = DraftKind(sampled=True, scored=True)
 
 
@@ -64,7 +64,7 @@ def simulate(
     requests: Sequence[ReplayedRequest],
     timing: Timing,
     arrivals: Arrivals,
-    method: Method = PLAIN,
+    method: Method = BASELINE,
     *,
     max_running: int = 4,
     scheduling: SchedulerSettings | None = None,
@@ -73,7 +73,7 @@ def simulate(
 ) -> SimulatedPass:
     simulation = Simulation(timing, method, scheduling or SchedulerSettings(), max_running, max_len)
     feed = Feed(arrivals.times(len(requests), 0), arrivals.concurrency)
-    return simulation.run(PassPlace(0, "method"), feed, requests.__getitem__, stops)
+    return simulation.run(PassKey(0, 0, "method"), feed, requests.__getitem__, stops)
 
 
 def test_plain_decoding_takes_what_the_closed_form_says() -> None:
@@ -176,7 +176,7 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
         assert [getattr(work, name) for work in machine.works if work.num_rows] == recorded[
             name
         ].tolist()
-    table = made.log.take()
+    table = made.log.pop()
     for name in ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens", "context"):
         assert [tuple(row) for row in table[name].to_pylist()] == [
             getattr(step, name) for step in steps
@@ -244,7 +244,7 @@ def test_the_scheduler_is_the_real_one() -> None:
         row.num_prompt_tokens for row in sorted(made.requests, key=lambda row: row.queue_time)[:3]
     ]
     assert first == [4, 4, 4]
-    table = made.log.take()
+    table = made.log.pop()
     assert len(table) < made.row.wall  # there were steps that read prompts only
 
 

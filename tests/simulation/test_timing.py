@@ -18,7 +18,7 @@ def known_seconds(
 ) -> dict[str, np.ndarray]:
     """Times of the recorded steps on a machine that can be written down."""
     steps, rng = recording.steps, np.random.default_rng(0)
-    can_draft = (steps["side"] != "plain").to_numpy()
+    can_draft = (steps["side"] != "baseline").to_numpy()
     tokens = (steps["num_rows"] + steps["num_drafts"]).to_numpy(dtype=float)
     parts = {
         "propose": can_draft * (1e-3 + 2e-3 * steps["longest"].to_numpy(dtype=float)),
@@ -38,7 +38,7 @@ def on_that_machine(recording: Recording, **noise: float) -> Recording:
     told = known_seconds(recording, **noise)
     for name in ("propose", "verify", "prefill"):
         recording.steps[name] = told[name]
-    late = recording.steps["num_prefill_tokens"].where(recording.steps["side"] != "plain", 0)
+    late = recording.steps["num_prefill_tokens"].where(recording.steps["side"] != "baseline", 0)
     recording.steps["num_lazy_prefill_tokens"], recording.steps["lazy_prefill"] = (
         late,
         (late > 0) * (2e-3 + 1e-4 * late),

@@ -28,7 +28,7 @@ def load_row(overrides: str, **figures: Any) -> dict[str, Any]:
     told = {
         "kind": "load",
         "controller": "goodput",
-        "throughput_plain": 10.0,
+        "baseline_throughput": 10.0,
         "throughput_fixed-2": 12.0,
     }
     told |= {

@@ -1,0 +1,27 @@
+"""The names of the sides, and the key that rows of one pass share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BASELINE = "baseline"  # plain decoding
+METHOD = "method"  # the method with the controller that was chosen
+FIXED = "fixed-"  # the method with a fixed draft length, which follows
+
+
+@dataclass(frozen=True, order=True)
+class PassKey:
+    """One pass of one side: over a group of prompts in a run, over the whole workload in a load test.
+
+    Attributes:
+        group: Number of the group of prompts; 0 in a load test.
+    """
+
+    repeat: int
+    group: int
+    side: str
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> "PassKey":
+        """Return the key of a row as it was written. Raises KeyError if the row lacks it."""
+        return PassKey(row["repeat"], row["group"], row["side"])
