@@ -77,7 +77,7 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     )
     outcome = command("+proposer=ngram", classes, "num_requests=8", "hydra.run.dir=out")
     assert outcome.code == 0, outcome.err
-    assert "calm: plain" in outcome.out
+    assert "calm: baseline" in outcome.out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(results["classes"]) == {"calm", "warm"}
     assert results["summary"]["temperature"] is None
@@ -121,7 +121,7 @@ def test_too_high_a_rate_is_warned_of_at_the_usual_settings(command: Run, tmp_pa
         "hydra.run.dir=out",
     )
     assert outcome.code == 0, outcome.err
-    assert "plain: requests came faster than they were answered" in " ".join(outcome.out.split())
+    assert "baseline: requests came faster than they were answered" in " ".join(outcome.out.split())
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["stopped"] is None
     assert results["summary"]["overloaded"] is True

@@ -177,7 +177,7 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
     )
     assert (code, err) == (0, "")
     recording = Recording(Path("load"))
-    assert sorted(recording.sides) == ["fixed-3", "method", "baseline"]
+    assert sorted(recording.sides) == ["baseline", "fixed-3", "method"]
     assert recording.header.fixed == {"baseline": 0, "method": None, "fixed-3": 3}
     assert recording.header.longest_side == "fixed-3"
     assert len(recording.requests("method")) == 6
@@ -193,7 +193,7 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
     assert code == 0
     told = " ".join(out.split())
     assert (
-        "plain, method: requests came faster than they were answered; throughput is what it can do"
+        "baseline, method: requests came faster than they were answered; throughput is what it can do"
         in told
     )
     code, out, _ = command(
@@ -204,7 +204,7 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
         "hydra.run.dir=stopped",
     )
     told = " ".join(out.split())
-    assert "stopped: plain, repeat 0: the queue grows without bound" in told
+    assert "stopped: baseline, repeat 0: the queue grows without bound" in told
     assert "(max_waiting=1000)" in told
 
 
