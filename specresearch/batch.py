@@ -1,4 +1,4 @@
-"""The requests of one step: what they asked for, what they have produced, and where an accepted run is cut."""
+"""Requests, their state while they are decoded, and the batch of one step."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from specresearch.clock import Clock
@@ -18,24 +18,31 @@ from specresearch.sampling import SamplingBatch, SamplingParams
 
 TARGET_FAULT, DRAFTER_FAULT = 1, 2
 FAULTS = {
-    TARGET_FAULT: "the target's logits are NaN or infinite; check its weights and its dtype (float16 overflows where bfloat16 "
-    "and float32 do not)",
-    DRAFTER_FAULT: "the drafter's probabilities are NaN or infinite; check its weights and its dtype",
+    TARGET_FAULT: "the target's logits are NaN or infinite; check its weights and its dtype "
+    "(float16 overflows where bfloat16 and float32 do not)",
+    DRAFTER_FAULT: "the drafter's probabilities are NaN or infinite; check its weights and "
+    "its dtype",
 }
-FAILED = "error"  # the finish reason of a request that could not go on
+FAILED = "error"  # finish reason
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt in token ids and how to continue it. Raises ValueError for a prompt that is empty or not
-    a sequence of whole numbers, and for a `num_draft_tokens` that is no count.
+    """A prompt in token ids and how to continue it.
 
-    id: unique among the requests of an engine whose outputs have not been taken; "" lets the engine choose.
-    num_draft_tokens: drafts for this request at every step, at most what the proposer makes, in place of the controller's
-    number; 0 = decode it plainly, None = as the controller says.
-    category: its class in a mixed workload, for results.
+    Attributes:
+        id: Unique among the requests of an engine whose outputs have not been taken; "" lets the
+            engine choose one.
+        num_draft_tokens: Drafts for this request in every step, in place of the controller's
+            number and at most as many as the proposer makes. 0 decodes plainly; None leaves the
+            number to the controller.
+        category: The request's class in a mixed workload, for results.
+
+    Raises:
+        ValueError: If the prompt is empty or not a list of token ids, or if `num_draft_tokens` is
+            not a count.
     """
 
     prompt_ids: Sequence[int]
@@ -47,26 +54,31 @@ class Request:
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
             raise ValueError(
-                f"request {self.id!r} has an empty prompt; give it at least one token (such as the BOS token)"
+                f"request {self.id!r} has an empty prompt; give it at least one token (such as the "
+                "BOS token)"
             )
         prompt = np.asarray(self.prompt_ids)
         if prompt.dtype.kind not in "iu" or prompt.ndim != 1:
             raise ValueError(
-                f"request {self.id!r} has a prompt of {prompt.dtype} in {prompt.ndim} dimensions; give one "
-                "list of token ids, which are whole numbers"
+                f"request {self.id!r} has a prompt of {prompt.dtype} in {prompt.ndim} dimensions; "
+                "give one list of token ids, which are whole numbers"
             )
         wanted = self.num_draft_tokens
         is_count = isinstance(wanted, Integral) and not isinstance(wanted, bool) and wanted >= 0
         if wanted is not None and not is_count:
             raise ValueError(
-                f"request {self.id!r} has num_draft_tokens={wanted!r}; it must be 0 (plain decoding) or above, "
-                "or None to leave it to the controller"
+                f"request {self.id!r} has num_draft_tokens={wanted!r}; it must be 0 (plain "
+                "decoding) or above, or None to leave it to the controller"
             )
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """log p of an emitted token under the target's raw logits, and the likeliest alternatives (id, log p)."""
+    """The log-probability of a delivered token under the target's raw logits.
+
+    Attributes:
+        top: The likeliest tokens, as pairs of id and log-probability.
+    """
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -76,12 +88,19 @@ class TokenLogprob:
 class RequestState:
     """A request being decoded. The engine owns it; proposers read it.
 
-    slot: its place in the target's cache; -1 while it waits.
-    tokens: prompt and output so far. The last one is the root of the next tree: its keys and values are not cached yet.
-    arrival_time, token_times: when it came, and when each output token was delivered, seconds of the engine's clock.
-    is_prefilled: everything before the root is cached. queue_time: seconds before it first got a slot.
-    finish_reason: eos, stop or length once it has finished, or error; error: why, then. stop_at: characters of the output before
-    a stop string.
+    Attributes:
+        slot: Slot of the target's cache; -1 while the request waits.
+        arrival_time: When it arrived, on the engine's clock.
+        tokens: Prompt and output so far. The last token is the root of the next tree: its keys and
+            values are not cached yet.
+        finish_reason: "eos", "stop", "length" or "error" once the request has finished.
+        error: Why the request failed.
+        stop_at: Characters of the output before a stop string.
+        token_times: When each output token was delivered, on the engine's clock.
+        prefill_time: Seconds of the prefill passes that it took part in.
+        queue_time: Seconds before it first got a slot.
+        is_prefilled: True if everything before the root is cached.
+        end_ids: Tokens that end the output.
     """
 
     request: Request
@@ -108,12 +127,11 @@ class RequestState:
         self.tokens = [int(token) for token in self.request.prompt_ids]
         self.num_prompt_tokens = len(self.tokens)
         sampling = self.request.sampling
-        self.end_ids = frozenset(sampling.stop_token_ids) | (
-            frozenset() if sampling.ignore_eos else self.eos_token_ids
-        )
-        self.max_new_tokens = min(
-            sampling.max_new_tokens, self.max_total_tokens - self.num_prompt_tokens
-        )
+        self.end_ids = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            self.end_ids |= self.eos_token_ids
+        room = self.max_total_tokens - self.num_prompt_tokens
+        self.max_new_tokens = min(sampling.max_new_tokens, room)
 
     @property
     def id(self) -> str:
@@ -128,7 +146,7 @@ class RequestState:
         return len(self.tokens) - self.num_prompt_tokens
 
     def newest(self, num: int) -> list[int]:
-        """The last `num` tokens, which may be none."""
+        """Return the last `num` tokens, which may be none."""
         return self.tokens[len(self.tokens) - num :]
 
     @property
@@ -136,66 +154,75 @@ class RequestState:
         return self.max_new_tokens - self.num_generated
 
     def fail(self, reason: str) -> None:
-        """End here, with what has been generated so far."""
+        """End the request with what has been generated so far."""
         self.finish_reason = FAILED
         self.error = f"request {self.id!r} failed after {self.num_generated} tokens: {reason}"
 
     def deliver(
         self, new: Sequence[int], decode: Callable[[list[int]], str] | None, now: float
     ) -> int:
-        """`take` at a point in time. Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone."""
+        """Append tokens that arrive at `now`; returns how many were appended.
+
+        Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone.
+        """
         before = self.num_generated
         try:
-            self.take(new, decode)
+            self.append(new, decode)
         except Exception as error:
             logger.exception("request %r", self.id)
             self.fail(f"{type(error).__name__}: {error}")
-        taken = self.num_generated - before
-        self.token_times.extend([now] * taken)
-        return taken
+        num_appended = self.num_generated - before
+        self.token_times.extend([now] * num_appended)
+        return num_appended
 
-    def take(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
-        """Append tokens up to the one that ends the output; returns how many were taken and sets `finish_reason`."""
+    def append(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
+        """Append tokens up to the one that ends the output; returns how many were appended."""
         stop = self.request.sampling.stop
-        for taken, token in enumerate(new, start=1):
+        for num_appended, token in enumerate(new, start=1):
             self.tokens.append(token)
             if token in self.end_ids:
                 self.finish_reason = "eos" if token in self.eos_token_ids else "stop"
-            elif stop and decode is not None and self._meets_stop_string(stop, decode):
+            elif stop and decode is not None and self._contains_stop_string(stop, decode):
                 self.finish_reason = "stop"
             elif self.num_remaining <= 0:
                 self.finish_reason = "length"
             if self.finish_reason:
-                return taken
+                return num_appended
         return len(new)
 
-    def _meets_stop_string(self, stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-        """Decode no more of the output than the text that a stop string could have ended in."""
+    def _contains_stop_string(
+        self, stop: Sequence[str], decode: Callable[[list[int]], str]
+    ) -> bool:
+        # Decoding the whole output for every token would take quadratic time.
         tail = self._tail(max(map(len, stop)), decode)
         if not any(text in tail for text in stop):
             return False
         text = decode(self.output_ids)
-        found = [text.find(s) for s in stop if s in text]
-        self.stop_at = min(found) if found else None
-        return bool(found)
+        positions = [text.find(string) for string in stop if string in text]
+        self.stop_at = min(positions) if positions else None
+        return bool(positions)
 
     def _tail(self, num_characters: int, decode: Callable[[list[int]], str]) -> str:
-        """The text of the last token, and at least so many characters before it if there are.
+        """Return the text of the last token and at least so many characters before it.
 
         A token may stand for no text, as special tokens do, or for a part of a character.
         """
         output = self.output_ids
-        num_own = len(decode(output[-1:]))
+        num_last = len(decode(output[-1:]))
         num_tokens = num_characters + 1
         tail = decode(output[-num_tokens:])
-        while num_tokens < len(output) and len(tail) - num_own <= num_characters:
+        while num_tokens < len(output) and len(tail) - num_last <= num_characters:
             num_tokens *= 2
             tail = decode(output[-num_tokens:])
         return tail
 
 
 class Batch:
-    """The rows of one step, with their tokens as tensors."""
+    """The rows of one step, with their tokens as tensors.
+
+    Attributes:
+        formed_at: When the batch was formed, on the clock.
+    """
 
     def __init__(
         self,
@@ -218,69 +245,62 @@ class Batch:
 
     @cached_property
     def roots(self) -> Int[Tensor, "B 1"]:
-        """The last committed token of each row."""
+        """Return the last committed token of each row."""
         return upload([[row.tokens[-1]] for row in self.rows], self.device)
 
     @cached_property
     def room(self) -> tuple[int, ...]:
-        """How many drafts each row could still use: one token of every step comes from the target itself."""
+        """Return how many drafts each row can still use.
+
+        One token of every step is the target's own.
+        """
         return tuple(max(row.num_remaining - 1, 0) for row in self.rows)
 
     @cached_property
     def sampling(self) -> SamplingBatch:
+        """Return the rows' sampling settings and the state of their draws."""
         params = [row.request.sampling for row in self.rows]
         prompt_counts = output_counts = None
-        if any(p.has_penalty for p in params):
-            penalized = [
-                row if p.has_penalty else None for row, p in zip(self.rows, params, strict=True)
-            ]
-            prompt_counts = self._counts(
-                [row.tokens[: row.num_prompt_tokens] if row else [] for row in penalized]
-            )
-            output_counts = self._counts([row.output_ids if row else [] for row in penalized])
+        if any(own.has_penalty for own in params):
+            prompts: list[list[int]] = []
+            outputs: list[list[int]] = []
+            for row, own in zip(self.rows, params, strict=True):
+                prompts.append(row.tokens[: row.num_prompt_tokens] if own.has_penalty else [])
+                outputs.append(row.output_ids if own.has_penalty else [])
+            prompt_counts, output_counts = self._counts(prompts), self._counts(outputs)
         return SamplingBatch(
-            params,
-            [row.seed for row in self.rows],
-            [row.num_generated for row in self.rows],
-            self.device,
-            prompt_counts,
-            output_counts,
+            params=params,
+            seeds=[row.seed for row in self.rows],
+            positions=[row.num_generated for row in self.rows],
+            device=self.device,
+            prompt_counts=prompt_counts,
+            output_counts=output_counts,
         )
 
     def _counts(self, tokens: Sequence[list[int]]) -> Int[Tensor, "B V"]:
-        """Occurrences of every token in each row."""
+        """Count the occurrences of every token in each row."""
         row = np.repeat(np.arange(len(tokens)), [len(part) for part in tokens])
         flat = np.fromiter(chain.from_iterable(tokens), np.int64, len(row))
-        counts = np.bincount(row * self.vocab_size + flat, minlength=len(tokens) * self.vocab_size)
+        num_bins = len(tokens) * self.vocab_size
+        counts = np.bincount(row * self.vocab_size + flat, minlength=num_bins)
         return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
     def append(
         self, proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None = None
     ) -> "Delivery":
-        """Commit accepted and new tokens, cut at end tokens, stop strings and limits. Brings the verdict to the host.
+        """Append accepted and new tokens, cut at end tokens, stop strings and limits.
 
-        faults: for each row a key of `FAULTS`, which fails the row, or 0.
+        This brings the verdict to the host.
+
+        Args:
+            faults: For each row a key of `FAULTS`, which fails the row, or 0.
         """
-        tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
-        columns = [
-            verdict.num_accepted[:, None],
-            verdict.next_token[:, None],
-            proposal.lengths[:, None],
-        ]
-        columns.append(torch.zeros_like(columns[0]) if faults is None else faults[:, None])
         width = verdict.path.shape[1]
-        packed = torch.cat([*columns, verdict.path, tokens], dim=1)
-        expected = None
-        if verdict.expected is None:
-            packed = packed.cpu()  # sync
-        else:  # in one transfer; doubles hold every token id exactly
-            both = torch.cat([packed.double(), verdict.expected.double()], dim=1).cpu()  # sync
-            packed, expected = both[:, : packed.shape[1]].long(), both[:, packed.shape[1] :]
+        packed, expected = _to_host(proposal, verdict, faults)
         counts: list[int] = []
         now = self.clock.now()
-        for row, (num_accepted, next_token, _, fault, *rest) in zip(
-            self.rows, packed.tolist(), strict=True
-        ):
+        for row, values in zip(self.rows, packed.tolist(), strict=True):
+            num_accepted, next_token, _, fault, *rest = values
             accepted = rest[width + 1 : width + 1 + num_accepted]
             if fault:
                 row.fail(FAULTS[fault])
@@ -288,17 +308,39 @@ class Batch:
             else:
                 counts.append(row.deliver([*accepted, next_token], self.decode, now))
         packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
-        path = packed[:, 4 : 4 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
-        clipped = Verdict(path, packed[:, 0], packed[:, 1], expected)
-        return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))
+        is_behind = torch.arange(width) > packed[:, :1]
+        path = packed[:, 4 : 4 + width].masked_fill_(is_behind, -1)
+        cut = Verdict(path, packed[:, 0], packed[:, 1], expected)
+        return Delivery(cut, tuple(counts), tuple(packed[:, 2].tolist()))
+
+
+def _to_host(
+    proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None
+) -> tuple[Int[Tensor, "B W"], Float[Tensor, "B D"] | None]:
+    """Return everything that the host needs of a verdict, in one transfer.
+
+    The columns are the number accepted, the next token, the number of nodes, the fault, the path,
+    and the tokens on it.
+    """
+    tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
+    faults = torch.zeros_like(verdict.num_accepted) if faults is None else faults
+    scalars = [verdict.num_accepted, verdict.next_token, proposal.lengths, faults]
+    packed = torch.cat([torch.stack(scalars, dim=1), verdict.path, tokens], dim=1)
+    if verdict.expected is None:
+        return packed.cpu(), None  # sync
+    # Doubles hold every token id exactly.
+    both = torch.cat([packed.double(), verdict.expected.double()], dim=1).cpu()  # sync
+    width = packed.shape[1]
+    return both[:, :width].long(), both[:, width:]
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The verdict on the host, with accepted drafts behind an end token taken back.
+    """The verdict on the host, without the accepted drafts behind the end of an output.
 
-    num_new: tokens each row received, the target's own included; 0 for a row that failed. lengths: nodes each row had proposed,
-    root included.
+    Attributes:
+        num_new: Tokens that each row received, the target's own included; 0 for a row that failed.
+        lengths: Nodes that each row proposed, root included.
     """
 
     verdict: Verdict

@@ -37,26 +37,26 @@ class TestTake:
         self, sampling: dict, taken: int, reason: str | None
     ) -> None:
         row = state(**sampling)
-        assert row.take([10, 11, 12, 13, 14, 15], None) == taken
+        assert row.append([10, 11, 12, 13, 14, 15], None) == taken
         assert row.output_ids == [10, 11, 12, 13, 14, 15][:taken]
         assert row.finish_reason == reason
 
     def test_eos_is_kept_and_can_be_ignored(self) -> None:
         row, deaf = state(), state(ignore_eos=True)
-        assert row.take([4, EOS, 5], None) == 2
+        assert row.append([4, EOS, 5], None) == 2
         assert (row.output_ids, row.finish_reason) == ([4, EOS], "eos")
-        assert deaf.take([4, EOS, 5], None) == 3
+        assert deaf.append([4, EOS, 5], None) == 3
         assert deaf.finish_reason is None
 
     def test_end_ids_in_the_prompt_do_not_count(self) -> None:
         row = state(prompt=[EOS, 5], stop_token_ids=(5,))
-        assert row.take([1], None) == 1
+        assert row.append([1], None) == 1
         assert row.finish_reason is None
 
     def test_context_limit_bounds_the_output(self) -> None:
         row = state(prompt=[1] * 8, max_total_tokens=10)
         assert row.num_remaining == 2
-        assert row.take([1, 1, 1], None) == 2
+        assert row.append([1, 1, 1], None) == 2
         assert row.finish_reason == "length"
 
 
@@ -65,24 +65,24 @@ class TestStopStrings:
     def test_across_the_borders_of_steps(self, split: int) -> None:
         row = state(stop=("hello",))
         tokens = [alphabet(list(range(26))).index(c) for c in "xxhello"]
-        first = row.take(tokens[: 2 + split], alphabet)
+        first = row.append(tokens[: 2 + split], alphabet)
         assert (first, row.finish_reason) == (2 + split, None)
-        assert row.take([*tokens[2 + split :], 0, 0], alphabet) == 5 - split
+        assert row.append([*tokens[2 + split :], 0, 0], alphabet) == 5 - split
         assert (row.finish_reason, row.stop_at) == ("stop", 2)
 
     def test_inside_one_token(self) -> None:
         row = state(stop=("bc",))
-        assert row.take([0, 1, 2], lambda ids: "".join(["x", "abcd", "y"][i] for i in ids)) == 2
+        assert row.append([0, 1, 2], lambda ids: "".join(["x", "abcd", "y"][i] for i in ids)) == 2
         assert row.stop_at == 2
 
     def test_the_earliest_of_several_wins(self) -> None:
         row = state(stop=("cd", "bcd"))
-        row.take([0, 1, 2, 3, 4], alphabet)
+        row.append([0, 1, 2, 3, 4], alphabet)
         assert row.stop_at == 1
 
     def test_text_of_the_prompt_does_not_count(self) -> None:
         row = state(prompt=[0, 1], stop=("bc",))
-        assert row.take([2, 3], alphabet) == 2
+        assert row.append([2, 3], alphabet) == 2
         assert row.finish_reason is None
 
     def test_characters_of_several_bytes_split_over_tokens(self) -> None:
@@ -93,7 +93,7 @@ class TestStopStrings:
 
         for stop in ("ñ", "€", "b€", "€c"):
             row = state(stop=(stop,), max_new_tokens=50)
-            row.take(list(data), decode)
+            row.append(list(data), decode)
             assert row.finish_reason == "stop"
             assert decode(row.output_ids).endswith(stop)
             assert decode(row.output_ids)[: row.stop_at] + stop == decode(row.output_ids)
@@ -105,7 +105,7 @@ class TestStopStrings:
         row = state(stop=("hello",), max_new_tokens=400, max_total_tokens=500)
         letters_of = [alphabet(list(range(26))).index(c) for c in "xhello"]
         tokens = [token for letter in letters_of for token in (letter, *[silent] * num_silent)]
-        row.take([*tokens, 3, 4], lambda ids: alphabet([id for id in ids if id != silent]))
+        row.append([*tokens, 3, 4], lambda ids: alphabet([id for id in ids if id != silent]))
         assert row.finish_reason == "stop"
         assert alphabet([id for id in row.output_ids if id != silent]) == "xhello"
         assert row.stop_at == 1
@@ -116,7 +116,7 @@ class TestStopStrings:
             tokens = torch.randint(0, 25, (40,), generator=generator).tolist()
             stop = letters(torch.randint(0, 25, (2,), generator=generator).tolist())
             row = state(stop=(stop,), max_new_tokens=100)
-            row.take(tokens, letters)
+            row.append(tokens, letters)
             expected = next((n for n in range(1, 41) if stop in letters(tokens[:n])), 40)
             assert len(row.output_ids) == expected
 
@@ -154,7 +154,7 @@ class TestBatch:
 
     def test_penalty_counts_separate_prompt_and_output(self) -> None:
         row = state([1, 1, 2], presence_penalty=1.0)
-        row.take([2, 3, 3], None)
+        row.append([2, 3, 3], None)
         sampling = self.make(row).sampling
         assert sampling.prompt_counts is not None
         assert sampling.output_counts is not None

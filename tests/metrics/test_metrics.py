@@ -84,7 +84,7 @@ def test_every_figure_has_a_definition() -> None:
 def test_step_record_counts_valid_nodes_and_their_depth() -> None:
     rows = [RequestState(Request([1, 2], id=str(i)), i, 0, frozenset(), 50) for i in range(3)]
     for row, new in zip(rows, (3, 1, 1), strict=True):
-        row.take([5] * new, None)
+        row.append([5] * new, None)
     topology = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 3]]))
     proposal = Proposal(torch.zeros(3, 5, dtype=torch.long), topology, torch.tensor([5, 3, 1]))
     path = torch.tensor([[0, 1, 3, -1], [0, -1, -1, -1], [0, -1, -1, -1]])
@@ -182,7 +182,7 @@ def test_counts_of_rows_that_do_not_tell_what_was_judged() -> None:
 
 def test_request_record_times() -> None:
     row = RequestState(Request([1], id="a"), 0, 0, frozenset(), 50, arrival_time=10.0)
-    row.take([1, 2, 3, 4], None)
+    row.append([1, 2, 3, 4], None)
     row.finish_reason = "length"
     row.token_times = [10.5, 11.0, 11.0, 12.0]
     record = RequestRecord.of(row, Counts())
