@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
 from specresearch.results.provenance import describe_process

@@ -20,7 +20,7 @@ from specresearch.certification.certifier import Certifier, Demands
 from specresearch.certification.enumeration import Toy
 from specresearch.certification.substitution import build_on_toy
 from specresearch.certification.trials import Trial, TrialSettings
-from specresearch.cli.entry import PACKAGE, check_keys, entry_point
+from specresearch.cli import PACKAGE, check_keys, entry_point
 from specresearch.cli.signals import INTERRUPTED
 from specresearch.files.lock import lock_folder
 from specresearch.proposers import Autoregressive

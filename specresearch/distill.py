@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from specresearch.cli.entry import PACKAGE, check_keys, entry_point
+from specresearch.cli import PACKAGE, check_keys, entry_point
 from specresearch.cli.signals import INTERRUPTED
 from specresearch.files import replace_text
 from specresearch.files.jsonl import append_rows, read_jsonl, to_line

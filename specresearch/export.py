@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli.entry import check_keys, entry_point
+from specresearch.cli import check_keys, entry_point
 from specresearch.training.export import export_head
 
 

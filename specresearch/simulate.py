@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli.entry import check_keys, entry_point
+from specresearch.cli import check_keys, entry_point
 from specresearch.files import replace_text
 from specresearch.files.lock import lock_folder
 from specresearch.loadtest.folder import LoadResults

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from specresearch.cli.entry import entry_point
+from specresearch.cli import entry_point
 from specresearch.tree_tuning.choice import choose, measure, print_choice, save_choice
 
 

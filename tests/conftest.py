@@ -62,8 +62,9 @@ def typed(
 @pytest.fixture
 def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     """What `python -m specresearch.load` constructs, and refuses, before anything is decoded; with a small target and draft."""
-    from specresearch import load  # once the package's shapes are checked as it is imported
-    from specresearch.cli.entry import conf_dir
+    # Imported here, so that the package's shapes are checked as it is imported.
+    from specresearch.cli import conf_dir
+    from specresearch.loadtest.build import build_runner, build_settings
     from specresearch.loadtest.folder import LoadFolder
 
     draft = next(
@@ -77,7 +78,7 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
             given = [*overrides, *target_overrides, f"draft={draft}"]
             cfg = hydra.compose("load", given, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
-            return load.build(cfg, load.settings_of(cfg), LoadFolder(tmp_path / "run", {}))
+            return build_runner(cfg, build_settings(cfg), LoadFolder(tmp_path / "run", {}))
 
     return build
 

@@ -12,6 +12,7 @@ from command_line import Run, Typed, prompts_of
 
 from specresearch import run
 from specresearch.bench import ResultsFolder
+from specresearch.cli import INTERRUPTED
 from specresearch.proposers import NGram
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:ResourceWarning")
@@ -77,7 +78,7 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
     with monkeypatch.context() as patched:
         patched.setattr(NGram, "start", interrupt)
         outcome = command("+proposer=ngram", "hydra.run.dir=out")
-    assert outcome.code == run.INTERRUPTED
+    assert outcome.code == INTERRUPTED
     assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is False
     advice = outcome.out.strip().splitlines()[-1]
     assert advice.endswith("resume=true")

@@ -18,7 +18,7 @@ from transformers import (
 
 import specresearch
 from specresearch import CausalLM, Engine, SamplingParams
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.data.templates import SUMMARY, render
 from specresearch.proposers import Eagle, Eagle3, Proposer
 

@@ -19,7 +19,7 @@ from typing import Any
 import hydra
 import pandas as pd
 
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.data.files import find_file, read_records
 from specresearch.files import replace_text
 from specresearch.files.jsonl import to_line

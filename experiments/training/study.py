@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.data import PromptDataset
 from specresearch.files.jsonl import read_jsonl, to_line
 from specresearch.metrics import Counts

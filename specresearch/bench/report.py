@@ -1,6 +1,5 @@
 """The results as a person reads them: the answer first, then what it rests on. Fits 80 columns."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,24 +48,6 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
         Text(f"{folder}/results.json holds every figure with its definition", style="dim"),
         soft_wrap=True,
     )
-
-
-def resume_command(
-    arguments: Sequence[str],
-    folder: Path,
-    program: str = "specresearch.run",
-    *,
-    is_sweep: bool | None = None,
-) -> str:
-    """The command that continues the run in `folder` that `python -m program` was given `arguments` for.
-
-    is_sweep: the folder is that of a job of a multirun; None goes by the arguments.
-    """
-    if is_sweep is None:
-        is_sweep = any(argument in ("-m", "--multirun") for argument in arguments)
-    key, place = ("hydra.sweep.dir", folder.parent) if is_sweep else ("hydra.run.dir", folder)
-    kept = [argument for argument in arguments if argument.split("=")[0] not in ("resume", key)]
-    return shlex.join(["python", "-m", program, *kept, f"{key}={place}", "resume=true"])
 
 
 def _headline(results: Results) -> Text:

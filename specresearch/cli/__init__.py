@@ -1,1 +1,27 @@
 """What all commands share: configuration, folders, interruption, and errors in one line."""
+
+from specresearch.cli.config import PACKAGE, check_keys, conf_dir
+from specresearch.cli.entry import entry_point
+from specresearch.cli.errors import one_line
+from specresearch.cli.folder import (
+    exit_interrupted,
+    folder_override,
+    is_sweep,
+    open_folder,
+    resume_command,
+)
+from specresearch.cli.signals import INTERRUPTED
+
+__all__ = [
+    "INTERRUPTED",
+    "PACKAGE",
+    "check_keys",
+    "conf_dir",
+    "entry_point",
+    "exit_interrupted",
+    "folder_override",
+    "is_sweep",
+    "one_line",
+    "open_folder",
+    "resume_command",
+]

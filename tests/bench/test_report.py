@@ -1,5 +1,4 @@
 import io
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from rich.console import Console
 
 from specresearch import SamplingParams
 from specresearch.acceptance import Threshold, Typical
-from specresearch.bench import Runner, RunSettings, print_report, resume_command
+from specresearch.bench import Runner, RunSettings, print_report
 from specresearch.proposers import NGram, Proposer, Suffix, TokenRecycling
 from specresearch.statistics import intervals
 from specresearch.sweeps.callback import print_comparison
@@ -160,17 +159,3 @@ def test_sampled_and_shortest_runs_print(make_runner: Make, sampling: SamplingPa
     assert "tokens per second" in printed(
         make_runner(proposer=NGram(), method="ngram", sampling=sampling)
     )
-
-
-def test_resume_command_of_a_run_and_of_a_sweep() -> None:
-    command = resume_command(
-        ["+proposer=ngram", "hydra.run.dir=old", "resume=false"], Path("/runs/a b")
-    )
-    assert shlex.split(command)[3:] == ["+proposer=ngram", "hydra.run.dir=/runs/a b", "resume=true"]
-    sweep = resume_command(["-m", "+proposer=ngram,draft_model"], Path("/runs/s/0-ngram-cnndm"))
-    assert shlex.split(sweep)[3:] == [
-        "-m",
-        "+proposer=ngram,draft_model",
-        "hydra.sweep.dir=/runs/s",
-        "resume=true",
-    ]

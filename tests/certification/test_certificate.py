@@ -50,7 +50,7 @@ from specresearch.certification.goodness import (
 )
 from specresearch.certification.substitution import build_on_toy
 from specresearch.certification.trials import Trial, TrialSettings
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.controllers import (
     AcceptanceGate,
     BatchSizeCutoff,

@@ -19,7 +19,7 @@ from omegaconf.errors import MissingMandatoryValue
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
-from specresearch.cli.entry import check_keys, conf_dir, one_line
+from specresearch.cli import check_keys, conf_dir, one_line
 from specresearch.models import loading
 from specresearch.run import OPTIONAL
 from specresearch.statistics.intervals import LEAST_UNITS

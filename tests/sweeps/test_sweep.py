@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.sweeps.callback import collect, print_comparison
 from specresearch.sweeps.plot import _axis, _series, plot_sweep
 from specresearch.sweeps.progress import SweepProgress, swept

@@ -12,7 +12,7 @@ from test_examples import byte_level, zoo
 from tiny_models import build
 
 from specresearch import CausalLM
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.data import PromptDataset
 from specresearch.training.corpus import PERIOD, Corpus, Mix
 from specresearch.training.examples import Example, Examples

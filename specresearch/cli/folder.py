@@ -1,0 +1,70 @@
+"""The folder of a run: how a command opens it, and how it tells the user to continue it."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from specresearch.cli.signals import INTERRUPTED
+from specresearch.results.folder import RunFolder
+
+Folder = TypeVar("Folder", bound=RunFolder)
+
+
+def is_sweep() -> bool:
+    """Return whether this is a job of a multirun."""
+    return HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
+    """Open Hydra's output folder for a kind of run.
+
+    Raises:
+        ValueError: If the folder holds something else, or if a run is to be resumed and no folder
+            is named.
+    """
+    hydra_cfg = HydraConfig.get()
+    overrides = hydra_cfg.overrides.hydra
+    is_named = is_sweep() or any(key.startswith("hydra.run.dir=") for key in overrides)
+    if cfg.resume and not is_named:
+        raise ValueError(
+            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
+    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(config, dict)
+    path = Path(hydra_cfg.runtime.output_dir)
+    return kind(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
+
+
+def folder_override(folder: Path, *, sweep: bool | None = None) -> str:
+    """Return the override that names the folder on the command line."""
+    if is_sweep() if sweep is None else sweep:
+        return f"hydra.sweep.dir={folder.parent}"
+    return f"hydra.run.dir={folder}"
+
+
+def resume_command(
+    arguments: Sequence[str], folder: Path, program: str, *, sweep: bool | None = None
+) -> str:
+    """Return the command that continues the run in `folder`.
+
+    Args:
+        arguments: What `python -m program` was given.
+        sweep: The folder is that of a job of a multirun; None: if this is one.
+    """
+    override = folder_override(folder, sweep=sweep)
+    replaced = ("resume", override.partition("=")[0])
+    kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
+    return shlex.join(["python", "-m", program, *kept, override, "resume=true"])
+
+
+def exit_interrupted(folder: Path, program: str) -> NoReturn:
+    """Tell the user how to continue an interrupted run, and end the process."""
+    command = resume_command(sys.argv[1:], folder, program)
+    print(f"interrupted; everything so far is kept, and this continues it:\n  {command}")
+    sys.exit(INTERRUPTED)

@@ -1,0 +1,45 @@
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from specresearch.cli import main
+
+
+def test_every_command_is_there_and_no_other() -> None:
+    package = Path(main.__file__).parents[1]
+    modules = {path.stem for path in package.glob("*.py") if "def main()" in path.read_text()}
+    modules |= {"report"}  # its main takes arguments
+    assert set(main.COMMANDS) == modules
+    for name in main.COMMANDS:
+        assert callable(importlib.import_module(f"specresearch.{name}").main)
+
+
+def test_a_command_gets_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specresearch", "report", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main.main()
+    assert stop.value.code == 0
+    assert "python -m specresearch.report" in capsys.readouterr().out
+
+
+def test_without_a_command_they_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specresearch"])
+    main.main()
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in main.COMMANDS)
+
+
+def test_an_unknown_command_names_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specresearch", "serv"])
+    with pytest.raises(SystemExit) as stop:
+        main.main()
+    assert stop.value.code == 2
+    assert "there is no command 'serv'; there are: run, load" in capsys.readouterr().err
