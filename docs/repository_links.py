@@ -70,9 +70,10 @@ def resolve(src_uri: str, link: str) -> Path | None:
     else:
         base = posixpath.join("docs", posixpath.dirname(src_uri))
     target = posixpath.normpath(posixpath.join(base, link))
-    if target.startswith("docs/") and not src_uri.startswith(PUBLISHED):
-        return None
     source = ROOT / target
+    is_site_source = target.startswith("docs/") and source.suffix not in CODE
+    if is_site_source and not src_uri.startswith(PUBLISHED):
+        return None
     readme = source / "README.md"
     return readme if readme.exists() else source
 
@@ -80,10 +81,9 @@ def resolve(src_uri: str, link: str) -> Path | None:
 def site_path(source: Path) -> str:
     """Return where a repository file lies in the site's sources."""
     path = source.relative_to(ROOT).as_posix()
-    if path.startswith("docs/"):
-        return path.removeprefix("docs/")
-    is_shown = source.is_dir() or source.suffix in CODE
-    return f"{PUBLISHED}{path}.md" if is_shown else PUBLISHED + path
+    if source.is_dir() or source.suffix in CODE:
+        return f"{PUBLISHED}{path}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else PUBLISHED + path
 
 
 def publish(source: Path, config: MkDocsConfig) -> File:
