@@ -21,6 +21,9 @@ from tests.tiny_models import build
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(
+    r"`((?:conf|docs|experiments|notebooks|scripts|specresearch|tests)/[\w/.]+)`"
+)
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]*)")
 
 
@@ -56,6 +59,12 @@ def test_documented_commands_compose(page: Path) -> None:
         overrides = [with_first_choice(a) for a in arguments if not a.startswith("-")]
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             compose(name, overrides)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_named_files_exist(page: Path) -> None:
+    names = [name for name in FILE_NAME.findall(page.read_text()) if "/repeat." not in name]
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
 def test_command_with_an_unknown_key_does_not_compose() -> None:
