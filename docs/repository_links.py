@@ -80,7 +80,8 @@ def resolve(src_uri: str, link: str) -> Path | None:
 
 def site_path(source: Path) -> str:
     """Return where a repository file lies in the site's sources."""
-    path = source.relative_to(ROOT).as_posix()
+    parts = source.relative_to(ROOT).parts
+    path = "/".join(part.lstrip(".") for part in parts)  # MkDocs leaves out hidden folders
     if source.is_dir() or source.suffix in CODE:
         return f"{PUBLISHED}{path}.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else PUBLISHED + path

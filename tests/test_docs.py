@@ -46,7 +46,7 @@ def with_first_choice(override: str) -> str:
     (parsed,) = OverridesParser.create().parse_overrides([override])
     if not parsed.is_sweep_override():
         return override
-    return f"{parsed.input_line.partition('=')[0]}={next(parsed.sweep_string_iterator())}"
+    return f"{override.partition('=')[0]}={next(parsed.sweep_string_iterator())}"
 
 
 @pytest.mark.parametrize("page", [*filter(commands, PAGES)], ids=lambda page: page.stem)
