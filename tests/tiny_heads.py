@@ -102,7 +102,7 @@ def drafts(head: EagleHead, **layers: Any) -> Tensor:
     """Logits after real features of the target's, and after a step on what the head fed back."""
     target = target_of(head)
     model = EagleModel(copy.deepcopy(head), target, **layers)
-    model.allocate(1, 40)
+    model.reserve(1, 40)
     with torch.no_grad():
         features = model.fuse(target.forward_whole(TOKENS[:, :-1], model.captured_layers).hidden)[0]
     logits, fed_back = model.extend((0,), TOKENS[:, 1:].tolist(), [features])

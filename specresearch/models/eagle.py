@@ -16,13 +16,12 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import CONVENTIONS, LAYER_IDS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
-from specresearch.models.hf_adapter import FINAL_NORM, SLOT_ATTENTION, SlotCacheView
-from specresearch.models.kv_cache import SlotCache, available_bytes
-from specresearch.models.ragged import append_passes
-from specresearch.proposal import Topology, upload
+from specresearch.models.hf_adapter import FINAL_NORM, SLOT_ATTENTION
+from specresearch.models.slot_model import SlotModel
+from specresearch.proposal import Topology
 
 
-class EagleModel:
+class EagleModel(SlotModel):
     """A head beside its target, with keys and values by slot.
 
     Column and position t of a slot belong to the pair (feature of token t, token t + 1). Embedding and LM head are the
@@ -42,7 +41,8 @@ class EagleModel:
         id_convention: str | None = None,
     ) -> None:
         self.name, self.target = head.name, target
-        self.device, self.dtype, self.max_len = target.device, target.dtype, target.max_len
+        self.max_len, self.prefill_chunk = target.max_len, target.prefill_chunk
+        super().__init__()
         self.captured_layers = _captured_layers(head, target, layer_ids, id_convention)
         head.check_fit(target, len(self.captured_layers))
         if (
@@ -56,7 +56,17 @@ class EagleModel:
             self.device
         )  # its frequencies stay in float32
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
-        self._use_cache(SlotCache(0, 0, self.device))
+        layer = self.head.format.layer
+        kv_width = (layer.num_key_value_heads or 1) * (layer.head_dim or 1)
+        self.bytes_per_token = 2 * kv_width * self.dtype.itemsize
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.target.dtype
 
     @property
     def draft_vocab_size(self) -> int:
@@ -83,25 +93,6 @@ class EagleModel:
             parts.append(f"feeds back {'normed' if format.norm_output else 'raw'} outputs")
         return "; ".join(parts)
 
-    def allocate(self, num_slots: int, num_columns: int) -> None:
-        """Make room for `num_slots` requests of `num_columns` pairs, those of the tree that is growing included.
-
-        Raises MemoryError when they cannot fit.
-        """
-        layer = self.head.format.layer
-        pair = 2 * (layer.num_key_value_heads or 1) * (layer.head_dim or 1) * self.dtype.itemsize
-        needed, available = pair * num_slots * num_columns, available_bytes(self.device)
-        if needed > available:
-            raise MemoryError(
-                f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x {pair:,} bytes) "
-                f"and {available:,} are available; lower batch_size or target.max_len"
-            )
-        self._use_cache(SlotCache(num_slots, num_columns, self.device))
-
-    def _use_cache(self, cache: SlotCache) -> None:
-        self.cache, self.view = cache, SlotCacheView(cache)
-        self.lengths = [0] * cache.num_slots
-
     @torch.inference_mode()
     def fuse(self, hidden: Sequence[Float[Tensor, "*rows _"]]) -> Float[Tensor, "*rows H"]:
         """Features, as `extend` takes them, of the target's hidden states at `captured_layers`."""
@@ -121,29 +112,19 @@ class EagleModel:
         Returns the logits after each row's last token, [B, 1, V], and the feature fed back from there, [B, 1, H]; every row
         then needs a pair. Unless wanted, both have length 0.
         """
-        counts = [len(row) for row in tokens]
-        assert counts == [len(row) for row in features]
-        room = [self.cache.num_columns - self.lengths[slot] for slot in slots]
         last: dict[int, Tensor] = {}
-        for rows, begin, width in append_passes(counts, room, self.target.prefill_chunk):
-            parts = [list(tokens[row][begin : begin + width]) for row in rows]
-            ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
-            states = pad_sequence(
-                [features[row][begin : begin + width] for row in rows], batch_first=True
-            )
-            pass_slots = [slots[row] for row in rows]
-            out = self._forward(pass_slots, ids, states, Topology.chain(width, self.device), 0)
-            for i, (row, part) in enumerate(zip(rows, parts, strict=True)):
-                self.lengths[slots[row]] += len(part)
-                last[row] = out[i, len(part) - 1]
+        for chunk in self._chunks(slots, tokens):
+            width = chunk.token_ids.shape[1]
+            new = [features[row][chunk.begin : chunk.begin + width] for row in chunk.rows]
+            states = pad_sequence(new, batch_first=True)
+            topology = Topology.chain(width, self.device)
+            out = self._forward(chunk.slots, chunk.token_ids, states, topology, first=0)
+            for row, end in chunk.ends.items():
+                last[row] = out.flatten(0, 1)[end]
         if not want_logits:
-            nothing = torch.empty(
-                (len(slots), 0, self.head.format.layer.hidden_size),
-                dtype=self.dtype,
-                device=self.device,
-            )
-            return nothing.new_empty((len(slots), 0, self.target.vocab_size)), nothing
-        joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
+            no_logits = self._empty(len(slots), 0, self.target.vocab_size)
+            return no_logits, self._empty(len(slots), 0, self.head.format.layer.hidden_size)
+        joined = self._stack(last, len(slots))
         return self._logits(joined), self.head.fed_back(joined)
 
     @torch.inference_mode()
@@ -217,15 +198,7 @@ class EagleModel:
         first: int,
         behind: int = 0,
     ) -> Float[Tensor, "B M H"]:
-        starts = tuple(self.lengths[slot] - behind for slot in slots)
-        region = self.cache.region(
-            slots, tuple(start + first for start in starts), topology.num_nodes - first
-        )
-        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, first=first)
-        positions = committed_positions(starts, topology, self.device, first).clamp(
-            max=self.max_len - 1
-        )
-        self.view.region = region
+        plan, positions = self._plan_pass(slots, topology, first, behind=behind)
         positions = positions.expand(token_ids.shape)
         return self.head(
             self._embed(token_ids),
@@ -242,12 +215,6 @@ class EagleModel:
             return logits
         whole = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
         return whole.index_copy_(-1, self.target_ids, logits)
-
-    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        """Forget all but the first `lengths[b]` pairs of each slot."""
-        for slot, length in zip(slots, lengths, strict=True):
-            assert length <= self.lengths[slot]
-            self.lengths[slot] = length
 
 
 def _captured_layers(

@@ -148,6 +148,10 @@ class SlotCache:
         return SlotCache(0, 0, self.device, like=self)
 
     @property
+    def devices(self) -> set[torch.device]:
+        return {self.device, *(keys.device for keys, _ in self.buffers)}
+
+    @property
     def num_bytes(self) -> int:
         return sum(
             buffer.numel() * buffer.element_size() for pair in self.buffers for buffer in pair

@@ -284,7 +284,7 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
     config, weights, name = PUBLISHED[layout]
     model = load(write(tmp_path, config, weights, name), TARGET)
     reference = WrittenOut(config, weights)
-    model.allocate(4, 40)
+    model.reserve(4, 40)
     generator = torch.Generator().manual_seed(3)
     slots, lengths = (3, 0, 1), (9, 2, 5)
     num_captured = len(model.captured_layers)
@@ -326,7 +326,7 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
 def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
     config, weights, name = PUBLISHED["eagle1_without_bias"]
     model = load(write(tmp_path, config, weights, name), TARGET)
-    model.allocate(1, 40)
+    model.reserve(1, 40)
     features = torch.randn((3, H), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     logits, _ = model.extend((0,), [[1, 2, 3]], [features])
     swapped, _ = WrittenOut(config, weights).logits_and_fed_back([1, 2, 3], features[[1, 0, 2]])
@@ -392,7 +392,7 @@ def test_a_head_of_another_width_has_its_own_embedding(tmp_path: Path) -> None:
         load(write(tmp_path, speculators(), weights), wide)
     weights |= random_weights({"embed_tokens.weight": (VOCAB, H)})
     model = load(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
-    model.allocate(1, 8)
+    model.reserve(1, 8)
     logits, _ = model.extend(
         (0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)]
     )
@@ -586,4 +586,4 @@ def test_frequencies_keep_their_precision() -> None:
 def test_a_cache_that_cannot_fit() -> None:
     model = EagleModel(new_head(), TARGET)
     with pytest.raises(MemoryError, match="lower batch_size or target"):
-        model.allocate(1 << 20, 1 << 30)
+        model.reserve(1 << 20, 1 << 30)

@@ -5,7 +5,7 @@ import torch
 from tiny_models import build
 
 from specresearch import CausalLM, Engine
-from specresearch.models import causal_lm
+from specresearch.models import slot_model
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_is_needed_is_what_is_used(lm: CausalLM) -> None:
 def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_lowers_it(
     lm: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causal_lm, "available_bytes", lambda device: 100_000)
+    monkeypatch.setattr(slot_model, "available_bytes", lambda device: 100_000)
     needed = lm.bytes_per_token * 64 * 41
     with pytest.raises(MemoryError) as caught:
         Engine(lm, max_batch_size=64)
@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_lowers_it(
 def test_a_smaller_batch_still_works_after_the_refusal(
     lm: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causal_lm, "available_bytes", lambda device: 100_000)
+    monkeypatch.setattr(slot_model, "available_bytes", lambda device: 100_000)
     with pytest.raises(MemoryError):
         Engine(lm, max_batch_size=64)
     (output,) = Engine(lm, max_batch_size=2).generate([[1, 2, 3]])
