@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from specresearch import CausalLM
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 
 H, LAYERS, D = 16, 6, 9
@@ -81,7 +81,7 @@ def eagle_head(version: int, **changes: Any) -> EagleHead:
         max_position_embeddings=64,
         **layer,
     )
-    head = EagleHead.of(EagleFormat(version, config, **fields)).double()
+    head = EagleHead.of(FORMATS[version](config, **fields)).double()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in head.parameters():

@@ -1,6 +1,5 @@
 """An EAGLE head beside its target, with a slot cache of its own: what a proposer drafts with."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.eagle_format import CONVENTIONS, LAYER_IDS
+from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
-from specresearch.models.hf_adapter import FINAL_NORM, SLOT_ATTENTION
+from specresearch.models.hf_adapter import SLOT_ATTENTION
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Topology
 
@@ -43,7 +42,15 @@ class EagleModel(SlotModel):
         self.name, self.target = head.name, target
         self.max_len, self.prefill_chunk = target.max_len, target.prefill_chunk
         super().__init__()
-        self.captured_layers = _captured_layers(head, target, layer_ids, id_convention)
+        if id_convention not in (None, *CONVENTIONS):
+            raise ValueError(
+                f"proposer.id_convention={id_convention!r} is unknown; choose one of "
+                f"{', '.join(CONVENTIONS)}"
+            )
+        num_layers = len(target.adapter.layers)
+        self.captured_layers = head.format.captured_layers(
+            head.name, num_layers, layer_ids, id_convention
+        )
         head.check_fit(target, len(self.captured_layers))
         if (
             head.format.layer.hidden_size == lm_head_of(target).in_features
@@ -75,22 +82,16 @@ class EagleModel(SlotModel):
 
     def describe(self) -> str:
         """One line on what is easily loaded wrong: captured layers, rotary base, vocabulary, embedding, feedback."""
-        format, num_layers = self.head.format, len(self.target.adapter.layers)
-        layers = ", ".join(map(str, self.captured_layers))
-        reads = (
-            "the final norm"
-            if format.version == 1
-            else f"the inputs of layers {layers} of {num_layers}"
-        )
+        format = self.head.format
+        inputs = format.describe_inputs(self.captured_layers, len(self.target.adapter.layers))
         rope: dict[str, Any] = dict(format.layer.rope_parameters or {})
         parts = [
-            f"{self.name}: EAGLE-{format.version}, reads {reads} of the target",
+            f"{self.name}: EAGLE-{format.version}, reads {inputs} of the target",
             f"rotary base {rope['rope_theta']:g} ({rope['rope_type']})",
             f"drafts from {self.draft_vocab_size} of {self.target.vocab_size} tokens",
             f"embedding {'of the target' if self.head.embed_tokens is None else 'of its own'}",
+            *format.notes(),
         ]
-        if format.version == 3:
-            parts.append(f"feeds back {'normed' if format.norm_output else 'raw'} outputs")
         return "; ".join(parts)
 
     @torch.inference_mode()
@@ -215,39 +216,3 @@ class EagleModel(SlotModel):
             return logits
         whole = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
         return whole.index_copy_(-1, self.target_ids, logits)
-
-
-def _captured_layers(
-    head: EagleHead, target: CausalLM, layer_ids: Sequence[int] | None, convention: str | None
-) -> tuple[int, ...]:
-    """In the adapter's numbering, where k is the input of layer k and so the output of layer k - 1."""
-    if convention is not None and convention not in CONVENTIONS:
-        raise ValueError(
-            f"proposer.id_convention={convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}"
-        )
-    format, num_layers = head.format, len(target.adapter.layers)
-    if format.version == 1:
-        if layer_ids is not None:
-            raise ValueError(
-                f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {head.name} reads the final norm"
-            )
-        return (FINAL_NORM,)
-    if layer_ids is None and format.layer_ids is not None:
-        layer_ids = format.layer_ids
-        if convention is None and format.id_convention == "outputs":
-            warnings.warn(
-                f"{head.name}: {LAYER_IDS}={list(layer_ids)} in eagle_config is read as the outputs of those layers, as its "
-                "writers mean it; some engines read inputs. Set proposer.id_convention to outputs or inputs to say which",
-                stacklevel=4,
-            )
-        convention = convention or format.id_convention
-    if layer_ids is None:
-        captured = (2, num_layers // 2, num_layers - 3)
-    else:
-        captured = tuple(int(k) + (convention == "outputs") for k in layer_ids)
-    if not all(0 <= k <= num_layers for k in captured):
-        raise ValueError(
-            f"{head.name} captures the inputs of layers {list(captured)} and the target has {num_layers} layers; set "
-            "proposer.layer_ids"
-        )
-    return captured

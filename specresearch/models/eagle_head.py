@@ -19,7 +19,8 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.eagle_format import EagleFormat, read_eagle
+from specresearch.models.eagle_checkpoint import read_eagle
+from specresearch.models.eagle_format import Eagle1Format, Eagle3Format, EagleFormat
 from specresearch.models.head_files import load_tensors
 from specresearch.models.head_fit import lm_head_of, warn_of_other_base
 
@@ -50,8 +51,8 @@ class EagleHead(nn.Module):
 
     @staticmethod
     def of(format: EagleFormat) -> "EagleHead":
-        """The module of its version, with random weights on the current default device."""
-        return EagleHead(format) if format.version == 1 else Eagle3Head(format)
+        """Make the module of a format, with random weights on the current default device."""
+        return HEADS[type(format)](format)
 
     @staticmethod
     def from_pretrained(
@@ -80,7 +81,7 @@ class EagleHead(nn.Module):
             raise ValueError(
                 f"{self.name} has target_hidden_size={stated} and the target's is {width}; use a head of this target"
             )
-        reads = hidden_size + width if format.version == 1 else num_layers * width
+        reads = format.input_width(hidden_size, width, num_layers)
         if format.fc_width != reads:
             raise ValueError(
                 f"fc.weight of {self.name} reads {format.fc_width} values and this target gives {reads}; use a head of this "
@@ -176,6 +177,12 @@ class Eagle3Head(EagleHead):
 
     def fed_back(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
         return self.norm(out) if self.format.norm_output else out
+
+
+HEADS: dict[type[EagleFormat], type[EagleHead]] = {
+    Eagle1Format: EagleHead,
+    Eagle3Format: Eagle3Head,
+}
 
 
 class _Eagle3Layer(LlamaDecoderLayer):

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from specresearch.models.eagle_format import LAYER_IDS, EagleFormat
+from specresearch.models.eagle_format import Eagle3Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.loading import OWN, ModelNotLoadedError, resolve
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
@@ -49,7 +49,7 @@ def save_eagle_head(
     head was trained, of JSON types. Raises ValueError where nothing says which layers the head captures.
     """
     format = stated_format(head, captured_layers)
-    config = raw_eagle_config(format, head.fc.weight.dtype) | own_keys(_method(format), provenance)
+    config = raw_eagle_config(format, head.fc.weight.dtype) | own_keys(format.proposer, provenance)
     write_head(folder, EAGLE_NAME, config, raw_eagle_tensors(head))
 
 
@@ -66,12 +66,8 @@ def read_provenance(checkpoint: str, *, revision: str | None = None) -> dict[str
 
 def own_keys(method: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What no published layout has a place for. method: the proposer that drafts with the head."""
-    convention = {"layer_id_convention": "inputs"} if method == "eagle3" else {}
+    convention = {"layer_id_convention": "inputs"} if method == Eagle3Format.proposer else {}
     return {OWN: {"method": method, **convention, "provenance": dict(provenance)}}
-
-
-def _method(format: EagleFormat) -> str:
-    return "eagle" if format.version == 1 else "eagle3"
 
 
 def medusa_config(heads: MedusaHeads) -> dict[str, Any]:
@@ -90,43 +86,16 @@ def stated_format(head: EagleHead, captured_layers: Sequence[int] | None = None)
     Raises ValueError where nothing says which layers an EAGLE-3 head captures.
     """
     format = replace(head.format, own_embedding=head.embed_tokens is not None)
-    if format.version == 1:
-        return replace(format, target_hidden_size=format.fc_width - format.layer.hidden_size)
-    if captured_layers is None and format.layer_ids is not None:
-        captured_layers = [k + (format.id_convention == "outputs") for k in format.layer_ids]
-    if captured_layers is None:
-        raise ValueError(
-            f"nothing says which target layers {head.name} captures; give captured_layers"
-        )
-    width = format.fc_width // len(captured_layers)
-    return replace(
-        format, layer_ids=tuple(captured_layers), id_convention="inputs", target_hidden_size=width
-    )
+    return format.stated(head.name, captured_layers)
 
 
 def raw_eagle_config(format: EagleFormat, dtype: torch.dtype) -> dict[str, Any]:
     """Of the layouts that EAGLE's authors publish, with every flag written out. format: a stated one."""
-    config = {
-        "architectures": ["LlamaForCausalLM" if format.version == 1 else "LlamaForCausalLMEagle3"],
+    return {
+        "architectures": [format.architecture],
         **layer_config(format, dtype),
         "base_model_name_or_path": format.base_model,
-    }
-    if format.version == 1:
-        return config | {"bias": format.fc_bias, "embed_requires_grad": format.trains_embedding}
-    return config | eagle3_flags(format) | {"num_aux_hidden_states": len(format.layer_ids or ())}
-
-
-def eagle3_flags(format: EagleFormat) -> dict[str, Any]:
-    """What tells one EAGLE-3 head from another, in the raw layout and in that of the speculators library."""
-    return {
-        "draft_vocab_size": format.draft_vocab_size,
-        "target_hidden_size": format.target_hidden_size,
-        LAYER_IDS: list(format.layer_ids or ()),
-        "norm_before_residual": format.norm_before_residual,
-        "norm_before_fc": format.norm_before_fc,
-        "fc_norm": format.num_fc_norms > 0,
-        "norm_output": format.norm_output,
-        "embed_requires_grad": format.trains_embedding,
+        **format.raw_flags(),
     }
 
 
@@ -178,10 +147,10 @@ def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def raw_eagle_tensors(head: EagleHead) -> dict[str, Tensor]:
     """Under the names of EAGLE's authors, with the vocabulary map."""
-    tensors = eagle_tensors(head)
-    if head.format.version == 1:
-        return tensors
-    return {key.replace("layers.0.", "midlayer.", 1): value for key, value in tensors.items()}
+    prefix = head.format.layer_prefix
+    return {
+        key.replace("layers.0.", prefix, 1): value for key, value in eagle_tensors(head).items()
+    }
 
 
 def eagle_tensors(head: EagleHead) -> dict[str, Tensor]:

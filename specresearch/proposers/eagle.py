@@ -12,7 +12,7 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers.base import Proposer
@@ -36,7 +36,7 @@ class Eagle(Proposer):
     `inputs` or `outputs`; None: what its config says and its author means, and otherwise the usual three.
     """
 
-    version = 1
+    format: type[EagleFormat] = Eagle1Format
 
     def __init__(
         self,
@@ -66,16 +66,13 @@ class Eagle(Proposer):
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
         """Drafts with a random head that fits `target`, in trees small enough to be certified."""
         config: Any = target.model.config
-        format = EagleFormat(1, config, 2 * config.hidden_size)
+        format = cls.format.new(config, config.hidden_size, TOY_LAYERS, target.vocab_size)
         fitting: dict[str, Any] = {
             "num_draft_tokens": 24,
             "depth": 3,
             "top_k": min(4, target.vocab_size),
+            "layer_ids": None,
         }
-        if cls.version == 3:
-            width = len(TOY_LAYERS) * config.hidden_size
-            format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)
-            fitting["layer_ids"] = TOY_LAYERS
         if settings.get("tree") == "static" and not settings.get("paths"):
             fitting |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
         with torch.random.fork_rng(devices=()):
@@ -92,10 +89,11 @@ class Eagle(Proposer):
         head = self.head
         if isinstance(head, str):
             head = EagleHead.from_pretrained(head, revision=self.revision, overrides=self.overrides)
-        version = head.format.version
-        if version != self.version:
-            right = "eagle3" if version == 3 else "eagle"
-            raise ValueError(f"{head.name} is an EAGLE-{version} head; use proposer={right}")
+        if not isinstance(head.format, self.format):
+            raise ValueError(
+                f"{head.name} is an EAGLE-{head.format.version} head; "
+                f"use proposer={head.format.proposer}"
+            )
         return EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
 
     def describe(self) -> str | None:

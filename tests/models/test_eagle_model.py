@@ -18,7 +18,8 @@ from transformers.models.llama.modeling_llama import (
 
 from specresearch import CausalLM
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import LAYER_IDS, EagleFormat, read_eagle
+from specresearch.models.eagle_checkpoint import read_eagle
+from specresearch.models.eagle_format import LAYER_IDS, Eagle1Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
@@ -423,7 +424,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "two_layers": (
         RAW3 | {"num_hidden_layers": 2},
         eagle3(),
-        "num_hidden_layers=2 is not read; only 1 is",
+        "num_hidden_layers=2 is not supported; only 1 is",
     ),
     "query_norms": (
         RAW3,
@@ -433,7 +434,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "eagle1_input": (
         RAW3 | {"eagle_config": {"use_aux_hidden_state": False}},
         eagle3(),
-        "use_aux_hidden_state=False is not read",
+        "use_aux_hidden_state=False is not supported",
     ),
     "bias_lost": (
         LLAMA | {"bias": True},
@@ -501,7 +502,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "another_speculator": (
         speculators(speculators_model_type="dflash"),
         eagle3("layers.0"),
-        "'dflash' is not read",
+        "'dflash' is not supported",
     ),
     "two_lists_of_layers": (
         speculators(eagle_config={LAYER_IDS: [0, 1, 2]}),
@@ -574,7 +575,7 @@ def test_the_rotary_base_can_be_replaced(tmp_path: Path) -> None:
 
 def new_head() -> EagleHead:
     config: Any = build("llama").config
-    return EagleHead.of(EagleFormat(1, config, 2 * H))
+    return EagleHead.of(Eagle1Format(config, 2 * H))
 
 
 def test_frequencies_keep_their_precision() -> None:

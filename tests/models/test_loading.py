@@ -9,7 +9,7 @@ from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import loading
-from specresearch.models.eagle_format import read_eagle
+from specresearch.models.eagle_checkpoint import read_eagle
 from specresearch.models.head_files import read_head
 from specresearch.models.loading import ModelNotLoadedError, load_model, resolve, resolve_dtype
 from specresearch.proposers import NGram

@@ -13,7 +13,7 @@ from torch import Tensor
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch, RequestState
 from specresearch.metrics import StepRecord
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Eagle, Eagle3, NGram
@@ -36,8 +36,7 @@ def target() -> CausalLM:
 
 def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> EagleHead:
     """Random weights, drawn large enough that a wrong feature shows."""
-    format = EagleFormat(
-        version,
+    format = FORMATS[version](
         copy.deepcopy(TARGET.config),
         fc_width=(2 if version == 1 else len(CAPTURED)) * H,
         draft_vocab_size=None if version == 1 else draft_vocab_size,
@@ -92,10 +91,10 @@ class FromScratch:
                 features = torch.cat([features, fed_back], dim=1)
             else:
                 output = TARGET.model(torch.tensor([tokens[:-1]]), output_hidden_states=True)
-                wanted = [output.last_hidden_state]
-                if self.head.format.version == 3:
-                    wanted = [output.hidden_states[k] for k in CAPTURED]
-                features = self.head.fuse(wanted)
+                captured = [output.last_hidden_state]
+                if isinstance(self.head.format, Eagle3Format):
+                    captured = [output.hidden_states[k] for k in CAPTURED]
+                features = self.head.fuse(captured)
             self.known[key] = self._last(torch.tensor([[*tokens[1:], *drafts]]), features)
         return self.known[key]
 
