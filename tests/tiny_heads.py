@@ -1,4 +1,4 @@
-"""Random EAGLE heads of every kind, and what they draft: large weights, so that a lost flag, layer or tensor shows."""
+"""Random EAGLE heads of every kind, with weights so large that a lost flag or tensor shows."""
 
 import copy
 from typing import Any

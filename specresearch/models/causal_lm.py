@@ -1,4 +1,4 @@
-"""A causal LM that verifies draft trees: prefill, one pass over all nodes, keep the accepted path."""
+"""A causal LM that verifies draft trees: prefill, one pass over all nodes, commit the path."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -252,7 +252,7 @@ class CausalLM(HFModel, SlotModel):
         return pad_sequence([torch.cat([nothing, *chunks]) for chunks in rows], batch_first=True)
 
     def append(self, slots: Sequence[int], tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B 1 V"]:
-        """Append one token per row without moving it off the device; returns the logits after it."""
+        """Append one token per row, which stays on the device; return the logits after it."""
         logits, _ = self._forward(slots, tokens, Topology.chain(1, self.device))
         for slot in slots:
             self.lengths[slot] += 1

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
@@ -23,12 +23,20 @@ from specresearch.proposal import Topology
 class EagleModel(SlotModel):
     """A head beside its target, with keys and values by slot.
 
-    Column and position t of a slot belong to the pair (feature of token t, token t + 1). Embedding and LM head are the
-    target's where the head has none of its own.
+    Column and position t of a slot belong to the pair (feature of token t, token t + 1). A head
+    without an embedding or LM head uses the target's.
 
-    layer_ids, id_convention: the target layers that an EAGLE-3 head captures, as `inputs` (default) or `outputs` of those
-    layers; None: what its config says, and otherwise the usual three. captured_layers: in the adapter's numbering.
-    Raises ValueError when head and target do not fit, and warns when the head names another target.
+    Args:
+        layer_ids: Target layers that an EAGLE-3 head captures; None means what its config says,
+            or else the usual three.
+        id_convention: Whether ids mean the `inputs` (default) or `outputs` of those layers.
+
+    Attributes:
+        captured_layers: The captured layers in the adapter's numbering.
+        target_ids: The target's id of every draft id; None if they are the same.
+
+    Raises:
+        ValueError: If head and target do not fit. A head of another target is a warning.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class EagleModel(SlotModel):
         id_convention: str | None = None,
     ) -> None:
         self.name, self.target = head.name, target
+        self.device, self.dtype = target.device, target.dtype
         self.max_len, self.prefill_chunk = target.max_len, target.prefill_chunk
         super().__init__()
         if id_convention not in (None, *CONVENTIONS):
@@ -47,41 +56,29 @@ class EagleModel(SlotModel):
                 f"proposer.id_convention={id_convention!r} is unknown; choose one of "
                 f"{', '.join(CONVENTIONS)}"
             )
-        num_layers = len(target.adapter.layers)
+        layer, num_layers = head.format.layer, len(target.adapter.layers)
         self.captured_layers = head.format.captured_layers(
             head.name, num_layers, layer_ids, id_convention
         )
         head.check_fit(target, len(self.captured_layers))
-        if (
-            head.format.layer.hidden_size == lm_head_of(target).in_features
-            and not head.format.trains_embedding
-        ):
+        is_as_wide = layer.hidden_size == lm_head_of(target).in_features
+        if is_as_wide and not head.format.trains_embedding:
             head.embed_tokens = None
-        head.format.layer._attn_implementation = SLOT_ATTENTION
+        layer._attn_implementation = SLOT_ATTENTION
         self.head = head.to(device=self.device, dtype=self.dtype).eval()
-        head.rotary_emb = LlamaRotaryEmbedding(head.format.layer).to(
-            self.device
-        )  # its frequencies stay in float32
+        rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
+        head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
-        layer = self.head.format.layer
         kv_width = (layer.num_key_value_heads or 1) * (layer.head_dim or 1)
         self.bytes_per_token = 2 * kv_width * self.dtype.itemsize
 
     @property
-    def device(self) -> torch.device:
-        return self.target.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.target.dtype
-
-    @property
     def draft_vocab_size(self) -> int:
-        """How many tokens it can draft."""
+        """The number of tokens that it can draft."""
         return self.target.vocab_size if self.target_ids is None else len(self.target_ids)
 
     def describe(self) -> str:
-        """One line on what is easily loaded wrong: captured layers, rotary base, vocabulary, embedding, feedback."""
+        """Return one line on what is easily loaded wrong."""
         format = self.head.format
         inputs = format.describe_inputs(self.captured_layers, len(self.target.adapter.layers))
         rope: dict[str, Any] = dict(format.layer.rope_parameters or {})
@@ -90,13 +87,13 @@ class EagleModel(SlotModel):
             f"rotary base {rope['rope_theta']:g} ({rope['rope_type']})",
             f"drafts from {self.draft_vocab_size} of {self.target.vocab_size} tokens",
             f"embedding {'of the target' if self.head.embed_tokens is None else 'of its own'}",
-            *format.notes(),
+            *self.head.notes(),
         ]
         return "; ".join(parts)
 
     @torch.inference_mode()
     def fuse(self, hidden: Sequence[Float[Tensor, "*rows _"]]) -> Float[Tensor, "*rows H"]:
-        """Features, as `extend` takes them, of the target's hidden states at `captured_layers`."""
+        """Turn the target's hidden states at `captured_layers` into features for `extend`."""
         return self.head.fuse(hidden)
 
     @torch.inference_mode()
@@ -110,9 +107,11 @@ class EagleModel(SlotModel):
     ) -> tuple[Float[Tensor, "B _ V"], Float[Tensor, "B _ H"]]:
         """Append pairs, ragged: the target's feature of a token, and the token after it.
 
-        Returns the logits after each row's last token, [B, 1, V], and the feature fed back from there, [B, 1, H]; every row
-        then needs a pair. Unless wanted, both have length 0.
+        Returns:
+            The logits after each row's last token, [B, 1, V], and the feature fed back from there,
+            [B, 1, H]; every row then needs a pair. Unless wanted, both have length 0.
         """
+        assert [len(row) for row in tokens] == [len(row) for row in features]
         last: dict[int, Tensor] = {}
         for chunk in self._chunks(slots, tokens):
             width = chunk.token_ids.shape[1]
@@ -137,10 +136,15 @@ class EagleModel(SlotModel):
         topology: Topology,
         first: int,
     ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M H"]]:
-        """A pass over the nodes from `first` on, M of them, of a tree whose root is the token of the last pair appended.
+        """Run the M nodes from `first` on of a tree whose root is the last pair's token.
 
-        features: fed back from each node's parent. Returns the logits after the nodes and what they feed back. Nothing is
-        kept: the next `extend` overwrites the tree.
+        Nothing is committed: the next `extend` overwrites the tree.
+
+        Args:
+            features: Fed back from each node's parent.
+
+        Returns:
+            The logits after the nodes, and the features that they feed back.
         """
         out = self._forward(slots, token_ids, features, topology, first, behind=1)
         return self._logits(out), self.head.fed_back(out)
@@ -151,39 +155,43 @@ class EagleModel(SlotModel):
         hidden: Sequence[Float[Tensor, "B T _"]],
         num_steps: int,
     ) -> list[Float[Tensor, "B P H"]]:
-        """Outputs of `num_steps` drafting steps from each of the P = T - 1 pairs of whole sequences, without a slot.
+        """Return the outputs of `num_steps` drafting steps from each of the P = T - 1 pairs.
 
-        In step i the pair t has been fed its own outputs for its last i tokens and the target's features before them, as in
-        decoding (the training-time test of EAGLE-3). So the steps are levels of a tree, where pair t of a step hangs below
-        pair t - 1 of the step before; the first i pairs of step i mean nothing.
-        hidden: the target's states at `captured_layers`. Gradients flow where they are on.
+        In step i, pair t has been fed its own outputs for its last i tokens and the target's
+        features before them, as in decoding (EAGLE-3's training-time test). So the steps are
+        levels of a tree, where pair t of a step hangs below pair t - 1 of the step before; the
+        first i pairs of step i are meaningless. No slot is used; gradients flow if enabled.
+
+        Args:
+            hidden: The target's states at `captured_layers`.
         """
         tokens = token_ids[:, 1:]
         rows, num_pairs = tokens.shape
         embeddings = self._embed(tokens)
         features = self.head.fuse([layer[:, :-1] for layer in hidden])
         topology = Topology.chain(num_pairs, self.device)
-        before = (torch.arange(num_pairs, device=self.device) - 1).clamp(min=0)
-        cache, outputs = DynamicCache(), []
+        previous = (torch.arange(num_pairs, device=self.device) - 1).clamp(min=0)
+        cache = DynamicCache()
+        outputs: list[Tensor] = []
         for first in range(0, num_steps * num_pairs, num_pairs):
             if outputs:
-                topology = topology.with_level((first - num_pairs + before)[None], 2)
-                features = self.head.fed_back(outputs[-1])[:, before]
-            plan = AttentionPlan(
-                (0,) * rows, topology, topology.num_nodes, self.dtype, self.device, first=first
+                topology = topology.with_level((first - num_pairs + previous)[None], 2)
+                features = self.head.fed_back(outputs[-1])[:, previous]
+            starts, width = (0,) * rows, topology.num_nodes
+            plan = AttentionPlan(starts, topology, width, self.dtype, self.device, first=first)
+            positions = committed_positions(starts, topology, self.device, first)
+            out = self.head(
+                embeddings,
+                features,
+                positions.expand(rows, -1),
+                past_key_values=cache,
+                attention_plan=plan,
             )
-            positions = committed_positions(plan.starts, topology, self.device, first).expand(
-                rows, -1
-            )
-            outputs.append(
-                self.head(
-                    embeddings, features, positions, past_key_values=cache, attention_plan=plan
-                )
-            )
+            outputs.append(out)
         return outputs
 
     def readout(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows D"]:
-        """Logits of an output, in the head's own vocabulary (`target_ids`)."""
+        """Return the logits of an output in the head's own vocabulary (`target_ids`)."""
         return (self.head.lm_head or lm_head_of(self.target))(self.head.readable(out))
 
     def _embed(self, token_ids: Int[Tensor, "B M"]) -> Float[Tensor, "B M H"]:
@@ -200,19 +208,18 @@ class EagleModel(SlotModel):
         behind: int = 0,
     ) -> Float[Tensor, "B M H"]:
         plan, positions = self._plan_pass(slots, topology, first, behind=behind)
-        positions = positions.expand(token_ids.shape)
         return self.head(
             self._embed(token_ids),
             features,
-            positions,
+            positions.expand(token_ids.shape),
             past_key_values=self.view,
             attention_plan=plan,
         )
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
-        """In the target's vocabulary; -inf for tokens that the head cannot draft."""
+        """Return logits in the target's vocabulary, -inf for tokens that it cannot draft."""
         logits = self.readout(out).to(self.device)
         if self.target_ids is None:
             return logits
-        whole = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
-        return whole.index_copy_(-1, self.target_ids, logits)
+        padded = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
+        return padded.index_copy_(-1, self.target_ids, logits)

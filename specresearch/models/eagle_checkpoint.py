@@ -13,7 +13,13 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import LlamaConfig
 
-from specresearch.models.eagle_format import LAYER_IDS, Eagle1Format, Eagle3Format, EagleFormat
+from specresearch.models.eagle_format import (
+    LAYER_IDS,
+    LAYER_KEYS,
+    Eagle1Format,
+    Eagle3Format,
+    EagleFormat,
+)
 from specresearch.models.head_files import read_head
 from specresearch.models.loading import ModelNotLoadedError
 
@@ -24,6 +30,7 @@ SUPPORTED = {
     "num_hidden_layers": 1,
     "use_aux_hidden_state": True,
 }
+REQUIRED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 EAGLE3_KEYS = ("midlayer.", "layers.0.hidden_norm.", "d2t")
 BIASES = {
     "qkv_bias": "layers.0.self_attn.q_proj.bias",
@@ -132,23 +139,15 @@ def _check_biases(name: str, config: Config, tensors: Tensors, biases: Mapping[s
 
 
 def _layer(name: str, config: Config, tensors: Tensors) -> LlamaConfig:
-    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
+    for key in REQUIRED:
         if config.get(key) is None:
             raise ModelNotLoadedError(
                 f"{name!r}: its config lacks {key}; set it in proposer.overrides"
             )
-    heads = config["num_attention_heads"]
+    stated = {key: config[key] for key in LAYER_KEYS if config.get(key) is not None}
     return LlamaConfig(
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
+        **stated,
         num_hidden_layers=1,
-        num_attention_heads=heads,
-        num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        hidden_act=config.get("hidden_act", "silu"),
-        rms_norm_eps=config.get("rms_norm_eps", 1e-6),
-        max_position_embeddings=config.get("max_position_embeddings") or 2048,
         mlp_bias=BIASES["mlp_bias"] in tensors,
         rope_parameters=_rope(name, config),
         tie_word_embeddings=False,

@@ -1,7 +1,6 @@
 """The two formats of EAGLE heads: EAGLE-1, which EAGLE-2 uses too, and EAGLE-3."""
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,10 +11,21 @@ from specresearch.models.hf_adapter import FINAL_NORM
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONVENTIONS = ("inputs", "outputs")
+LAYER_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+)
 
 
 @dataclass(frozen=True)
-class EagleFormat(ABC):
+class EagleFormat:
     """What an EAGLE head is made of, whichever layout described it.
 
     EAGLE-1 heads have no use for the fields after `base_model`.
@@ -23,14 +33,12 @@ class EagleFormat(ABC):
     Attributes:
         proposer: Name of the proposer that drafts with such heads.
         layouts: Layouts in which such heads can be exported.
-        architecture: `architectures` entry of the raw layout.
-        layer_prefix: What the raw layout calls the decoder layer.
+        architecture, layer_prefix: What the raw layout calls the model and its layer.
         training_steps: Drafting steps that the paper trains with.
-        reduces_vocabulary: A head may draft from a part of the vocabulary.
+        reduces_vocabulary: True if a head may draft from a part of the vocabulary.
         layer: Config of the decoder layer; its `vocab_size` is the target's.
         fc_width: Values that `fc` reads.
-        own_embedding: An embedding matrix is stored.
-        trains_embedding: It differs from the target's on purpose.
+        trains_embedding: The stored embedding differs from the target's on purpose.
         window: Sliding window in tokens.
         base_model: The target that the config names.
         draft_vocab_size: Rows of the head's own LM head; None if it uses the target's.
@@ -38,8 +46,8 @@ class EagleFormat(ABC):
         norm_before_fc: One norm is applied to all target features together.
         norm_before_residual: The residual is the normed hidden state.
         norm_output: Outputs are normed before they are fed back.
-        layer_ids: Captured target layers as the config states them.
-        id_convention: Whether these ids mean the `inputs` or the `outputs` of layers.
+        layer_ids, id_convention: Captured target layers as the config states them, by ids of
+            layer `inputs` or `outputs`.
     """
 
     version: ClassVar[int]
@@ -77,23 +85,19 @@ class EagleFormat(ABC):
         draft_vocab_size: int,
         base_model: str | None = None,
     ) -> "EagleFormat":
-        """Return the format of a new head. EAGLE-1 has no use for the ids and the vocabulary."""
-        return cls(
-            layer,
-            cls.input_width(layer.hidden_size, target_hidden_size, len(layer_ids)),
-            target_hidden_size=target_hidden_size,
-            base_model=base_model,
-            draft_vocab_size=draft_vocab_size,
-            layer_ids=layer_ids,
-            id_convention="inputs",
-        )
+        """Return the format of a new head; EAGLE-1 ignores the ids and the vocabulary."""
+        fields: dict[str, Any] = {"target_hidden_size": target_hidden_size}
+        if cls.reduces_vocabulary:
+            fields["draft_vocab_size"] = draft_vocab_size
+            fields |= {"layer_ids": layer_ids, "id_convention": "inputs"}
+        width = cls.input_width(layer.hidden_size, target_hidden_size, len(layer_ids))
+        return cls(layer, width, base_model=base_model, **fields)
 
     @staticmethod
-    @abstractmethod
     def input_width(hidden_size: int, target_hidden_size: int, num_layers: int) -> int:
         """Return how many values `fc` reads if `num_layers` target layers are captured."""
+        raise NotImplementedError
 
-    @abstractmethod
     def captured_layers(
         self, name: str, num_layers: int, layer_ids: Sequence[int] | None, convention: str | None
     ) -> tuple[int, ...]:
@@ -104,26 +108,19 @@ class EagleFormat(ABC):
             layer_ids: Replaces the format's ids; without either, the usual layers are captured.
             convention: Replaces the format's `id_convention`.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def stated(self, name: str, captured_layers: Sequence[int] | None) -> "EagleFormat":
         """Return the format with nothing left to a reader's defaults, and with `inputs` ids."""
+        raise NotImplementedError
 
-    @abstractmethod
     def flags(self) -> dict[str, Any]:
         """Return the config keys that tell one head of this format from another."""
+        return {"embed_requires_grad": self.trains_embedding}
 
-    def raw_flags(self) -> dict[str, Any]:
-        """Return `flags` and what only the raw layout states."""
-        return self.flags()
-
-    @abstractmethod
     def describe_inputs(self, layers: Sequence[int], num_layers: int) -> str:
         """Name what the head reads of its target."""
-
-    def notes(self) -> list[str]:
-        """List further traits that are easily loaded wrong."""
-        return []
+        return f"the inputs of layers {', '.join(map(str, layers))} of {num_layers}"
 
 
 class Eagle1Format(EagleFormat):
@@ -144,18 +141,17 @@ class Eagle1Format(EagleFormat):
     def captured_layers(
         self, name: str, num_layers: int, layer_ids: Sequence[int] | None, convention: str | None
     ) -> tuple[int, ...]:
-        captured = (FINAL_NORM,)
-        if layer_ids is not None and tuple(layer_ids) != captured:
+        if layer_ids is not None and tuple(layer_ids) != (FINAL_NORM,):
             raise ValueError(
                 f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {name} reads the final norm"
             )
-        return captured
+        return (FINAL_NORM,)
 
-    def stated(self, name: str, captured_layers: Sequence[int] | None) -> "EagleFormat":
+    def stated(self, name: str, captured_layers: Sequence[int] | None) -> EagleFormat:
         return replace(self, target_hidden_size=self.fc_width - self.layer.hidden_size)
 
     def flags(self) -> dict[str, Any]:
-        return {"bias": self.fc_bias, "embed_requires_grad": self.trains_embedding}
+        return {"bias": self.fc_bias} | super().flags()
 
     def describe_inputs(self, layers: Sequence[int], num_layers: int) -> str:
         return "the final norm"
@@ -199,7 +195,7 @@ class Eagle3Format(EagleFormat):
             )
         return captured
 
-    def stated(self, name: str, captured_layers: Sequence[int] | None) -> "EagleFormat":
+    def stated(self, name: str, captured_layers: Sequence[int] | None) -> EagleFormat:
         if captured_layers is None and self.layer_ids is not None:
             captured_layers = [k + (self.id_convention == "outputs") for k in self.layer_ids]
         if captured_layers is None:
@@ -222,22 +218,12 @@ class Eagle3Format(EagleFormat):
             "norm_before_fc": self.norm_before_fc,
             "fc_norm": self.num_fc_norms > 0,
             "norm_output": self.norm_output,
-            "embed_requires_grad": self.trains_embedding,
-        }
+        } | super().flags()
 
-    def raw_flags(self) -> dict[str, Any]:
-        return self.flags() | {"num_aux_hidden_states": len(self.layer_ids or ())}
 
-    def describe_inputs(self, layers: Sequence[int], num_layers: int) -> str:
-        return f"the inputs of layers {', '.join(map(str, layers))} of {num_layers}"
-
-    def notes(self) -> list[str]:
-        return [f"feeds back {'normed' if self.norm_output else 'raw'} outputs"]
+FORMATS: dict[int, type[EagleFormat]] = {1: Eagle1Format, 3: Eagle3Format}
 
 
 def usual_layers(num_layers: int) -> tuple[int, ...]:
     """Return the layers whose inputs EAGLE-3 heads capture unless something else is stated."""
     return 2, num_layers // 2, num_layers - 3
-
-
-FORMATS: dict[int, type[EagleFormat]] = {1: Eagle1Format, 3: Eagle3Format}

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import HFAdapter
 from specresearch.models.packed import pack_linear_layers, unpack_linear_layers
 from specresearch.proposal import Topology, upload

@@ -1,6 +1,5 @@
 """A model with a slot cache: memory for its slots, and passes that write to them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import SlotCacheView
 from specresearch.models.kv_cache import SlotCache, available_bytes
 from specresearch.models.ragged import Packing, append_passes
@@ -39,7 +38,7 @@ class Chunk:
     ends: dict[int, int]
 
 
-class SlotModel(Slots, ABC):
+class SlotModel(Slots):
     """Base of models whose keys and values lie in the slots of a preallocated cache.
 
     Attributes:
@@ -54,17 +53,11 @@ class SlotModel(Slots, ABC):
     max_len: int
     prefill_chunk: int
     bytes_per_token: int
+    device: torch.device
+    dtype: torch.dtype
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype: ...
 
     def _use_cache(self, cache: SlotCache) -> None:
         self.cache = cache

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specresearch.models import CausalLM, ragged, slot_model
-from specresearch.models.attention import AttentionPlan
+from specresearch.models.attention_plan import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
 from specresearch.models.ragged import Packing
 from specresearch.proposal import Proposal, Topology, Verdict

@@ -1,4 +1,4 @@
-"""Every published layout against the layer written out from its tensors; every trap handled, or an error that names the key."""
+"""Every published layout against its layer written out; every trap is handled or an error."""
 
 import json
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 def random_weights(shapes: Shapes) -> Weights:
     generator = torch.Generator().manual_seed(7)
-    made = {}
+    weights = {}
     for key, shape in shapes.items():
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
-        made[key] = 1 + value / 4 if len(shape) == 1 else value * 1.5 / shape[-1] ** 0.5
-    return made
+        weights[key] = 1 + value / 4 if len(shape) == 1 else value * 1.5 / shape[-1] ** 0.5
+    return weights
 
 
 def layer_shapes(prefix: str, width: int) -> Shapes:
@@ -73,10 +73,10 @@ def eagle1(*, more: Shapes | None = None) -> Weights:
 
 
 def eagle3(prefix: str = "midlayer", *, more: Shapes | None = None) -> Weights:
-    own: Shapes = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "lm_head.weight": (D, H)}
-    norms: Shapes = {f"{prefix}.hidden_norm.weight": (H,), f"{prefix}.input_layernorm.weight": (H,)}
-    made = random_weights({**own, **norms, **layer_shapes(prefix, 2 * H), **(more or {})})
-    return made | vocabulary_map([1, 2, 4, 7, 8, 15, 16, 29, 30])
+    shapes: Shapes = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "lm_head.weight": (D, H)}
+    shapes |= {f"{prefix}.hidden_norm.weight": (H,), f"{prefix}.input_layernorm.weight": (H,)}
+    weights = random_weights({**shapes, **layer_shapes(prefix, 2 * H), **(more or {})})
+    return weights | vocabulary_map([1, 2, 4, 7, 8, 15, 16, 29, 30])
 
 
 def vocabulary_map(ids: Sequence[int]) -> Weights:
@@ -271,7 +271,7 @@ class WrittenOut:
     def unrolled(
         self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """After `drafts` behind the true pairs, each on the feature that the one before fed back."""
+        """After `drafts` behind the true pairs, each on the feature that the last one fed back."""
         tokens = list(tokens)
         logits, fed_back = self.logits_and_fed_back(tokens, features)
         for draft in drafts:
@@ -356,7 +356,7 @@ def test_captured_layers(
     assert "drafts from 9 of 31 tokens" in model.describe()
 
 
-def test_ids_in_eagle_config_are_outputs_and_said_to_be_ambiguous(tmp_path: Path) -> None:
+def test_ids_in_eagle_config_are_outputs_with_a_warning(tmp_path: Path) -> None:
     config = RAW3 | {"eagle_config": {LAYER_IDS: [0, 2, 4]}}
     with pytest.warns(UserWarning, match=r"\[0, 2, 4\] in eagle_config is read as the outputs"):
         model = load(write(tmp_path, config, eagle3()), TARGET)
@@ -372,8 +372,8 @@ def test_eagle_1_reads_what_the_lm_head_reads(tmp_path: Path) -> None:
         load(path, TARGET, layer_ids=[1])
 
 
-def test_the_embedding_is_the_targets_unless_it_cannot_or_must_not_be(tmp_path: Path) -> None:
-    """Some exporters store random values under `embed_tokens`; others train the matrix and say so."""
+def test_the_targets_embedding_is_used_unless_the_heads_was_trained(tmp_path: Path) -> None:
+    """Some exporters store random values as `embed_tokens`; others train it and say so."""
     weights = eagle3(more={"embed_tokens.weight": (VOCAB, H)})
     for trained, kept in ((False, False), (True, True)):
         model = load(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
@@ -513,7 +513,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path: Path, case: str) -> None:
+def test_errors_name_what_is_wrong_with_a_checkpoint(tmp_path: Path, case: str) -> None:
     config, weights, complaint = WRONG[case]
     with pytest.raises(ModelNotLoadedError, match=complaint):
         load(write(tmp_path, config, weights, "pytorch_model.bin"), TARGET)
