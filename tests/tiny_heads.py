@@ -1,4 +1,4 @@
-"""Random EAGLE heads of every kind, and what they draft: large weights, so that a lost flag, layer or tensor shows."""
+"""Random EAGLE heads of every kind, with weights so large that a lost flag or tensor shows."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from specresearch import CausalLM
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 
 H, LAYERS, D = 16, 6, 9
@@ -81,7 +81,7 @@ def eagle_head(version: int, **changes: Any) -> EagleHead:
         max_position_embeddings=64,
         **layer,
     )
-    head = EagleHead.of(EagleFormat(version, config, **fields)).double()
+    head = EagleHead.of(FORMATS[version](config, **fields)).double()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -102,7 +102,7 @@ def drafts(head: EagleHead, **layers: Any) -> Tensor:
     """Logits after real features of the target's, and after a step on what the head fed back."""
     target = target_of(head)
     model = EagleModel(copy.deepcopy(head), target, **layers)
-    model.allocate(1, 40)
+    model.reserve(1, 40)
     with torch.no_grad():
         features = model.fuse(target.forward_whole(TOKENS[:, :-1], model.captured_layers).hidden)[0]
     logits, fed_back = model.extend((0,), TOKENS[:, 1:].tolist(), [features])

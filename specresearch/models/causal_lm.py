@@ -1,48 +1,45 @@
-"""A causal LM that verifies trees of drafts: prefill, one pass over every node, keep the accepted path."""
+"""A causal LM that verifies draft trees: prefill, one pass over all nodes, commit the path."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
-from specresearch.models.attention import AttentionPlan, committed_positions
 from specresearch.models.compiled import CompiledForward
-from specresearch.models.hf_adapter import HFAdapter, SlotCacheView, length_limit
-from specresearch.models.kv_cache import SlotCache, available_bytes
-from specresearch.models.packed import pack_linear_layers, unpack_linear_layers
-from specresearch.models.ragged import Packing, append_passes
+from specresearch.models.hf_adapter import length_limit
+from specresearch.models.hf_model import HFModel, ModelOutput
+from specresearch.models.ragged import Packing
 from specresearch.models.self_test import check_tree_is_sequences
-from specresearch.models.slots import Slots
-from specresearch.proposal import Proposal, Topology, Verdict, upload
+from specresearch.models.slot_model import SlotModel
+from specresearch.proposal import Proposal, Topology, upload
+
+__all__ = ["CausalLM", "ModelOutput"]
+
+LONGEST_DEFAULT = 1 << 17  # of models that allow longer contexts; `max_len` overrides it
 
 
-@dataclass(frozen=True)
-class ModelOutput:
-    """logits: row i is the distribution after node i. hidden: the layers asked for, in that order, at all M tokens fed."""
-
-    logits: Float[Tensor, "B N V"]
-    hidden: tuple[Float[Tensor, "B M H"], ...] = ()
-
-
-class CausalLM(Slots):
+class CausalLM(HFModel, SlotModel):
     """Any decoder-only Hugging Face model over a preallocated slot cache.
 
-    model: used as it is; its attention implementation is switched, so do not share it with other code.
-    max_len: longest context (prompt and output) in tokens; None = what the model allows.
-    attention: slot (default), flash (flash-attn for chains), sdpa or eager (the library's own).
-    prefill_chunk: tokens of one prompt processed per pass.
-    compile: run chains of few tokens as compiled graphs, which pays when the host sets the speed; takes tens of seconds at the
-    first steps and, on a CPU, needs a C++ compiler.
-    pack_weights: on a CPU, keep a second copy of the linear layers' weights in the order that its kernels read, for faster passes
-    over few tokens; None = where the copy fits into half of the free memory.
-    Raises UnsupportedModelError when the model cannot be verified exactly, by rule or by a self-test on construction.
+    Args:
+        model: Its attention implementation is switched, so do not share it with other code.
+        max_len: Longest context (prompt and output) in tokens; None means what the model allows.
+        attention: slot (default), flash (flash-attn for chains), sdpa or eager (transformers').
+        prefill_chunk: Tokens of one prompt processed per pass.
+        compile: Run short chains as compiled graphs, which pays when the host sets the speed. The
+            first steps take tens of seconds and, on a CPU, need a C++ compiler.
+        pack_weights: On a CPU, keep a second copy of the linear layers' weights in the order that
+            its kernels read, for faster passes over few tokens. None packs if the copy fits into
+            half of the free memory.
+        self_test: Check on construction that a tree gives the logits of its paths.
+
+    Raises:
+        UnsupportedModelError: If the model cannot be verified exactly.
     """
 
     def __init__(
@@ -60,20 +57,18 @@ class CausalLM(Slots):
     ) -> None:
         if prefill_chunk < 1:
             raise ValueError(f"prefill_chunk={prefill_chunk} must be at least 1")
-        super().__init__(0)
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.name = name or model.config.name_or_path or type(model).__name__
-        pack_linear_layers(model, pack_weights)
-        self.adapter = HFAdapter(model, attention)
+        HFModel.__init__(
+            self, model, tokenizer, attention=attention, pack_weights=pack_weights, name=name
+        )
         self._compiled = CompiledForward(self.adapter) if compile else None
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
             raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
-        self.max_len = min(limit, 1 << 17) if max_len is None else max_len
+        self.max_len = min(limit, LONGEST_DEFAULT) if max_len is None else max_len
         self.prefill_chunk = prefill_chunk
-        self._use_cache(SlotCache(0, 0, self.device))
-        layers = self._find_layers()
+        SlotModel.__init__(self)
+        with self.scratch_cache(1, 2) as layers:  # one token shows the layers' shapes
+            self.extend((0,), [[0]], want_logits=False)
         self.bytes_per_token = layers.bytes_per_column
         self._use_cache(layers.emptied())
         if self_test:
@@ -107,53 +102,23 @@ class CausalLM(Slots):
         )
 
     @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.dtype
-
-    @property
-    def vocab_size(self) -> int:
-        return self.adapter.vocab_size
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """The ids that end an output, by the first of generation config, config and tokenizer that names any."""
-        generation = getattr(self.model, "generation_config", None)
-        for owner in (generation, self.model.config, self.tokenizer):
-            ids = getattr(owner, "eos_token_id", None)
-            if ids is not None:
-                return frozenset([ids] if isinstance(ids, int) else ids)
-        return frozenset()
+    def compiled(self) -> bool:
+        return self._compiled is not None
 
     def unpack_weights(self) -> None:
-        """Give up the second copy of the weights, for good: a model that learns must decode with its weights as they are.
-
-        A compiled graph would keep calling the layers that it was traced with, so there must be none.
-        """
-        assert not self.compiled
-        unpack_linear_layers(self.model)
-
-    def _use_cache(self, cache: SlotCache) -> None:
-        self.cache = cache
-        self.view = SlotCacheView(cache)
-        self._clear(cache.num_slots)
-
-    def free_cache(self) -> None:
-        """Give back the memory of all slots, none of which may be in use; `allocate` makes them anew."""
-        self._use_cache(self.cache.emptied())
+        assert not self.compiled, "a compiled graph keeps calling the layers it was traced with"
+        super().unpack_weights()
 
     def allocate(self, num_slots: int, *num_nodes: int, max_len: int | None = None) -> None:
-        """Make room for `num_slots` requests at `max_len` tokens (None: the model's own) with the most of `num_nodes` each, which
-        passes will often have; keeps a cache that is large enough.
+        """Make room for `num_slots` requests; a cache that is large enough is kept.
 
-        Raises MemoryError, before any decoding, when the cache cannot fit.
+        Args:
+            num_nodes: Sizes of trees that passes will often have; the largest must fit.
+            max_len: Longest context in tokens; None means the model's own.
+
+        Raises:
+            MemoryError: If the cache cannot fit.
+            RuntimeError: If the cache would have to grow while requests are running.
         """
         num_spare = max(num_nodes, default=1)
         if self._compiled is not None:
@@ -161,29 +126,7 @@ class CausalLM(Slots):
             for length in (1, *num_nodes):
                 self._compiled.add_chain_length(length)
         num_columns = (self.max_len if max_len is None else max_len) + num_spare
-        if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
-            return
-        if self.in_use:
-            raise RuntimeError(
-                "the cache cannot grow while requests are running; finish them first"
-            )
-        num_slots, num_columns = (
-            max(num_slots, self.cache.num_slots),
-            max(num_columns, self.cache.num_columns),
-        )
-        needed = self.bytes_per_token * num_slots * num_columns
-        available = (
-            sum(map(available_bytes, {p.device for p in self.model.parameters()}))
-            + self.cache.num_bytes
-        )
-        if needed > available:
-            raise MemoryError(
-                f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x "
-                f"{self.bytes_per_token:,} bytes) and {available:,} are available; lower batch_size or target.max_len"
-            )
-        layers = self.cache.emptied()
-        self._use_cache(layers)  # frees the old buffers before the new ones are made
-        self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers))
+        self.reserve(num_slots, num_columns)
 
     @torch.inference_mode()
     def _forward(
@@ -191,70 +134,74 @@ class CausalLM(Slots):
         slots: Sequence[int],
         token_ids: Int[Tensor, "B N"],
         topology: Topology,
+        *,
         logit_rows: Int[Tensor, " R"] | None = None,
         hidden_layers: Sequence[int] = (),
         first: int = 0,
         lengths: Sequence[int] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        packing = None
-        starts = tuple(self.lengths[slot] for slot in slots)
-        if lengths is not None and self.adapter.uses_slot_attention and not self.adapter.flash:
-            packing = Packing.if_worthwhile(
-                lengths,
-                starts,
-                topology.num_nodes,
-                self.device,
-                keep_full=self._compiled is not None,
-            )
-        if (
-            packing is None
-            and self._compiled is not None
-            and self._compiled.covers(topology)
-            and not (hidden_layers or first)
-        ):
+        """Run one pass; returns the logits and the hidden states.
+
+        Args:
+            logit_rows: Rows of the flattened batch that need logits; None means all of them.
+            first: Nodes of the tree that earlier passes have written.
+            lengths: Nodes to feed of each row, where padding may be left out.
+        """
+        packing = None if lengths is None else self._packing(slots, lengths, topology.num_nodes)
+        whole_chain = packing is None and first == 0 and not hidden_layers
+        if self._compiled is not None and whole_chain and self._compiled.covers(topology):
             logits = self._compiled(self.view, self.lengths, slots, token_ids, self.max_len - 1)
-            return (
-                logits
-                if logit_rows is None
-                else logits.flatten(0, 1).index_select(0, logit_rows)[None]
-            ), ()
-        new = tuple(start + first for start in starts)
-        fed = None if packing is None else packing.index
-        region = self.cache.region(slots, new, topology.num_nodes - first, fed)
-        flash = self.adapter.flash
-        plan = AttentionPlan(
-            starts, topology, region.width, self.dtype, self.device, flash, first, packing
+            if logit_rows is not None:
+                logits = logits.flatten(0, 1).index_select(0, logit_rows)[None]
+            return logits, ()
+        plan, positions = self._plan_pass(
+            slots, topology, first, packing=packing, flash=self.adapter.flash
         )
-        positions = committed_positions(starts, topology, self.device, first)
-        if (
-            region.width > self.max_len
-        ):  # drafts beyond the last position are never accepted, but must stay in range
-            positions = positions.clamp(max=self.max_len - 1)
-        self.view.region = region
-        if packing is None:
-            return self.adapter.forward(
-                token_ids, positions, self.view, plan, logit_rows, hidden_layers
+        if packing is not None:
+            token_ids, positions = (
+                packing.pack(token_ids),
+                packing.pack(positions.expand_as(token_ids)),
             )
-        packed, positions = packing.pack(token_ids), packing.pack(positions.expand_as(token_ids))
         logits, hidden = self.adapter.forward(
-            packed, positions, self.view, plan, None, hidden_layers
+            token_ids,
+            positions,
+            self.view,
+            plan,
+            logit_rows=logit_rows,
+            hidden_layers=hidden_layers,
         )
+        if packing is None:
+            return logits, hidden
         return packing.unpack(logits), tuple(packing.unpack(layer) for layer in hidden)
+
+    def _packing(
+        self, slots: Sequence[int], lengths: Sequence[int], num_nodes: int
+    ) -> Packing | None:
+        """Decide whether a pass leaves padding out."""
+        if self.adapter.flash or not self.adapter.uses_slot_attention:
+            return None
+        starts = [self.lengths[slot] for slot in slots]
+        return Packing.if_worthwhile(
+            lengths, starts, num_nodes, self.device, keep_full=self.compiled
+        )
 
     def forward(
         self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()
     ) -> ModelOutput:
-        """One pass over every node of every row. Node i's keys and values go to column length + i of its slot."""
-        lengths = proposal.host_lengths
+        """Run every node of every row; node i is written to column length + i of its slot."""
         logits, hidden = self._forward(
-            slots, proposal.token_ids, proposal.topology, None, hidden_layers, lengths=lengths
+            slots,
+            proposal.token_ids,
+            proposal.topology,
+            hidden_layers=hidden_layers,
+            lengths=proposal.host_lengths,
         )
         return ModelOutput(logits, hidden)
 
     def grow(
         self, slots: Sequence[int], token_ids: Int[Tensor, "B M"], topology: Topology, first: int
     ) -> Float[Tensor, "B M V"]:
-        """A pass over the nodes from `first` on, M of them, of a tree whose earlier nodes were fed by passes before this one.
+        """Run the M nodes from `first` on of a tree whose earlier nodes were fed before.
 
         Nothing is committed: the next `extend` or `forward` overwrites the tree.
         """
@@ -268,85 +215,48 @@ class CausalLM(Slots):
         want_logits: bool = True,
         hidden_layers: Sequence[int] = (),
     ) -> ModelOutput:
-        """Append committed tokens, ragged, in chunks; each row needs at least one where logits are wanted.
+        """Append committed tokens, ragged, in chunks.
 
-        Returns the logits after each row's last token, [B, 1, V] ([B, 0, V] unless wanted), and the hidden states of all
-        appended tokens, right-padded.
+        Args:
+            tokens: New tokens of each row; at least one a row if logits are wanted.
+
+        Returns:
+            The logits after each row's last token, [B, 1, V] ([B, 0, V] unless wanted), and the
+            hidden states of all appended tokens, right-padded.
         """
-        counts = [len(row) for row in tokens]
         last: dict[int, Tensor] = {}
         states: list[list[list[Tensor]]] = [[[] for _ in slots] for _ in hidden_layers]
-        room = [self.cache.num_columns - self.lengths[slot] for slot in slots]
-        for rows, begin, width in append_passes(counts, room, self.prefill_chunk):
-            parts = [list(tokens[row][begin : begin + width]) for row in rows]
-            ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
-            ending = (
-                [i for i, row in enumerate(rows) if counts[row] <= begin + width]
-                if want_logits
-                else []
-            )
-            at = upload([i * width + len(parts[i]) - 1 for i in ending], self.device, torch.long)
-            chunk_slots = [slots[row] for row in rows]
+        for chunk in self._chunks(slots, tokens):
+            ends = chunk.ends if want_logits else {}
             logits, hidden = self._forward(
-                chunk_slots, ids, Topology.chain(width, self.device), at, hidden_layers
+                chunk.slots,
+                chunk.token_ids,
+                Topology.chain(chunk.token_ids.shape[1], self.device),
+                logit_rows=upload(list(ends.values()), self.device, torch.long),
+                hidden_layers=hidden_layers,
             )
-            last |= {rows[i]: logits[0, k] for k, i in enumerate(ending)}
-            for slot, part in zip(chunk_slots, parts, strict=True):
-                self.lengths[slot] += len(part)
-            for layer, state in zip(states, hidden, strict=True):
-                for i, row in enumerate(rows):
-                    layer[row].append(state[i, : len(parts[i])])
-        if not want_logits:
-            joined = torch.empty(
-                (len(slots), 0, self.vocab_size), dtype=self.dtype, device=self.device
-            )
-        else:
-            joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
-        return ModelOutput(joined, tuple(self._join(layer) for layer in states))
+            for k, row in enumerate(ends):
+                last[row] = logits[0, k]
+            for layer_rows, layer in zip(states, hidden, strict=True):
+                for i, row in enumerate(chunk.rows):
+                    layer_rows[row].append(layer[i, : chunk.lengths[i]])
+        joined = self._empty(len(slots), 0, self.vocab_size)
+        if want_logits:
+            joined = self._stack(last, len(slots))
+        return ModelOutput(joined, tuple(self._join(layer_rows) for layer_rows in states))
 
     def _join(self, rows: list[list[Tensor]]) -> Float[Tensor, "B N H"]:
-        """The chunks of each row, one after the other, right-padded with zeros."""
+        """Concatenate the chunks of each row and right-pad the rows with zeros."""
         width = next(chunks[0].shape[-1] for chunks in rows if chunks)
-        nothing = torch.zeros((0, width), dtype=self.dtype, device=self.device)
+        nothing = self._empty(0, width)
         return pad_sequence([torch.cat([nothing, *chunks]) for chunks in rows], batch_first=True)
 
     def append(self, slots: Sequence[int], tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B 1 V"]:
-        """Append one token to every row, which never leaves the device; the logits after it."""
+        """Append one token per row, which stays on the device; return the logits after it."""
         logits, _ = self._forward(slots, tokens, Topology.chain(1, self.device))
         for slot in slots:
             self.lengths[slot] += 1
         return logits
-
-    def forward_whole(
-        self,
-        token_ids: Int[Tensor, "B T"],
-        hidden_layers: Sequence[int] = (),
-        *,
-        want_logits: bool = False,
-    ) -> ModelOutput:
-        """One pass over whole sequences, right-padded, without a slot: what training sees, with gradients where they are on.
-
-        Logits only where wanted, [B, T, V], and otherwise [B, 0, V]; see `readout`.
-        """
-        rows, num_tokens = token_ids.shape
-        topology = Topology.chain(num_tokens, self.device)
-        plan = AttentionPlan((0,) * rows, topology, num_tokens, self.dtype, self.device)
-        positions = committed_positions(plan.starts, topology, self.device)
-        nothing = None if want_logits else torch.empty(0, dtype=torch.long, device=self.device)
-        logits, hidden = self.adapter.forward(
-            token_ids, positions, DynamicCache(), plan, nothing, hidden_layers
-        )
-        return ModelOutput(
-            logits if want_logits else logits.new_empty((rows, 0, self.vocab_size)), hidden
-        )
-
-    def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
-        """Logits of hidden states after the final norm (`FINAL_NORM`)."""
-        return self.adapter.readout(states)
-
-    @property
-    def compiled(self) -> bool:
-        return self._compiled is not None
 
     @torch.inference_mode()
     def draft_greedily(
@@ -356,56 +266,29 @@ class CausalLM(Slots):
         num_steps: int,
         num_choices: int,
     ) -> tuple[Int[Tensor, "B K"], Float[Tensor, "B K V"]]:
-        """Append tokens, ragged, at least one a row, and their likeliest continuation but for its last token: one compiled graph.
+        """Append tokens and their greedy continuation, but for its last token, in one graph.
 
-        Returns the K tokens, each the likeliest of the first `num_choices` ids, and the logits that chose them.
+        Args:
+            tokens: New tokens of each row, at least one.
+            num_steps: K, the tokens to draft.
+            num_choices: Only the first `num_choices` ids are drafted.
+
+        Returns:
+            The K tokens, and the logits that chose them.
         """
         assert self._compiled is not None
         if max(map(len, tokens)) > self._compiled.spare_columns:
             self.extend(slots, [row[:-1] for row in tokens], want_logits=False)
             tokens = [row[-1:] for row in tokens]
-        limit = self.max_len - 1
         chosen = self._compiled.draft_greedily(
-            self.view, self.lengths, slots, tokens, num_steps, num_choices, limit
+            self.view,
+            self.lengths,
+            slots,
+            tokens,
+            num_steps=num_steps,
+            num_choices=num_choices,
+            max_position=self.max_len - 1,
         )
         for slot, row in zip(slots, tokens, strict=True):
             self.lengths[slot] += len(row) + num_steps - 1
         return chosen
-
-    @torch.inference_mode()
-    def commit(self, slots: Sequence[int], verdict: Verdict) -> None:
-        """Keep the keys and values of the accepted path, in consecutive columns; forget everything behind it.
-
-        The verdict lies on the host. A chain needs no move.
-        """
-        moves: list[tuple[int, int, int]] = []
-        for slot, path in zip(slots, verdict.path.tolist(), strict=True):
-            start = self.lengths[slot]
-            kept = [node for node in path if node >= 0]
-            moves += [(slot, start + node, start + i) for i, node in enumerate(kept) if node != i]
-            self.lengths[slot] = start + len(kept)
-        if moves:
-            self.cache.move(*zip(*moves, strict=True))
-
-    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        """Forget all but the first `lengths[b]` tokens of each slot."""
-        for slot, length in zip(slots, lengths, strict=True):
-            assert length <= self.lengths[slot]
-            self.lengths[slot] = length
-
-    @contextmanager
-    def scratch_cache(self, num_slots: int, num_columns: int) -> Iterator[SlotCache]:
-        """For a trial: an empty cache in place of the model's own, which comes back as it was."""
-        keep, self.max_len, limit = self.cache, max(self.max_len, num_columns), self.max_len
-        self._use_cache(SlotCache(num_slots, num_columns, self.device))
-        try:
-            yield self.cache
-        finally:
-            self.max_len = limit
-            self._use_cache(keep)
-
-    def _find_layers(self) -> SlotCache:
-        """A small cache with the layers' shapes, found by running one token."""
-        with self.scratch_cache(1, 2) as cache:
-            self.extend((0,), [[0]], want_logits=False)
-        return cache

@@ -1,6 +1,5 @@
 """An EAGLE head beside its target, with a slot cache of its own: what a proposer drafts with."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,26 +10,33 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specresearch.models.attention import AttentionPlan, committed_positions
+from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.eagle_format import CONVENTIONS, LAYER_IDS
+from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
-from specresearch.models.hf_adapter import FINAL_NORM, SLOT_ATTENTION, SlotCacheView
-from specresearch.models.kv_cache import SlotCache, available_bytes
-from specresearch.models.ragged import append_passes
-from specresearch.proposal import Topology, upload
+from specresearch.models.hf_adapter import SLOT_ATTENTION
+from specresearch.models.slot_model import SlotModel
+from specresearch.proposal import Topology
 
 
-class EagleModel:
+class EagleModel(SlotModel):
     """A head beside its target, with keys and values by slot.
 
-    Column and position t of a slot belong to the pair (feature of token t, token t + 1). Embedding and LM head are the
-    target's where the head has none of its own.
+    Column and position t of a slot belong to the pair (feature of token t, token t + 1). A head
+    without an embedding or LM head uses the target's.
 
-    layer_ids, id_convention: the target layers that an EAGLE-3 head captures, as `inputs` (default) or `outputs` of those
-    layers; None: what its config says, and otherwise the usual three. captured_layers: in the adapter's numbering.
-    Raises ValueError when head and target do not fit, and warns when the head names another target.
+    Args:
+        layer_ids: Target layers that an EAGLE-3 head captures; None means what its config says,
+            or else the usual three.
+        id_convention: Whether ids mean the `inputs` (default) or `outputs` of those layers.
+
+    Attributes:
+        captured_layers: The captured layers in the adapter's numbering.
+        target_ids: The target's id of every draft id; None if they are the same.
+
+    Raises:
+        ValueError: If head and target do not fit. A head of another target is a warning.
     """
 
     def __init__(
@@ -42,69 +48,52 @@ class EagleModel:
         id_convention: str | None = None,
     ) -> None:
         self.name, self.target = head.name, target
-        self.device, self.dtype, self.max_len = target.device, target.dtype, target.max_len
-        self.captured_layers = _captured_layers(head, target, layer_ids, id_convention)
+        self.device, self.dtype = target.device, target.dtype
+        self.max_len, self.prefill_chunk = target.max_len, target.prefill_chunk
+        super().__init__()
+        if id_convention not in (None, *CONVENTIONS):
+            raise ValueError(
+                f"proposer.id_convention={id_convention!r} is unknown; choose one of "
+                f"{', '.join(CONVENTIONS)}"
+            )
+        layer, num_layers = head.format.layer, len(target.adapter.layers)
+        self.captured_layers = head.format.captured_layers(
+            head.name, num_layers, layer_ids, id_convention
+        )
         head.check_fit(target, len(self.captured_layers))
-        if (
-            head.format.layer.hidden_size == lm_head_of(target).in_features
-            and not head.format.trains_embedding
-        ):
+        is_as_wide = layer.hidden_size == lm_head_of(target).in_features
+        if is_as_wide and not head.format.trains_embedding:
             head.embed_tokens = None
-        head.format.layer._attn_implementation = SLOT_ATTENTION
+        layer._attn_implementation = SLOT_ATTENTION
         self.head = head.to(device=self.device, dtype=self.dtype).eval()
-        head.rotary_emb = LlamaRotaryEmbedding(head.format.layer).to(
-            self.device
-        )  # its frequencies stay in float32
+        rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
+        head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
-        self._use_cache(SlotCache(0, 0, self.device))
+        kv_width = (layer.num_key_value_heads or 1) * (layer.head_dim or 1)
+        self.bytes_per_token = 2 * kv_width * self.dtype.itemsize
 
     @property
     def draft_vocab_size(self) -> int:
-        """How many tokens it can draft."""
+        """The number of tokens that it can draft."""
         return self.target.vocab_size if self.target_ids is None else len(self.target_ids)
 
     def describe(self) -> str:
-        """One line on what is easily loaded wrong: captured layers, rotary base, vocabulary, embedding, feedback."""
-        format, num_layers = self.head.format, len(self.target.adapter.layers)
-        layers = ", ".join(map(str, self.captured_layers))
-        reads = (
-            "the final norm"
-            if format.version == 1
-            else f"the inputs of layers {layers} of {num_layers}"
-        )
+        """Return one line on what is easily loaded wrong."""
+        format = self.head.format
+        inputs = format.describe_inputs(self.captured_layers, len(self.target.adapter.layers))
         rope: dict[str, Any] = dict(format.layer.rope_parameters or {})
         parts = [
-            f"{self.name}: EAGLE-{format.version}, reads {reads} of the target",
+            f"{self.name}: EAGLE-{format.version}, reads {inputs} of the target",
             f"rotary base {rope['rope_theta']:g} ({rope['rope_type']})",
             f"drafts from {self.draft_vocab_size} of {self.target.vocab_size} tokens",
             f"embedding {'of the target' if self.head.embed_tokens is None else 'of its own'}",
+            *self.head.notes(),
         ]
-        if format.version == 3:
-            parts.append(f"feeds back {'normed' if format.norm_output else 'raw'} outputs")
         return "; ".join(parts)
-
-    def allocate(self, num_slots: int, num_columns: int) -> None:
-        """Make room for `num_slots` requests of `num_columns` pairs, those of the tree that is growing included.
-
-        Raises MemoryError when they cannot fit.
-        """
-        layer = self.head.format.layer
-        pair = 2 * (layer.num_key_value_heads or 1) * (layer.head_dim or 1) * self.dtype.itemsize
-        needed, available = pair * num_slots * num_columns, available_bytes(self.device)
-        if needed > available:
-            raise MemoryError(
-                f"the cache of {self.name} needs {needed:,} bytes ({num_slots} requests x {num_columns} tokens x {pair:,} bytes) "
-                f"and {available:,} are available; lower batch_size or target.max_len"
-            )
-        self._use_cache(SlotCache(num_slots, num_columns, self.device))
-
-    def _use_cache(self, cache: SlotCache) -> None:
-        self.cache, self.view = cache, SlotCacheView(cache)
-        self.lengths = [0] * cache.num_slots
 
     @torch.inference_mode()
     def fuse(self, hidden: Sequence[Float[Tensor, "*rows _"]]) -> Float[Tensor, "*rows H"]:
-        """Features, as `extend` takes them, of the target's hidden states at `captured_layers`."""
+        """Turn the target's hidden states at `captured_layers` into features for `extend`."""
         return self.head.fuse(hidden)
 
     @torch.inference_mode()
@@ -118,32 +107,24 @@ class EagleModel:
     ) -> tuple[Float[Tensor, "B _ V"], Float[Tensor, "B _ H"]]:
         """Append pairs, ragged: the target's feature of a token, and the token after it.
 
-        Returns the logits after each row's last token, [B, 1, V], and the feature fed back from there, [B, 1, H]; every row
-        then needs a pair. Unless wanted, both have length 0.
+        Returns:
+            The logits after each row's last token, [B, 1, V], and the feature fed back from there,
+            [B, 1, H]; every row then needs a pair. Unless wanted, both have length 0.
         """
-        counts = [len(row) for row in tokens]
-        assert counts == [len(row) for row in features]
-        room = [self.cache.num_columns - self.lengths[slot] for slot in slots]
+        assert [len(row) for row in tokens] == [len(row) for row in features]
         last: dict[int, Tensor] = {}
-        for rows, begin, width in append_passes(counts, room, self.target.prefill_chunk):
-            parts = [list(tokens[row][begin : begin + width]) for row in rows]
-            ids = upload([part + [0] * (width - len(part)) for part in parts], self.device)
-            states = pad_sequence(
-                [features[row][begin : begin + width] for row in rows], batch_first=True
-            )
-            pass_slots = [slots[row] for row in rows]
-            out = self._forward(pass_slots, ids, states, Topology.chain(width, self.device), 0)
-            for i, (row, part) in enumerate(zip(rows, parts, strict=True)):
-                self.lengths[slots[row]] += len(part)
-                last[row] = out[i, len(part) - 1]
+        for chunk in self._chunks(slots, tokens):
+            width = chunk.token_ids.shape[1]
+            new = [features[row][chunk.begin : chunk.begin + width] for row in chunk.rows]
+            states = pad_sequence(new, batch_first=True)
+            topology = Topology.chain(width, self.device)
+            out = self._forward(chunk.slots, chunk.token_ids, states, topology, first=0)
+            for row, end in chunk.ends.items():
+                last[row] = out.flatten(0, 1)[end]
         if not want_logits:
-            nothing = torch.empty(
-                (len(slots), 0, self.head.format.layer.hidden_size),
-                dtype=self.dtype,
-                device=self.device,
-            )
-            return nothing.new_empty((len(slots), 0, self.target.vocab_size)), nothing
-        joined = torch.stack([last[row] for row in range(len(slots))])[:, None]
+            no_logits = self._empty(len(slots), 0, self.target.vocab_size)
+            return no_logits, self._empty(len(slots), 0, self.head.format.layer.hidden_size)
+        joined = self._stack(last, len(slots))
         return self._logits(joined), self.head.fed_back(joined)
 
     @torch.inference_mode()
@@ -155,10 +136,15 @@ class EagleModel:
         topology: Topology,
         first: int,
     ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M H"]]:
-        """A pass over the nodes from `first` on, M of them, of a tree whose root is the token of the last pair appended.
+        """Run the M nodes from `first` on of a tree whose root is the last pair's token.
 
-        features: fed back from each node's parent. Returns the logits after the nodes and what they feed back. Nothing is
-        kept: the next `extend` overwrites the tree.
+        Nothing is committed: the next `extend` overwrites the tree.
+
+        Args:
+            features: Fed back from each node's parent.
+
+        Returns:
+            The logits after the nodes, and the features that they feed back.
         """
         out = self._forward(slots, token_ids, features, topology, first, behind=1)
         return self._logits(out), self.head.fed_back(out)
@@ -169,39 +155,43 @@ class EagleModel:
         hidden: Sequence[Float[Tensor, "B T _"]],
         num_steps: int,
     ) -> list[Float[Tensor, "B P H"]]:
-        """Outputs of `num_steps` drafting steps from each of the P = T - 1 pairs of whole sequences, without a slot.
+        """Return the outputs of `num_steps` drafting steps from each of the P = T - 1 pairs.
 
-        In step i the pair t has been fed its own outputs for its last i tokens and the target's features before them, as in
-        decoding (the training-time test of EAGLE-3). So the steps are levels of a tree, where pair t of a step hangs below
-        pair t - 1 of the step before; the first i pairs of step i mean nothing.
-        hidden: the target's states at `captured_layers`. Gradients flow where they are on.
+        In step i, pair t has been fed its own outputs for its last i tokens and the target's
+        features before them, as in decoding (EAGLE-3's training-time test). So the steps are
+        levels of a tree, where pair t of a step hangs below pair t - 1 of the step before; the
+        first i pairs of step i are meaningless. No slot is used; gradients flow if enabled.
+
+        Args:
+            hidden: The target's states at `captured_layers`.
         """
         tokens = token_ids[:, 1:]
         rows, num_pairs = tokens.shape
         embeddings = self._embed(tokens)
         features = self.head.fuse([layer[:, :-1] for layer in hidden])
         topology = Topology.chain(num_pairs, self.device)
-        before = (torch.arange(num_pairs, device=self.device) - 1).clamp(min=0)
-        cache, outputs = DynamicCache(), []
+        previous = (torch.arange(num_pairs, device=self.device) - 1).clamp(min=0)
+        cache = DynamicCache()
+        outputs: list[Tensor] = []
         for first in range(0, num_steps * num_pairs, num_pairs):
             if outputs:
-                topology = topology.with_level((first - num_pairs + before)[None], 2)
-                features = self.head.fed_back(outputs[-1])[:, before]
-            plan = AttentionPlan(
-                (0,) * rows, topology, topology.num_nodes, self.dtype, self.device, first=first
+                topology = topology.with_level((first - num_pairs + previous)[None], 2)
+                features = self.head.fed_back(outputs[-1])[:, previous]
+            starts, width = (0,) * rows, topology.num_nodes
+            plan = AttentionPlan(starts, topology, width, self.dtype, self.device, first=first)
+            positions = committed_positions(starts, topology, self.device, first)
+            out = self.head(
+                embeddings,
+                features,
+                positions.expand(rows, -1),
+                past_key_values=cache,
+                attention_plan=plan,
             )
-            positions = committed_positions(plan.starts, topology, self.device, first).expand(
-                rows, -1
-            )
-            outputs.append(
-                self.head(
-                    embeddings, features, positions, past_key_values=cache, attention_plan=plan
-                )
-            )
+            outputs.append(out)
         return outputs
 
     def readout(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows D"]:
-        """Logits of an output, in the head's own vocabulary (`target_ids`)."""
+        """Return the logits of an output in the head's own vocabulary (`target_ids`)."""
         return (self.head.lm_head or lm_head_of(self.target))(self.head.readable(out))
 
     def _embed(self, token_ids: Int[Tensor, "B M"]) -> Float[Tensor, "B M H"]:
@@ -217,70 +207,19 @@ class EagleModel:
         first: int,
         behind: int = 0,
     ) -> Float[Tensor, "B M H"]:
-        starts = tuple(self.lengths[slot] - behind for slot in slots)
-        region = self.cache.region(
-            slots, tuple(start + first for start in starts), topology.num_nodes - first
-        )
-        plan = AttentionPlan(starts, topology, region.width, self.dtype, self.device, first=first)
-        positions = committed_positions(starts, topology, self.device, first).clamp(
-            max=self.max_len - 1
-        )
-        self.view.region = region
-        positions = positions.expand(token_ids.shape)
+        plan, positions = self._plan_pass(slots, topology, first, behind=behind)
         return self.head(
             self._embed(token_ids),
             features,
-            positions,
+            positions.expand(token_ids.shape),
             past_key_values=self.view,
             attention_plan=plan,
         )
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
-        """In the target's vocabulary; -inf for tokens that the head cannot draft."""
+        """Return logits in the target's vocabulary, -inf for tokens that it cannot draft."""
         logits = self.readout(out).to(self.device)
         if self.target_ids is None:
             return logits
-        whole = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
-        return whole.index_copy_(-1, self.target_ids, logits)
-
-    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        """Forget all but the first `lengths[b]` pairs of each slot."""
-        for slot, length in zip(slots, lengths, strict=True):
-            assert length <= self.lengths[slot]
-            self.lengths[slot] = length
-
-
-def _captured_layers(
-    head: EagleHead, target: CausalLM, layer_ids: Sequence[int] | None, convention: str | None
-) -> tuple[int, ...]:
-    """In the adapter's numbering, where k is the input of layer k and so the output of layer k - 1."""
-    if convention is not None and convention not in CONVENTIONS:
-        raise ValueError(
-            f"proposer.id_convention={convention!r} is unknown; choose one of {', '.join(CONVENTIONS)}"
-        )
-    format, num_layers = head.format, len(target.adapter.layers)
-    if format.version == 1:
-        if layer_ids is not None:
-            raise ValueError(
-                f"proposer.layer_ids={list(layer_ids)} is for EAGLE-3; {head.name} reads the final norm"
-            )
-        return (FINAL_NORM,)
-    if layer_ids is None and format.layer_ids is not None:
-        layer_ids = format.layer_ids
-        if convention is None and format.id_convention == "outputs":
-            warnings.warn(
-                f"{head.name}: {LAYER_IDS}={list(layer_ids)} in eagle_config is read as the outputs of those layers, as its "
-                "writers mean it; some engines read inputs. Set proposer.id_convention to outputs or inputs to say which",
-                stacklevel=4,
-            )
-        convention = convention or format.id_convention
-    if layer_ids is None:
-        captured = (2, num_layers // 2, num_layers - 3)
-    else:
-        captured = tuple(int(k) + (convention == "outputs") for k in layer_ids)
-    if not all(0 <= k <= num_layers for k in captured):
-        raise ValueError(
-            f"{head.name} captures the inputs of layers {list(captured)} and the target has {num_layers} layers; set "
-            "proposer.layer_ids"
-        )
-    return captured
+        padded = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
+        return padded.index_copy_(-1, self.target_ids, logits)

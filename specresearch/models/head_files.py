@@ -1,5 +1,6 @@
-"""The files of a drafting head: where they lie and how they are read, whatever their author put them into."""
+"""Finds and reads the files of a drafting head, whatever format its author chose."""
 
+import itertools
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from specresearch.models.loading import (
+    INDEXES,
     ModelNotLoadedError,
     read_json,
     read_weight_map,
@@ -22,12 +24,7 @@ from specresearch.models.loading import (
     why_unread,
 )
 
-WHOLE_MODEL = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+WHOLE_MODEL = tuple(itertools.chain(*INDEXES.items()))
 UNREADABLE = (
     pickle.UnpicklingError,
     RuntimeError,
@@ -56,26 +53,34 @@ def read_head(
     revision: str | None = None,
     prefix: str = "",
 ) -> HeadFiles:
-    """Config and tensors of a folder, a hub id or a `zoo:` name, from the first of the files `weights` that is there.
+    """Read the config and tensors of a folder, a hub id or a `zoo:` name.
 
-    prefix: of the tensors wanted where they lie inside a whole model. Pickles are read as bare tensors, never as code.
-    Raises ModelNotLoadedError with the reason.
+    Pickles are read as bare tensors, never as code.
+
+    Args:
+        weights: File names to look for; the first that exists is read.
+        prefix: Only tensors with this prefix are read from the files of a whole model.
+
+    Raises:
+        ModelNotLoadedError: With the reason.
     """
     config = _locate(checkpoint, "config.json", revision)
     if config is None:
         raise ModelNotLoadedError(
-            f"{checkpoint!r} has no config.json: it is neither the folder of a drafting head nor one that the hub has; check the "
-            "spelling and the network"
+            f"{checkpoint!r} has no config.json: it is neither the folder of a drafting head nor "
+            "one that the hub has; check the spelling and the network"
         )
     for name in weights:
         file = _locate(checkpoint, name, revision)
         if file is not None:
-            wanted = prefix if name in WHOLE_MODEL else ""
-            return HeadFiles(
-                checkpoint, read_json(config), _read_tensors(checkpoint, file, revision, wanted)
-            )
-    wanted = f"{checkpoint!r} has no weights for this; looked for {', '.join(weights)}"
-    raise ModelNotLoadedError(wanted + saved_as(read_json(config)))
+            if name not in WHOLE_MODEL:
+                prefix = ""
+            tensors = _read_tensors(checkpoint, file, revision, prefix)
+            return HeadFiles(checkpoint, read_json(config), tensors)
+    raise ModelNotLoadedError(
+        f"{checkpoint!r} has no weights for this; looked for {', '.join(weights)}"
+        f"{saved_as(read_json(config))}"
+    )
 
 
 def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:
@@ -89,7 +94,8 @@ def _locate(checkpoint: str, name: str, revision: str | None) -> Path | None:
     except (HFValidationError, HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelNotLoadedError(
-            f"{checkpoint!r} is neither a local folder nor reachable on the hub: {reason}; check the spelling and the network"
+            f"{checkpoint!r} is neither a local folder nor reachable on the hub: {reason}; check "
+            "the spelling and the network"
         ) from error
 
 
@@ -98,20 +104,21 @@ def _read_tensors(
 ) -> dict[str, Tensor]:
     if not file.name.endswith(".index.json"):
         return _read_weights(file, prefix)
-    places = {key: shard for key, shard in read_weight_map(file).items() if key.startswith(prefix)}
+    weight_map = read_weight_map(file)
+    shards = {key: weight_map[key] for key in weight_map if key.startswith(prefix)}
     tensors: dict[str, Tensor] = {}
-    for name in sorted(set(places.values())):
+    for name in sorted(set(shards.values())):
         shard = _locate(checkpoint, name, revision)
         if shard is None:
             raise ModelNotLoadedError(
                 f"{checkpoint!r} lacks {name}, which its {file.name} lists; fetch it again"
             )
         tensors |= _read_weights(shard, prefix)
-    missing = sorted(places.keys() - tensors.keys())
+    missing = sorted(shards.keys() - tensors.keys())
     if missing:
         raise ModelNotLoadedError(
-            f"{checkpoint!r} lacks {len(missing)} tensors that its {file.name} lists, such as {missing[0]!r} in "
-            f"{places[missing[0]]}; fetch both again"
+            f"{checkpoint!r} lacks {len(missing)} tensors that its {file.name} lists, such as "
+            f"{missing[0]!r} in {shards[missing[0]]}; fetch both again"
         )
     return tensors
 
@@ -129,37 +136,41 @@ def _read_weights(file: Path, prefix: str) -> dict[str, Tensor]:
         raise ModelNotLoadedError(f"{file} is damaged ({error}); fetch it again") from error
     except UNREADABLE as error:
         raise ModelNotLoadedError(
-            f"{file} is damaged, or holds more than tensors, which is not read: {why_unread(error)}"
+            f"{file} is damaged, or holds more than tensors: {why_unread(error)}"
         ) from error
     if not isinstance(tensors, Mapping):
         raise ModelNotLoadedError(
             f"{file} holds a {type(tensors).__name__} instead of named tensors"
         )
-    found = {str(key): value for key, value in tensors.items() if str(key).startswith(prefix)}
-    strange = next((key for key, value in found.items() if not isinstance(value, Tensor)), None)
-    if strange is not None:
-        raise ModelNotLoadedError(
-            f"{file} holds a {type(found[strange]).__name__} as {strange!r} instead of a tensor"
-        )
-    return found
+    tensors = {str(key): tensors[key] for key in tensors if str(key).startswith(prefix)}
+    for key, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise ModelNotLoadedError(
+                f"{file} holds a {type(value).__name__} as {key!r} instead of a tensor"
+            )
+    return tensors
 
 
 def load_tensors(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
-    """Give a module, which may be on the meta device, its tensors. Raises ModelNotLoadedError unless all of them fit."""
-    expected = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    shared = expected.keys() & tensors.keys()
+    """Give a module, which may be on the meta device, its tensors.
+
+    Raises:
+        ModelNotLoadedError: Unless all of them fit.
+    """
+    expected = {key: list(value.shape) for key, value in module.state_dict().items()}
+    wrong_shapes: list[str] = []
+    for key in sorted(expected.keys() & tensors.keys()):
+        shape = list(tensors[key].shape)
+        if shape != expected[key]:
+            wrong_shapes.append(f"{key} {shape} instead of {expected[key]}")
     problems = {
         "missing": sorted(expected.keys() - tensors.keys()),
         "unexpected": sorted(tensors.keys() - expected.keys()),
-        "of another shape": [
-            f"{key} {list(tensors[key].shape)} instead of {list(expected[key])}"
-            for key in sorted(shared)
-            if tuple(tensors[key].shape) != expected[key]
-        ],
+        "of another shape": wrong_shapes,
     }
-    found = [f"{kind}: {', '.join(keys[:8])}" for kind, keys in problems.items() if keys]
-    if found:
+    reasons = [f"{kind}: {', '.join(keys[:8])}" for kind, keys in problems.items() if keys]
+    if reasons:
         raise ModelNotLoadedError(
-            f"the tensors of {name!r} are not what its config describes; {'; '.join(found)}"
+            f"the tensors of {name!r} are not what its config describes; {'; '.join(reasons)}"
         )
     module.load_state_dict(dict(tensors), assign=True)

@@ -1,7 +1,7 @@
-"""Drafting heads as files of our own: the published layouts, with where the weights come from beside them.
+"""Writes drafting heads in the published layouts, with their provenance beside them.
 
-What readers have guessed differently is always stated: captured layers and how they are counted, rotary settings in the style
-of transformers 4 and of 5, and the norms that are not there.
+What readers have guessed differently is always stated: captured layers and how they are counted,
+rotary settings in the style of transformers 4 and 5, and norms that are absent.
 """
 
 import json
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from specresearch.models.eagle_format import LAYER_IDS, EagleFormat
+from specresearch.models.eagle_format import LAYER_KEYS, Eagle3Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.loading import OWN, ModelNotLoadedError, resolve
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
@@ -30,7 +30,8 @@ def save_medusa_heads(
 ) -> None:
     """Write config.json and medusa_lm_head.safetensors, which `MedusaHeads.from_pretrained` reads.
 
-    provenance: how the heads were trained, of JSON types.
+    Args:
+        provenance: How the heads were trained, in JSON types.
     """
     config = medusa_config(heads) | own_keys("medusa", provenance)
     write_head(folder, SAVED_NAME, config, tensors_of(heads))
@@ -45,16 +46,18 @@ def save_eagle_head(
 ) -> None:
     """Write config.json and model.safetensors, which `EagleHead.from_pretrained` reads.
 
-    captured_layers: of an EAGLE-3 head, `EagleModel.captured_layers`; needed unless its format names them. provenance: how the
-    head was trained, of JSON types. Raises ValueError where nothing says which layers the head captures.
+    Args:
+        provenance: How the head was trained, in JSON types.
+        captured_layers: `EagleModel.captured_layers` of an EAGLE-3 head; needed unless its format
+            names them.
     """
     format = stated_format(head, captured_layers)
-    config = raw_eagle_config(format, head.fc.weight.dtype) | own_keys(_method(format), provenance)
+    config = raw_eagle_config(format, head.fc.weight.dtype) | own_keys(format.proposer, provenance)
     write_head(folder, EAGLE_NAME, config, raw_eagle_tensors(head))
 
 
 def read_provenance(checkpoint: str, *, revision: str | None = None) -> dict[str, Any]:
-    """What was given as provenance when the head was saved here; empty for heads of others."""
+    """Return the provenance that a head was saved with; empty if others published it."""
     try:
         config, _ = PreTrainedConfig.get_config_dict(resolve(checkpoint), revision=revision)
     except OSError as error:
@@ -65,17 +68,18 @@ def read_provenance(checkpoint: str, *, revision: str | None = None) -> dict[str
 
 
 def own_keys(method: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """What no published layout has a place for. method: the proposer that drafts with the head."""
-    convention = {"layer_id_convention": "inputs"} if method == "eagle3" else {}
+    """Return what no published layout has a key for.
+
+    Args:
+        method: The proposer that drafts with the head.
+    """
+    captures = method == Eagle3Format.proposer
+    convention = {"layer_id_convention": "inputs"} if captures else {}
     return {OWN: {"method": method, **convention, "provenance": dict(provenance)}}
 
 
-def _method(format: EagleFormat) -> str:
-    return "eagle" if format.version == 1 else "eagle3"
-
-
 def medusa_config(heads: MedusaHeads) -> dict[str, Any]:
-    """The published keys; version 2 has no LM heads of its own."""
+    """Return the published keys; version 2 has no LM heads of its own."""
     return {
         "medusa_num_heads": len(heads),
         "medusa_num_layers": heads.num_layers,
@@ -85,115 +89,80 @@ def medusa_config(heads: MedusaHeads) -> dict[str, Any]:
 
 
 def stated_format(head: EagleHead, captured_layers: Sequence[int] | None = None) -> EagleFormat:
-    """The head's format with what its module holds now, and with its captured layers as `inputs` ids.
+    """Return the format of what the module holds now, with captured layers as `inputs` ids.
 
-    Raises ValueError where nothing says which layers an EAGLE-3 head captures.
+    Raises:
+        ValueError: If nothing says which layers an EAGLE-3 head captures.
     """
     format = replace(head.format, own_embedding=head.embed_tokens is not None)
-    if format.version == 1:
-        return replace(format, target_hidden_size=format.fc_width - format.layer.hidden_size)
-    if captured_layers is None and format.layer_ids is not None:
-        captured_layers = [k + (format.id_convention == "outputs") for k in format.layer_ids]
-    if captured_layers is None:
-        raise ValueError(
-            f"nothing says which target layers {head.name} captures; give captured_layers"
-        )
-    width = format.fc_width // len(captured_layers)
-    return replace(
-        format, layer_ids=tuple(captured_layers), id_convention="inputs", target_hidden_size=width
-    )
+    return format.stated(head.name, captured_layers)
 
 
 def raw_eagle_config(format: EagleFormat, dtype: torch.dtype) -> dict[str, Any]:
-    """Of the layouts that EAGLE's authors publish, with every flag written out. format: a stated one."""
+    """Return the config that EAGLE's authors publish, with every flag written out.
+
+    Args:
+        format: A stated one, see `stated_format`.
+    """
     config = {
-        "architectures": ["LlamaForCausalLM" if format.version == 1 else "LlamaForCausalLMEagle3"],
+        "architectures": [format.architecture],
         **layer_config(format, dtype),
         "base_model_name_or_path": format.base_model,
+        **format.flags(),
     }
-    if format.version == 1:
-        return config | {"bias": format.fc_bias, "embed_requires_grad": format.trains_embedding}
-    return config | eagle3_flags(format) | {"num_aux_hidden_states": len(format.layer_ids or ())}
-
-
-def eagle3_flags(format: EagleFormat) -> dict[str, Any]:
-    """What tells one EAGLE-3 head from another, in the raw layout and in that of the speculators library."""
-    return {
-        "draft_vocab_size": format.draft_vocab_size,
-        "target_hidden_size": format.target_hidden_size,
-        LAYER_IDS: list(format.layer_ids or ()),
-        "norm_before_residual": format.norm_before_residual,
-        "norm_before_fc": format.norm_before_fc,
-        "fc_norm": format.num_fc_norms > 0,
-        "norm_output": format.norm_output,
-        "embed_requires_grad": format.trains_embedding,
-    }
+    if format.layer_ids is not None:
+        config["num_aux_hidden_states"] = len(format.layer_ids)
+    return config
 
 
 def layer_config(format: EagleFormat, dtype: torch.dtype) -> dict[str, Any]:
-    """The decoder layer as a Llama config of one layer."""
+    """Return the decoder layer as a Llama config of one layer."""
     layer, name = format.layer, str(dtype).removeprefix("torch.")
-    same = (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-    )
-    same += ("hidden_act", "rms_norm_eps", "max_position_embeddings")
-    biases = (
-        {"qkv_bias": True}
-        if format.qkv_bias and not format.o_bias
-        else {"attention_bias": format.qkv_bias}
-    )
-    window = {
-        "sliding_window": format.window,
-        "use_sliding_window": True,
-        "layer_types": ["sliding_attention"],
-    }
-    return {
-        "model_type": "llama",
-        "num_hidden_layers": 1,
-        **{key: getattr(layer, key) for key in same},
-        **biases,
-        "mlp_bias": layer.mlp_bias,
-        **_rope(layer.rope_parameters or {}),
-        **({} if format.window is None else window),
-        "tie_word_embeddings": False,
-        "dtype": name,
-        "torch_dtype": name,
-    }
+    config: dict[str, Any] = {"model_type": "llama", "num_hidden_layers": 1}
+    for key in LAYER_KEYS:
+        config[key] = getattr(layer, key)
+    if format.qkv_bias and not format.o_bias:
+        config["qkv_bias"] = True
+    else:
+        config["attention_bias"] = format.qkv_bias
+    config["mlp_bias"] = layer.mlp_bias
+    config |= _rope(layer.rope_parameters or {})
+    if format.window is not None:
+        config["sliding_window"] = format.window
+        config["use_sliding_window"] = True
+        config["layer_types"] = ["sliding_attention"]
+    return config | {"tie_word_embeddings": False, "dtype": name, "torch_dtype": name}
 
 
 def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary settings as transformers 4 and 5 look for them."""
-    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    """Return the rotary settings as transformers 4 and 5 look for them."""
+    scaling = dict(parameters)
+    theta = scaling.pop("rope_theta")
     return {
-        "rope_theta": parameters["rope_theta"],
+        "rope_theta": theta,
         "rope_scaling": None if scaling == {"rope_type": "default"} else scaling,
         "rope_parameters": dict(parameters),
     }
 
 
 def raw_eagle_tensors(head: EagleHead) -> dict[str, Tensor]:
-    """Under the names of EAGLE's authors, with the vocabulary map."""
-    tensors = eagle_tensors(head)
-    if head.format.version == 1:
-        return tensors
-    return {key.replace("layers.0.", "midlayer.", 1): value for key, value in tensors.items()}
+    """Return the tensors under the names of EAGLE's authors, with the vocabulary map."""
+    tensors: dict[str, Tensor] = {}
+    for key, value in eagle_tensors(head).items():
+        tensors[key.replace("layers.0.", head.format.layer_prefix, 1)] = value
+    return tensors
 
 
 def eagle_tensors(head: EagleHead) -> dict[str, Tensor]:
-    """The head's tensors and, of a reduced vocabulary, the published map."""
-    ids = head.target_ids
-    return tensors_of(head) | (
-        {} if ids is None else _vocabulary_map(ids.cpu(), head.format.layer.vocab_size)
-    )
+    """Return the head's tensors and, for a reduced vocabulary, the published map."""
+    tensors = tensors_of(head)
+    if head.target_ids is not None:
+        tensors |= _vocabulary_map(head.target_ids.cpu(), head.format.layer.vocab_size)
+    return tensors
 
 
 def _vocabulary_map(target_ids: Int[Tensor, " D"], vocab_size: int) -> dict[str, Tensor]:
-    """d2t: target id less draft id, of every draft id. t2d: which tokens of the target can be drafted."""
+    """Return d2t, target id minus draft id, and t2d, which tokens of the target can be drafted."""
     known = torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, target_ids, True)
     return {"d2t": target_ids - torch.arange(len(target_ids)), "t2d": known}
 
@@ -205,7 +174,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 def write_head(
     folder: str | Path, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Two files, the tensors first and each whole or not at all."""
+    """Write the tensors, then the config; each file appears whole or not at all."""
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

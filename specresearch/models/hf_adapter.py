@@ -1,9 +1,10 @@
-"""Everything that depends on the transformers library's internals: cache protocol, masks, hooks, which models are safe.
+"""Everything that depends on transformers' internals: caches, masks, hooks, which models are safe.
 
-Tried with transformers 5.17 and 5.23. The model itself is never modified, only asked: its attention implementation is set
-to ours (`slot`), or it is handed a 4-D mask (`sdpa`, `eager`, and models that ignore the setting).
+Tested with transformers 5.17 and 5.23. A model is never modified: its attention implementation is
+set to ours (`slot`), or it gets a 4-D mask (`sdpa`, `eager`, and models that ignore the setting).
 """
 
+import importlib.util
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from specresearch.models.attention import AttentionPlan, GivenBiases, slot_attention
+from specresearch.models.attention import slot_attention
+from specresearch.models.attention_plan import AttentionPlan, GivenBiases
 from specresearch.models.kv_cache import Region, SlotCache
 
 ATTENTION_CHOICES = ("slot", "flash", "sdpa", "eager")
@@ -31,7 +33,7 @@ class UnsupportedModelError(ValueError):
 
 
 class SlotCacheView(Cache):
-    """What a model sees as its cache: writes go to one region of a `SlotCache`, reads return the region's columns."""
+    """A `SlotCache` as a model sees it: it writes to one region and reads the region's columns."""
 
     def __init__(self, store: SlotCache) -> None:
         super().__init__(layers=[])
@@ -70,14 +72,15 @@ class HFAdapter:
         head = model.get_output_embeddings()
         if head is None:
             raise UnsupportedModelError(
-                f"{type(model).__name__} has no LM head (get_output_embeddings() is None), so there is no distribution over "
-                "tokens to verify; load the checkpoint's ...ForCausalLM class"
+                f"{type(model).__name__} has no LM head (get_output_embeddings() is None), so "
+                "there is no distribution over tokens to verify; load the checkpoint's "
+                "...ForCausalLM class"
             )
         self.vocab_size: int = head.weight.shape[0]
         head.register_forward_pre_hook(self._before_head)
 
     def _take_over_attention(self) -> bool:
-        """True if the model now calls our attention function; some accept the setting and silently keep their own."""
+        """Return True if the model now calls our function; some silently keep their own."""
         try:
             self.model.set_attn_implementation(SLOT_ATTENTION)
         except (ValueError, KeyError):
@@ -89,10 +92,8 @@ class HFAdapter:
             self._final_hidden.append(args[0])
         if self._logit_rows is None:
             return args
-        return (
-            args[0].flatten(0, 1).index_select(0, self._logit_rows.to(args[0].device))[None],
-            *args[1:],
-        )
+        states = args[0].flatten(0, 1)
+        return states.index_select(0, self._logit_rows.to(states.device))[None], *args[1:]
 
     def forward(
         self,
@@ -103,10 +104,11 @@ class HFAdapter:
         logit_rows: Int[Tensor, " R"] | None,
         hidden_layers: Sequence[int] = (),
     ) -> tuple[Float[Tensor, "..."], tuple[Float[Tensor, "B N H"], ...]]:
-        """Logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch, and the hidden states asked for.
+        """Run a pass; return logits as `call` does, and the requested hidden states.
 
-        hidden_layers: k >= 0 is the input of layer k (k = number of layers: the output of the last layer, before the
-        final norm); FINAL_NORM is what the LM head reads.
+        Args:
+            hidden_layers: k >= 0 is the input of layer k; k = number of layers is the last layer's
+                output, before the final norm; FINAL_NORM is what the LM head reads.
         """
         self._final_hidden = [] if FINAL_NORM in hidden_layers else None
         captured: dict[int, Tensor] = {}
@@ -129,7 +131,7 @@ class HFAdapter:
         plan: AttentionPlan | GivenBiases,
         logit_rows: Int[Tensor, " R"] | None = None,
     ) -> Float[Tensor, "..."]:
-        """The model's own forward: logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch."""
+        """Return logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch."""
         self._logit_rows = logit_rows
         if self.uses_slot_attention:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.model.dtype, device=token_ids.device)
@@ -148,41 +150,36 @@ class HFAdapter:
                 **extra,
             )
         finally:
-            self._logit_rows = None  # others use the LM head too
+            self._logit_rows = None  # drafting heads use the LM head too
         return output.logits.to(token_ids.device)
 
     def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
-        """The LM head, and the scale and cap that some models put on its logits."""
+        """Apply the LM head, and the scale and cap that some models put on its logits."""
         head: Any = self.model.get_output_embeddings()
-        logits = head(states)
         config: Any = self.model.config.get_text_config(decoder=True)
-        logits = (
-            logits
-            * (getattr(config, "logit_scale", None) or 1.0)
-            / (getattr(config, "logits_scaling", None) or 1.0)
-        )
+        logits = head(states) * (getattr(config, "logit_scale", None) or 1.0)
+        logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def _capture(self, k: int, into: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
+    def _capture(self, k: int, captured: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
         if not 0 <= k <= len(self.layers):
             raise ValueError(
                 f"hidden layer {k}: this model has layers 0 to {len(self.layers)}, or {FINAL_NORM}"
             )
 
         def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            into[k] = args[0] if args else kwargs["hidden_states"]
+            captured[k] = args[0] if args else kwargs["hidden_states"]
 
         def after(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            into[k] = output[0] if isinstance(output, tuple) else output
+            captured[k] = output[0] if isinstance(output, tuple) else output
 
         if k == len(self.layers):
             return self.layers[-1].register_forward_hook(after)
         return self.layers[k].register_forward_pre_hook(before, with_kwargs=True)
 
     def _library_mask(self, plan: AttentionPlan) -> Tensor | dict[str, Tensor]:
-        """An additive mask (right for sdpa and eager alike), or one for each kind of layer where kinds are mixed."""
-
+        """Return an additive mask, or one per kind of layer if kinds are mixed."""
         windows = set(self.layer_windows)
         if len(windows) == 1:
             return plan.full_bias(windows.pop())
@@ -191,44 +188,46 @@ class HFAdapter:
 
 
 def check_model(model: PreTrainedModel) -> list[int | None]:
-    """The sliding window of each layer (None = full attention). Raises UnsupportedModelError with the reason."""
+    """Return the sliding window of each layer; None means full attention.
+
+    Raises:
+        UnsupportedModelError: With the reason.
+    """
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
     if model.config.is_encoder_decoder:
         raise UnsupportedModelError(
             f"{name} is an encoder-decoder model; only decoder-only models can be verified"
         )
-    if "position_ids" not in inspect.signature(model.forward).parameters or getattr(
-        config, "alibi", False
-    ):
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    if not takes_positions or getattr(config, "alibi", False):
         raise UnsupportedModelError(
-            f"{name} takes its positions from the order of the cache (no position_ids, or ALiBi), which a draft tree breaks; "
-            "use a model with rotary or learned positions"
+            f"{name} takes its positions from the order of the cache (no position_ids, or ALiBi), "
+            "which a draft tree breaks; use a model with rotary or learned positions"
         )
-    strange = set(getattr(config, "layer_types", None) or ()) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    if strange:
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    unsupported = layer_types - {"full_attention", "sliding_attention"}
+    if unsupported:
         raise UnsupportedModelError(
-            f"{name} has layers of kind {', '.join(sorted(strange))}: only full and sliding-window attention can be verified "
-            "as a tree; use another model"
+            f"{name} has layers of kind {', '.join(sorted(unsupported))}: only full and "
+            "sliding-window attention can be verified as a tree; use another model"
         )
     windows: list[int | None] = []
     for layer in DynamicCache(config=config).layers:
         kind = type(layer).__name__
         if kind not in ("DynamicLayer", "DynamicSlidingWindowLayer"):
             raise UnsupportedModelError(
-                f"{name} has a layer whose cache is a {kind}: only full and sliding-window attention can be verified as a tree"
+                f"{name} has a layer whose cache is a {kind}: only full and sliding-window "
+                "attention can be verified as a tree"
             )
         windows.append(getattr(layer, "sliding_window", None))
     return windows or [None]
 
 
 def length_limit(model: PreTrainedModel) -> int:
-    """The longest context, in tokens, at which the model computes what a plain forward pass would.
+    """Return the longest context, in tokens, at which batching does not change what is computed.
 
-    Dynamic and longrope scaling choose their frequencies from the longest row of a batch, so such models stay below the
-    length at which the choice changes.
+    Dynamic and longrope scaling choose their frequencies by the longest row of a batch, so such
+    models stay below the length at which the choice changes.
     """
     config = model.config.get_text_config(decoder=True)
     limit = int(
@@ -237,17 +236,17 @@ def length_limit(model: PreTrainedModel) -> int:
         or 1 << 30
     )
     rope = getattr(config, "rope_parameters", None) or {}
-    for parameters in rope.values() if any(isinstance(v, dict) for v in rope.values()) else (rope,):
-        if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope"):
+    per_layer_type = [part for part in rope.values() if isinstance(part, dict)]
+    for parameters in per_layer_type or [rope]:
+        if parameters.get("rope_type") in ("dynamic", "longrope"):
             original = parameters.get("original_max_position_embeddings") or limit
             limit = min(limit, int(original))
     return limit
 
 
 def _require_flash_attn() -> None:
-    try:
-        import flash_attn  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("flash_attn") is None:
         raise ValueError(
-            "attention=flash needs flash-attn: pip install 'specresearch[flash]', or use attention=slot"
-        ) from error
+            "attention=flash needs flash-attn: pip install 'specresearch[flash]', or use "
+            "attention=slot"
+        )

@@ -1,7 +1,8 @@
 """A preallocated cache of keys and values: S slots of C columns, one slot per running request.
 
-Knows nothing of models. What lies past a slot's length is garbage that the next write replaces, so rolling back a
-rejected draft costs nothing. Buffers start as zeros: a NaN would leak through a mask that only adds -inf.
+It knows nothing of models. Whatever lies past a slot's length is overwritten by the next pass, so
+rolling back a rejected draft costs nothing. Buffers start as zeros: a NaN would leak through a mask
+that only adds -inf.
 """
 
 import os
@@ -17,11 +18,15 @@ from specresearch.proposal import upload
 
 @dataclass(frozen=True)
 class Region:
-    """Where one forward pass reads and writes: columns `starts[b] .. starts[b] + num_nodes - 1` of slot `slots[b]`.
+    """Where one forward pass reads and writes.
 
-    width: L, the number of columns read. flat_index: position of every column written in a buffer flattened to [S * C];
-    None when all are, and the rows are neighbours that start at the same column, where a plain slice does. rows: index of the
-    slots, None when they are neighbours.
+    Row b writes the columns from `starts[b]` to `starts[b] + num_nodes - 1` of slot `slots[b]`.
+
+    Attributes:
+        width: L, the number of columns read.
+        rows: Index of the slots; None if they are adjacent.
+        flat_index: Index of every written column in a buffer flattened to [S * C]; None if a plain
+            slice does, as adjacent slots start at the same column and write all nodes.
     """
 
     slots: tuple[int, ...]
@@ -35,7 +40,8 @@ class Region:
 class SlotCache:
     """Buffers [S, C, heads, width] per layer, each on its layer's device.
 
-    like: a cache of the same model, whose layers say the shapes; without it the first write of each layer does.
+    Args:
+        like: A cache of the same model. Without it, each layer is allocated on its first write.
     """
 
     def __init__(
@@ -48,10 +54,10 @@ class SlotCache:
         self.num_slots = num_slots
         self.num_columns = num_columns
         self.device = device
-        layers = like.buffers if like is not None else ()
-        self.buffers = [
-            tuple(self._zeros(buffer.transpose(1, 2)) for buffer in pair) for pair in layers
-        ]
+        self.buffers: list[tuple[Tensor, Tensor]] = []
+        for keys, values in like.buffers if like is not None else ():
+            pair = self._zeros(keys.transpose(1, 2)), self._zeros(values.transpose(1, 2))
+            self.buffers.append(pair)
 
     def region(
         self,
@@ -60,37 +66,38 @@ class SlotCache:
         num_nodes: int,
         fed: Int[Tensor, " T"] | None = None,
     ) -> Region:
-        """Plan one pass. fed: the new columns that are written, as places in [B * num_nodes]; None: all of them.
+        """Plan one pass.
 
-        Raises IndexError when a row would run past its last column.
+        Args:
+            fed: The nodes to write, as an index into [B * num_nodes]; None means all of them.
+
+        Raises:
+            IndexError: If a row would run past its last column.
         """
-        first = slots[0]
         width = max(starts) + num_nodes
         if width > self.num_columns:
             raise IndexError(
                 f"column {width - 1} of a cache of {self.num_columns} columns; raise max_len"
             )
-        if (
-            self.device.type == "cuda"
-            and any(starts)
-            and not (num_nodes == 1 and len(set(starts)) == 1)
-        ):
+        is_uniform = len(set(starts)) == 1
+        if self.device.type == "cuda" and any(starts) and not (num_nodes == 1 and is_uniform):
             # fused kernels copy a mask whose rows are not a multiple of 8 long, in every layer
             width = min(-(-width // 8) * 8, self.num_columns)
-        neighbours = all(slot == first + i for i, slot in enumerate(slots))
-        rows = None if neighbours else upload(slots, self.device)
+        is_adjacent = list(slots) == list(range(slots[0], slots[0] + len(slots)))
         flat = None
-        if fed is not None or not neighbours or any(start != starts[0] for start in starts):
-            begin = torch.tensor(
-                [s * self.num_columns + c for s, c in zip(slots, starts, strict=True)]
-            )
-            flat = (
-                (begin[:, None] + torch.arange(num_nodes))
-                .flatten()
-                .to(self.device, non_blocking=True)
-            )
+        if fed is not None or not is_adjacent or not is_uniform:
+            begin = torch.tensor(slots) * self.num_columns + torch.tensor(starts)
+            flat = (begin[:, None] + torch.arange(num_nodes)).flatten()
+            flat = flat.to(self.device, non_blocking=True)
             flat = flat if fed is None else flat[fed]
-        return Region(tuple(slots), tuple(starts), num_nodes, width, rows, flat)
+        return Region(
+            slots=tuple(slots),
+            starts=tuple(starts),
+            num_nodes=num_nodes,
+            width=width,
+            rows=None if is_adjacent else upload(slots, self.device),
+            flat_index=flat,
+        )
 
     def update(
         self,
@@ -99,7 +106,7 @@ class SlotCache:
         key: Float[Tensor, "_ H _ Dk"],
         value: Float[Tensor, "_ H _ Dv"],
     ) -> tuple[Float[Tensor, "B H L Dk"], Float[Tensor, "B H L Dv"]]:
-        """Write the new rows of one layer and return all L columns, as views where the slots are neighbours."""
+        """Write the new rows of one layer; return all L columns, as views if slots are adjacent."""
         while len(self.buffers) <= layer:
             self.buffers.append((self._zeros(key), self._zeros(value)))
         keys, values = self.buffers[layer]
@@ -118,17 +125,15 @@ class SlotCache:
             buffer[first : first + num_rows, start : start + region.num_nodes] = new.transpose(1, 2)
         else:
             flat = buffer.flatten(0, 1)
-            flat.index_copy_(
-                0, region.flat_index.to(flat.device), new.transpose(1, 2).flatten(0, 1)
-            )
+            index = region.flat_index.to(flat.device)
+            flat.index_copy_(0, index, new.transpose(1, 2).flatten(0, 1))
+        columns = buffer[:, : region.width]
         if region.rows is None:
-            return buffer[first : first + num_rows, : region.width].transpose(1, 2)
-        return (
-            buffer[:, : region.width].index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
-        )
+            return columns[first : first + num_rows].transpose(1, 2)
+        return columns.index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
 
     def move(self, slots: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy single columns inside their slots: column `sources[i]` of `slots[i]` to column `targets[i]`."""
+        """Copy column `sources[i]` of `slots[i]` to column `targets[i]` of the same slot."""
         base = torch.tensor(slots) * self.num_columns
         source, target = base + torch.tensor(sources), base + torch.tensor(targets)
         for pair in self.buffers:
@@ -138,14 +143,18 @@ class SlotCache:
                 flat.index_copy_(0, target.to(flat.device, non_blocking=True), moved)
 
     def scrub(self, slots: Sequence[int]) -> None:
-        """Zero whole slots: a NaN that stays behind would leak through the mask of the next request there."""
+        """Zero whole slots: a NaN left there would leak through the next request's mask."""
         for pair in self.buffers:
             for buffer in pair:
                 buffer[list(slots)] = 0
 
     def emptied(self) -> "SlotCache":
-        """The same layers without a slot."""
+        """Return a cache with the same layers and no slots."""
         return SlotCache(0, 0, self.device, like=self)
+
+    @property
+    def devices(self) -> set[torch.device]:
+        return {self.device, *(keys.device for keys, _ in self.buffers)}
 
     @property
     def num_bytes(self) -> int:
@@ -155,12 +164,12 @@ class SlotCache:
 
     @property
     def bytes_per_column(self) -> int:
-        """Bytes of one token's keys and values over all layers; 0 before the first pass."""
+        """Bytes of one token's keys and values over all layers."""
         return self.num_bytes // (self.num_slots * self.num_columns)
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that a new cache could take."""
+    """Return the memory that a new cache could take."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -20,13 +20,13 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-OWN = "specresearch"  # what a config.json says beyond the published keys
+OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
 INDEXES = {
     "model.safetensors": "model.safetensors.index.json",
     "pytorch_model.bin": "pytorch_model.bin.index.json",
 }
-LEAST_SHARE = 0.5  # of a model's vocabulary that a tokenizer of its own knows; padding takes far less than the rest
+MIN_KNOWN_FRACTION = 0.5  # of a model's vocabulary; padding takes far less than the rest
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -40,10 +40,15 @@ class ModelNotLoadedError(ValueError):
 
 
 def resolve(model: str) -> str:
-    """`zoo:name` becomes the folder in the package; a path or hub id stays. An unknown zoo name lists those there are."""
+    """Turn `zoo:name` into the folder in the package; keep a path or hub id.
+
+    Raises:
+        ModelNotLoadedError: For an unknown zoo name; lists those that exist.
+    """
     if not model:
         raise ModelNotLoadedError(
-            "no model is named; set target.model=, or draft= for a draft model, to a folder or a hub id"
+            "no model is named; set target.model=, or draft= for a draft model, to a folder or a "
+            "hub id"
         )
     if not model.startswith("zoo:"):
         return model
@@ -60,7 +65,7 @@ def default_device() -> str:
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype:
-    """auto is bfloat16 on CUDA and float32 on the CPU."""
+    """Look up a dtype; `auto` is bfloat16 on CUDA and float32 on the CPU."""
     if dtype == "auto":
         return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     if dtype not in DTYPES:
@@ -78,11 +83,15 @@ def load_model(
     allow_pickle: bool = False,
     quantization: Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer, on `device` (auto: the GPU if there is one) in `dtype`.
+    """Load a model and its tokenizer.
 
-    allow_pickle: also accept weights that are not safetensors. device may be a device_map name such as "balanced".
-    quantization: of the weights while they are loaded, in the terms of the transformers library: quant_method (bitsandbytes
-    unless another is named) and its settings. Raises ModelNotLoadedError with the reason.
+    Args:
+        device: `auto` is the GPU if there is one. Also a device_map name such as `balanced`.
+        allow_pickle: Also accept weights that are not safetensors.
+        quantization: transformers' `quant_method` (default bitsandbytes) and its settings.
+
+    Raises:
+        ModelNotLoadedError: With the reason.
     """
     path = resolve(model)
     device = default_device() if device == "auto" else device
@@ -91,29 +100,27 @@ def load_model(
         raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
     quantized = _quantization(quantization) if quantization else None
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    placement: dict[str, Any] = {"device_map": device} if spread else {}
+    if quantized:
+        placement = {"device_map": {"": device}} | placement | {"quantization_config": quantized}
     _check_index(Path(path))
     try:
         config = AutoConfig.from_pretrained(path, **common)
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
-        loaded, report = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+        load: Any = AutoModelForCausalLM.from_pretrained
+        loaded, report = load(
             path,
             config=config,
             dtype=resolve_dtype(dtype, "cuda" if spread else device),
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
-            **(
-                {"device_map": device}
-                if spread
-                else {"device_map": {"": device}}
-                if quantized
-                else {}
-            ),
-            **({"quantization_config": quantized} if quantized else {}),
+            **placement,
             **common,
         )
     except torch.OutOfMemoryError as error:
         raise MemoryError(
-            f"{model!r} does not fit the memory of {device}; use a smaller dtype, or device=balanced"
+            f"{model!r} does not fit the memory of {device}; use a smaller dtype, or "
+            "device=balanced"
         ) from error
     except (SafetensorError, RuntimeError) as error:
         raise ModelNotLoadedError(
@@ -121,12 +128,13 @@ def load_model(
         ) from error
     except ImportError as error:
         raise ModelNotLoadedError(
-            f"{model!r} cannot be quantized here: {str(error).strip().splitlines()[0]}; for bitsandbytes: pip install -e "
-            "'.[quantization]'"
+            f"{model!r} cannot be quantized here: {_first_line(error)}; for bitsandbytes: "
+            "pip install -e '.[quantization]'"
         ) from error
     except (pickle.UnpicklingError, EOFError) as error:
         raise ModelNotLoadedError(
-            f"the pickled weights of {model!r} are damaged, or hold more than tensors, which is not read: {why_unread(error)}"
+            f"the pickled weights of {model!r} are damaged, or hold more than tensors: "
+            f"{why_unread(error)}"
         ) from error
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
@@ -134,14 +142,14 @@ def load_model(
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelNotLoadedError(
-            f"the weights of {model!r} lack {len(missing)} tensors that its config asks for, such as {missing[0]!r}; "
-            "fetch them again, or correct the config"
+            f"the weights of {model!r} lack {len(missing)} tensors that its config asks for, such "
+            f"as {missing[0]!r}; fetch them again, or correct the config"
         )
     return (loaded if spread or quantized else loaded.to(device)), tokenizer
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Raises ModelNotLoadedError for what is not a JSON object."""
+    """Read a JSON object; anything else raises ModelNotLoadedError."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -151,62 +159,70 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_weight_map(index: Path) -> dict[str, str]:
     """Return the file of every tensor that an index lists.
 
-    Raises ModelNotLoadedError for one that lists none, or not by name.
+    Raises:
+        ModelNotLoadedError: If it lists none, or not by name.
     """
-    places = read_json(index).get("weight_map")
-    if (
-        not isinstance(places, dict)
-        or not places
-        or not all(isinstance(name, str) for name in places.values())
-    ):
+    files = read_json(index).get("weight_map")
+    names = files.values() if isinstance(files, dict) else ()
+    if not names or not all(isinstance(name, str) for name in names):
         raise ModelNotLoadedError(
-            f"{index} lists no tensors and their files (weight_map={str(places)[:60]}); fetch it again"
+            f"{index} lists no tensors and their files (weight_map={str(files)[:60]}); fetch it "
+            "again"
         )
-    return places
+    return dict(files or {})
 
 
 def why_unread(error: Exception) -> str:
-    """Say why a pickle was refused or could not be read, without torch's advice to load it all the same."""
-    words = str(error).strip()
-    foreign = re.search(r"GLOBAL (\S+)", words)
+    """Say why a pickle could not be read, without torch's advice to load it all the same."""
+    message = str(error).strip()
+    foreign = re.search(r"GLOBAL (\S+)", message)
     if foreign:
-        return f"it asks for {foreign[1]!r}, and anything but tensors may run code; get the weights as safetensors"
-    if "weights_only" in words:
         return (
-            "its pickle is none of tensors alone; fetch it again, or get the weights as safetensors"
+            f"it asks for {foreign[1]!r}, and anything but tensors may run code; get the weights "
+            "as safetensors"
         )
-    reason = (
-        f"{type(error).__name__}: {words.splitlines()[0].partition('. ')[0]}"
-        if words
-        else type(error).__name__
-    )
+    if "weights_only" in message:
+        return "it holds more than tensors; fetch it again, or get the weights as safetensors"
+    reason = type(error).__name__
+    if message:
+        reason += f": {_first_line(error).partition('. ')[0]}"
     return f"{reason}; fetch it again"
 
 
-def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Raises ModelNotLoadedError for a tokenizer that is not the model's: with tokens beyond its vocabulary, or far too few.
+def _first_line(error: Exception) -> str:
+    """Return an error's first line, or its type if it has no text."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
-    Many models have a few embeddings more than tokens, for speed. Special tokens beyond the vocabulary, which no text has
-    unless it spells them, are a warning: some published models have one.
+
+def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raise ModelNotLoadedError for a tokenizer with tokens beyond the vocabulary, or far too few.
+
+    Many models have a few more embeddings than tokens, for speed. Special tokens beyond the
+    vocabulary are only a warning: some published models have one, and text rarely spells it.
     """
+    remedy = (
+        "it belongs to another model; put the tokenizer that this one was trained with into its "
+        "folder"
+    )
     vocab = tokenizer.get_vocab()
     beyond = sorted((id, token) for token, id in vocab.items() if id >= vocab_size)
-    names = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    told = ", ".join(f"{token!r} = {id}" for id, token in beyond[:3])
-    if any(token not in names for _, token in beyond):
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    samples = ", ".join(f"{token!r} = {id}" for id, token in beyond[:3])
+    if any(token not in special for _, token in beyond):
         raise ModelNotLoadedError(
-            f"the tokenizer of {model!r} has {len(beyond)} tokens beyond the model's vocabulary of {vocab_size} ({told}): it "
-            "belongs to another model; put the tokenizer that this one was trained with into its folder"
+            f"the tokenizer of {model!r} has {len(beyond)} tokens beyond the model's vocabulary of "
+            f"{vocab_size} ({samples}): {remedy}"
         )
     if beyond:
         warnings.warn(
-            f"special tokens of {model!r} lie beyond its vocabulary of {vocab_size}, and prompts with them are refused: {told}",
+            f"special tokens of {model!r} lie beyond its vocabulary of {vocab_size}, and prompts "
+            f"with them are refused: {samples}",
             stacklevel=3,
         )
-    if len(vocab) < LEAST_SHARE * vocab_size:
+    if len(vocab) < MIN_KNOWN_FRACTION * vocab_size:
         raise ModelNotLoadedError(
-            f"the tokenizer of {model!r} has {len(vocab)} tokens and the model a vocabulary of {vocab_size}: it belongs to "
-            "another model; put the tokenizer that this one was trained with into its folder"
+            f"the tokenizer of {model!r} has {len(vocab)} tokens and the model a vocabulary of "
+            f"{vocab_size}: {remedy}"
         )
 
 
@@ -221,23 +237,26 @@ def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
         return AutoQuantizationConfig.from_dict({"quant_method": "bitsandbytes", **settings})
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         raise ValueError(
-            f"target.quantization={dict(settings)} is not one that the transformers library knows ({error}); for 4 bits use "
-            "target.quantization={load_in_4bit:true}"
+            f"target.quantization={dict(settings)} is not one that the transformers library knows "
+            f"({error}); for 4 bits use target.quantization={{load_in_4bit:true}}"
         ) from error
 
 
 def saved_as(config: Mapping[str, Any]) -> str:
-    """A hint at what drafts with a checkpoint, where its config says so."""
+    """Return a hint at the proposer that drafts with a checkpoint, if its config names one."""
     method = config.get(OWN, {}).get("method")
     return f"; it was saved as {method}, so draft with it by +proposer={method}" if method else ""
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = _first_line(error)
     if isinstance(error, KeyError):
         reason = f"one of its files has no entry {reason}, or is damaged"
     if "safetensors" in reason and "pickle" not in reason:
-        return f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, set target.allow_pickle=true"
+        return (
+            f"{model!r} has no safetensors weights ({reason}); to read pickled weights you trust, "
+            "set target.allow_pickle=true"
+        )
     if Path(path).exists():
         try:
             hint = saved_as(json.loads(Path(path, "config.json").read_text(encoding="utf-8")))
@@ -245,6 +264,6 @@ def _explain(model: str, path: str, error: Exception) -> str:
             hint = ""
         return f"the folder {path} does not hold a usable causal LM: {reason}{hint}"
     return (
-        f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the spelling and the network, "
-        "or use target=tiny, which ships with the package"
+        f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the "
+        "spelling and the network, or use target=tiny, which ships with the package"
     )

@@ -1,4 +1,4 @@
-"""Medusa's heads (arXiv 2401.10774): each predicts one of the tokens after the next from the target's last hidden state."""
+"""Medusa's heads (arXiv 2401.10774): each predicts one of the tokens after the next."""
 
 import re
 
@@ -18,7 +18,7 @@ PREFIX = "medusa_head."
 
 
 class MedusaBlock(nn.Module):
-    """x + SiLU(W x + b), at first the identity."""
+    """Computes x + SiLU(W x + b); the identity when it is new."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -33,8 +33,9 @@ class MedusaBlock(nn.Module):
 class MedusaHeads(nn.ModuleList):
     """Head i, counted from 0, reads what the LM head reads at token t and predicts token t + 2 + i.
 
-    vocab_size: None lets all heads end in the target's LM head (version 2 of the format) instead of one each.
-    base_model: the target whose weights they were trained on.
+    Args:
+        vocab_size: None lets all heads end in the target's LM head (version 2 of the format).
+        base_model: The target whose weights they were trained on.
     """
 
     def __init__(
@@ -46,38 +47,46 @@ class MedusaHeads(nn.ModuleList):
         *,
         base_model: str | None = None,
     ) -> None:
-        heads = []
+        super().__init__()
         for _ in range(num_heads):
-            blocks = [MedusaBlock(hidden_size) for _ in range(num_layers)]
-            own = [] if vocab_size is None else [nn.Linear(hidden_size, vocab_size, bias=False)]
-            heads.append(nn.Sequential(*blocks, *own))
-        super().__init__(heads)
+            head = nn.Sequential(*[MedusaBlock(hidden_size) for _ in range(num_layers)])
+            if vocab_size is not None:
+                head.append(nn.Linear(hidden_size, vocab_size, bias=False))
+            self.append(head)
         self.hidden_size, self.vocab_size, self.num_layers = hidden_size, vocab_size, num_layers
         self.base_model = base_model
 
     def forward(
         self, hidden: Float[Tensor, "*rows H"], lm_head: nn.Module
     ) -> Float[Tensor, "*rows K V"]:
-        """Logits of all K heads. lm_head: the target's, used by heads without one of their own."""
+        """Return the logits of all K heads.
+
+        Args:
+            lm_head: The target's, for heads without one of their own.
+        """
         outputs = torch.stack([head(hidden) for head in self], dim=-2)
         return lm_head(outputs) if self.vocab_size is None else outputs
 
     def check_fit(self, target: CausalLM) -> None:
-        """Raises ValueError when the heads cannot read the target, and warns when they name another one."""
+        """Warn if the heads name another target; raise ValueError if they cannot read this one."""
         width = lm_head_of(target).in_features
         if self.hidden_size != width or self.vocab_size not in (None, target.vocab_size):
             raise ValueError(
-                f"the Medusa heads are for hidden states of {self.hidden_size} and {self.vocab_size or 'any number of'} tokens, "
-                f"and the target has {width} and {target.vocab_size}; use heads of this target"
+                f"the Medusa heads are for hidden states of {self.hidden_size} and "
+                f"{self.vocab_size or 'any number of'} tokens, and the target has {width} and "
+                f"{target.vocab_size}; use heads of this target"
             )
         warn_of_other_base("the Medusa heads", self.base_model, target.name)
 
     @classmethod
     def from_pretrained(cls, checkpoint: str, *, revision: str | None = None) -> "MedusaHeads":
-        """Load by folder, hub id or zoo name: Medusa-1, version 2, our own files, or the heads inside a Medusa-2 model.
+        """Load Medusa-1, version 2 or our own files, or the heads inside a Medusa-2 model.
 
-        Heads and layers are counted by their tensors, because published configs are wrong about them. The heads of a Medusa-2
-        model belong to its own fine-tuned weights, so they count it as their base model.
+        Heads and layers are counted by their tensors, because published configs are wrong about
+        them. The heads of a Medusa-2 model have that model's fine-tuned weights as their base.
+
+        Args:
+            checkpoint: A folder, hub id or zoo name.
         """
         files = read_head(checkpoint, WEIGHTS, revision=revision, prefix=PREFIX)
         is_whole = any(key.startswith(PREFIX) for key in files.tensors)
@@ -90,22 +99,22 @@ class MedusaHeads(nn.ModuleList):
 
 
 def _empty_like(files: HeadFiles, tensors: dict[str, Tensor]) -> MedusaHeads:
-    """As many heads and layers as there are tensors. Raises ModelNotLoadedError when the file holds no heads."""
+    """Make as many heads and layers as the tensors name."""
     blocks = [re.fullmatch(r"(\d+)\.(\d+)\.linear\.weight", key) for key in tensors]
-    places = [(int(match[1]), int(match[2])) for match in blocks if match]
-    if not places:
+    indices = [(int(match[1]), int(match[2])) for match in blocks if match]
+    if not indices:
         raise ModelNotLoadedError(
-            f"{files.name!r} holds no Medusa heads: none of its tensors is called 0.0.linear.weight or {PREFIX}0.0.linear.weight"
+            f"{files.name!r} holds no Medusa heads: none of its tensors is called "
+            f"0.0.linear.weight or {PREFIX}0.0.linear.weight"
         )
-    num_heads, num_layers = (
-        max(head for head, _ in places) + 1,
-        max(layer for _, layer in places) + 1,
-    )
-    own = tensors.get(f"0.{num_layers}.weight")
-    version = files.config.get("version")
-    if version is not None and str(version) == "2" and own is not None:
+    num_heads = max(head for head, _ in indices) + 1
+    num_layers = max(layer for _, layer in indices) + 1
+    lm_head = tensors.get(f"0.{num_layers}.weight")
+    if str(files.config.get("version")) == "2" and lm_head is not None:
         raise ModelNotLoadedError(
             f"{files.name!r}: version=2 has no LM heads, and there is 0.{num_layers}.weight"
         )
-    first = tensors[f"{places[0][0]}.{places[0][1]}.linear.weight"]
-    return MedusaHeads(first.shape[1], None if own is None else own.shape[0], num_heads, num_layers)
+    head, layer = indices[0]
+    hidden_size = tensors[f"{head}.{layer}.linear.weight"].shape[1]
+    vocab_size = None if lm_head is None else lm_head.shape[0]
+    return MedusaHeads(hidden_size, vocab_size, num_heads, num_layers)

@@ -1,7 +1,8 @@
-"""Linear layers whose weights also lie in the order that oneDNN's kernels read, for models on a CPU.
+"""Linear layers with a second copy of their weights in the order that oneDNN's kernels read.
 
-A pass of speculation multiplies a few rows by every matrix of the model. For that the CPU's default float32 kernels reach a
-fraction of the memory's speed, and those of oneDNN, on weights packed once, most of it.
+A pass of speculation multiplies a few rows by every matrix of the model. On a CPU, the default
+float32 kernels reach a fraction of the memory's bandwidth; oneDNN's, on weights packed once, reach
+most of it.
 """
 
 import itertools
@@ -26,20 +27,24 @@ _LAYERS: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
 
 
 class PackedLinear(nn.Linear):
-    """A linear layer that shares its parameters with `linear` and multiplies by a packed copy where no gradients are taken.
+    """A linear layer that multiplies by a packed copy of its weight unless gradients are enabled.
 
-    The weight must not learn. The copy is renewed when the weight is replaced or its version rises, but a fused optimiser
-    step and a write through `.data` leave the version as it was: see `unpack_linear_layers`.
+    The weight must not be trained. The copy is renewed when the weight is replaced or its version
+    rises, but a fused optimiser step and a write through `.data` leave the version as it was: see
+    `unpack_linear_layers`.
+
+    Args:
+        linear: The layer to share parameters with.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
-        self._enlist()
+        self._register()
 
-    def _enlist(self) -> None:
-        """Make the layer known to compiled graphs, which call it by number; its weight is packed on first use."""
+    def _register(self) -> None:
+        """Number the layer for compiled graphs; its weight is packed on first use."""
         self.number = next(_NUMBERS)
         _LAYERS[self.number] = self
         self._packed_from = (-1, -1)
@@ -48,9 +53,8 @@ class PackedLinear(nn.Linear):
     def unpacked(self) -> nn.Linear:
         """Return a plain layer with the same parameters and hooks."""
         plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        vars(plain).update(
-            {name: value for name, value in vars(self).items() if name in vars(plain)}
-        )
+        for name in vars(plain):
+            vars(plain)[name] = vars(self)[name]
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +62,7 @@ class PackedLinear(nn.Linear):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._enlist()
+        self._register()
 
     def forward(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
         if torch.is_grad_enabled() or input.dtype != self.weight.dtype or not self.weight.is_cpu:
@@ -68,13 +72,13 @@ class PackedLinear(nn.Linear):
         return self.multiply(input)
 
     def multiply(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
-        """The product with the packed copy of the weight."""
-        now = (self.weight._version, self.weight.data_ptr())
-        if self._packed_from != now:
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(
-                self.weight.detach(), EXPECTED_ROWS
-            )
-            self._packed_from = now
+        """Return the product with the packed copy of the weight."""
+        weight = self.weight
+        source = (weight._version, weight.data_ptr())
+        if self._packed_from != source:
+            reorder = torch.ops.mkldnn._reorder_linear_weight
+            self._packed = reorder(weight.detach(), EXPECTED_ROWS)
+            self._packed_from = source
         return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
 
 
@@ -89,16 +93,21 @@ def _packed_linear_shape(input: Tensor, weight: Tensor, bias: Tensor | None, num
 
 
 def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
-    """Replace the plain linear layers of a model on a CPU by packed ones; returns how many bytes the copies take.
+    """Replace the plain linear layers of a model on a CPU by packed ones.
 
-    wanted: None packs when the copies fit into half of the free memory. Small layers, layers of
-    other classes (quantized or adapted ones) and layers with hooks stay as they are.
+    Small layers, layers of other classes (quantized or adapted ones) and layers with hooks stay.
+
+    Args:
+        wanted: None packs if the copies fit into half of the free memory.
+
+    Returns:
+        The bytes that the copies take.
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_pack(layer)}
     num_bytes = sum(layer.weight.nbytes for layer in layers.values())
-    if wanted is False or (
-        wanted is None and num_bytes > available_bytes(torch.device("cpu")) // 2
-    ):
+    if wanted is None:
+        wanted = num_bytes <= available_bytes(torch.device("cpu")) // 2
+    if not wanted:
         return 0
     for name, layer in layers.items():
         model.set_submodule(name, PackedLinear(layer))
@@ -106,14 +115,14 @@ def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
 
 
 def unpack_linear_layers(model: nn.Module) -> None:
-    """Replace packed layers by plain ones, which always multiply by their weights as they are: for models that learn."""
+    """Replace packed layers by plain ones, so that the model can be trained."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, PackedLinear):
             model.set_submodule(name, layer.unpacked())
 
 
 def has_packed_layers(model: nn.Module) -> bool:
-    """True if any layer may multiply by a copy of its weight."""
+    """Return True if any layer may multiply by a copy of its weight."""
     return any(isinstance(layer, PackedLinear) for layer in model.modules())
 
 

@@ -1,4 +1,4 @@
-"""Rows of unequal length in one pass: which go together when they are appended, and how padding is left out."""
+"""Rows of unequal length in one pass: which go together, and when padding is left out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,28 +14,33 @@ from specresearch.proposal import upload
 FEW_TOKENS = 16
 MIN_FILL = 0.9
 MAX_FILL = 0.8
-# What costs in attention on a CPU, in units of a node's look at a column: reading a column, and a call.
-READ, CALL = 3, 1400
+# cost of attention on a CPU, in units of one node attending to one column
+READ_COST = 3  # of reading a column
+CALL_COST = 1400
 
 
 def append_passes(
     counts: Sequence[int], room: Sequence[int], chunk: int
 ) -> Iterator[tuple[list[int], int, int]]:
-    """Which rows to append together: (rows, first token, number of tokens) of each pass.
+    """Choose which rows to append together; yield (rows, first token, number of tokens) per pass.
 
-    Rows of similar length go together, so that long prompts do not pay for one another's padding, and a row is padded only
-    as far as it has room.
+    Rows of similar length go together, so that long prompts do not pay for each other's padding.
+
+    Args:
+        counts: New tokens of each row.
+        room: Columns that each row has left; padding never exceeds them.
+        chunk: Most tokens of a row in one pass.
     """
-    remaining = sorted(
-        (row for row, count in enumerate(counts) if count), key=lambda row: -counts[row]
-    )
-    while remaining:
-        longest = counts[remaining[0]]
-        alike = (
-            row for row in remaining if counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS
-        )
-        group = {row for row in alike if room[row] >= longest or row == remaining[0]}
-        remaining = [row for row in remaining if row not in group]
+    pending = [row for row, count in enumerate(counts) if count]
+    pending.sort(key=lambda row: -counts[row])
+    while pending:
+        longest = counts[pending[0]]
+        group = {pending[0]}
+        for row in pending:
+            is_similar = counts[row] >= MIN_FILL * longest or longest <= FEW_TOKENS
+            if is_similar and room[row] >= longest:
+                group.add(row)
+        pending = [row for row in pending if row not in group]
         for begin in range(0, longest, chunk):
             rows = sorted(row for row in group if counts[row] > begin)
             yield rows, begin, min(chunk, longest - begin)
@@ -43,10 +48,13 @@ def append_passes(
 
 @dataclass(frozen=True)
 class Packing:
-    """A ragged pass as one row without padding: which of the B x N nodes are fed, the first `lengths[b]` of each row.
+    """A ragged pass as one row without padding.
 
-    alone: rows that attention takes one by one, each over its own columns; the others, of one node each, go together. None: all
-    rows go together, padded to the longest.
+    Attributes:
+        lengths: Of each row's N nodes, the first `lengths[b]` are fed.
+        index: The fed nodes in the flattened B x N.
+        alone: Rows that attention takes one by one, each over its own columns; the others have one
+            node each and go together. None: all rows go together, padded to the longest.
     """
 
     lengths: tuple[int, ...]
@@ -63,20 +71,24 @@ class Packing:
         *,
         keep_full: bool = False,
     ) -> "Packing | None":
-        """None where little would be left out.
+        """Return None if packing would leave little out.
 
-        lengths: nodes to feed of each row. starts: columns committed in each. keep_full: rows that are ragged in their columns
-        only are no reason.
+        Args:
+            lengths: Nodes to feed of each row.
+            starts: Columns committed in each row.
+            keep_full: Do not pack rows that only differ in their committed columns.
         """
         alone = _alone(lengths, starts, num_nodes) if device.type == "cpu" else None
         if sum(lengths) > MAX_FILL * len(lengths) * num_nodes and (keep_full or alone is None):
             return None
-        nodes = [b * num_nodes + i for b, length in enumerate(lengths) for i in range(length)]
+        nodes: list[int] = []
+        for b, length in enumerate(lengths):
+            nodes.extend(range(b * num_nodes, b * num_nodes + length))
         return Packing(tuple(lengths), num_nodes, upload(nodes, device), alone)
 
     @cached_property
     def begins(self) -> tuple[int, ...]:
-        """Where every row begins in the packed one."""
+        """Where each row begins in the packed one."""
         return (0, *accumulate(self.lengths[:-1]))
 
     @cached_property
@@ -84,11 +96,11 @@ class Packing:
         return upload(self.begins, self.index.device, torch.long)
 
     def pack(self, values: Tensor) -> Tensor:
-        """[B, N, ...] to [1, T, ...]."""
+        """Turn [B, N, ...] into [1, T, ...]."""
         return values.flatten(0, 1).index_select(0, self.index.to(values.device))[None]
 
     def unpack(self, values: Tensor) -> Tensor:
-        """[1, T, ...] to [B, N, ...], zeros where nothing was fed."""
+        """Turn [1, T, ...] into [B, N, ...], with zeros where nothing was fed."""
         num_rows = len(self.lengths)
         padded = values.new_zeros((num_rows * self.num_nodes, *values.shape[2:]))
         padded.index_copy_(0, self.index.to(values.device), values[0])
@@ -96,17 +108,19 @@ class Packing:
 
 
 def _alone(lengths: Sequence[int], starts: Sequence[int], num_nodes: int) -> frozenset[int] | None:
-    """Which rows attention takes alone, so that it costs least: none, those with drafts, or all."""
+    """Return the rows that attention should take alone: none, those with drafts, or all."""
 
     def cost(num_nodes: int, num_columns: int, num_rows: int = 1) -> int:
-        return CALL + num_rows * num_columns * (READ + num_nodes)
+        return CALL_COST + num_rows * num_columns * (READ_COST + num_nodes)
 
     num_rows, longest = len(lengths), max(starts)
-    each = [cost(length, start + length) for length, start in zip(lengths, starts, strict=True)]
+    row_costs: list[int] = []
+    for length, start in zip(lengths, starts, strict=True):
+        row_costs.append(cost(length, start + length))
     drafting = frozenset(b for b, length in enumerate(lengths) if length > 1)
     costs = {
         None: cost(num_nodes, longest + num_nodes, num_rows),
-        drafting: cost(1, longest + 1, num_rows) + sum(each[b] for b in drafting),
-        frozenset(range(num_rows)): sum(each),
+        drafting: cost(1, longest + 1, num_rows) + sum(row_costs[b] for b in drafting),
+        frozenset(range(num_rows)): sum(row_costs),
     }
     return min(costs, key=lambda rows: costs[rows])

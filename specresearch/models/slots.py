@@ -1,10 +1,13 @@
 """Slots of a cache, one for each running request."""
 
+from collections.abc import Sequence
+
 
 class Slots:
-    """Which slots are free, and how many tokens each of the others holds.
+    """Keeps track of which slots are free and how many tokens each slot holds.
 
-    lengths: committed tokens of every slot.
+    Attributes:
+        lengths: Committed tokens of every slot.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -19,8 +22,13 @@ class Slots:
         return len(self._free) < len(self.lengths)
 
     def acquire(self, among: range | None = None) -> int | None:
-        """The lowest free slot (of those `among` which it must be), emptied; None when all are taken."""
-        slot = min(self._free if among is None else self._free.intersection(among), default=None)
+        """Return the lowest free slot, emptied; None if all are taken.
+
+        Args:
+            among: The slots to choose from; None means all of them.
+        """
+        free = self._free if among is None else self._free.intersection(among)
+        slot = min(free, default=None)
         if slot is not None:
             self._free.remove(slot)
             self.lengths[slot] = 0
@@ -28,3 +36,9 @@ class Slots:
 
     def release(self, slot: int) -> None:
         self._free.add(slot)
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Drop all but the first `lengths[b]` tokens of each slot."""
+        for slot, length in zip(slots, lengths, strict=True):
+            assert length <= self.lengths[slot]
+            self.lengths[slot] = length

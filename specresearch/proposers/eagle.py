@@ -1,4 +1,4 @@
-"""A one-layer module goes on from the target's own hidden states: EAGLE-1 (arXiv 2401.15077), EAGLE-2's trees (2406.16858)."""
+"""EAGLE-1 (arXiv 2401.15077) with EAGLE-2's trees (2406.16858)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers.base import Proposer
@@ -25,18 +25,23 @@ TOY_LAYERS = (0, 1, 2)
 class Eagle(Proposer):
     """Drafts with an EAGLE-1 head; the default tree is EAGLE-2's.
 
-    A draft's feature is the head's own guess; once the target has verified it, the true feature takes its place. A prompt of
-    one token has no feature yet, so its first step drafts nothing.
+    A draft's feature is predicted by the head; once the target has verified the draft, the true
+    feature takes its place. A prompt of one token has no feature yet, so its first step drafts
+    nothing.
 
-    head: a folder, hub id or `zoo:` name with its `revision`, or a loaded head. tree: chain, static or dynamic;
-    num_draft_tokens, paths, depth, top_k: see `TreeShape`. sample: draw the drafts of a chain from the head's distribution and
-    report it; trees, and greedy requests, get the likeliest tokens as point masses. overrides: replace keys of the head's
-    config, e.g. rope_theta.
-    layer_ids, id_convention: of EAGLE-3, the target layers that the head was trained on, and whether these are ids of layer
-    `inputs` or `outputs`; None: what its config says and its author means, and otherwise the usual three.
+    Args:
+        head: A folder, hub id or `zoo:` name with its `revision`, or a loaded head.
+        tree: chain, static or dynamic; for `num_draft_tokens`, `paths`, `depth` and `top_k` see
+            `TreeShape`.
+        sample: Draw the drafts of a chain from the head's distribution and report it. Trees and
+            greedy requests get the likeliest tokens as point masses.
+        overrides: Replace keys of the head's config, e.g. rope_theta.
+        layer_ids: Target layers that an EAGLE-3 head was trained on; None means what its config
+            says, or else the usual three.
+        id_convention: Whether these are ids of layer `inputs` or `outputs`.
     """
 
-    version = 1
+    format: type[EagleFormat] = Eagle1Format
 
     def __init__(
         self,
@@ -60,42 +65,36 @@ class Eagle(Proposer):
         self.sample = sample and is_chain
         self.kind = DraftKind(trees=not is_chain, sampled=self.sample, scored=True)
         self.model: EagleModel | None = None
-        self._waiting: dict[int, list[Tensor]] = {}
+        self._pending: dict[int, list[Tensor]] = {}  # features not yet fed, by slot
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
-        """Drafts with a random head that fits `target`, in trees small enough to be certified."""
+        """Return a proposer with a random head and trees small enough to be certified."""
         config: Any = target.model.config
-        format = EagleFormat(1, config, 2 * config.hidden_size)
-        fitting: dict[str, Any] = {
-            "num_draft_tokens": 24,
-            "depth": 3,
-            "top_k": min(4, target.vocab_size),
-        }
-        if cls.version == 3:
-            width = len(TOY_LAYERS) * config.hidden_size
-            format = EagleFormat(3, config, width, draft_vocab_size=target.vocab_size)
-            fitting["layer_ids"] = TOY_LAYERS
+        format = cls.format.new(config, config.hidden_size, TOY_LAYERS, target.vocab_size)
+        settings |= {"num_draft_tokens": 24, "depth": 3, "top_k": min(4, target.vocab_size)}
         if settings.get("tree") == "static" and not settings.get("paths"):
-            fitting |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
+            settings |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            fitting["head"] = EagleHead.of(format)
-        return cls(**settings | fitting)
+            head = EagleHead.of(format)
+        return cls(**settings | {"head": head, "layer_ids": None})
 
     def load(self, target: CausalLM) -> EagleModel:
-        """The head beside its target."""
+        """Load the head beside its target."""
         if not self.head:
             raise ValueError(
-                "proposer.head names no EAGLE head; set it to a folder or hub id, see docs/proposers/eagle.md"
+                "proposer.head names no EAGLE head; set it to a folder or hub id, see "
+                "docs/proposers/eagle.md"
             )
         head = self.head
         if isinstance(head, str):
             head = EagleHead.from_pretrained(head, revision=self.revision, overrides=self.overrides)
-        version = head.format.version
-        if version != self.version:
-            right = "eagle3" if version == 3 else "eagle"
-            raise ValueError(f"{head.name} is an EAGLE-{version} head; use proposer={right}")
+        if not isinstance(head.format, self.format):
+            raise ValueError(
+                f"{head.name} is an EAGLE-{head.format.version} head; "
+                f"use proposer={head.format.proposer}"
+            )
         return EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
 
     def describe(self) -> str | None:
@@ -105,37 +104,39 @@ class Eagle(Proposer):
         if self.model is None or self.model.target is not target:
             self.model = self.load(target)
         self.hidden_layers = self.model.captured_layers
-        self.model.allocate(num_slots, target.max_len + self.shape.max_fed)
+        self.model.reserve(num_slots, target.max_len + self.shape.max_fed)
         self.shape.bind(self.model.draft_vocab_size, target.device)
-        self._waiting = {}
+        self._pending = {}
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        """Feed the prompt but its last pair, which waits for the first `propose`."""
+        """Feed the prompt but for its last pair, which is left for the first `propose`."""
         slots = [row.slot for row in rows]
         self.finish(slots)
         if output is None:
             return
         assert self.model is not None
         features = self.model.fuse(output.hidden)  # [B, N, H]
-        last = [max(len(row.tokens) - 2, 0) for row in rows]  # the token before the root
-        early = [features[b, :end] for b, end in enumerate(last)]
-        if any(last):
-            tokens = [row.tokens[1 : end + 1] for row, end in zip(rows, last, strict=True)]
-            self.model.extend(slots, tokens, early, want_logits=False)
-        for b, (row, end) in enumerate(zip(rows, last, strict=True)):
+        tokens: list[Sequence[int]] = []
+        fed: list[Tensor] = []
+        for row, row_features in zip(rows, features, strict=True):
+            last = max(len(row.tokens) - 2, 0)  # the token before the root
+            tokens.append(row.tokens[1 : last + 1])
+            fed.append(row_features[:last])
             if len(row.tokens) > 1:
-                self._waiting[row.slot] = [features[b, end : end + 1].clone()]
+                self._pending[row.slot] = [row_features[last : last + 1].clone()]
+        if any(tokens):
+            self.model.extend(slots, tokens, fed, want_logits=False)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        budget = [
-            allowed if slot in self._waiting else 0
-            for slot, allowed in zip(batch.slots, budget, strict=True)
-        ]
+        without = [slot for slot in batch.slots if slot not in self._pending]
+        budget = list(budget)
+        for b, slot in enumerate(batch.slots):
+            if slot in without:
+                budget[b] = 0
         if not any(budget):
             return Proposal.empty(batch.roots)
         assert self.model is not None
-        without = [slot for slot in batch.slots if slot not in self._waiting]
-        logits, fed_back = self._catch_up(batch, self.model)
+        logits, fed_back = self._prefill(batch, self.model)
         growth = _Growth(self.model, batch.slots, fed_back)
         if self.shape.static is None:
             proposal = grow_dynamic(
@@ -147,39 +148,41 @@ class Eagle(Proposer):
         self.model.truncate(without, [0] * len(without))
         return proposal
 
-    def _catch_up(
+    def _prefill(
         self, batch: Batch, model: EagleModel
     ) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
-        """Append what was accepted since, with the target's true features; a row without any gets a pair of zeros."""
-        nothing = torch.zeros(
-            (1, model.head.format.layer.hidden_size), dtype=model.dtype, device=batch.device
-        )
-        features = [torch.cat(self._waiting.get(slot, [nothing])) for slot in batch.slots]
-        tokens = [row.tokens[-len(new) :] for row, new in zip(batch.rows, features, strict=True)]
-        self._waiting.update({slot: [] for slot in batch.slots if slot in self._waiting})
+        """Append the pairs since the last draft; a row without a feature gets a pair of zeros."""
+        width = model.head.format.layer.hidden_size
+        zeros = torch.zeros((1, width), dtype=model.dtype, device=batch.device)
+        tokens: list[Sequence[int]] = []
+        features: list[Tensor] = []
+        for row in batch.rows:
+            new = torch.cat(self._pending.get(row.slot, [zeros]))
+            tokens.append(row.tokens[-len(new) :])
+            features.append(new)
+            if row.slot in self._pending:
+                self._pending[row.slot] = []
         return model.extend(batch.slots, tokens, features)
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        """The accepted nodes' true features wait, each beside the token that follows it, for the next `propose`."""
+        """Keep the accepted nodes' true features for the next `propose`."""
         assert self.model is not None
         path = verdict.path.clamp(min=0).to(batch.device, non_blocking=True)[:, :, None]
         kept = [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in output.hidden]
         features = self.model.fuse(kept)  # [B, D, H]
-        for b, (slot, num_accepted) in enumerate(
-            zip(batch.slots, verdict.num_accepted.tolist(), strict=True)
-        ):
-            waiting, new = self._waiting.setdefault(slot, []), features[b, : num_accepted + 1]
-            waiting.append(
-                new.clone() if waiting else new
-            )  # a view that stays would keep the whole batch's
+        for b, num_accepted in enumerate(verdict.num_accepted.tolist()):
+            pending = self._pending.setdefault(batch.slots[b], [])
+            new = features[b, : num_accepted + 1]
+            # a view kept for many steps would keep the features of the whole batch
+            pending.append(new.clone() if pending else new)
 
     def finish(self, slots: Sequence[int]) -> None:
         assert self.model is not None
         self.model.truncate(slots, [0] * len(slots))
         for slot in slots:
-            self._waiting.pop(slot, None)
+            self._pending.pop(slot, None)
 
     def scrub(self, slots: Sequence[int]) -> None:
         assert self.model is not None
@@ -188,7 +191,11 @@ class Eagle(Proposer):
 
 @dataclass
 class _Growth:
-    """A head as the thing a tree grows from. fed_back: features after the nodes passed so far, in the tree's order."""
+    """A head that a tree grows from.
+
+    Attributes:
+        fed_back: Features after the nodes passed so far, in the tree's order.
+    """
 
     model: EagleModel
     slots: Sequence[int]

@@ -1,9 +1,10 @@
-"""EAGLE-3 (arXiv 2503.01840): the module reads hidden states of three target layers and has an LM head of its own."""
+"""EAGLE-3 (arXiv 2503.01840): reads hidden states of three target layers, has its own LM head."""
 
+from specresearch.models.eagle_format import Eagle3Format
 from specresearch.proposers.eagle import Eagle
 
 
 class Eagle3(Eagle):
-    """Drafts with an EAGLE-3 head, raw or in the speculators layout; all settings are those of `Eagle`."""
+    """Drafts with an EAGLE-3 head, raw or in the speculators layout; settings as in `Eagle`."""
 
-    version = 3
+    format = Eagle3Format

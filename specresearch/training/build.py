@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
+from specresearch.models.eagle_format import EagleFormat
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
 from specresearch.training.examples import Example
@@ -105,10 +106,10 @@ def eagle_student(
     else:
         target_ids = None
         if draft_vocab_size is not None:
-            _check_vocabulary(draft_vocab_size, proposer.version, target)
+            _check_vocabulary(draft_vocab_size, proposer.format, target)
             target_ids = most_frequent(examples, draft_vocab_size, target.vocab_size)
-        head = new_eagle_head(target, proposer.version, _layers(proposer, target), target_ids, seed)
-        head.name = f"a new EAGLE-{proposer.version} head"
+        head = new_eagle_head(target, proposer.format, _layers(proposer, target), target_ids, seed)
+        head.name = f"a new EAGLE-{proposer.format.version} head"
         model = EagleModel(head, target)
     return EagleStudent(model, num_steps, token_weight=token_weight, feature_weight=feature_weight)
 
@@ -123,8 +124,8 @@ def _read(kind: type[Settings], values: Mapping[str, Any] | None, key: str) -> S
     return kind(**values)
 
 
-def _check_vocabulary(draft_vocab_size: int, version: int, target: CausalLM) -> None:
-    if version == 1:
+def _check_vocabulary(draft_vocab_size: int, format: type[EagleFormat], target: CausalLM) -> None:
+    if not format.reduces_vocabulary:
         raise ValueError(
             f"student.draft_vocab_size={draft_vocab_size}: an EAGLE-1 head drafts from the whole vocabulary; use proposer=eagle3"
         )

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from specresearch.models.eagle_format import LAYER_IDS, EagleFormat
+from specresearch.models.eagle_format import LAYER_IDS, EagleFormat, usual_layers
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_writing import (
     EAGLE_NAME,
-    eagle3_flags,
     eagle_tensors,
     layer_config,
     medusa_config,
@@ -171,10 +170,10 @@ def _medusa(heads: MedusaHeads, name: str, target: TargetConfig) -> Contents:
 
 
 def _eagle(head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens: int) -> Contents:
-    version = head.format.version
-    if (version == 1) != (layout in ("eagle", "eagle_sglang")):
-        right = "eagle or eagle_sglang" if version == 1 else "eagle3 or speculators"
-        raise ValueError(f"{head.name} is an EAGLE-{version} head; use format={right}")
+    kind = head.format
+    if layout not in kind.layouts:
+        right = " or ".join(kind.layouts)
+        raise ValueError(f"{head.name} is an EAGLE-{kind.version} head; use format={right}")
     format = _format_for(head, target)
     lacking = _lacking(layout, format)
     if lacking:
@@ -205,12 +204,9 @@ def _eagle(head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens:
             "use_aux_hidden_state": True,
             LAYER_IDS: [k - 1 for k in format.layer_ids or ()],
         }
-    ids = ", ".join(map(str, format.layer_ids or ()))
-    reads = (
-        "the final norm" if version == 1 else f"the inputs of layers {ids} of {target.num_layers}"
-    )
-    summary = f"EAGLE-{version} head of {target.name}, which reads {reads}, in {dtype}"
-    return Contents(config, tensors, EAGLE_NAME, "eagle" if version == 1 else "eagle3", summary)
+    reads = format.describe_inputs(format.layer_ids or (), target.num_layers)
+    summary = f"EAGLE-{kind.version} head of {target.name}, which reads {reads}, in {dtype}"
+    return Contents(config, tensors, EAGLE_NAME, kind.proposer, summary)
 
 
 def _format_for(head: EagleHead, target: TargetConfig) -> EagleFormat:
@@ -223,15 +219,11 @@ def _format_for(head: EagleHead, target: TargetConfig) -> EagleFormat:
     if is_as_wide and not format.trains_embedding:
         head.embed_tokens = None
     default = None
-    if format.version == 3 and format.layer_ids is None:
-        default = (2, num_layers // 2, num_layers - 3)
+    if format.layer_ids is None:
+        default = usual_layers(num_layers)
     stated = stated_format(head, default)
     ids = list(stated.layer_ids or ())
-    reads = (
-        format.layer.hidden_size + target.hidden_size
-        if format.version == 1
-        else len(ids) * target.hidden_size
-    )
+    reads = format.input_width(format.layer.hidden_size, target.hidden_size, len(ids))
     if format.layer.vocab_size != target.vocab_size or format.fc_width != reads:
         raise ValueError(
             f"{head.name} is for {format.layer.vocab_size} tokens and reads {format.fc_width} values; {target.name} has "
@@ -261,7 +253,7 @@ def _lacking(layout: str, format: EagleFormat) -> list[str]:
         "norm_before_fc": is_raw and format.norm_before_fc,
         "a sliding window": is_raw and format.window is not None,
         "a trained embedding": is_raw and format.trains_embedding,
-        "a bias in fc": format.version == 3 and format.fc_bias,
+        "a bias in fc": layout in ("eagle3", "speculators") and format.fc_bias,
         "biases of queries, keys and values": layout in ("eagle3", "eagle_sglang")
         and format.qkv_bias,
         "biases in some projections of its attention": not is_raw
@@ -289,7 +281,7 @@ def _speculators_config(
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
         "speculators_version": SPECULATORS_VERSION,
-        **eagle3_flags(format),
+        **format.flags(),
         "transformer_layer_config": layer_config(format, dtype),
         "speculators_config": {
             "algorithm": "eagle3",

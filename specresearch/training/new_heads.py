@@ -34,7 +34,7 @@ def new_medusa_heads(
 
 def new_eagle_head(
     target: CausalLM,
-    version: int,
+    kind: type[EagleFormat],
     layer_ids: tuple[int, ...],
     target_ids: Int[Tensor, " D"] | None = None,
     seed: int = 0,
@@ -44,20 +44,8 @@ def new_eagle_head(
     layer_ids: target layers whose inputs an EAGLE-3 head captures. target_ids: the tokens it drafts; None: all of them.
     """
     layer, width = _layer_like(target), lm_head_of(target).in_features
-    if version == 1:
-        format = EagleFormat(1, layer, 2 * width, base_model=target.name)
-    else:
-        num_drafts = target.vocab_size if target_ids is None else len(target_ids)
-        format = EagleFormat(
-            3,
-            layer,
-            len(layer_ids) * width,
-            draft_vocab_size=num_drafts,
-            target_hidden_size=width,
-            layer_ids=layer_ids,
-            id_convention="inputs",
-            base_model=target.name,
-        )
+    num_drafts = target.vocab_size if target_ids is None else len(target_ids)
+    format = kind.new(layer, width, layer_ids, num_drafts, base_model=target.name)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         head = EagleHead.of(format)

@@ -227,15 +227,15 @@ class EagleStudent(Student):
         token_weight: float = 1.0,
         feature_weight: float = 0.0,
     ) -> None:
-        self.model, self.version = model, model.head.format.version
+        self.model, format = model, model.head.format
         self.token_weight, self.feature_weight = token_weight, feature_weight
-        self.num_steps = (1 if self.version == 1 else 7) if num_steps is None else num_steps
+        self.num_steps = format.training_steps if num_steps is None else num_steps
         if self.num_steps < 1:
             raise ValueError(f"num_steps={num_steps} must be at least 1")
-        self.method = "eagle" if self.version == 1 else "eagle3"
+        self.method = format.proposer
         self.module = model.head
         self.hidden_layers = model.captured_layers
-        if feature_weight and self.version == 3:
+        if feature_weight and self.hidden_layers != (FINAL_NORM,):
             width, target_width = (
                 model.head.format.layer.hidden_size,
                 lm_head_of(model.target).in_features,
@@ -276,16 +276,15 @@ class EagleStudent(Student):
             )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
-        kind = Eagle if self.version == 1 else Eagle3
-        layers = None if self.version == 1 else self.model.captured_layers
+        kind = {"eagle": Eagle, "eagle3": Eagle3}[self.method]
         return kind(
             self.model.head,
             num_draft_tokens,
             tree="chain",
-            layer_ids=layers,
+            layer_ids=self.model.captured_layers,
             id_convention="inputs",
         )
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
-        layers = None if self.version == 1 else self.model.captured_layers
+        layers = self.model.captured_layers
         save_eagle_head(self.model.head, folder, provenance, captured_layers=layers)

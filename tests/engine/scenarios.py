@@ -9,7 +9,7 @@ import torch
 from tiny_models import VOCAB, build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import (
@@ -49,7 +49,7 @@ def _head(version: int, width: int) -> EagleHead:
     config: Any = MODEL.config
     torch.manual_seed(3)
     return EagleHead.of(
-        EagleFormat(version, config, width, draft_vocab_size=VOCAB if version == 3 else None)
+        FORMATS[version](config, width, draft_vocab_size=VOCAB if version == 3 else None)
     )
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import (
@@ -104,7 +104,7 @@ def target_as_draft() -> CausalLM:
 
 def eagle_head(version: int, fc_width: int, draft_vocab_size: int | None = None) -> EagleHead:
     config: Any = reference().config
-    return EagleHead.of(EagleFormat(version, config, fc_width, draft_vocab_size=draft_vocab_size))
+    return EagleHead.of(FORMATS[version](config, fc_width, draft_vocab_size=draft_vocab_size))
 
 
 PROPOSERS: dict[str, Factory] = {

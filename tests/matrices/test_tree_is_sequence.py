@@ -13,8 +13,8 @@ from tiny_models import ARCHITECTURES, VOCAB, build, config_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specresearch.models import CausalLM, causal_lm, ragged
-from specresearch.models.attention import AttentionPlan
+from specresearch.models import CausalLM, ragged, slot_model
+from specresearch.models.attention_plan import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
 from specresearch.models.ragged import Packing
 from specresearch.proposal import Proposal, Topology, Verdict
@@ -269,7 +269,7 @@ class TestNegativeControls:
             return torch.tensor(starts)[:, None] + torch.arange(first, topology.num_nodes)
 
         script = script_of("llama")
-        monkeypatch.setattr(causal_lm, "committed_positions", by_index)
+        monkeypatch.setattr(slot_model, "committed_positions", by_index)
         assert script.play() > VISIBLE
 
     def test_one_mask_bit(self) -> None:

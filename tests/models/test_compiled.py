@@ -1,4 +1,4 @@
-"""Compiled passes, over packed weights, give what the others give, whatever slots run and however far they have come."""
+"""Compiled passes over packed weights give the same output, for any slots and any lengths."""
 
 import copy
 import os
@@ -44,8 +44,9 @@ def outputs(
 
 
 def test_same_output() -> None:
-    """In a process of its own: the compiler cannot trace through the checks of annotations that run in the tests."""
-    path = str(Path(__file__).parents[1])
+    """Run in a process of its own: the compiler cannot trace the tests' annotation checks."""
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests), str(tests.parent)])
     done = subprocess.run(
         [sys.executable, __file__],
         env=os.environ | {"PYTHONPATH": path},
@@ -62,7 +63,8 @@ def test_needs_the_slot_attention() -> None:
 
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
-    # a draft that is mostly refused, the target's twin, and one that has to catch up with what others drafted
+    # a draft that is mostly rejected, a copy of the target, and one that must prefill the drafts
+    # of others
     for draft_seed, num_drafts, is_cascade in (
         (9, 3, False),
         (1, 3, False),

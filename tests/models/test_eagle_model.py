@@ -1,4 +1,4 @@
-"""Every published layout against the layer written out from its tensors; every trap handled, or an error that names the key."""
+"""Every published layout against its layer written out; every trap is handled or an error."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from transformers.models.llama.modeling_llama import (
 
 from specresearch import CausalLM
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import LAYER_IDS, EagleFormat, read_eagle
+from specresearch.models.eagle_checkpoint import read_eagle
+from specresearch.models.eagle_format import LAYER_IDS, Eagle1Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
@@ -47,11 +48,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 def random_weights(shapes: Shapes) -> Weights:
     generator = torch.Generator().manual_seed(7)
-    made = {}
+    weights = {}
     for key, shape in shapes.items():
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
-        made[key] = 1 + value / 4 if len(shape) == 1 else value * 1.5 / shape[-1] ** 0.5
-    return made
+        weights[key] = 1 + value / 4 if len(shape) == 1 else value * 1.5 / shape[-1] ** 0.5
+    return weights
 
 
 def layer_shapes(prefix: str, width: int) -> Shapes:
@@ -72,10 +73,10 @@ def eagle1(*, more: Shapes | None = None) -> Weights:
 
 
 def eagle3(prefix: str = "midlayer", *, more: Shapes | None = None) -> Weights:
-    own: Shapes = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "lm_head.weight": (D, H)}
-    norms: Shapes = {f"{prefix}.hidden_norm.weight": (H,), f"{prefix}.input_layernorm.weight": (H,)}
-    made = random_weights({**own, **norms, **layer_shapes(prefix, 2 * H), **(more or {})})
-    return made | vocabulary_map([1, 2, 4, 7, 8, 15, 16, 29, 30])
+    shapes: Shapes = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "lm_head.weight": (D, H)}
+    shapes |= {f"{prefix}.hidden_norm.weight": (H,), f"{prefix}.input_layernorm.weight": (H,)}
+    weights = random_weights({**shapes, **layer_shapes(prefix, 2 * H), **(more or {})})
+    return weights | vocabulary_map([1, 2, 4, 7, 8, 15, 16, 29, 30])
 
 
 def vocabulary_map(ids: Sequence[int]) -> Weights:
@@ -270,7 +271,7 @@ class WrittenOut:
     def unrolled(
         self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """After `drafts` behind the true pairs, each on the feature that the one before fed back."""
+        """After `drafts` behind the true pairs, each on the feature that the last one fed back."""
         tokens = list(tokens)
         logits, fed_back = self.logits_and_fed_back(tokens, features)
         for draft in drafts:
@@ -284,7 +285,7 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
     config, weights, name = PUBLISHED[layout]
     model = load(write(tmp_path, config, weights, name), TARGET)
     reference = WrittenOut(config, weights)
-    model.allocate(4, 40)
+    model.reserve(4, 40)
     generator = torch.Generator().manual_seed(3)
     slots, lengths = (3, 0, 1), (9, 2, 5)
     num_captured = len(model.captured_layers)
@@ -326,7 +327,7 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
 def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
     config, weights, name = PUBLISHED["eagle1_without_bias"]
     model = load(write(tmp_path, config, weights, name), TARGET)
-    model.allocate(1, 40)
+    model.reserve(1, 40)
     features = torch.randn((3, H), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     logits, _ = model.extend((0,), [[1, 2, 3]], [features])
     swapped, _ = WrittenOut(config, weights).logits_and_fed_back([1, 2, 3], features[[1, 0, 2]])
@@ -355,7 +356,7 @@ def test_captured_layers(
     assert "drafts from 9 of 31 tokens" in model.describe()
 
 
-def test_ids_in_eagle_config_are_outputs_and_said_to_be_ambiguous(tmp_path: Path) -> None:
+def test_ids_in_eagle_config_are_outputs_with_a_warning(tmp_path: Path) -> None:
     config = RAW3 | {"eagle_config": {LAYER_IDS: [0, 2, 4]}}
     with pytest.warns(UserWarning, match=r"\[0, 2, 4\] in eagle_config is read as the outputs"):
         model = load(write(tmp_path, config, eagle3()), TARGET)
@@ -371,8 +372,8 @@ def test_eagle_1_reads_what_the_lm_head_reads(tmp_path: Path) -> None:
         load(path, TARGET, layer_ids=[1])
 
 
-def test_the_embedding_is_the_targets_unless_it_cannot_or_must_not_be(tmp_path: Path) -> None:
-    """Some exporters store random values under `embed_tokens`; others train the matrix and say so."""
+def test_the_targets_embedding_is_used_unless_the_heads_was_trained(tmp_path: Path) -> None:
+    """Some exporters store random values as `embed_tokens`; others train it and say so."""
     weights = eagle3(more={"embed_tokens.weight": (VOCAB, H)})
     for trained, kept in ((False, False), (True, True)):
         model = load(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
@@ -392,7 +393,7 @@ def test_a_head_of_another_width_has_its_own_embedding(tmp_path: Path) -> None:
         load(write(tmp_path, speculators(), weights), wide)
     weights |= random_weights({"embed_tokens.weight": (VOCAB, H)})
     model = load(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
-    model.allocate(1, 8)
+    model.reserve(1, 8)
     logits, _ = model.extend(
         (0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)]
     )
@@ -423,7 +424,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "two_layers": (
         RAW3 | {"num_hidden_layers": 2},
         eagle3(),
-        "num_hidden_layers=2 is not read; only 1 is",
+        "num_hidden_layers=2 is not supported; only 1 is",
     ),
     "query_norms": (
         RAW3,
@@ -433,7 +434,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "eagle1_input": (
         RAW3 | {"eagle_config": {"use_aux_hidden_state": False}},
         eagle3(),
-        "use_aux_hidden_state=False is not read",
+        "use_aux_hidden_state=False is not supported",
     ),
     "bias_lost": (
         LLAMA | {"bias": True},
@@ -501,7 +502,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
     "another_speculator": (
         speculators(speculators_model_type="dflash"),
         eagle3("layers.0"),
-        "'dflash' is not read",
+        "'dflash' is not supported",
     ),
     "two_lists_of_layers": (
         speculators(eagle_config={LAYER_IDS: [0, 1, 2]}),
@@ -512,7 +513,7 @@ WRONG: dict[str, tuple[dict[str, Any], Weights, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path: Path, case: str) -> None:
+def test_errors_name_what_is_wrong_with_a_checkpoint(tmp_path: Path, case: str) -> None:
     config, weights, complaint = WRONG[case]
     with pytest.raises(ModelNotLoadedError, match=complaint):
         load(write(tmp_path, config, weights, "pytorch_model.bin"), TARGET)
@@ -574,7 +575,7 @@ def test_the_rotary_base_can_be_replaced(tmp_path: Path) -> None:
 
 def new_head() -> EagleHead:
     config: Any = build("llama").config
-    return EagleHead.of(EagleFormat(1, config, 2 * H))
+    return EagleHead.of(Eagle1Format(config, 2 * H))
 
 
 def test_frequencies_keep_their_precision() -> None:
@@ -586,4 +587,4 @@ def test_frequencies_keep_their_precision() -> None:
 def test_a_cache_that_cannot_fit() -> None:
     model = EagleModel(new_head(), TARGET)
     with pytest.raises(MemoryError, match="lower batch_size or target"):
-        model.allocate(1 << 20, 1 << 30)
+        model.reserve(1 << 20, 1 << 30)

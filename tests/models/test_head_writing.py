@@ -1,4 +1,4 @@
-"""What was saved comes back and drafts the same; what is said in its config is what makes it so."""
+"""A saved head drafts the same after loading, and every key of its config matters."""
 
 import json
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_nothing_is_left_to_a_readers_defaults(
         assert config["specresearch"]["layer_id_convention"] == "inputs"
 
 
-def test_captured_layers_are_said_or_refused(tmp_path: Path) -> None:
+def test_captured_layers_must_be_stated(tmp_path: Path) -> None:
     head = eagle_head(3, layer_ids=None, id_convention=None)
     with pytest.raises(
         ValueError, match="nothing says which target layers the head captures; give captured_layers"
@@ -112,7 +112,7 @@ def test_captured_layers_are_said_or_refused(tmp_path: Path) -> None:
     assert torch.equal(drafts(again), drafts(head, layer_ids=(2, 3, 4)))
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         save_eagle_head(eagle_head(1), tmp_path, {"target": object()})
     assert not any(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import loading
-from specresearch.models.eagle_format import read_eagle
+from specresearch.models.eagle_checkpoint import read_eagle
 from specresearch.models.head_files import read_head
 from specresearch.models.loading import ModelNotLoadedError, load_model, resolve, resolve_dtype
 from specresearch.proposers import NGram
@@ -34,7 +34,7 @@ def test_a_local_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header", "empty"])
-def test_damaged_weights_are_refused_and_left_as_they_are(folder: Path, damage: str) -> None:
+def test_damaged_weights_are_rejected_and_not_changed(folder: Path, damage: str) -> None:
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(
@@ -81,7 +81,7 @@ def test_quantized_weights_verify_drafts_too() -> None:
     assert outputs[1].record.counts.num_accepted_tokens > 0
 
 
-def test_a_quantization_that_is_not_known() -> None:
+def test_an_unknown_quantization() -> None:
     with pytest.raises(
         ValueError,
         match=r"target\.quantization=.*'int1'.* is not one that the transformers library knows",
@@ -104,16 +104,14 @@ def test_a_folder_that_holds_no_model(tmp_path: Path, config: str | None, hint: 
         load_model(str(tmp_path), device="cpu")
 
 
-def test_a_name_that_is_nowhere() -> None:
+def test_an_unknown_name() -> None:
     with pytest.raises(
         ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"
     ):
         load_model("no-such-owner/no-such-model", device="cpu")
 
 
-def test_an_unknown_zoo_name_lists_those_there_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unknown_zoo_name_lists_the_zoo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("tiny", "tiny_draft"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
@@ -134,12 +132,12 @@ def test_dtypes() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(folder: Path) -> None:
+def test_a_missing_gpu(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"torch sees no GPU; use target\.device=cpu"):
         load_model(str(folder), device="cuda")
 
 
-class Unwelcome:
+class CodeInPickle:
     """Runs code when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -147,13 +145,13 @@ class Unwelcome:
 
 
 @pytest.mark.parametrize("saved", ["object", "garbage", "empty"])
-def test_pickles_that_are_not_read_say_why_without_advice_to_load_them_all_the_same(
+def test_rejected_pickles_say_why_without_advice_to_load_them(
     folder: Path, saved: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "model.safetensors").unlink()
     weights = folder / "pytorch_model.bin"
     if saved == "object":
-        torch.save({"a": Unwelcome()}, weights)
+        torch.save({"a": CodeInPickle()}, weights)
     else:
         weights.write_bytes({"garbage": b"<html>gone</html>", "empty": b""}[saved])
     for load in (
@@ -180,7 +178,9 @@ def test_pickles_that_are_not_read_say_why_without_advice_to_load_them_all_the_s
         ('{"weight_map": {"fc.weight": "gone.safetensors"}}', "gone.safetensors|metadata"),
     ],
 )
-def test_an_index_without_tensors_is_a_sentence(folder: Path, index: str, message: str) -> None:
+def test_an_index_without_tensors_is_an_error_in_words(
+    folder: Path, index: str, message: str
+) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
     for load in (lambda: load_model(str(folder), device="cpu"), lambda: read_eagle(str(folder))):

@@ -25,17 +25,18 @@ def tensors(num_heads: int = 3, num_layers: int = 1, own_heads: bool = True) -> 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64) / 4
 
-    made = {}
+    weights = {}
     for i in range(num_heads):
         for j in range(num_layers):
-            made |= {f"{i}.{j}.linear.weight": random(H, H), f"{i}.{j}.linear.bias": random(H)}
+            weights[f"{i}.{j}.linear.weight"] = random(H, H)
+            weights[f"{i}.{j}.linear.bias"] = random(H)
         if own_heads:
-            made[f"{i}.{num_layers}.weight"] = random(VOCAB, H)
-    return made
+            weights[f"{i}.{num_layers}.weight"] = random(VOCAB, H)
+    return weights
 
 
 def write(folder: Path, weights: dict[str, Tensor], name: str, **config: Any) -> str:
-    """A checkpoint of a single file."""
+    """Write a checkpoint of a single file."""
     (folder / "config.json").write_text(json.dumps(config))
     if name.endswith(".safetensors"):
         save_file(weights, folder / name)
@@ -95,10 +96,10 @@ def test_medusa_2_keeps_its_heads_inside_the_model(tmp_path: Path, sharded: bool
     if sharded:
         torch.save(base, tmp_path / "pytorch_model-00001-of-00002.bin")
         torch.save(weights, tmp_path / "pytorch_model-00002-of-00002.bin")
-        places = dict.fromkeys(base, "not-there.bin") | dict.fromkeys(
-            weights, "pytorch_model-00002-of-00002.bin"
-        )
-        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+        weight_map = dict.fromkeys(base, "missing.bin")
+        weight_map |= dict.fromkeys(weights, "pytorch_model-00002-of-00002.bin")
+        index = json.dumps({"weight_map": weight_map})
+        (tmp_path / "pytorch_model.bin.index.json").write_text(index)
         (tmp_path / "config.json").write_text(json.dumps({"base_model_name_or_path": TARGET.name}))
     else:
         write(tmp_path, weights | base, "model.safetensors", base_model_name_or_path=TARGET.name)
@@ -111,7 +112,7 @@ def test_medusa_2_keeps_its_heads_inside_the_model(tmp_path: Path, sharded: bool
 
 
 @pytest.mark.parametrize("vocab_size", [VOCAB, None])
-def test_what_was_saved_comes_back(tmp_path: Path, vocab_size: int | None) -> None:
+def test_saved_heads_load_unchanged(tmp_path: Path, vocab_size: int | None) -> None:
     heads = MedusaHeads(H, vocab_size, 4, 2, base_model="lmsys/vicuna-tiny")
     with torch.no_grad():
         for parameter in heads.parameters():
@@ -160,7 +161,7 @@ def test_tensors_that_do_not_fit_are_named(
         MedusaHeads.from_pretrained(write(tmp_path, weights, "medusa_lm_head.pt"))
 
 
-def test_lm_heads_in_version_2_are_refused(tmp_path: Path) -> None:
+def test_lm_heads_in_version_2_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         ModelNotLoadedError, match=r"version=2 has no LM heads, and there is 0\.1\.weight"
     ):
@@ -169,15 +170,15 @@ def test_lm_heads_in_version_2_are_refused(tmp_path: Path) -> None:
         )
 
 
-class Rude:
-    """What a pickle would run when it is read carelessly."""
+class CodeInPickle:
+    """Runs code when it is unpickled."""
 
     def __reduce__(self):
         return (eval, ("1 / 0",))
 
 
 def test_a_pickle_is_read_as_tensors_or_not_at_all(tmp_path: Path) -> None:
-    torch.save({"0.0.linear.weight": Rude()}, tmp_path / "medusa_lm_head.pt")
+    torch.save({"0.0.linear.weight": CodeInPickle()}, tmp_path / "medusa_lm_head.pt")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelNotLoadedError, match="damaged, or holds more than tensors"):
         MedusaHeads.from_pretrained(str(tmp_path))
@@ -195,7 +196,7 @@ def test_a_pickle_is_read_as_tensors_or_not_at_all(tmp_path: Path) -> None:
         ({"config.json": "{"}, "not valid JSON"),
     ],
 )
-def test_what_is_not_there_is_said(tmp_path: Path, files: dict[str, str], complaint: str) -> None:
+def test_errors_name_what_is_missing(tmp_path: Path, files: dict[str, str], complaint: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     if "JSON" in complaint:
@@ -204,7 +205,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, files: dict[str, str], compla
         MedusaHeads.from_pretrained(str(tmp_path))
 
 
-def test_a_name_that_is_nowhere() -> None:
+def test_an_unknown_name() -> None:
     with pytest.raises(
         ModelNotLoadedError, match="neither the folder of a drafting head nor one that the hub has"
     ):
@@ -212,12 +213,12 @@ def test_a_name_that_is_nowhere() -> None:
 
 
 @pytest.mark.parametrize(("width", "vocab_size"), [(H + 4, VOCAB), (H, VOCAB + 1)])
-def test_heads_of_another_target_are_refused(width: int, vocab_size: int) -> None:
+def test_heads_of_another_target_are_rejected(width: int, vocab_size: int) -> None:
     with pytest.raises(ValueError, match="use heads of this target"):
         MedusaHeads(width, vocab_size).check_fit(TARGET)
 
 
-def test_the_name_of_the_base_model_is_compared_without_its_place() -> None:
+def test_base_models_are_compared_without_their_folder() -> None:
     copy.deepcopy(MedusaHeads(H, None, base_model="/models/vicuna-tiny/")).check_fit(TARGET)
     with pytest.warns(UserWarning, match="hardly a draft will be accepted"):
         MedusaHeads(H, None, base_model="lmsys/other").check_fit(TARGET)

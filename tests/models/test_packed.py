@@ -1,4 +1,4 @@
-"""Packed layers compute what plain ones do, follow their weights, and are made only where they can be."""
+"""Packed layers compute what plain ones do, and follow changes of their weights."""
 
 import copy
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_copy_has_weights_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_unpacked_layer_is_a_plain_one_with_the_same_parameters_and_hooks(bias: bool) -> None:
+def test_unpacking_keeps_parameters_and_hooks(bias: bool) -> None:
     plain, layer = packed(bias=bias)
     model = nn.ModuleDict({"layer": layer}).eval()
     calls: list[str] = []
@@ -120,7 +120,7 @@ def test_other_layers_stay() -> None:
     assert not any(isinstance(layer, PackedLinear) for layer in model.modules())
 
 
-def test_only_where_memory_is_ample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packs_only_if_memory_is_ample(monkeypatch: pytest.MonkeyPatch) -> None:
     num_bytes = 64 * WIDE * 4
     for free, wanted, expected in (
         (2 * num_bytes, None, num_bytes),

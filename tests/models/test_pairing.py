@@ -46,7 +46,7 @@ def lm(
     return Described(words, rows, size, max_len, eos)
 
 
-def test_same_tokenizer_passes_without_a_word() -> None:
+def test_same_tokenizer_passes_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_pair(lm(size=10_000), lm(size=1000))

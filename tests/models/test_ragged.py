@@ -1,4 +1,4 @@
-"""When a pass leaves padding out, and when attention does."""
+"""When a pass leaves padding out, and when attention takes rows alone."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_packed(lengths: list[int], starts: list[int], alone: set[int] | None) -
         assert not unpacked[b, length:].any()
 
 
-def test_not_packed_where_nothing_is_gained() -> None:
+def test_not_packed_if_little_is_padded() -> None:
     assert Packing.if_worthwhile([3, 3, 3], [300] * 3, 3, CPU) is None
     assert Packing.if_worthwhile([1] * 8, [1000] + [50] * 7, 1, CPU, keep_full=True) is None
 

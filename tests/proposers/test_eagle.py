@@ -1,4 +1,4 @@
-"""Drafts through the slot cache, batched and ragged, against the same head computed from scratch for every node."""
+"""Batched, ragged drafts through the slot cache against the head computed from scratch."""
 
 import copy
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from specresearch.batch import Batch, RequestState
 from specresearch.controllers import Controller
 from specresearch.engine import Step
 from specresearch.metrics import StepRecord
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Eagle, Eagle3, NGram
@@ -38,8 +38,7 @@ def target() -> CausalLM:
 
 def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> EagleHead:
     """Random weights, drawn large enough that a wrong feature shows."""
-    format = EagleFormat(
-        version,
+    format = FORMATS[version](
         copy.deepcopy(TARGET.config),
         fc_width=(2 if version == 1 else len(CAPTURED)) * H,
         draft_vocab_size=None if version == 1 else draft_vocab_size,
@@ -67,7 +66,7 @@ def make_proposer(version: int, head: EagleHead | None = None, **settings: Any) 
 
 
 class FromScratch:
-    """Logits after committed tokens and drafts, without a cache: the head on the true features, then on its own."""
+    """Logits without a cache: the head on the true features, then on its own."""
 
     def __init__(self, head: EagleHead) -> None:
         self.head = copy.deepcopy(head).double()
@@ -94,10 +93,10 @@ class FromScratch:
                 features = torch.cat([features, fed_back], dim=1)
             else:
                 output = TARGET.model(torch.tensor([tokens[:-1]]), output_hidden_states=True)
-                wanted = [output.last_hidden_state]
-                if self.head.format.version == 3:
-                    wanted = [output.hidden_states[k] for k in CAPTURED]
-                features = self.head.fuse(wanted)
+                captured = [output.last_hidden_state]
+                if isinstance(self.head.format, Eagle3Format):
+                    captured = [output.hidden_states[k] for k in CAPTURED]
+                features = self.head.fuse(captured)
             self.known[key] = self._last(torch.tensor([[*tokens[1:], *drafts]]), features)
         return self.known[key]
 
@@ -148,7 +147,7 @@ def decode(engine: Engine, **sampling: Any) -> list[RequestOutput]:
 
 
 @lru_cache
-def plain() -> list[tuple[int, ...]]:
+def baseline() -> list[tuple[int, ...]]:
     return [
         output.token_ids
         for output in decode(Engine(CausalLM(copy.deepcopy(TARGET), max_len=40), max_batch_size=3))
@@ -156,7 +155,7 @@ def plain() -> list[tuple[int, ...]]:
 
 
 def count_right_drafts(watched: Watched, scratch: FromScratch) -> int:
-    """How many drafts there were, each of which must have the probability that the head gives it from scratch."""
+    """Count the drafts; each must have the probability that the head gives it from scratch."""
     num_checked = 0
     for contexts, budget, proposal in watched.seen:
         ancestors = proposal.topology.ancestors
@@ -180,32 +179,32 @@ def count_right_drafts(watched: Watched, scratch: FromScratch) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("version", [1, 3])
-def test_every_draft_is_what_the_head_says_from_scratch(
+def test_every_draft_equals_the_head_from_scratch(
     target: CausalLM, version: int, shape: str
 ) -> None:
-    """After acceptance, refusal, steps without drafts and reuse of slots, at uneven lengths; and the output is the target's."""
+    """Covers acceptance, rejection, steps without drafts, reused slots and uneven lengths."""
     proposer = make_proposer(version, **SHAPES[shape])
     watched = Watched(proposer)
     engine = Engine(target, proposer, controller=Pattern(8, 0, 5, 0, 2), max_batch_size=3)
     assert proposer.model is not None
     scratch = FromScratch(proposer.model.head)
-    assert [output.token_ids for output in decode(engine)] == plain()
+    assert [output.token_ids for output in decode(engine)] == baseline()
     assert count_right_drafts(watched, scratch) > 30
-    assert not proposer._waiting
+    assert not proposer._pending
     assert proposer.model.lengths == [0, 0, 0]
 
 
 @pytest.mark.parametrize("shape", ["chain", "dynamic"])
 @pytest.mark.parametrize("version", [1, 3])
-def test_drafts_are_right_after_steps_that_another_drafted(
+def test_drafts_are_right_after_steps_of_another_proposer(
     target: CausalLM, version: int, shape: str
 ) -> None:
-    """In a cascade the head sees only the rows left to it, and must catch up with all that was accepted meanwhile."""
+    """In a cascade the head drafts only some rows, and prefills what was accepted meanwhile."""
     proposer = make_proposer(version, **SHAPES[shape])
     watched = Watched(proposer)
     engine = Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3)
     outputs = decode(engine)
-    assert [output.token_ids for output in outputs] == plain()
+    assert [output.token_ids for output in outputs] == baseline()
     assert proposer.model is not None
     assert count_right_drafts(watched, FromScratch(proposer.model.head)) > 15
     num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
@@ -213,21 +212,21 @@ def test_drafts_are_right_after_steps_that_another_drafted(
     assert num_passed_over > 5
 
 
-def test_what_waits_for_a_head_that_is_passed_over_is_its_own(target: CausalLM) -> None:
-    """Features kept for many steps must not keep those of the other rows."""
+def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> None:
+    """Features may be kept for many steps while another proposer drafts."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
 
     def check(step: Step) -> None:
-        for kept in proposer._waiting.values():
+        for kept in proposer._pending.values():
             assert all(
                 len(part) * H == part.untyped_storage().nbytes() // part.itemsize
                 for part in kept[1:]
             )
-        lengths.append(max(map(len, proposer._waiting.values()), default=0))
+        lengths.append(max(map(len, proposer._pending.values()), default=0))
 
     lengths: list[int] = []
     engine = Engine(target, proposer, controller=Pattern(0), max_batch_size=3, observers=[check])
-    assert [output.token_ids for output in decode(engine)] == plain()
+    assert [output.token_ids for output in decode(engine)] == baseline()
     assert max(lengths) > 5
 
 
@@ -294,7 +293,7 @@ def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM)
 
 
 def rigged() -> tuple[CausalLM, EagleHead]:
-    """A target whose hidden state is the last token's embedding, and a head that therefore knows the next one."""
+    """Make a target whose hidden state is the last embedding, and a head that predicts it."""
     model = copy.deepcopy(TARGET)
     head = make_head(1)
     with torch.no_grad():
@@ -347,9 +346,9 @@ def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
         [Request(p, SamplingParams(max_new_tokens=5 + i)) for i, p in enumerate(PROMPTS)]
     )
     next(outputs)
-    assert proposer._waiting
+    assert proposer._pending
     engine.abort()
-    assert not proposer._waiting
+    assert not proposer._pending
     assert proposer.model is not None
     assert proposer.model.lengths == [0, 0, 0]
 
@@ -382,7 +381,7 @@ def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_decoding(
+def test_settings_that_cannot_work_are_rejected_before_decoding(
     target: CausalLM, make: Any, complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -400,7 +399,7 @@ def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
         Eagle(num_draft_tokens=13, depth=2, top_k=3)
 
 
-def test_state_of_rows_without_features(target: CausalLM) -> None:
+def test_rows_without_features_get_no_drafts(target: CausalLM) -> None:
     """A batch in which no row has a hidden state yet, and one in which some have."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
     engine = Engine(target, proposer, max_batch_size=2)

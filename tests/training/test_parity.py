@@ -12,7 +12,7 @@ from torch import nn
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
 from specresearch.training.estimate import Estimate, chances, estimate, expect
@@ -45,7 +45,7 @@ def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStu
     width = (2 if version == 1 else 3) * 16
     config: Any = config_of("llama", num_hidden_layers=1)
     head = EagleHead.of(
-        EagleFormat(version, config, width, draft_vocab_size=vocabulary, norm_output=normed)
+        FORMATS[version](config, width, draft_vocab_size=vocabulary, norm_output=normed)
     ).double()
     randomize(head, 0.3)
     if reduced:

@@ -5,7 +5,7 @@ import torch
 from tiny_models import build
 
 from specresearch import CausalLM, Engine
-from specresearch.models import causal_lm
+from specresearch.models import slot_model
 
 
 @pytest.fixture
@@ -29,16 +29,16 @@ def _buffers(lm: CausalLM) -> Sequence[tuple[torch.Tensor, ...]]:
     return lm.cache.buffers
 
 
-def test_what_is_needed_is_what_is_used(lm: CausalLM) -> None:
+def test_predicted_memory_equals_used_memory(lm: CausalLM) -> None:
     lm.allocate(3, 6)
     lm.extend((0,), [[1, 2, 3]])
     assert lm.cache.num_bytes == lm.bytes_per_token * 3 * (40 + 6)
 
 
-def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_lowers_it(
+def test_a_cache_that_cannot_fit_names_its_needs_and_the_remedy(
     lm: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causal_lm, "available_bytes", lambda device: 100_000)
+    monkeypatch.setattr(slot_model, "available_bytes", lambda device: 100_000)
     needed = lm.bytes_per_token * 64 * 41
     with pytest.raises(MemoryError) as caught:
         Engine(lm, max_batch_size=64)
@@ -52,10 +52,10 @@ def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_lowers_it(
         assert part in str(caught.value)
 
 
-def test_a_smaller_batch_still_works_after_the_refusal(
+def test_a_smaller_batch_works_after_the_error(
     lm: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causal_lm, "available_bytes", lambda device: 100_000)
+    monkeypatch.setattr(slot_model, "available_bytes", lambda device: 100_000)
     with pytest.raises(MemoryError):
         Engine(lm, max_batch_size=64)
     (output,) = Engine(lm, max_batch_size=2).generate([[1, 2, 3]])
@@ -71,7 +71,7 @@ def test_a_large_enough_cache_is_kept(lm: CausalLM) -> None:
     assert (lm.cache.num_slots, lm.cache.num_columns) == (4, 60)
 
 
-def test_a_cache_in_use_may_not_grow(lm: CausalLM) -> None:
+def test_a_cache_in_use_cannot_grow(lm: CausalLM) -> None:
     lm.allocate(1)
     lm.acquire()
     with pytest.raises(RuntimeError, match="cannot grow while requests are running"):
