@@ -35,7 +35,7 @@ from specresearch.reporting.reading import (
     workload_of,
 )
 from specresearch.results.folder import REQUESTS
-from specresearch.statistics.intervals import Histogram
+from specresearch.statistics import Histogram
 
 STEP = ("propose", "verify", "accept", "commit", "host")
 

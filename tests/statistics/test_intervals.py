@@ -12,7 +12,7 @@ from experiments.intervals.coverage import (
     queue,
     ratio,
 )
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     LEAST_PAIRED,
     LEAST_UNITS,
     SHARE,
