@@ -7,7 +7,7 @@ import numpy as np
 
 from specresearch.batch import Request
 from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
-from specresearch.certification.power import samples_needed
+from specresearch.certification.goodness_of_fit import samples_needed
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import Trial
 from specresearch.proposers import Proposer

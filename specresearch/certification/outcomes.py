@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from specresearch.certification.cases import Case, SampledSetting
 from specresearch.certification.counts import Tally
-from specresearch.certification.goodness_of_fit import Fit, holm, strictest_level
-from specresearch.certification.power import visible_tv
+from specresearch.certification.goodness_of_fit import Fit, holm, strictest_level, visible_tv
 
 # share of wrong outputs, among those that contain a draft, that a test must detect
 DETECTED_SHARE = 0.5
@@ -20,8 +19,7 @@ class SampledTest:
         stress: the drafter is an adversary.
         num_outputs: possible outputs, which are the cells of the test.
         p_adjusted: p-value by Holm's correction over the certificate's tests.
-        asked_tv: total variation that the test must detect.
-        visible_tv: total variation that it does detect, with the certificate's power.
+        asked_tv, visible_tv: total variation that the test must detect, and that it does detect.
         rounding: how far rounding may move the outputs; see `OutputDistribution`.
         is_crowded: the trial's limits should preempt requests and chunk prompts.
     """

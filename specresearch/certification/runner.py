@@ -18,11 +18,10 @@ from specresearch.certification.capped import Capped, Paused
 from specresearch.certification.cases import Case, SampledSetting
 from specresearch.certification.certificate import Certificate
 from specresearch.certification.counts import CountsFile, Tally
-from specresearch.certification.decoding import in_bursts
 from specresearch.certification.greedy_outputs import GreedyReference, greedy_test
 from specresearch.certification.outcomes import GreedyTest, sampled_tests
 from specresearch.certification.plan import Plan
-from specresearch.certification.sampled_outputs import sample_outputs
+from specresearch.certification.sampled_outputs import in_bursts, sample_outputs
 from specresearch.certification.targets import ragged_prompts
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, SchedulerSettings

@@ -17,12 +17,9 @@ class CertifierSettings:
 
     Attributes:
         alpha: probability that a lossless method is refuted.
-        power: probability with which every test of the method detects a deviation of `visible_tv`.
-        visible_tv: total variation, times the trial's coarseness, that a test must detect in
-            whatever outputs it lies.
+        visible_tv, power: every test of the method detects a deviation of this total variation,
+            times its trial's coarseness, with this probability.
         max_draft_tokens: limit of drafts per step; None leaves it to the method.
-        num_greedy_prompts: prompts that are decoded greedily.
-        seed: for prompts and samples.
     """
 
     alpha: float = 0.001
@@ -48,17 +45,13 @@ class TrialSettings:
     """Settings of one trial.
 
     Attributes:
-        sampled: names of the sampled settings that are decoded; None for all.
+        sampled, greedy: names of the settings that are decoded; None for all.
         stress: names of the sampled settings that adversaries decode as well.
-        greedy: names of the greedy settings; None for all.
         toy: arguments of the toy target that differ from the other trials'.
-        batch_size: requests decoded together.
-        max_step_tokens, max_cache_tokens: limits of the scheduler, narrow enough that drafts are
-            cut, prompts are prefilled in chunks and requests are preempted. Drafting then pauses
-            regularly, so that the cache fills with requests.
-        max_draft_tokens: limit of drafts per step, so that the limits mean the same for every
-            method.
-        equal_seeds: decode in waves whose requests share a seed; see `decoding.in_waves`.
+        max_step_tokens, max_cache_tokens: limits of the scheduler that cut drafts, chunk prompts
+            and preempt requests. Drafting then pauses regularly, so that the cache fills up.
+        max_draft_tokens: limit of drafts per step, so that all methods meet the same limits.
+        equal_seeds: decode in waves whose requests share a seed; see `in_waves`.
         coarseness: total variation that this trial must detect, in multiples of `visible_tv`.
     """
 
@@ -83,8 +76,8 @@ class TrialSettings:
             )
         if self.equal_seeds and self.stress:
             raise ValueError(
-                "stress cannot be combined with equal_seeds: adversaries learn nothing from other "
-                "requests; remove one of the two"
+                "stress cannot be combined with equal_seeds, since adversaries learn nothing from "
+                "other requests; drop one of the two"
             )
 
     @property

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specresearch.certification.goodness_of_fit import Fit, chi_square, holm, tv_bounds
-from specresearch.certification.power import samples_needed, visible_tv
+from specresearch.certification.goodness_of_fit import (
+    Fit,
+    chi_square,
+    holm,
+    samples_needed,
+    tv_bounds,
+    visible_tv,
+)
 
 
 class TestGoodness:

@@ -14,7 +14,7 @@ from specresearch.certification.adversaries import ATTACKS, Adversary
 from specresearch.certification.certificate import (
     REFUSED,
 )
-from specresearch.certification.decoding import Decoded
+from specresearch.certification.sampled_outputs import Decoded
 from specresearch.proposers import (
     NGram,
 )

@@ -15,8 +15,7 @@ from specresearch.batch import Batch
 from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
 from specresearch.certification.counts import Tally
 from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
-from specresearch.certification.goodness_of_fit import Fit
-from specresearch.certification.power import samples_needed
+from specresearch.certification.goodness_of_fit import Fit, samples_needed
 from specresearch.certification.sampled_outputs import setting_name
 from specresearch.certification.targets import Toy, ragged_prompts
 from specresearch.proposal import Proposal
