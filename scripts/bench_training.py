@@ -28,7 +28,7 @@ from specresearch.models import loading
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa
 from specresearch.results.provenance import describe_process
-from specresearch.statistics.intervals import median_of
+from specresearch.statistics import median_of
 from specresearch.training.build import draft_student, eagle_student, medusa_student
 from specresearch.training.corpus import Mix
 from specresearch.training.distillation import Distillation

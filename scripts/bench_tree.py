@@ -29,7 +29,7 @@ from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
 from specresearch.results.provenance import describe_process
-from specresearch.statistics.intervals import median_of
+from specresearch.statistics import median_of
 
 NUM_NODES, DEPTH, TOP_K, CONTEXT, NUM_WARM = 60, 6, 10, 400, 2
 

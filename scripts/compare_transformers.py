@@ -31,7 +31,7 @@ from specresearch.cli import conf_dir
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
 from specresearch.results.provenance import describe_process
-from specresearch.statistics.intervals import Percentile, median_of
+from specresearch.statistics import Percentile, median_of
 
 
 @dataclass(frozen=True)

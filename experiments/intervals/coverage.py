@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from specresearch.loadtest.window import NUM_BLOCKS, slow_within
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     POSITIVE,
     SHARE,
     Interval,

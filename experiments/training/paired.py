@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specresearch.files.jsonl import read_jsonl
-from specresearch.statistics.intervals import interval_of
+from specresearch.statistics import interval_of
 
 
 def seconds(runs: list[Path]) -> pd.DataFrame:

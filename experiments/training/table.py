@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from specresearch.files.jsonl import read_jsonl
-from specresearch.statistics.intervals import POSITIVE, Spread, spread
+from specresearch.statistics import POSITIVE, Spread, spread
 
 HERE = Path(__file__).parent
 REFERENCES = {

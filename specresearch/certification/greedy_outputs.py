@@ -1,36 +1,31 @@
-"""Are greedy outputs the likeliest tokens? In low precision a tie may fall either way, and is told apart from an error."""
+"""Compare greedy outputs with the likeliest tokens.
+
+In low precision a tie may fall either way, so ties are told apart from errors.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.certification.enumeration import Toy, penalized
+from specresearch.certification.cases import Case
+from specresearch.certification.outcomes import GreedyTest
+from specresearch.certification.reference_sampling import penalized
+from specresearch.certification.targets import Toy
+from specresearch.engine import RequestOutput
 from specresearch.sampling import SamplingParams
 
-TIE_ROUNDINGS = 4.0  # two logits, each of which the engine's passes may round twice as much as passes over whole prefixes do
+# two logits, each of which the engine's passes may round twice as much as passes over whole
+# prefixes do
+TIE_ROUNDINGS = 4.0
 
 
-@dataclass(frozen=True)
-class GreedyFinding:
-    """One greedy output. is_equal: every token is the likeliest after the tokens before it.
+class GreedyReference:
+    """Which greedy outputs of a toy target are right under one setting, for given prompts.
 
-    is_tie: it is not, but every token is so close to it that rounding decides. position: the first token that is wrong; the
-    number of tokens where only the length is.
-    """
-
-    is_equal: bool
-    is_tie: bool
-    position: int | None
-
-
-class GreedyLaw:
-    """What greedy outputs of a toy may be under one setting, given the prompts.
-
-    A logit counts as equal to the largest if they differ by at most `TIE_ROUNDINGS` times the rounding error there: that of a
-    pass over the whole prefix in the target's precision, or the median along the likeliest outputs if that is more. In
-    float64 only the largest will do.
+    A logit counts as equal to the largest if they differ by at most `TIE_ROUNDINGS` times the
+    rounding error there. That is the error of a pass over the whole prefix in the target's
+    precision, but at least the median error along the likeliest outputs. In float64 it is 0.
     """
 
     def __init__(
@@ -39,40 +34,69 @@ class GreedyLaw:
         self.toy, self.prompts, self.sampling = toy, prompts, sampling
         self.outputs = toy.greedy(prompts, sampling)
         pairs = zip(prompts, self.outputs, strict=True)
-        self.usual_rounding = float(
-            np.median(np.concatenate([self._rounding(*pair) for pair in pairs]))
-        )
+        errors = [self._rounding(prompt, output) for prompt, output in pairs]
+        self.usual_rounding = float(np.median(np.concatenate(errors)))
 
     def _rounding(
         self, prompt: tuple[int, ...], output: tuple[int, ...]
     ) -> Float[np.ndarray, " T"]:
-        """The largest rounding error of a logit before each token of the output."""
+        """Return the largest rounding error of a logit before each token of the output."""
         if self.toy.is_exact:
             return np.zeros(len(output))
-        pairs = zip(
-            self._scores(prompt, output), self._scores(prompt, output, exact=False), strict=True
-        )
-        return np.array([np.abs(exact - rounded).max() for exact, rounded in pairs])
+        exact = self._scores(prompt, output)
+        rounded = self._scores(prompt, output, exact=False)
+        pairs = zip(exact, rounded, strict=True)
+        return np.array([np.abs(one - other).max() for one, other in pairs])
 
     def _scores(
         self, prompt: tuple[int, ...], output: tuple[int, ...], *, exact: bool = True
     ) -> Iterator[Float[np.ndarray, " V"]]:
-        """Logits with penalties, before each token of the output."""
-        say = self.toy.logits if exact else self.toy.rounded_logits
-        logits = say([(*prompt, *output[:i]) for i in range(len(output))]).numpy()
+        """Yield the penalized logits before each token of the output."""
+        logits_after = self.toy.logits if exact else self.toy.rounded_logits
+        logits = logits_after([(*prompt, *output[:i]) for i in range(len(output))]).numpy()
         for i, row in enumerate(logits):
             yield penalized(row, prompt, output[:i], self.sampling)
 
-    def judge(self, number: int, output: tuple[int, ...]) -> GreedyFinding:
-        """Compare an output of prompt `number` token by token, each with the likeliest one after the tokens before it."""
-        prompt = self.prompts[number]
-        scores = self._scores(prompt, output)
-        short = np.array(
-            [row.max() - row[token] for row, token in zip(scores, output, strict=True)]
-        )
-        allowed = TIE_ROUNDINGS * np.maximum(self._rounding(prompt, output), self.usual_rounding)
-        wrong = np.flatnonzero(short > allowed).tolist()
-        if not wrong and len(output) != len(self.outputs[number]):
+    def judge(self, index: int, output: tuple[int, ...]) -> tuple[bool, int | None]:
+        """Compare an output of prompt `index` with the likeliest token after each of its prefixes.
+
+        Returns:
+            Whether every token is the likeliest one, and the position of the first token for
+            which rounding is no excuse; the output's length if only that is wrong.
+        """
+        prompt = self.prompts[index]
+        pairs = zip(self._scores(prompt, output), output, strict=True)
+        shortfall = np.array([row.max() - row[token] for row, token in pairs])
+        rounding = np.maximum(self._rounding(prompt, output), self.usual_rounding)
+        wrong = np.flatnonzero(shortfall > TIE_ROUNDINGS * rounding).tolist()
+        if not wrong and len(output) != len(self.outputs[index]):
             wrong = [len(output)]
-        is_equal = not wrong and not short.any()
-        return GreedyFinding(is_equal, not wrong and not is_equal, wrong[0] if wrong else None)
+        is_equal = not wrong and not shortfall.any()
+        return is_equal, wrong[0] if wrong else None
+
+
+def greedy_test(
+    case: Case, setting: str, reference: GreedyReference, outputs: Sequence[RequestOutput]
+) -> GreedyTest:
+    """Judge outputs whose ids are the indices of the reference's prompts."""
+    num_equal = 0
+    wrong: list[tuple[int, int]] = []
+    for output in outputs:
+        is_equal, position = reference.judge(int(output.id), output.token_ids)
+        num_equal += is_equal
+        if position is not None:
+            wrong.append((int(output.id), position))
+    counts = [output.record.counts for output in outputs]
+    return GreedyTest(
+        trial=case.trial.name,
+        drafter=case.drafter,
+        stress=case.stress,
+        setting=setting,
+        num_requests=len(outputs),
+        num_equal=num_equal,
+        num_ties=len(outputs) - num_equal - len(wrong),
+        num_tokens=sum(len(output.token_ids) for output in outputs),
+        num_draft_tokens=sum(count.num_draft_tokens for count in counts),
+        num_accepted_tokens=sum(count.num_accepted_tokens for count in counts),
+        first_difference="request {}, token {}".format(*min(wrong)) if wrong else None,
+    )

@@ -1,4 +1,4 @@
-"""A multirun of certificates ends with one table: a row per method, a column per rule."""
+"""Summarize a multirun of certificates in one table: a row per method, a column per rule."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,11 @@ from specresearch.certification.certificate import CERTIFICATE, CERTIFIED, STYLE
 from specresearch.files import replace_text
 
 MATRIX = "matrix.csv"
-AXES = ("+proposer", "acceptance")
+AXES = ("+proposer=", "acceptance=")
 
 
 class CertificateMatrix(Callback):
-    """A Hydra callback; single runs do not concern it."""
+    """A Hydra callback that writes and prints the matrix at the end of a multirun."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
@@ -32,38 +32,43 @@ class CertificateMatrix(Callback):
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
-    """One flat row per certificate of the multirun, in the order of its jobs.
+    """Return one flat row per certificate of the multirun, in the order of its jobs.
 
-    variant: the overrides by which jobs of one method and rule differ. Total variations are the worst of the
-    method's own drafts, in the trials that see most.
+    `variant` holds the overrides that tell jobs of one method and rule apart.
     """
-    paths = sorted(
-        folder.glob(f"*/{CERTIFICATE}"), key=lambda path: int(path.parent.name.split("-")[0])
-    )
+    paths = sorted(folder.glob(f"*/{CERTIFICATE}"), key=_job_order)
     overrides = [_overrides(path.parent) for path in paths]
     shared = set.intersection(*map(set, overrides)) if overrides else set()
     rows = []
-    for path, given in zip(paths, overrides, strict=True):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        own = [test for test in told["sampled"] if not test["stress"]]
-        sharpest = min((test["asked_tv"] for test in own), default=None)
-        fits = [test["fit"] for test in own if test["asked_tv"] == sharpest]
-        rows.append(
-            {
-                "method": told["method"],
-                "variant": " ".join(
-                    word for word in given if word not in shared and word.split("=")[0] not in AXES
-                ),
-                "rule": told["rule"],
-                "verdict": told["verdict"],
-                "tv_low": max((fit["tv_low"] for fit in fits), default=None),
-                "tv_high": max((fit["tv_high"] for fit in fits), default=None),
-                "num_samples": sum(test["fit"]["num_samples"] for test in own),
-                "job": path.parent.name,
-                "statement": told["statement"],
-            }
-        )
+    for path, words in zip(paths, overrides, strict=True):
+        certificate = json.loads(path.read_text(encoding="utf-8"))
+        variant = [w for w in words if w not in shared and not w.startswith(AXES)]
+        rows.append(_row(path.parent.name, certificate, " ".join(variant)))
     return rows
+
+
+def _job_order(path: Path) -> tuple[int, str]:
+    """Sort by job number; folders named without one come last."""
+    number = path.parent.name.partition("-")[0]
+    return (int(number) if number.isdecimal() else 1 << 31, path.parent.name)
+
+
+def _row(job: str, certificate: dict[str, Any], variant: str) -> dict[str, Any]:
+    """Return a row whose total variations are the worst of the sharpest trials."""
+    tests = [test for test in certificate["sampled"] if not test["stress"]]
+    sharpest = min((test["asked_tv"] for test in tests), default=None)
+    fits = [test["fit"] for test in tests if test["asked_tv"] == sharpest]
+    return {
+        "method": certificate["method"],
+        "variant": variant,
+        "rule": certificate["rule"],
+        "verdict": certificate["verdict"],
+        "tv_low": max((fit["tv_low"] for fit in fits), default=None),
+        "tv_high": max((fit["tv_high"] for fit in fits), default=None),
+        "num_samples": sum(test["fit"]["num_samples"] for test in tests),
+        "job": job,
+        "statement": certificate["statement"],
+    }
 
 
 def _overrides(job: Path) -> list[str]:
@@ -72,24 +77,20 @@ def _overrides(job: Path) -> list[str]:
 
 
 def print_matrix(rows: list[dict[str, Any]], console: Console) -> None:
-    cells = {(row["method"], row["variant"], row["rule"]): row for row in rows}
+    """Print the verdict of every method with every rule."""
     rules = list(dict.fromkeys(row["rule"] for row in rows))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for rule in rules:
-        table.add_column(rule)
-    for method, variant in dict.fromkeys((row["method"], row["variant"]) for row in rows):
-        table.add_row(
-            f"{method} {variant}".strip(),
-            *(_cell(cells.get((method, variant, rule))) for rule in rules),
-        )
+    by_method: dict[str, dict[str, Text]] = {}
+    for row in rows:
+        method = f"{row['method']} {row['variant']}".strip()
+        by_method.setdefault(method, {})[row["rule"]] = _cell(row)
+    table = Table("", *rules, box=None, pad_edge=False, header_style="bold")
+    for method, cells in by_method.items():
+        table.add_row(method, *(cells.get(rule, Text("-")) for rule in rules))
     console.print()
     console.print(table)
 
 
-def _cell(row: dict[str, Any] | None) -> Text:
-    if row is None:
-        return Text("-")
+def _cell(row: dict[str, Any]) -> Text:
     words = row["verdict"]
     if row["tv_low"]:
         words = f"TV {row['tv_low']:.2f} to {row['tv_high']:.2f}"

@@ -1,10 +1,10 @@
-"""Under which circumstances a method is put to the proof: the target's precision and vocabulary, limits, and equal seeds."""
+"""The conditions a method is tested under, and how sharp the tests are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specresearch.certification.enumeration import Toy
+from specresearch.certification.targets import Toy
 from specresearch.controllers import Controller
 from specresearch.engine import SchedulerSettings
 from specresearch.models import CausalLM
@@ -12,18 +12,47 @@ from specresearch.proposers import Proposer
 
 
 @dataclass(frozen=True)
-class TrialSettings:
-    """One trial, as a user sets it.
+class CertifierSettings:
+    """Settings shared by all trials.
 
-    sampled: the names of the sampled settings that are decoded; None = all. stress: those that adversaries are given, too.
-    greedy: the names of the greedy settings; None = all.
-    toy: what differs from the toy target of the other trials.
-    batch_size: requests decoded together.
-    max_step_tokens, max_cache_tokens: limits of the scheduler so narrow that drafts are cut, prompts are read in chunks and
-        requests are preempted; drafting then stops for every other few steps, which lets the cache fill with requests.
-    max_draft_tokens: drafts of a step beyond this are not tried, so that limits mean the same for every method.
-    equal_seeds: all requests of a wave share one seed, see `decoding.in_waves`.
-    coarseness: the total variation that this trial sees, as a multiple of the certificate's `visible_tv`.
+    Attributes:
+        alpha: probability that a lossless method is refuted.
+        visible_tv, power: every test of the method detects a deviation of this total variation,
+            times its trial's coarseness, with this probability.
+        max_draft_tokens: limit of drafts per step; None leaves it to the method.
+    """
+
+    alpha: float = 0.001
+    power: float = 0.9
+    visible_tv: float = 0.1
+    max_draft_tokens: int | None = None
+    num_greedy_prompts: int = 36
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "power", "visible_tv"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise ValueError(f"{name}={value} must lie between 0 and 1")
+        for name in ("max_draft_tokens", "num_greedy_prompts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """Settings of one trial.
+
+    Attributes:
+        sampled, greedy: names of the settings that are decoded; None for all.
+        stress: names of the sampled settings that adversaries decode as well.
+        toy: arguments of the toy target that differ from the other trials'.
+        max_step_tokens, max_cache_tokens: limits of the scheduler that cut drafts, chunk prompts
+            and preempt requests. Drafting then pauses regularly, so that the cache fills up.
+        max_draft_tokens: limit of drafts per step, so that all methods meet the same limits.
+        equal_seeds: decode in waves whose requests share a seed; see `in_waves`.
+        coarseness: total variation that this trial must detect, in multiples of `visible_tv`.
     """
 
     sampled: Sequence[str] | None = None
@@ -42,11 +71,13 @@ class TrialSettings:
             raise ValueError(f"batch_size={self.batch_size} must be at least 1")
         if self.coarseness < 1:
             raise ValueError(
-                f"coarseness={self.coarseness} must be at least 1; lower visible_tv for sharper tests"
+                f"coarseness={self.coarseness} must be at least 1; lower visible_tv for sharper "
+                "tests"
             )
         if self.equal_seeds and self.stress:
             raise ValueError(
-                "stress cannot be combined with equal_seeds: adversaries remember nothing of other requests"
+                "stress cannot be combined with equal_seeds, since adversaries learn nothing from "
+                "other requests; drop one of the two"
             )
 
     @property
@@ -56,9 +87,10 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial with everything it decodes with. Proposers and controllers keep state, so each trial has its own.
+    """One trial with its own target, proposer and controller, since these keep state.
 
-    scheduling: order and limits for the method's requests.
+    Attributes:
+        scheduling: order and limits for the method's requests.
     """
 
     name: str

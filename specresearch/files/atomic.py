@@ -1,4 +1,4 @@
-"""Files that are whole or not there, on the disk and not only in memory; and how a full disk is recognized."""
+"""Write files atomically and durably, and recognize a full disk."""
 
 import errno
 import os
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PART = ".part"  # ends the name of a file that is being written
+PART = ".part"  # suffix of files that are being written
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FULL_IN_WORDS = (
+FULL_MESSAGES = (
     "No space left",
     "StorageFull",
     "Disk quota exceeded",
     "File too large",
-    "PytorchStreamWriter failed",  # torch.save names no cause,
-    "unexpected pos ",  # in either of its two ways to fail
+    # torch.save fails in one of two ways and names no cause
+    "PytorchStreamWriter failed",
+    "unexpected pos ",
 )
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield the path to write to; what stands there at the end replaces `path`, once it has reached the disk.
+    """Yield a path to write to, and replace `path` with that file once it has reached the disk.
 
-    After an error, `path` is as it was and nothing is left beside it.
+    After an error, `path` is unchanged and the partial file is gone.
     """
     part = path.with_name(f"{path.name}{PART}")
     try:
@@ -36,7 +37,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write all of a file or nothing."""
+    """Write a file completely or not at all."""
     with written_whole(path) as part:
         part.write_text(text, encoding="utf-8")
 
@@ -51,11 +52,14 @@ def sync(path: Path) -> None:
 
 
 def means_full(error: BaseException | None) -> bool:
-    """Return True if a write failed for want of room; libraries say so in an error number, in words, or in a cause."""
+    """Return True if a write failed because the disk is full.
+
+    Libraries report this by error number, by message, or in the error's cause.
+    """
     while error is not None:
-        if getattr(error, "errno", None) in FULL or any(
-            words in str(error) for words in FULL_IN_WORDS
-        ):
+        if getattr(error, "errno", None) in FULL:
+            return True
+        if any(message in str(error) for message in FULL_MESSAGES):
             return True
         error = error.__cause__ or error.__context__
     return False

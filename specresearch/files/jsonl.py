@@ -1,4 +1,4 @@
-"""Files of rows that a killed run leaves readable: a line of JSON for each."""
+"""JSON Lines files that stay readable if the process is killed."""
 
 import json
 import os
@@ -12,13 +12,17 @@ def to_line(row: Mapping[str, Any]) -> str:
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, sync: bool = True) -> None:
-    """Write rows behind those of a file: all of them, or after an error none. sync: wait until they have reached the disk."""
-    text = "".join(map(to_line, rows)).encode()
+    """Append all rows to a file or, after an error, none.
+
+    Args:
+        sync: wait until they have reached the disk.
+    """
+    data = "".join(map(to_line, rows)).encode()
     with path.open("ab", buffering=0) as stream:
         before = stream.seek(0, os.SEEK_END)
         try:
-            while text:
-                text = text[stream.write(text) or 0 :]
+            while data:
+                data = data[stream.write(data) or 0 :]
             if sync:
                 os.fsync(stream.fileno())
         except BaseException:
@@ -27,9 +31,13 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, sync: bool = T
 
 
 def read_jsonl(path: Path, key: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Read the rows of a file whose last line may have been torn off; no file, no rows.
+    """Return the rows of a file, without a last line that was cut short; none if it is missing.
 
-    key: columns that no two rows share. Raises ValueError for damage before the last line, and for a row that is there twice.
+    Args:
+        key: columns that identify a row.
+
+    Raises:
+        ValueError: a line before the last is damaged, or two rows have the same key.
     """
     if not path.exists():
         return []
@@ -37,26 +45,27 @@ def read_jsonl(path: Path, key: Sequence[str] = ()) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            rows.append(json.loads(line))
         except ValueError as error:
             if number == len(lines):
                 break
             raise ValueError(
                 f"{path}, line {number} is damaged ({error}); choose another hydra.run.dir"
             ) from error
-        rows.append(row)
-    _check_unique(path, rows, key)
+    if key:
+        _check_unique(path, rows, key)
     return rows
 
 
 def _check_unique(path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> None:
     lines: dict[tuple[Any, ...], int] = {}
-    for number, row in enumerate(rows, start=1) if key else ():
-        own = tuple(row[name] for name in key)
-        if own in lines:
-            told = ", ".join(f"{name} {value}" for name, value in zip(key, own, strict=True))
+    for number, row in enumerate(rows, start=1):
+        values = tuple(row[name] for name in key)
+        first = lines.setdefault(values, number)
+        if first != number:
+            words = [f"{name} {value}" for name, value in zip(key, values, strict=True)]
             raise ValueError(
-                f"{path}, line {number} is a second row of {told}, which line {lines[own]} holds already: two processes wrote to "
-                "this folder, or files were joined; measure again in another hydra.run.dir"
+                f"{path}, line {number} is a second row of {', '.join(words)}, after line {first}: "
+                "two processes wrote to this folder, or files were joined; measure again in "
+                "another hydra.run.dir"
             )
-        lines[own] = number

@@ -1,6 +1,6 @@
-"""One process at a time in a folder that is written to.
+"""Lock a folder so that only one process writes to it.
 
-Locks are `flock`s, which the system drops with the process, however it ends.
+Locks are `flock`s, which the system releases when the process ends, however it ends.
 """
 
 import os
@@ -21,9 +21,12 @@ class FolderInUseError(ValueError):
 
 
 def lock_folder(folder: Path) -> BaseFileLock:
-    """Lock a folder, which is made if need be, for as long as the returned object lives, or until this process ends.
+    """Create a folder if needed, and lock it while the returned object lives.
 
-    A process may lock a folder again that it holds. Raises FolderInUseError where another process holds it.
+    A process may lock the same folder more than once.
+
+    Raises:
+        FolderInUseError: another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.resolve() / LOCK, thread_local=False, is_singleton=True)
@@ -31,16 +34,17 @@ def lock_folder(folder: Path) -> BaseFileLock:
         lock.acquire(blocking=False)
     except Timeout:
         raise FolderInUseError(
-            f"{folder} is being written to by another process; wait until that ends, or choose another folder"
+            f"{folder} is being written to by another process; wait until that ends, or choose "
+            "another folder"
         ) from None
     return lock
 
 
 class LockFolders(Callback):
-    """A Hydra callback that locks the folder of a multirun, or one that a run is given by name, before Hydra writes to it.
+    """A Hydra callback that locks a run's folder before Hydra writes to it.
 
-    A folder that gets its name from date and time is locked later, by the run itself. The processes of a distributed job share
-    a folder, which the first of them locks.
+    It locks the folder of a multirun, or that of a run if the command names it. Other runs lock
+    theirs later. The processes of a distributed job share a folder, so only the first locks it.
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -54,10 +58,9 @@ class LockFolders(Callback):
         if os.environ.get("RANK", "0") != "0":
             return
         try:
-            with suppress(OSError):  # which Hydra meets next, and raises
+            with suppress(OSError):  # Hydra meets it next, and raises it
                 self.lock = lock_folder(Path(folder))
-        except (
-            FolderInUseError
-        ) as error:  # Hydra turns what a callback raises into a warning, unless it is an exit
+        except FolderInUseError as error:
+            # an exit, since Hydra turns any other exception of a callback into a warning
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)

@@ -7,7 +7,7 @@ from typing import Any
 
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.reporting.estimates import Estimate
-from specresearch.statistics.intervals import Histogram
+from specresearch.statistics import Histogram
 
 PARTS = ("schedule", "prefill", "control", "propose", "verify", "accept", "commit", "host")
 BATCH, CONCURRENCY = "batch", "concurrency"

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     LEAST_UNITS,
     LEVEL,
     POSITIVE,

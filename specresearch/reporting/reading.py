@@ -14,7 +14,7 @@ import yaml
 from specresearch.reporting.comparisons import CONCURRENCY, Acceptance, Load, Workload
 from specresearch.reporting.estimates import Estimate, estimate_of, percentiles
 from specresearch.results.folder import CONFIG
-from specresearch.statistics.intervals import SHARE, Histogram, Statistic
+from specresearch.statistics import SHARE, Histogram, Statistic
 
 Row = Mapping[str, Any]
 PERCENTS = (50, 90, 99)

@@ -36,7 +36,7 @@ from specresearch.reporting.reading import (
 )
 from specresearch.results.folder import REQUESTS
 from specresearch.rows import BASELINE, METHOD, RequestRow
-from specresearch.statistics.intervals import Histogram
+from specresearch.statistics import Histogram
 
 STEP = ("propose", "verify", "accept", "commit", "host")
 

@@ -1,1 +1,1 @@
-"""The folder of a run: its configuration, provenance, and the code it depends on."""
+"""The folder of a run: its settings, its provenance, and the software it depends on."""

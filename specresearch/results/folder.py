@@ -1,8 +1,8 @@
-"""A folder that holds one run: never overwritten, and continued only by the run that began it."""
+"""The folder of a run: never overwritten, and resumed only with the same settings and software."""
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from specresearch.files import PART, replace_text
 from specresearch.files.jsonl import append_rows
 from specresearch.files.lock import LOCK, lock_folder
+from specresearch.results.config import CONFIG, differing_settings, read_config
 from specresearch.results.fingerprint import (
     DECODING,
     describe_software,
@@ -22,16 +23,11 @@ from specresearch.trackers.wandb import RUN_ID
 
 logger = logging.getLogger(__name__)
 
-CONFIG, RESULTS, REQUESTS, STEPS = "config.yaml", "results.json", "requests.jsonl", "steps.parquet"
+RESULTS, REQUESTS, STEPS = "results.json", "requests.jsonl", "steps.parquet"
 PROVENANCE = "provenance.json"
-BEFORE_ROWS = {
-    CONFIG,
-    RESULTS,
-    PROVENANCE,
-    "wandb",
-    RUN_ID,
-}  # what there is before anything was decoded
-INDIFFERENT = ("resume", "progress", "tracker")  # keys a resumed run may change
+TRACKER_FILES = {"wandb", RUN_ID}
+BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before anything is decoded
+INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
 IDENTITY = (
     ("dataset", "fingerprint"),
     ("target", "num_parameters"),
@@ -41,13 +37,18 @@ IDENTITY = (
 
 
 class RunFolder:
-    """A folder that no other process can open as long as this object lives.
+    """The folder of a run. No other process can open it while this object lives.
 
-    A kind of run says in `_load` what it finds there when it is resumed, in `may_change` which settings may be others then, and
-    in `code` which source files its rows depend on.
+    Subclasses override `_load` to read what an earlier session left.
 
-    Raises ValueError when the folder holds another run, or one with different settings, and FolderInUseError when another process
-    writes to it.
+    Attributes:
+        may_change: settings that a resumed run may change.
+        code: source files that the rows depend on.
+        is_resumed: the folder holds rows of an earlier session.
+
+    Raises:
+        ValueError: the folder holds another run, or one with different settings.
+        FolderInUseError: another process writes to the folder.
     """
 
     may_change: tuple[str, ...] = INDIFFERENT
@@ -57,23 +58,15 @@ class RunFolder:
         self.path = path
         self.config = dict(config)
         self._lock = lock_folder(path)
-        found = {
-            p.name
-            for p in path.iterdir()
-            if p.name not in (".hydra", LOCK) and p.suffix not in (".log", PART)
-        }
-        is_run = CONFIG in found
-        if (
-            found <= BEFORE_ROWS
-            and not self._is_complete
-            and (is_run or found <= {"wandb", RUN_ID})
-        ):
-            found = set()
-        self.is_resumed = resume and is_run and bool(found)
-        if found and not self.is_resumed:
-            holds = "a run" if is_run else f"other files ({', '.join(sorted(found)[:3])})"
+        files = self._files()
+        is_run = CONFIG in files
+        self.is_resumed = resume and is_run
+        if files and not self.is_resumed:
+            content = "a run" if is_run else f"other files ({', '.join(sorted(files)[:3])})"
             remedy = "add resume=true to continue it, or " if is_run else ""
-            raise ValueError(f"{path} already holds {holds}; {remedy}choose another hydra.run.dir")
+            raise ValueError(
+                f"{path} already holds {content}; {remedy}choose another hydra.run.dir"
+            )
         if self.is_resumed:
             self._check_config()
             try:
@@ -83,19 +76,26 @@ class RunFolder:
                     f"{path} has rows of another version ({error}); choose another hydra.run.dir"
                 ) from error
 
+    def _files(self) -> set[str]:
+        """Return the names of files that a new run must not overwrite."""
+        files = set()
+        for path in self.path.iterdir():
+            if path.name not in (".hydra", LOCK) and path.suffix not in (".log", PART):
+                files.add(path.name)
+        disposable = BEFORE_ROWS if CONFIG in files else TRACKER_FILES
+        return set() if files <= disposable and not self._is_complete else files
+
     def _check_config(self) -> None:
         differing = differing_settings(read_config(self.path), self.config, self.may_change)
         if differing:
-            told = "; ".join(
-                f"{key} was {before!r} and is now {now!r}" for key, before, now in differing
-            )
+            changes = [f"{key} was {old!r} and is now {new!r}" for key, old, new in differing]
             raise ValueError(
-                f"{self.path} was started with other settings: {told}; repeat the original command with "
-                "resume=true, or choose another hydra.run.dir"
+                f"{self.path} was started with other settings: {'; '.join(changes)}; repeat the "
+                "original command with resume=true, or choose another hydra.run.dir"
             )
 
     def _load(self) -> None:
-        """Read what an earlier session left, and drop what it did not finish."""
+        """Read the rows of an earlier session, and drop those of unfinished work."""
 
     @property
     def _is_complete(self) -> bool:
@@ -103,10 +103,16 @@ class RunFolder:
         return results is not None and bool(results.get("complete"))
 
     def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
-        """Call when everything is loaded and before anything is decoded. Returns the provenance to report.
+        """Record settings and provenance, after loading models and before decoding anything.
 
-        parts: objects whose classes decide what is decoded. Raises ValueError where rows that are there were made by other
-        models, prompts, packages or code.
+        Args:
+            parts: objects whose classes determine what is decoded.
+
+        Returns:
+            The provenance to report.
+
+        Raises:
+            ValueError: existing rows come from other models, prompts, packages or code.
         """
         software = describe_software(self.code, *parts)
         packages = {**provenance.get("packages", {}), **software["packages"]}
@@ -114,115 +120,77 @@ class RunFolder:
         if self.is_resumed:
             before = check_software(self.path, software)
             for part, key in IDENTITY:
-                if before[part][key] != merged[part][key]:
+                old, new = before[part][key], merged[part][key]
+                if old != new:
                     raise ValueError(
-                        f"{self.path} was measured with {part} {key} {before[part][key]!r}, which is now {merged[part][key]!r}; "
-                        "continue it where it was started, or choose another hydra.run.dir"
+                        f"{self.path} was measured with {part} {key} {old!r}, which is now "
+                        f"{new!r}; continue it where it was started, or choose another "
+                        "hydra.run.dir"
                     )
             merged = before | {"num_sessions": before["num_sessions"] + 1}
         self.path.mkdir(parents=True, exist_ok=True)
-        replace_text(
-            self.path / CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
-        )
+        config = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+        replace_text(self.path / CONFIG, config)
         write_json(self.path / PROVENANCE, merged)
-        told = {key: value for key, value in merged.items() if key not in ("code", "modules")}
-        return told | {"code_fingerprint": fingerprint_of({key: merged[key] for key in software})}
+        fingerprint = fingerprint_of({key: merged[key] for key in software})
+        del merged["code"], merged["modules"]
+        return merged | {"code_fingerprint": fingerprint}
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]], *, sync: bool = True) -> None:
         append_rows(self.path / name, rows, sync=sync)
 
     def write_results(self, results: Any) -> None:
-        """results: a data class."""
+        """Write results.json from a dataclass."""
         write_json(self.path / RESULTS, asdict(results))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the settings that a run was started with.
-
-    Raises FileNotFoundError where there are none, and ValueError for a damaged file.
-    """
-    try:
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        config = None
-    if not isinstance(config, dict):
-        raise ValueError(
-            f"{folder / CONFIG} is damaged: it holds no settings; choose another hydra.run.dir"
-        )
-    return config
-
-
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """Return what results.json holds; None where it is missing or damaged, since a run can make it again from its rows."""
+    """Return the content of results.json, or None if it is missing or damaged."""
     return read_json(folder / RESULTS)
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Return a mapping; None where the file is missing or, which is logged, damaged."""
+    """Return a JSON object, or None if the file is missing or damaged; damage is logged."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        logger.warning("%s is damaged, and is made again", file)
+        content = None
+    if not isinstance(content, dict):
+        logger.warning("%s is damaged and will be rewritten", file)
         return None
-    return told
+    return content
 
 
-def write_json(file: Path, told: Mapping[str, Any]) -> None:
-    replace_text(file, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    replace_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_software(
     folder: Path, now: Mapping[str, Any], remedy: str = "choose another hydra.run.dir"
 ) -> dict[str, Any]:
-    """Return the provenance of the run in `folder`, unless it was started with other packages or code than `now`.
+    """Return the provenance of the run in `folder`, if it was started with the same software.
 
-    remedy: besides going back to what it was started with. Raises ValueError naming every package and file that differs.
+    Args:
+        now: the present `describe_software`.
+        remedy: what the error suggests besides going back to the former software.
+
+    Raises:
+        ValueError: packages or code differ; the error names all of them.
     """
     before = read_json(folder / PROVENANCE)
     if before is None or not before.keys() >= now.keys():
         raise ValueError(
-            f"{folder} does not say with which code it was started, having no readable {PROVENANCE}; new rows could not be "
-            f"compared with those it holds: {remedy}"
+            f"{folder} does not say with which code it was started, having no readable "
+            f"{PROVENANCE}; new rows could not be compared with those it holds: {remedy}"
         )
     differing = differing_software(before, now)
     if differing:
         commit = before.get("git_commit")
         back = f"go back to that (commit {commit})" if commit else "go back to that"
         raise ValueError(
-            f"{folder} was started with other software: {'; '.join(differing)}; rows of the two cannot be compared: {back}, or "
-            f"{remedy}"
+            f"{folder} was started with other software: {'; '.join(differing)}; rows of the two "
+            f"cannot be compared: {back}, or {remedy}"
         )
     return before
-
-
-def differing_settings(
-    one: Mapping[str, Any], other: Mapping[str, Any], indifferent: Collection[str] = ()
-) -> list[tuple[str, Any, Any]]:
-    """Dotted keys that two runs differ in, and both values. indifferent: keys that do not count, nor those below them."""
-    first, second = _flatten(one), _flatten(other)
-    keys = [
-        key
-        for key in sorted(first.keys() | second.keys())
-        if not {key, *_parents(key)} & set(indifferent)
-    ]
-    return [
-        (key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)
-    ]
-
-
-def _parents(key: str) -> list[str]:
-    parts = key.split(".")
-    return [".".join(parts[:num]) for num in range(1, len(parts))]
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat

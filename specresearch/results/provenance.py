@@ -1,4 +1,4 @@
-"""Where a number comes from: software, machine, models, data, seeds and the command."""
+"""Provenance of a measurement: command, software, machine, models, data and seed."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -37,7 +38,11 @@ def describe(
     seed: int,
     program: str = "specresearch.run",
 ) -> dict[str, Any]:
-    """Everything about this process that a reader needs to judge or repeat the measurement. program: the module that runs."""
+    """Return what a reader needs to judge or repeat a measurement.
+
+    Args:
+        program: the module that runs.
+    """
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **describe_process(("-m", program), target.device),
@@ -48,28 +53,28 @@ def describe(
             "device": str(target.device),
             "max_len": target.max_len,
         },
-        "dataset": _describe_all(datasets),
+        "dataset": _describe_datasets(datasets),
         "seed": seed,
     }
 
 
-def _describe_all(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
-    """Of several: what tells them apart, joined; the fingerprint is of theirs."""
-    told: list[dict[str, Any]] = [
-        {"name": dataset.name} | asdict(dataset.source) for dataset in datasets
-    ]
-    if len(told) == 1:
-        return told[0]
-    joined: dict[str, Any] = {key: " + ".join(str(each[key]) for each in told) for key in told[0]}
-    fingerprint = hashlib.sha256(joined["fingerprint"].encode()).hexdigest()[:16]
-    return joined | {"fingerprint": fingerprint, "num_rows": sum(each["num_rows"] for each in told)}
+def _describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
+    """Return one description; several datasets have their values joined by plus signs."""
+    rows = [{"name": dataset.name, **asdict(dataset.source)} for dataset in datasets]
+    if len(rows) == 1:
+        return rows[0]
+    joined: dict[str, Any] = {key: " + ".join(str(row[key]) for row in rows) for key in rows[0]}
+    digest = hashlib.sha256(joined["fingerprint"].encode()).hexdigest()
+    return joined | {"fingerprint": digest[:16], "num_rows": sum(row["num_rows"] for row in rows)}
 
 
 def describe_method(
     name: str | None, proposer: Proposer | None, rule: AcceptanceSampler
 ) -> dict[str, Any] | None:
-    """What was measured beside plain decoding. The proposer is bound, so that it can say what it has loaded, and how much it
-    drafts in a step at most where the configuration leaves that to it."""
+    """Return a description of the method, or None for plain decoding.
+
+    The proposer must be bound: only then does it know its models and its number of drafts.
+    """
     if proposer is None:
         return None
     return {
@@ -83,7 +88,7 @@ def describe_method(
 
 
 def describe_process(program: Sequence[str], device: torch.device) -> dict[str, Any]:
-    """Command, software and machine of a process that was started as `python *program`."""
+    """Return command, software and machine of a process started as `python *program`."""
     return {
         "command": shlex.join(["python", *program, *sys.argv[1:]]),
         "git_commit": git_commit(Path(__file__).parent),
@@ -101,6 +106,7 @@ def describe_process(program: Sequence[str], device: torch.device) -> dict[str, 
 
 
 def package_version(package: str) -> str | None:
+    """Return the installed version, or None if the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -108,35 +114,34 @@ def package_version(package: str) -> str | None:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the checkout that holds `folder`, with "-dirty" after local changes; None outside of one."""
+    """Return the commit of the checkout that tracks `folder`, or None outside of one.
 
-    def git(*arguments: str) -> str | None:
-        command = ["git", "-C", str(folder), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if not git("ls-files", "--", "."):
+    The commit ends in "-dirty" if tracked files have changed.
+    """
+    if not _git(folder, "ls-files", "--", "."):
         return None
-    commit = git("rev-parse", "HEAD")
-    return (
-        f"{commit}-dirty"
-        if commit and git("status", "--porcelain", "--untracked-files=no")
-        else commit
-    )
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit and _git(folder, "status", "--porcelain", "--untracked-files=no"):
+        return f"{commit}-dirty"
+    return commit
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git prints, or None if it fails."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [
-                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def device_name(device: torch.device) -> str:

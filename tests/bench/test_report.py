@@ -10,7 +10,7 @@ from specresearch import SamplingParams
 from specresearch.acceptance import Threshold, Typical
 from specresearch.bench import Runner, RunSettings, print_report
 from specresearch.proposers import NGram, Proposer, Suffix, TokenRecycling
-from specresearch.statistics import intervals
+from specresearch.statistics import jackknife
 from specresearch.sweeps.callback import print_comparison
 
 Make = Callable[..., Runner]
@@ -41,7 +41,7 @@ class Described(NGram):
 def test_a_lossy_rule_shows_by_how_much(
     make_runner: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intervals, "LEAST_UNITS", 2)  # there are four prompts
+    monkeypatch.setattr(jackknife, "LEAST_UNITS", 2)  # there are four prompts
     sampling = SamplingParams(temperature=1.0, max_new_tokens=12)
     text = printed(
         make_runner(

@@ -22,7 +22,7 @@ from specresearch import CausalLM
 from specresearch.cli import check_keys, conf_dir, one_line
 from specresearch.models import loading
 from specresearch.run import OPTIONAL
-from specresearch.statistics.intervals import LEAST_UNITS
+from specresearch.statistics import LEAST_UNITS
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 import pytest
 import torch
 from simulation import unchecked
 
 from specresearch import Engine, SamplingParams
-from specresearch.certification.draws import Setting, Tally
-from specresearch.certification.enumeration import Toy, enumerate_outputs
-from specresearch.certification.goodness import Fit, samples_needed
+from specresearch.certification.cases import SampledSetting
+from specresearch.certification.counts import Tally
+from specresearch.certification.targets import Toy
 from specresearch.controllers import Confidence, Controller
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import DraftModel
@@ -88,17 +87,16 @@ class DropsTheUnsure(Controller):
 
 
 @lru_cache
-def setting() -> Setting:
+def setting() -> SampledSetting:
     toy, sampling = Toy(VOCAB, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
-    law = enumerate_outputs(toy, (1, 2), sampling)
-    return Setting(
-        "plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
+    return SampledSetting.build(
+        "plain", 0, sampling, (1, 2), toy=toy, tv=VISIBLE_TV, alpha=ALPHA, power=POWER
     )
 
 
 def tally_of(controller: Controller) -> Tally:
     toy = Toy(VOCAB, seed=4)
-    tally, requests = Tally([0] * len(setting().law.outputs)), []
+    tally, requests = Tally([0] * len(setting().distribution.outputs)), []
     for number in range(-(-setting().num_samples // 2048)):
         requests += setting().requests(number, seed=0)
     engine = Engine(
@@ -106,12 +104,12 @@ def tally_of(controller: Controller) -> Tally:
     )
     with unchecked():
         for output in engine.generate(requests):
-            tally.add(output, setting().law)
+            tally.add(output, setting().distribution)
     return tally
 
 
 def p_value(tally: Tally) -> float:
-    return Fit.of(np.array(tally.counts), setting().law.probs, tally.num_impossible).p_value
+    return tally.fit(setting().distribution).p_value
 
 
 def test_stopping_behind_an_unsure_draft_is_exact() -> None:

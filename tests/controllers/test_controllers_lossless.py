@@ -6,16 +6,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 import pytest
 import torch
 from simulation import unchecked
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.certification.draws import CHUNK, Setting, Tally
-from specresearch.certification.enumeration import Toy, enumerate_outputs
-from specresearch.certification.goodness import Fit, samples_needed
+from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
+from specresearch.certification.counts import Tally
+from specresearch.certification.targets import Toy
 from specresearch.controllers import (
     AcceptanceGate,
     BatchSizeCutoff,
@@ -202,11 +201,11 @@ STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
 )
 def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) -> None:
     toy, sampling = Toy(4, seed=4), SamplingParams(temperature=1.0, max_new_tokens=4)
-    law = enumerate_outputs(toy, (1, 2), sampling)
-    setting = Setting(
-        "plain", 0, sampling, (1, 2), law, samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
+    setting = SampledSetting.build(
+        "plain", 0, sampling, (1, 2), toy=toy, tv=VISIBLE_TV, alpha=ALPHA, power=POWER
     )
-    tally, steps, controller = Tally([0] * len(law.outputs)), [], STEERING[name]()
+    distribution = setting.distribution
+    tally, steps, controller = Tally([0] * len(distribution.outputs)), [], STEERING[name]()
     proposer = DraftModel(toy.draft(), 3, tree=tree, depth=2, top_k=2)
     engine = Engine(
         toy.target(),
@@ -217,14 +216,14 @@ def test_sampled_output_has_the_enumerated_distribution(name: str, tree: str) ->
     )
     requests = [
         each
-        for chunk in range(-(-setting.num_samples // CHUNK))
+        for chunk in range(-(-setting.num_samples // CHUNK_SIZE))
         for each in setting.requests(chunk, seed=0)
     ]
     with unchecked():
         for begin in range(0, len(requests), GROUP):
             for output in engine.generate(requests[begin : begin + GROUP]):
-                tally.add(output, law)
-    assert Fit.of(np.array(tally.counts), law.probs, tally.num_impossible).p_value > ALPHA
+                tally.add(output, distribution)
+    assert tally.fit(distribution).p_value > ALPHA
     assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     lengths = [set(step.num_draft_tokens) for step in steps]
     assert any(0 in found and len(found) > 1 for found in lengths), (

@@ -10,8 +10,9 @@ import pytest
 from scenarios import ALL, FORGETFUL, PROPOSERS, shared_target
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.certification.enumeration import Law, Toy, enumerate_outputs
-from specresearch.certification.goodness import Fit
+from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
+from specresearch.certification.goodness_of_fit import Fit
+from specresearch.certification.targets import Toy
 from specresearch.controllers import (
     AcceptanceGate,
     BatchSizeCutoff,
@@ -156,7 +157,7 @@ def toy_target() -> CausalLM:
 
 
 @lru_cache
-def law(prompt: tuple[int, ...]) -> Law:
+def law(prompt: tuple[int, ...]) -> OutputDistribution:
     return enumerate_outputs(toy(), prompt, SamplingParams(temperature=1.0, max_new_tokens=2))
 
 

@@ -12,9 +12,12 @@ from jaxtyping import config
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
 from specresearch.batch import Batch
-from specresearch.certification.draws import CHUNK, Setting, Tally, setting_of
-from specresearch.certification.enumeration import Law, Toy, enumerate_outputs, ragged_prompts
-from specresearch.certification.goodness import Fit, samples_needed
+from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
+from specresearch.certification.counts import Tally
+from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
+from specresearch.certification.goodness_of_fit import Fit, samples_needed
+from specresearch.certification.sampled_outputs import setting_name
+from specresearch.certification.targets import Toy, ragged_prompts
 from specresearch.proposal import Proposal
 from specresearch.proposers import (
     Cascade,
@@ -70,18 +73,21 @@ def draft() -> CausalLM:
 
 
 @lru_cache
-def settings() -> dict[str, Setting]:
+def settings() -> dict[str, SampledSetting]:
     """Each on a prompt of its own length, from one token on, and with as many samples as show `VISIBLE_TV`."""
     prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
     made = {}
     for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
         if sampling.is_greedy:
-            law, num_samples = Law(tuple(toy().greedy([prompt], sampling)), np.ones(1)), 50
+            distribution, num_samples = (
+                OutputDistribution(tuple(toy().greedy([prompt], sampling)), np.ones(1)),
+                50,
+            )
         else:
-            law = enumerate_outputs(toy(), prompt, sampling)
-            num_samples = samples_needed(law.probs, VISIBLE_TV, ALPHA, POWER)
-        assert num_samples <= CHUNK
-        made[name] = Setting(name, number, sampling, prompt, law, num_samples)
+            distribution = enumerate_outputs(toy(), prompt, sampling)
+            num_samples = samples_needed(distribution.probs, VISIBLE_TV, ALPHA, POWER)
+        assert num_samples <= CHUNK_SIZE
+        made[name] = SampledSetting(name, number, sampling, prompt, distribution, num_samples)
     return made
 
 
@@ -129,10 +135,10 @@ def decode(
     engine = Engine(target(), proposer, rule, max_batch_size=512, num_checked=num_checked)
     requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
     order = np.random.default_rng(0).permutation(len(requests))
-    tallies = {name: Tally([0] * len(settings()[name].law.outputs)) for name in names}
+    tallies = {name: Tally([0] * len(settings()[name].distribution.outputs)) for name in names}
     for output in unchecked(engine.generate([requests[i] for i in order])):
-        name = setting_of(output)
-        tallies[name].add(output, settings()[name].law)
+        name = setting_name(output)
+        tallies[name].add(output, settings()[name].distribution)
     return tallies
 
 
@@ -143,19 +149,22 @@ def decoded(
     return decode(DRAFTERS[drafter](), rule(), names)
 
 
-def p_value(tally: Tally, law: Law) -> float:
-    return Fit.of(np.array(tally.counts), law.probs, tally.num_impossible).p_value
+def p_value(tally: Tally, distribution: OutputDistribution) -> float:
+    return tally.fit(distribution).p_value
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("name", PARAMS)
 def test_outputs_have_the_enumerated_distribution(drafter: str, name: str) -> None:
-    assert p_value(decoded(drafter)[name], settings()[name].law) > ALPHA
+    assert p_value(decoded(drafter)[name], settings()[name].distribution) > ALPHA
 
 
 @pytest.mark.parametrize("name", BY_BLOCK)
 def test_block_verification(name: str) -> None:
-    assert p_value(decoded("draft_sampled", Block, BY_BLOCK)[name], settings()[name].law) > ALPHA
+    assert (
+        p_value(decoded("draft_sampled", Block, BY_BLOCK)[name], settings()[name].distribution)
+        > ALPHA
+    )
 
 
 def test_speculation_really_happened() -> None:
@@ -184,7 +193,7 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_negative_control_drafts_labelled_as_drawn_from_elsewhere(drafter: str) -> None:
     tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",), num_checked=0)
-    assert p_value(tallies["top_k"], settings()["top_k"].law) < ALPHA
+    assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name != "plain"])
@@ -194,7 +203,7 @@ def test_negative_control_other_settings_are_told_apart(name: str) -> None:
     other = enumerate_outputs(
         toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids)
     )
-    count_of = dict(zip(setting.law.outputs, seen, strict=True))
+    count_of = dict(zip(setting.distribution.outputs, seen, strict=True))
     counts = np.array([count_of.get(output, 0) for output in other.outputs])
     assert Fit.of(counts, other.probs).p_value < ALPHA
 

@@ -18,7 +18,7 @@ from specresearch.acceptance import AcceptanceSampler, Rejection, Threshold, Typ
 from specresearch.acceptance.base import longest_prefix
 from specresearch.acceptance.block import accept_block
 from specresearch.acceptance.rejection import accept_by_rejection
-from specresearch.certification.goodness import Fit, visible_tv
+from specresearch.certification.goodness_of_fit import Fit, visible_tv
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
 

@@ -1,0 +1,61 @@
+"""Controllers that limit how much a trial drafts."""
+
+from dataclasses import dataclass
+
+from specresearch.batch import Batch
+from specresearch.controllers import Controller
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind, Proposal
+
+PAUSE = 3  # steps; the scheduler makes room for what was drafted in two consecutive steps
+
+
+@dataclass
+class Capped(Controller):
+    """Cuts another controller's budgets to `limit` drafts; None leaves them unchanged."""
+
+    controller: Controller
+    limit: int | None
+
+    @property
+    def per_request(self) -> bool:
+        return self.controller.per_request
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [self._cut(drafts) for drafts in self.controller.budget(batch)]
+
+    def _cut(self, drafts: int | None) -> int | None:
+        if self.limit is None:
+            return drafts
+        return self.limit if drafts is None else min(drafts, self.limit)
+
+    def observe(self, record: StepRecord) -> None:
+        self.controller.observe(record)
+
+    def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
+        limit = num_draft_tokens if self.limit is None else self.limit
+        self.controller.bind(kind, min(num_draft_tokens, limit))
+
+    def trim(self, proposal: Proposal) -> Proposal:
+        return self.controller.trim(proposal)
+
+    def reset(self) -> None:
+        self.controller.reset()
+
+
+class Paused(Capped):
+    """Drafts nothing in every other stretch of `PAUSE` steps.
+
+    Meanwhile the cache fills with requests, and some are preempted when drafting resumes.
+    """
+
+    num_steps = 0
+
+    @property
+    def per_request(self) -> bool:
+        return False
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        budget = super().budget(batch)
+        self.num_steps += 1
+        return [0] * len(budget) if self.num_steps // PAUSE % 2 else budget

@@ -1,0 +1,133 @@
+"""The command: verdicts, exit codes, errors and multiruns."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import hydra
+import pytest
+from command_line import Run, Typed
+from hydra.core.hydra_config import HydraConfig
+from toy_methods import (
+    AboveAFloor,
+    Copycat,
+)
+
+from specresearch import certify
+from specresearch.certification.adversaries import ATTACKS
+from specresearch.certification.certificate import (
+    Certificate,
+)
+from specresearch.certification.from_config import build_certifier
+from specresearch.certification.runner import Certifier
+from specresearch.cli import conf_dir
+
+
+@pytest.fixture
+def command(typed: Typed) -> Run:
+    """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
+    few = [
+        "visible_tv=0.2",
+        "toy.vocab_size=4",
+        "num_greedy_prompts=4",
+        "trials.mixed.stress=[top_k]",
+    ]
+    few += [f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")]
+    few += ["~greedy.plain", "~greedy.penalties"]
+    few += [
+        f"~sampled.{name}"
+        for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")
+    ]
+    return lambda *overrides: typed(certify.main, [*few, *overrides])
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file .*certify.log:ResourceWarning")
+class TestTheCommand:
+    def test_it_prints_its_verdict_and_leaves_a_certificate(self, command: Run) -> None:
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        assert outcome.code == 0, outcome.err
+        assert "CERTIFIED" in outcome.out
+        told = json.loads(Path("out/certificate.json").read_text())
+        assert (told["method"], told["rule"], told["verdict"]) == (
+            "ngram",
+            "rejection",
+            "certified",
+        )
+        assert {"packages", "git_commit", "code_fingerprint", "seed"} <= told["provenance"].keys()
+        assert told["config"]["proposer"]["num_draft_tokens"] == 10
+        assert told["config"]["sampled"]["top_k"]["top_k"] == 2
+        again = command("+proposer=ngram", "hydra.run.dir=out")
+        assert again.code == 2
+        assert "already holds counts; add resume=true" in again.err
+        assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
+
+    @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
+    def test_one_knob_sets_how_sharp_all_trials_are(
+        self, tmp_path: Path, strength: str, tv: float
+    ) -> None:
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        made = build_certifier(cfg, tmp_path).plan
+        assert made.settings.visible_tv == tv
+        assert [trial.name for trial in made.trials] == [*cfg.trials]
+        assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
+        assert {trial.toy.dtype for trial in made.trials} == {
+            "float64",
+            "float32",
+            "bfloat16",
+        }
+        assert any(trial.settings.is_crowded for trial in made.trials)
+        assert any(trial.settings.equal_seeds for trial in made.trials)
+        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
+
+    def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
+        own_rule = f"acceptance._target_={AboveAFloor.__module__}.AboveAFloor"
+        outcome = command(
+            f"+proposer._target_={Copycat.__module__}.Copycat", own_rule, "hydra.run.dir=out"
+        )
+        assert outcome.code == certify.NOT_CERTIFIED, outcome.err
+        assert "REFUTED" in outcome.out
+        assert json.loads(Path("out/certificate.json").read_text())["method"] == "copycat"
+
+    def test_a_multirun_shares_the_adversaries_and_ends_with_a_matrix(self, command: Run) -> None:
+        outcome = command(
+            "-m", "+proposer=draft_model,ngram", "acceptance=rejection", "hydra.sweep.dir=sweep"
+        )
+        assert outcome.code == 0, outcome.err
+        rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
+        told = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
+        assert told == [(name, "", "rejection", "certified") for name in ("draft_model", "ngram")]
+        drawn = {path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()}
+        assert drawn == {f"mixed-{name}" for name in ATTACKS}
+        assert not list(Path("sweep").glob("*/stress"))
+
+    def test_ctrl_c_says_how_to_continue(
+        self, command: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(self: Certifier, **_: object) -> Certificate:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Certifier, "run", interrupt)
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        assert outcome.code == certify.INTERRUPTED
+        assert f"hydra.run.dir={Path('out').absolute()} resume=true" in outcome.out
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("+nope=1", "unknown key 'nope'"),
+            ("+toy.nope=1", "unexpected keyword argument 'nope'"),
+            ("toy.vocab_size=2", "toy.vocab_size=2 must be at least 3"),
+            ("sampled.plain.top_p=0.0", "sampling.top_p=0.0 must be a number in (0, 1]"),
+            ("+proposer=nope", "there is no proposer=nope"),
+        ],
+    )
+    def test_bad_input_is_one_line_and_exit_code_2(
+        self, command: Run, override: str, message: str
+    ) -> None:
+        outcome = command(override if "top_p" not in override else f"+{override}")
+        assert outcome.code == 2
+        assert message in outcome.err.strip().splitlines()[-1]
+        assert "Traceback" not in outcome.err

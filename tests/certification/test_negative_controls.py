@@ -1,0 +1,101 @@
+"""What is not exact is refuted with the samples it gets, and the certificate says who is at fault."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_methods import (
+    GREEDY,
+    WARM,
+    WAVES,
+    AboveAFloor,
+    BlockByHand,
+    Copycat,
+    DeclaredFloor,
+    DropUnlikely,
+    OffAtTheFourth,
+    Swapped,
+    certify_it,
+    printed,
+)
+
+from specresearch.certification import adversaries
+from specresearch.certification.certificate import (
+    LOSSY,
+    REFUTED,
+)
+from specresearch.certification.targets import Toy
+from specresearch.engine.seeds import Seeds
+from specresearch.proposers import (
+    Autoregressive,
+    NGram,
+)
+
+
+class TestNegativeControls:
+    """Each must be refuted with the samples it gets, and says who is at fault."""
+
+    def test_top_k_labelled_as_sampled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(adversaries, "draw", lambda weights, uniforms: weights.argmax(1))
+        assert certify_it(tmp_path, Copycat()).verdict == REFUTED
+
+    def test_dropping_a_draft_of_low_confidence(self, tmp_path: Path) -> None:
+        assert certify_it(tmp_path, DropUnlikely()).verdict == REFUTED
+
+    def test_block_verification_that_stops_at_the_first_failure(self, tmp_path: Path) -> None:
+        assert (
+            certify_it(tmp_path, Copycat(), BlockByHand(stop_at_first_failure=True)).verdict
+            == REFUTED
+        )
+
+    def test_p_and_q_swapped(self, tmp_path: Path) -> None:
+        assert certify_it(tmp_path, Copycat(), Swapped()).verdict == REFUTED
+
+    def test_a_lossy_rule_is_reported_with_its_distance_unless_it_claims_to_be_lossless(
+        self, tmp_path: Path
+    ) -> None:
+        declared = certify_it(tmp_path / "declared", Copycat(), DeclaredFloor())
+        assert declared.verdict == LOSSY
+        assert declared.sampled[0].rejected
+        assert declared.sampled[0].fit.tv_low > 0
+        assert f"total variation up to {declared.sampled[0].fit.tv:.3f}" in " ".join(
+            printed(declared).split()
+        )
+        assert certify_it(tmp_path / "claimed", Copycat(), AboveAFloor()).verdict == REFUTED
+
+    @pytest.mark.parametrize("name", WARM)
+    def test_draws_shared_with_the_request_that_made_the_drafts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
+        assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_low_precision_is_no_excuse(self, tmp_path: Path, dtype: str) -> None:
+        low = Toy(vocab_size=4, seed=2, dtype=dtype)
+        parts: dict[str, Any] = {"toy": low, "target": low.target()}
+        assert certify_it(tmp_path / "sampled", NGram(), AboveAFloor(), **parts).verdict == REFUTED
+        made = certify_it(
+            tmp_path / "greedy", NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY, **parts
+        )
+        assert made.verdict == REFUTED
+        assert made.greedy[0].num_wrong > made.greedy[0].num_requests / 2
+
+    def test_an_adversary_finds_what_the_method_itself_does_not_show(self, tmp_path: Path) -> None:
+        made = certify_it(tmp_path, Autoregressive(), AboveAFloor(), stress=("plain",))
+        assert made.verdict == REFUTED
+        assert "flat" in made.statement
+        assert "so the rule is at fault" in made.statement
+        assert made.refused["adversary tree_iid"] == "they branch"
+
+    def test_a_wrong_greedy_token(self, tmp_path: Path) -> None:
+        made = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)
+        assert made.verdict == REFUTED
+        found = made.greedy[0]
+        assert found.num_wrong > found.num_requests / 2
+        assert found.num_ties == 0
+        assert found.first_difference
+        assert found.first_difference.endswith("token 3")
+        assert found.first_difference in printed(made)

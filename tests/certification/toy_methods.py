@@ -1,0 +1,264 @@
+"""Toy methods and rules, right and wrong, and a certificate of any of them with few samples."""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from specresearch import CausalLM, SamplingParams
+from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
+from specresearch.acceptance.rejection import accept_by_rejection
+from specresearch.batch import Batch
+from specresearch.certification.adversaries import Adversary, Attack, shifted
+from specresearch.certification.certificate import (
+    Certificate,
+)
+from specresearch.certification.plan import Plan
+from specresearch.certification.report import print_certificate
+from specresearch.certification.runner import Certifier
+from specresearch.certification.targets import Toy
+from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
+from specresearch.controllers import (
+    Fixed,
+)
+from specresearch.engine.settings import SchedulerSettings
+from specresearch.proposal import DraftKind, Proposal, Verdict
+from specresearch.proposers import (
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
+
+PLAIN = {"plain": SamplingParams(temperature=1.0, max_new_tokens=3)}
+SETTINGS = PLAIN | {
+    "top_k": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=5),
+    "everything": SamplingParams(
+        temperature=0.8,
+        top_k=3,
+        top_p=0.95,
+        min_p=0.05,
+        repetition_penalty=1.5,
+        presence_penalty=0.3,
+        frequency_penalty=0.4,
+        max_new_tokens=3,
+        stop_token_ids=(1,),
+    ),
+}
+GREEDY = {"plain": SamplingParams(max_new_tokens=8)}
+TRIAL_SETTINGS = {
+    "stress",
+    "batch_size",
+    "max_step_tokens",
+    "max_cache_tokens",
+    "equal_seeds",
+    "coarseness",
+}
+FEW = CertifierSettings(visible_tv=0.1, num_greedy_prompts=6)
+
+
+@lru_cache
+def toy() -> Toy:
+    return Toy(vocab_size=4, seed=2)
+
+
+@lru_cache
+def target() -> CausalLM:
+    return toy().target()
+
+
+class Copycat(Adversary):
+    """Drafts sampled from what the target gives to other tokens; subclasses spoil them."""
+
+    memory = "cold"  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self) -> None:
+        super().__init__(toy(), Attack(shifted))
+
+
+class DropUnlikely(Copycat):
+    """Ends a draft before its first token of low probability, having seen it."""
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = super().propose(batch, budget)
+        assert proposal.scores is not None
+        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
+        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 1))
+
+
+class StopAfterUnlikely(Copycat):
+    """Ends a draft with its first token of low probability, which is allowed."""
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = super().propose(batch, budget)
+        assert proposal.scores is not None
+        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
+        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 2))
+
+
+class Rule:
+    """A rule on the probabilities of chains."""
+
+    lossless = True
+
+    def refuses(self, kind: DraftKind) -> str | None:
+        return "they branch" if kind.trees else None
+
+    def __call__(
+        self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
+    ) -> Verdict:
+        p = logits_to_probs(target_logits, sampling)
+        num_nodes = proposal.topology.num_nodes
+        q = (
+            torch.full_like(p, 1 / p.shape[2])
+            if proposal.draft_probs is None
+            else proposal.draft_probs
+        )
+        return self.decide(proposal, p, q, sampling.uniforms(ACCEPT_STREAM, num_nodes))
+
+    def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
+        raise NotImplementedError
+
+    def verdict(self, passes: Tensor, weights: Tensor, u: Tensor) -> Verdict:
+        """Accept the longest prefix of `passes` [B, M], and draw from the row of `weights` [B, N, V] after it."""
+        num_accepted = passes.long().cumprod(1).sum(1)
+        index = torch.arange(weights.shape[1])
+        row = weights[torch.arange(len(weights)), num_accepted]
+        return Verdict(
+            torch.where(index <= num_accepted[:, None], index, -1), num_accepted, draw(row, u[:, 0])
+        )
+
+
+def drafts_of(probs: Tensor, tokens: Tensor) -> Tensor:
+    """Return the probability of every draft of a chain, given the node before it."""
+    return probs[:, :-1].gather(2, tokens[:, 1:, None])[:, :, 0]
+
+
+class Swapped(Rule):
+    """p where q belongs, and q where p belongs."""
+
+    def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
+        last = torch.arange(p.shape[1]) == proposal.lengths[:, None] - 1
+        q = torch.where(last[:, :, None], p, q)
+        return accept_by_rejection(replace(proposal, draft_probs=p), q, u)
+
+
+class AboveAFloor(Rule):
+    """Accepts whatever the target finds likely enough."""
+
+    def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
+        return self.verdict(
+            (drafts_of(p, proposal.token_ids) > 0.2) & proposal.acceptable[:, 1:], p, u
+        )
+
+
+class DeclaredFloor(AboveAFloor):
+    lossless = False
+
+
+class BlockByHand(Rule):
+    """Block verification (arXiv 2403.10444), with the last draft that passes or up to the first that fails."""
+
+    def __init__(self, stop_at_first_failure: bool) -> None:
+        self.stop_at_first_failure = stop_at_first_failure
+
+    def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
+        num_drafts = proposal.lengths - 1
+        kept = [torch.ones(len(p), dtype=p.dtype)]
+        for ratio in (drafts_of(p, proposal.token_ids) / drafts_of(q, proposal.token_ids)).unbind(
+            1
+        ):
+            kept.append((kept[-1] * ratio).clamp(max=1))
+        keep = torch.stack(kept, 1)
+        left = (keep[:, :, None] * p - q).clamp(min=0)
+        total = left.sum(2)
+        chance = torch.where(total + 1 - keep > 0, total / (total + 1 - keep), 1.0)
+        node = torch.arange(p.shape[1])
+        is_last = node == num_drafts[:, None]
+        chance = torch.where(is_last, keep, chance)
+        passes = ((u <= chance) & (node <= num_drafts[:, None]))[:, 1:]
+        if not self.stop_at_first_failure:
+            passes = passes.flip(1).cummax(1).values.flip(1)
+        return self.verdict(
+            passes, torch.where(is_last[:, :, None] | (left.sum(2, keepdim=True) == 0), p, left), u
+        )
+
+
+class OffAtTheFourth(Greedy):
+    """Greedy, but whatever ends a step with three tokens generated is the neighbour of the likeliest token."""
+
+    def __call__(
+        self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
+    ) -> Verdict:
+        verdict = super().__call__(proposal, target_logits, sampling)
+        is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
+        wrong = (verdict.next_token + 1) % target_logits.shape[2]
+        return replace(verdict, next_token=torch.where(is_fourth, wrong, verdict.next_token))
+
+
+WARM: dict[str, Callable[[], Proposer]] = {
+    "suffix": lambda: Suffix(4, offset=2.0, use_global=True),
+    "token_recycling": lambda: TokenRecycling(24, top_k=5, depth=3, warm=True),
+}
+
+
+class Seldom(Fixed):
+    """Drafts in every fortieth step."""
+
+    num_steps = 0
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        self.num_steps += 1
+        return [None if self.num_steps % 40 == 0 else 0] * len(batch)
+
+
+FIVE_TOKENS = Toy()
+WAVES: dict[str, Any] = {
+    "toy": FIVE_TOKENS,
+    "target": FIVE_TOKENS.target(),
+    "sampled": {
+        "brief": SamplingParams(temperature=1.0, max_new_tokens=2),
+        "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=5),
+    },
+    "equal_seeds": True,
+    "visible_tv": 0.18,
+}
+
+
+def certify_it(
+    folder: Path, proposer: Proposer, rule: AcceptanceSampler | None = None, **changes: Any
+) -> Certificate:
+    """Certify a method in one trial with few samples.
+
+    Args:
+        changes: fields of `CertifierSettings`, `TrialSettings`, `Trial` or `Plan` to change.
+    """
+
+    def pop_changes(names: Iterable[str]) -> dict[str, Any]:
+        return {name: changes.pop(name) for name in names if name in changes}
+
+    settings = pop_changes(vars(FEW))
+    trial_settings = pop_changes(TRIAL_SETTINGS)
+    parts: dict[str, Any] = {
+        "toy": toy(),
+        "target": target(),
+        "controller": Fixed(),
+        "scheduling": SchedulerSettings(),
+    }
+    parts |= pop_changes(parts)
+    trial = Trial("only", TrialSettings(**trial_settings), proposer=proposer, **parts)
+    groups: dict[str, Any] = {"sampled": PLAIN, "greedy": {}} | changes
+    plan = Plan("it", rule or Rejection(), [trial], settings=replace(FEW, **settings), **groups)
+    return Certifier(plan, folder).run(progress=False)
+
+
+def printed(certificate: Certificate) -> str:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    print_certificate(certificate, Path("certificate.json"), console)
+    return console.export_text()

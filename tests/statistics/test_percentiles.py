@@ -1,0 +1,68 @@
+"""Intervals of percentiles hold the true value as often as they say."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.intervals.coverage import (
+    of_percentile,
+    queue,
+)
+from specresearch.statistics import (
+    LEAST_PAIRED,
+    Percentile,
+    percentile,
+    percentile_of,
+    percentile_ratio,
+)
+
+
+def at_least(share: float, num_runs: int) -> float:
+    """The least number of hits that chance leaves to such a share, but once in a thousand times."""
+    return float(stats.binom.ppf(0.001, num_runs, share))
+
+
+@pytest.mark.parametrize(("percent", "num"), [(50, 8), (50, 50), (90, 50), (99, 500)])
+def test_intervals_of_percentiles_hold_the_true_value(percent: int, num: int) -> None:
+    rng = np.random.default_rng([3, num])
+    for is_ratio in (False, True):
+        found = np.array([of_percentile(percent, num, rng, is_ratio=is_ratio) for _ in range(200)])
+        known = ~np.isnan(found[:, 1])
+        assert known.all() == (not is_ratio or num >= LEAST_PAIRED)
+        assert found[known, 1].sum() >= at_least(0.945, int(known.sum()))
+
+
+def test_a_percentile_that_too_few_values_exceed_has_no_interval() -> None:
+    values = np.random.default_rng(0).random(100)
+    found = percentile_of(values, np.arange(100), 100, 99)
+    assert found is not None
+    assert found.interval is None
+    assert found.value == pytest.approx(np.percentile(values, 99))
+    assert percentile_of(values[:0], np.arange(0), 0, 50) is None
+
+
+def test_latencies_of_requests_that_wait_for_one_another() -> None:
+    rng = np.random.default_rng(5)
+    found = np.array([queue(rng, 0.5, 400, 50, 2 * np.log(2)) for _ in range(200)])
+    assert not np.isnan(found).any()
+    assert found[:, 1].sum() >= at_least(0.94, 200)
+    assert found[:, 0].sum() < at_least(0.8, 200)
+
+
+def test_a_ratio_of_percentiles_is_paired() -> None:
+    rng = np.random.default_rng(0)
+    base, units = rng.lognormal(0, 1, 60), np.arange(60)
+    plain, fast, other = (
+        percentile_of(values, units, 60, 50)
+        for values in (base, base / 2, rng.permutation(base) / 2)
+    )
+    ratios = [percentile_ratio(side, plain) for side in (fast, other)]
+    assert ratios[0][0] == ratios[1][0] == pytest.approx(0.5)
+    widths = [np.ptp(interval) for _, interval in ratios if interval is not None]
+    assert widths[0] < 0.2 * widths[1]
+    assert percentile_ratio(fast, Percentile(0.0, None, units.astype(float))) == (None, None)
+
+
+def test_percentile_of_nothing_is_none() -> None:
+    assert percentile([], 50) is None
+    assert percentile([1.0, 3.0], 50) == 2.0
