@@ -69,7 +69,7 @@ WRONG: dict[str, Callable[[Proposal], Proposal]] = {
     "lengths do not lie in 1 to 4": lambda p: replace(p, lengths=torch.tensor([5, 3])),
     "row 1: host_lengths says 4 nodes, and lengths 3": lambda p: replace(p, host_lengths=(4, 4)),
     "the root's parent is not -1": lambda p: replace(p, topology=tree([0, 0, 0, 1])),
-    "a node stands before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
+    "a node comes before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
     "is_chain=True for a tree that branches": lambda p: replace(
         p, topology=lying(p.topology, is_chain=True)
     ),
@@ -89,7 +89,7 @@ WRONG: dict[str, Callable[[Proposal], Proposal]] = {
     "siblings drawn without replacement hold the same token": lambda p: replace(
         p, token_ids=with_(p.token_ids, (0, 2), 1)
     ),
-    "a score is no probability": lambda p: replace(p, scores=with_(torch.ones(2, 4), (0, 3), NAN)),
+    "a score is not a probability": lambda p: replace(p, scores=with_(torch.ones(2, 4), (0, 3), NAN)),
     r"scores has shape \[2, 3\]": lambda p: replace(p, scores=torch.ones(2, 3)),
     r"draft_probs has shape \[1, 4\]": lambda p: replace(p, draft_probs=torch.ones(1, 4, VOCAB)),
 }
@@ -123,7 +123,7 @@ def test_more_than_allowed_or_declared() -> None:
     with pytest.raises(InvalidProposalError, match="row 1: 2 drafts where 1 are allowed"):
         check(valid(), budget=[3, 1])
     with pytest.raises(
-        InvalidProposalError, match="it branches, and the proposer's kind says trees=False"
+        InvalidProposalError, match="it branches, but the proposer's kind says trees=False"
     ):
         check(valid(), DraftKind(sampled=True, scored=True))
 
