@@ -62,9 +62,8 @@ def accept_block(
     node = torch.arange(proposal.topology.num_nodes, device=p.device)
     last = proposal.acceptable[:, 1:].long().cumprod(1).sum(1, keepdim=True)  # [B, 1]
     p_token = own_probability(p, proposal)[:, 1:].double()
-    if q is None:
-        q_token = torch.ones_like(p_token)
-    else:
+    q_token = torch.ones_like(p_token)
+    if q is not None:
         q_token = own_probability(q, proposal)[:, 1:].double()
     kept = _kept(p_token, q_token)  # [B, N], P
     only = torch.zeros_like(kept)  # [B, N], S; that of the last node is never used

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from specresearch.bench.folder import STEPS
 from specresearch.bench.rows import METHOD
-from specresearch.proposers.shapes import BestTree, best_trees, path_acceptance
+from specresearch.proposers.sequoia import BestTree, best_trees, path_acceptance
 from specresearch.results import folder
 from specresearch.results.folder import differing_settings, read_config
 

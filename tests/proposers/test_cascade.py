@@ -365,7 +365,7 @@ class TestDeclared:
         assert Threshold().refuses(Cascade([NGram(), sampling]).kind) is not None
 
     def test_one_proposer_is_no_cascade(self) -> None:
-        with pytest.raises(ValueError, match="cascade of 1 proposers has no order"):
+        with pytest.raises(ValueError, match="a cascade needs at least two proposers; got 1"):
             Cascade([NGram()])
 
     @pytest.mark.parametrize("order", [1, -1])
@@ -377,5 +377,5 @@ class TestDeclared:
             Cascade(parts)
 
     def test_probes(self) -> None:
-        with pytest.raises(ValueError, match="Lookahead verifies nodes of its own"):
+        with pytest.raises(ValueError, match="Lookahead verifies probe nodes"):
             Cascade([NGram(), Lookahead()])

@@ -35,9 +35,9 @@ class TestPool:
         pool = NGramPool(2)
         for ngram in ((1, 2, 3), (1, 4, 5), (1, 2, 3), (1, 6, 7), (2, 9, 9)):
             pool.add(ngram)
-        assert list(pool.after(1)) == [(6, 7), (2, 3)]
-        assert list(pool.after(2)) == [(9, 9)]
-        assert list(pool.after(3)) == []
+        assert list(pool.continuations(1)) == [(6, 7), (2, 3)]
+        assert list(pool.continuations(2)) == [(9, 9)]
+        assert list(pool.continuations(3)) == []
 
 
 class TestProposal:
@@ -118,7 +118,7 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
             ]
             assert request.window == [*window[1:], newest]
             for ngram in zip(*window, newest, strict=True):
-                assert ngram[1:] in list(request.pool.after(ngram[0]))
+                assert ngram[1:] in list(request.pool.continuations(ngram[0]))
     engine.abort()
 
 

@@ -16,7 +16,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Medusa, NGram
 from specresearch.proposers.medusa import FADE, likeliest_paths
-from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE
+from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
 from specresearch.proposers.static_tree import StaticTree
 
 H = 16
@@ -124,7 +124,7 @@ def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: boo
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
     assert count_right_drafts(seen, heads) > 30
-    assert not proposer._known
+    assert not proposer._known_slots
 
 
 def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> None:
