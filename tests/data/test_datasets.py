@@ -156,7 +156,7 @@ def test_replies_that_the_model_gave_are_in_the_prompt(
         byte_tokenizer.decode(prompt.token_ids)
         == "User: one\nAssistant: reply\n\nUser: two\nAssistant:"
     )
-    with pytest.raises(ValueError, match="none is left to ask"):
+    with pytest.raises(ValueError, match="there is no turn left to ask"):
         dataset.prompt(byte_tokenizer, dataset.rows[0], ["a", "b"])
 
 

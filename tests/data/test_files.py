@@ -47,7 +47,7 @@ def test_every_format_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> 
 def test_text_is_one_prompt_a_line_and_blank_lines_are_none(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\r\n\n  two\n", newline="")
-    assert [(record.place, record.fields["text"]) for record in read_records(file)] == [
+    assert [(record.location, record.fields["text"]) for record in read_records(file)] == [
         ("line 1", "one"),
         ("line 3", "  two"),
     ]

@@ -148,7 +148,7 @@ def test_source_hub_is_an_error_where_there_is_none() -> None:
         ValueError, match=r"dataset gsm8k, source=hub: hub unreachable .*; use dataset.path="
     ):
         _gsm8k(source="hub")
-    with pytest.raises(ValueError, match="no hub copy is known for it"):
+    with pytest.raises(ValueError, match="it has no location on the hub"):
         _gsm8k(source="hub", hub_id=None)
 
 
