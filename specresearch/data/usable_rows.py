@@ -1,4 +1,4 @@
-"""The rows of a dataset that have something to decode, the choice of some, and their fingerprint."""
+"""The rows of a dataset with something to decode, the choice of some, and their fingerprint."""
 
 import hashlib
 import json

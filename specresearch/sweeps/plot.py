@@ -46,7 +46,7 @@ def plot_sweep(rows: Sequence[Row], file: Path) -> bool:
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
         for colour, (name, points) in zip(cycle(COLOURS), series.items(), strict=False):
-            _draw(axes, setting, points, "speedup", colour, name)
+            _draw(axes, setting, points, "speedup", colour=colour, name=name)
         _decorate(axes, "speedup over plain decoding")
     top, bottom = figure.axes[0], figure.axes[-1]
     if top.get_legend_handles_labels()[1]:
@@ -65,10 +65,10 @@ def _plot_load(series: Mapping[str, Sequence[Row]], setting: str) -> Figure:
     figure = Figure(figsize=(7, 6.5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True)
     for colour, (name, rows) in zip(cycle(COLOURS), series.items(), strict=False):
-        _draw(top, setting, rows, metric, colour, name)
-        _draw(bottom, setting, rows, "tpot_p99_ratio", colour, name)
-        _draw_fixed(top, setting, rows, side_metric, colour)
-        _draw_fixed(bottom, setting, rows, "tpot_p99", colour)
+        _draw(top, setting, rows, metric, colour=colour, name=name)
+        _draw(bottom, setting, rows, "tpot_p99_ratio", colour=colour, name=name)
+        _draw_fixed(top, setting, rows, side_metric, colour=colour)
+        _draw_fixed(bottom, setting, rows, "tpot_p99", colour=colour)
     _decorate(top, LABELS[metric])
     _decorate(bottom, "P99 TPOT / plain decoding's")
     return figure
@@ -109,7 +109,7 @@ def _series(rows: Sequence[Row], setting: str) -> dict[str, list[Row]]:
 
 
 def _draw(
-    axes: Axes, setting: str, rows: Sequence[Row], metric: str, colour: str, name: str
+    axes: Axes, setting: str, rows: Sequence[Row], metric: str, *, colour: str, name: str
 ) -> None:
     """Draw a metric with its intervals."""
     xs, ys, below, above = [], [], [], []
@@ -133,7 +133,7 @@ def _draw(
     )
 
 
-def _draw_fixed(axes: Axes, setting: str, rows: Sequence[Row], metric: str, colour: str) -> None:
+def _draw_fixed(axes: Axes, setting: str, rows: Sequence[Row], metric: str, *, colour: str) -> None:
     """Draw the fixed draft lengths as thin lines, with the length at the end of each."""
     keys = {key for row in rows for key in row if re.fullmatch(rf"{metric}_fixed-\d+", key)}
     label: str | None = FIXED

@@ -1,4 +1,4 @@
-"""Sequoia's choice (arXiv 2402.12374): the static tree that measured times and acceptance favour."""
+"""Chooses the static tree that is fastest by measured times and acceptance (Sequoia, 2402.12374)."""
 
 import json
 from collections.abc import Sequence

@@ -112,7 +112,8 @@ def _read_drafting_run(run: Path) -> pd.DataFrame:
     steps = read_steps(run)
     if drafting_steps(steps).empty:
         raise ValueError(
-            f"run={run} drafted nothing; measure one with a proposer, best with proposer.tree=static"
+            f"run={run} drafted nothing; measure one with a proposer, "
+            "best with proposer.tree=static"
         )
     return steps
 

@@ -95,7 +95,7 @@ def plain_argmax(tokens: Sequence[int]) -> int:
 
 
 def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> None:
-    """Each step against plain forwards: the new guesses, and that every n-gram of the pool ends in one."""
+    """Compares each step's guesses with plain forwards; every n-gram of the pool ends in one."""
     proposer = Lookahead(window_size=3, ngram_size=4, num_ngrams=4)
     engine = Engine(target, proposer, max_batch_size=2)
     for prompt in PROMPTS[:2]:
