@@ -4,8 +4,8 @@ Node 0 is the last committed token, whose keys and values are not cached yet; no
 drafts. Row i of the target's logits and row i of `draft_probs` both mean "the distribution after
 node i".
 
-Shape legend for every jaxtyping annotation of the package. `#B` stands for B or 1, `*rows` for any
-leading axes, `_` for an axis of any size and a digit for itself.
+Shape legend for every jaxtyping annotation of the package. `#B` is B or 1; `*rows` (or `*rest`,
+`*shape`) any number of axes; `_` an axis of any size; a digit that size.
 
 Decoding:
 B  rows: the requests of this step                 N  nodes of a draft tree, root included
