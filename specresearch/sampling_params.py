@@ -1,4 +1,4 @@
-"""How one request wants its tokens chosen, checked when it is said."""
+"""How the tokens of one request are chosen, validated on construction."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,14 @@ LARGEST_SEED = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """What one number among the settings may be.
+class _NumberRule:
+    """The values that one numeric parameter may take.
 
-    low, high: bounds, included unless `open_low` or `open_high`. or_zero: 0 is allowed too.
+    Attributes:
+        meaning: The allowed values in words, for the error.
+        or_zero: 0 is allowed besides the range.
+        open_low: `low` itself is excluded.
+        open_high: `high` itself is excluded.
     """
 
     name: str
@@ -28,8 +32,8 @@ class _Rule:
     open_low: bool = False
     open_high: bool = False
 
-    def read(self, value: Any) -> Any:
-        """The value as a Python number. Raises ValueError for what is no such number."""
+    def parse(self, value: Any) -> Any:
+        """Return the value as a Python number; raises ValueError unless it is allowed."""
         if value is None and self.optional:
             return None
         kinds = (int, np.integer) if self.integer else (int, float, np.integer, np.floating)
@@ -41,57 +45,68 @@ class _Rule:
     def _allows(self, value: Any) -> bool:
         if self.or_zero and value == 0:
             return True
-        above = value > self.low if self.open_low else value >= self.low
-        return bool(above and (value < self.high if self.open_high else value <= self.high))
+        is_above = value > self.low if self.open_low else value >= self.low
+        is_below = value < self.high if self.open_high else value <= self.high
+        return bool(is_above and is_below)
 
 
-_RULES = (
-    _Rule("temperature", 1e-5, 1e5, "from 1e-5 to 1e5, or 0 (greedy)", or_zero=True),
-    _Rule("top_k", 0, math.inf, "from 0 (off)", integer=True),
-    _Rule("top_p", 0, 1, "in (0, 1]; 1 turns it off", open_low=True),
-    _Rule("min_p", 0, 1, "in [0, 1); 0 turns it off", open_high=True),
-    _Rule("repetition_penalty", 0.01, 100, "from 0.01 to 100; 1 turns it off"),
-    _Rule("presence_penalty", -1e4, 1e4, "from -1e4 to 1e4; 0 turns it off"),
-    _Rule("frequency_penalty", -1e4, 1e4, "from -1e4 to 1e4; 0 turns it off"),
-    _Rule("seed", 0, LARGEST_SEED, "from 0 to 2**64 - 1, or null", integer=True, optional=True),
-    _Rule("max_new_tokens", 1, math.inf, "from 1", integer=True),
-    _Rule("logprobs", 0, math.inf, "from 0, or null", integer=True, optional=True),
-    _Rule(
-        "draft_threshold",
-        0,
-        1,
-        "in [0, 1], for it is compared with a probability, or null",
-        optional=True,
+_NUMBER_RULES = (
+    _NumberRule("temperature", 1e-5, 1e5, "from 1e-5 to 1e5, or 0 (greedy)", or_zero=True),
+    _NumberRule("top_k", 0, math.inf, "from 0 (off)", integer=True),
+    _NumberRule("top_p", 0, 1, "in (0, 1]; 1 turns it off", open_low=True),
+    _NumberRule("min_p", 0, 1, "in [0, 1); 0 turns it off", open_high=True),
+    _NumberRule("repetition_penalty", 0.01, 100, "from 0.01 to 100; 1 turns it off"),
+    _NumberRule("presence_penalty", -1e4, 1e4, "from -1e4 to 1e4; 0 turns it off"),
+    _NumberRule("frequency_penalty", -1e4, 1e4, "from -1e4 to 1e4; 0 turns it off"),
+    _NumberRule(
+        "seed", 0, LARGEST_SEED, "from 0 to 2**64 - 1, or null", integer=True, optional=True
     ),
+    _NumberRule("max_new_tokens", 1, math.inf, "from 1", integer=True),
+    _NumberRule("logprobs", 0, math.inf, "from 0, or null", integer=True, optional=True),
+    _NumberRule("draft_threshold", 0, 1, "in [0, 1] (a probability), or null", optional=True),
 )
 
 
 def _tuple_of(name: str, values: Any, kind: type, noun: str) -> tuple[Any, ...]:
+    """Return the values, or a single value, as a tuple; raises ValueError for another type."""
     try:
-        found = tuple(values)
+        items = tuple(values)
     except TypeError:
-        found = (values,)
-    strange = [value for value in found if not isinstance(value, kind) or isinstance(value, bool)]
-    if strange:
-        raise ValueError(
-            f"sampling.{name}={values!r} must be a list of {noun}; {strange[0]!r} is none"
-        )
-    return found
+        items = (values,)
+    for item in items:
+        if not isinstance(item, kind) or isinstance(item, bool):
+            raise ValueError(
+                f"sampling.{name}={values!r} must be a list of {noun}; {item!r} is not one"
+            )
+    return items
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Per-request settings. Raises ValueError for a value of the wrong type or out of range.
+    """How the tokens of one request are chosen.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p in (0, 1]. min_p in [0, 1): drop tokens less likely than min_p times
-    the likeliest. Applied in this order: penalties, temperature, top-k, top-p, min-p.
-    repetition_penalty: divides (multiplies, when negative) the logits of tokens in prompt or output.
-    presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once / once per occurrence.
-    seed: fixes the request's draws; None derives one from the engine's seed and the number of the
-    submission. What a seed promises depends on the engine: see `Engine.isolates_requests`.
-    stop: strings that end the output, which is cut before them; stop_token_ids: token ids that end it, kept.
-    logprobs: None, or the number of alternatives to report beside each token's own log-probability (raw logits).
-    draft_threshold: how sure the drafter must be of a token for acceptance=threshold; None takes the rule's own.
+    Applied in this order: penalties, temperature, top-k, top-p, min-p.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: In (0, 1]; 1 is off.
+        min_p: In [0, 1). Drops tokens less likely than `min_p` times the likeliest.
+        repetition_penalty: Divides the positive and multiplies the negative logits of tokens in
+            the prompt or the output.
+        presence_penalty: Subtracted once from the logits of output tokens.
+        frequency_penalty: Subtracted from the logits of output tokens for each occurrence.
+        seed: Fixes the request's draws. None derives one from the engine's seed and the number
+            of the submission. `Engine.isolates_requests` tells what a seed guarantees.
+        stop: Strings that end the output, which is cut before them.
+        stop_token_ids: Token ids that end the output, which keeps them.
+        logprobs: The number of alternatives to report beside each token's own log-probability
+            (from raw logits), or None for no report.
+        draft_threshold: The drafter's probability that acceptance=threshold asks of a token. None
+            uses the rule's own.
+
+    Raises:
+        ValueError: For a value of the wrong type or out of range.
     """
 
     temperature: float = 0.0
@@ -112,15 +127,16 @@ class SamplingParams:
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         self._set("stop", _tuple_of("stop", stop, str, "strings"))
-        ends = _tuple_of("stop_token_ids", self.stop_token_ids, Integral, "token ids")
-        self._set("stop_token_ids", tuple(map(int, ends)))
-        for rule in _RULES:
-            self._set(rule.name, rule.read(getattr(self, rule.name)))
+        token_ids = _tuple_of("stop_token_ids", self.stop_token_ids, Integral, "token ids")
+        self._set("stop_token_ids", tuple(map(int, token_ids)))
+        for rule in _NUMBER_RULES:
+            self._set(rule.name, rule.parse(getattr(self, rule.name)))
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"sampling.ignore_eos={self.ignore_eos!r} must be true or false")
         if not all(self.stop):
             raise ValueError(
-                f"sampling.stop={self.stop!r} must not hold an empty string, which would stop every output at once"
+                f"sampling.stop={self.stop!r} must not hold an empty string, "
+                "which would stop every output at once"
             )
 
     def _set(self, name: str, value: object) -> None:
@@ -132,8 +148,5 @@ class SamplingParams:
 
     @property
     def has_penalty(self) -> bool:
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (
-            1.0,
-            0.0,
-            0.0,
-        )
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)

@@ -1,11 +1,12 @@
-"""`python -m specresearch.tree run=FOLDER`: which draft tree would have been fastest, going by what was measured?"""
+"""`python -m specresearch.tree run=FOLDER` finds the draft tree that would have been fastest."""
 
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from specresearch.cli import entry_point
-from specresearch.tree_tuning.choice import choose, measure, print_choice, save_choice
+from specresearch.tree_tuning.choice import choose, print_choice, save_choice
+from specresearch.tree_tuning.measurement import measure
 
 
 def main() -> None:
@@ -13,13 +14,14 @@ def main() -> None:
 
 
 def tree(cfg: DictConfig) -> None:
-    """Print the best trees, and write the fastest where `output` says."""
-    runs = [Path(run) for run in ([cfg.run] if isinstance(cfg.run, str) else cfg.run)]
-    measured = measure(*runs)
-    choices = choose(measured, cfg.max_draft_tokens, cfg.max_depth)
-    print_choice(measured, choices)
+    """Print the best trees, and write the fastest to `output`."""
+    folders = [cfg.run] if isinstance(cfg.run, str) else cfg.run
+    runs = [Path(folder) for folder in folders]
+    measurement = measure(*runs)
+    choices = choose(measurement, cfg.max_draft_tokens, cfg.max_depth)
+    print_choice(measurement, choices)
     if cfg.output:
-        save_choice(choices[0], measured, runs, Path(cfg.output))
+        save_choice(choices[0], measurement, runs, Path(cfg.output))
         print(f"use it with: proposer.tree=static proposer.paths={cfg.output}")
 
 

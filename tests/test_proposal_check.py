@@ -1,4 +1,4 @@
-"""Proposals that would be judged wrongly are named, and the engine looks in the first steps of a new proposer."""
+"""Invalid proposals are named, and the engine checks the first steps of a new proposer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,16 +39,13 @@ def with_(values: torch.Tensor, at: tuple[int, ...], value: float) -> torch.Tens
     return changed
 
 
-def lying(topology: Topology, **claims: Any) -> Topology:
-    """A tree whose bounds or caches are not its parents'."""
-    told = Topology(
+def with_claims(topology: Topology, **claims: Any) -> Topology:
+    """Return a tree whose bounds or caches do not follow from its parents."""
+    changed = Topology(
         topology.parents, max_depth=topology.max_depth, max_children=topology.max_children
     )
-    for name, value in claims.items():
-        object.__setattr__(told, name, value) if name != "ancestors" else told.__dict__.update(
-            ancestors=value
-        )
-    return told
+    changed.__dict__.update(claims)
+    return changed
 
 
 NAN = float("nan")
@@ -69,16 +66,18 @@ WRONG: dict[str, Callable[[Proposal], Proposal]] = {
     "lengths do not lie in 1 to 4": lambda p: replace(p, lengths=torch.tensor([5, 3])),
     "row 1: host_lengths says 4 nodes, and lengths 3": lambda p: replace(p, host_lengths=(4, 4)),
     "the root's parent is not -1": lambda p: replace(p, topology=tree([0, 0, 0, 1])),
-    "a node stands before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
+    "a node comes before its parent": lambda p: replace(p, topology=tree([-1, 2, 1, 0])),
     "is_chain=True for a tree that branches": lambda p: replace(
-        p, topology=lying(p.topology, is_chain=True)
+        p, topology=with_claims(p.topology, is_chain=True)
     ),
-    "max_depth=1, but it is 2 deep": lambda p: replace(p, topology=lying(p.topology, max_depth=1)),
+    "max_depth=1, but it is 2 deep": lambda p: replace(
+        p, topology=with_claims(p.topology, max_depth=1)
+    ),
     "max_children=1, but a node has 2": lambda p: replace(
-        p, topology=lying(p.topology, max_children=1)
+        p, topology=with_claims(p.topology, max_children=1)
     ),
     "ancestors do not follow from parents": lambda p: replace(
-        p, topology=lying(p.topology, ancestors=~p.topology.ancestors)
+        p, topology=with_claims(p.topology, ancestors=~p.topology.ancestors)
     ),
     "draft_probs holds NaN, infinity": lambda p: replace(
         p, draft_probs=probs(at=(0, 1, 9), value=NAN)
@@ -89,7 +88,9 @@ WRONG: dict[str, Callable[[Proposal], Proposal]] = {
     "siblings drawn without replacement hold the same token": lambda p: replace(
         p, token_ids=with_(p.token_ids, (0, 2), 1)
     ),
-    "a score is no probability": lambda p: replace(p, scores=with_(torch.ones(2, 4), (0, 3), NAN)),
+    "a score is not a probability": lambda p: replace(
+        p, scores=with_(torch.ones(2, 4), (0, 3), NAN)
+    ),
     r"scores has shape \[2, 3\]": lambda p: replace(p, scores=torch.ones(2, 3)),
     r"draft_probs has shape \[1, 4\]": lambda p: replace(p, draft_probs=torch.ones(1, 4, VOCAB)),
 }
@@ -114,7 +115,7 @@ def test_a_valid_proposal_passes() -> None:
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("reason", WRONG)
-def test_what_is_wrong_is_named(reason: str) -> None:
+def test_the_violated_rule_is_named(reason: str) -> None:
     with pytest.raises(InvalidProposalError, match=f"invalid proposal: .*{reason}"):
         check(WRONG[reason](valid()))
 
@@ -123,14 +124,14 @@ def test_more_than_allowed_or_declared() -> None:
     with pytest.raises(InvalidProposalError, match="row 1: 2 drafts where 1 are allowed"):
         check(valid(), budget=[3, 1])
     with pytest.raises(
-        InvalidProposalError, match="it branches, and the proposer's kind says trees=False"
+        InvalidProposalError, match="it branches, but the proposer's kind says trees=False"
     ):
         check(valid(), DraftKind(sampled=True, scored=True))
 
 
 def test_padding_may_hold_anything_harmless() -> None:
-    strange = probs(at=(1, 3, 0), value=NAN)
-    check(replace(valid(), draft_probs=strange, scores=with_(torch.ones(2, 4), (1, 3), NAN)))
+    padding = probs(at=(1, 3, 0), value=NAN)
+    check(replace(valid(), draft_probs=padding, scores=with_(torch.ones(2, 4), (1, 3), NAN)))
 
 
 class Foreign(NGram):

@@ -38,13 +38,14 @@ def test_a_wrong_type_or_range_is_refused_by_name(name: str, value: Any) -> None
         SamplingParams(**{name: value})
 
 
-def test_numbers_of_numpy_and_whole_floats_become_pythons_own() -> None:
+def test_numpy_numbers_and_whole_floats_become_python_numbers() -> None:
     of_numpy: dict[str, Any] = {
         "temperature": np.float32(0.5),
         "top_k": np.int32(4),
         "seed": np.int64(7),
+        "stop_token_ids": np.array([3, 4]),
     }
-    params = SamplingParams(**of_numpy, stop_token_ids=np.array([3, 4]))  # pyright: ignore[reportArgumentType]
+    params = SamplingParams(**of_numpy)
     assert params == SamplingParams(temperature=0.5, top_k=4, seed=7, stop_token_ids=(3, 4))
     assert {type(getattr(params, field.name)) for field in fields(params)} <= {
         float,
@@ -92,6 +93,6 @@ def test_a_prompt_is_one_list_of_whole_numbers(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"])
-def test_drafts_of_a_request_are_a_count(value: Any) -> None:
+def test_the_drafts_of_a_request_must_be_a_count(value: Any) -> None:
     with pytest.raises(ValueError, match=f"num_draft_tokens={value!r}; it must be 0"):
         Request((1,), num_draft_tokens=value)

@@ -1,4 +1,4 @@
-"""Rules that decide which drafts the target agrees to."""
+"""Rules that decide which drafts are accepted."""
 
 from specresearch.acceptance.base import AcceptanceSampler, LossySampler, own_probability
 from specresearch.acceptance.block import Block

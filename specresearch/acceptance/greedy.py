@@ -1,4 +1,4 @@
-"""Accept a draft when it is the target's likeliest token."""
+"""Greedy acceptance keeps a draft if it is the target's likeliest token."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -9,7 +9,11 @@ from specresearch.sampling import SamplingBatch, argmax, penalize
 
 
 class Greedy:
-    """Exact for temperature 0; a request that samples is a ValueError. No softmax is built."""
+    """Lossless at temperature 0, and builds no softmax.
+
+    Raises:
+        ValueError: When called with a request whose temperature is above 0.
+    """
 
     lossless = True
 
@@ -19,23 +23,25 @@ class Greedy:
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
     ) -> Verdict:
-        if not sampling.all_greedy:
-            warm = next(p for p in sampling.params if not p.is_greedy)
-            raise ValueError(
-                f"acceptance=greedy is exact for temperature 0 only, and a request has temperature={warm.temperature}; "
-                "use acceptance=rejection"
-            )
+        for params in sampling.params:
+            if not params.is_greedy:
+                raise ValueError(
+                    "acceptance=greedy is exact for temperature 0 only, and a request has "
+                    f"temperature={params.temperature}; use acceptance=rejection"
+                )
         return accept_argmax(proposal, target_logits, sampling)
 
 
 def accept_argmax(
     proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
 ) -> Verdict:
-    """The longest path on which every draft is the argmax after its parent. Chains and trees, any kind of draft."""
+    """Accept the longest path on which every draft is the argmax after its parent.
+
+    Works for chains and trees, and for any kind of draft.
+    """
     if sampling.has_penalty:
-        target_logits = penalize(
-            target_logits, sampling, proposal.token_ids, drafts_on_path(proposal)
-        )
+        on_path = drafts_on_path(proposal)
+        target_logits = penalize(target_logits, sampling, proposal.token_ids, on_path)
     best = argmax(target_logits)  # [B, N]
     agrees = proposal.acceptable & (proposal.token_ids == best.gather(1, parents_of(proposal)))
     path, num_accepted = longest_path(agrees, proposal.topology)

@@ -1,21 +1,22 @@
-"""Speculative sampling: accept with probability min(1, p/q), otherwise sample from what is left of p.
+"""Speculative sampling: accept with probability min(1, p/q), else sample from the residual of p.
 
-Chains: Leviathan et al. (arXiv 2211.17192), Chen et al. (2302.01318). Trees: SpecInfer (2305.09781) with replacement,
-Sequoia (2402.12374) without. Deterministic drafts are the same rule with a one-hot q.
+Chains: Leviathan et al. (arXiv 2211.17192), Chen et al. (2302.01318). Trees: SpecInfer
+(2305.09781) with replacement, Sequoia (2402.12374) without. Deterministic drafts follow the same
+rule with a one-hot q.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.acceptance.base import follow, longest_prefix, target_distribution
+from specresearch.acceptance.base import follow, longest_prefix, node_rows, target_distribution
 from specresearch.acceptance.greedy import accept_argmax
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
 
 
 class Rejection:
-    """Exact at every temperature. A chain is the tree in which every node has at most one child."""
+    """Lossless at every temperature. A chain is a tree whose nodes have at most one child."""
 
     lossless = True
 
@@ -35,19 +36,20 @@ class Rejection:
 def accept_by_rejection(
     proposal: Proposal, target_probs: Float[Tensor, "B N V"], uniforms: Float[Tensor, "B N"]
 ) -> Verdict:
-    """The rule on probabilities. uniforms: column 0 draws the last token, column i decides on node i; double precision.
+    """Apply the rule to probabilities.
 
-    Siblings are tried in index order at every node at once: round r tries the r-th child of each node against p, the
-    target's probabilities less what the earlier siblings took. A token with p = 0 is never accepted.
+    Siblings are tried in index order at every node at once: round r tries the r-th child of each
+    node against p, the target's probabilities less what the earlier siblings took. A token with
+    p = 0 is never accepted.
+
+    Args:
+        uniforms: In double precision. Column 0 draws the last token, column i decides on node i.
     """
-    rows, num_nodes, _ = target_probs.shape
     tokens, topology = proposal.token_ids, proposal.topology
-    children = topology.children.expand(rows, -1, -1)
+    children = topology.children.expand(len(tokens), -1, -1)
     p, q = target_probs, proposal.draft_probs
-    chosen = tokens.new_full((rows, num_nodes), -1)
-    last_tried = tokens.new_full(
-        (rows, num_nodes), -1
-    )  # the child whose rejection p does not reflect yet
+    chosen = torch.full_like(tokens, -1)
+    last_tried = torch.full_like(tokens, -1)  # the child whose rejection p does not reflect yet
     for rank in range(topology.max_children):
         if rank > 0:
             p, q = _reject(p, q, tokens, last_tried, proposal.with_replacement)
@@ -66,16 +68,15 @@ def accept_by_rejection(
     else:
         path, num_accepted = follow(chosen, topology.max_depth)
     end = path.gather(1, num_accepted[:, None])  # [B, 1]
-    row_index = end[:, :, None].expand(-1, -1, p.shape[2])
-    p_end = p.gather(1, row_index)
-    q_end = None if q is None else q.gather(1, row_index)
+    p_end = node_rows(p, end)
+    q_end = None if q is None else node_rows(q, end)
     p_end, _ = _reject(p_end, q_end, tokens, last_tried.gather(1, end), proposal.with_replacement)
     expected = _expected_acceptance(proposal, target_probs) if topology.is_chain else None
     return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms[:, 0]), expected)
 
 
 def _expected_acceptance(proposal: Proposal, p: Float[Tensor, "B N V"]) -> Float[Tensor, "B M"]:
-    """sum over the vocabulary of min(p, q) at each draft of a chain, q one-hot for a deterministic draft."""
+    """Return the sum of min(p, q) at each draft of a chain; a deterministic draft has one-hot q."""
     if proposal.draft_probs is not None:
         return torch.minimum(p[:, :-1], proposal.draft_probs[:, :-1]).sum(-1)
     return p[:, :-1].gather(2, proposal.token_ids[:, 1:, None])[:, :, 0]
@@ -88,16 +89,16 @@ def _reject(
     rejected: Int[Tensor, "B M"],
     with_replacement: bool,
 ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M V"] | None]:
-    """p and q after the node `rejected[b, i]` was refused below node i; unchanged where it is -1."""
-    happened: Bool[Tensor, "B M 1"] = (rejected >= 0)[:, :, None]
+    """Return p and q of each node after its child `rejected` was rejected; -1 for no change."""
+    is_rejected: Bool[Tensor, "B M 1"] = (rejected >= 0)[:, :, None]
     token = tokens.gather(1, rejected.clamp(min=0))[:, :, None]
-    left = p.scatter(2, token, 0.0) if q is None else (p - q).clamp(min=0)
-    total = left.sum(-1, keepdim=True)
-    # p == q up to rounding leaves nothing; the rejection itself was then a rounding error
-    left = torch.where(total > 0, left / total, p)
-    p = torch.where(happened, left, p)
+    residual = p.scatter(2, token, 0.0) if q is None else (p - q).clamp(min=0)
+    total = residual.sum(-1, keepdim=True)
+    # The residual is zero when p == q up to rounding: the rejection was a rounding error too.
+    residual = torch.where(total > 0, residual / total, p)
+    p = torch.where(is_rejected, residual, p)
     if q is not None and not with_replacement:
-        rest = q.scatter(2, token, 0.0)
-        total = rest.sum(-1, keepdim=True)
-        q = torch.where(happened, rest / torch.where(total > 0, total, 1.0), q)
+        remaining = q.scatter(2, token, 0.0)
+        total = remaining.sum(-1, keepdim=True)
+        q = torch.where(is_rejected, remaining / torch.where(total > 0, total, 1.0), q)
     return p, q

@@ -1,4 +1,4 @@
-"""How far a lossy rule moves the output away from the target's distribution, from the tensors of one step."""
+"""How far a lossy rule moves the output from the target's distribution, from one step's tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.acceptance.base import LossySampler, own_probability, target_distribution
+from specresearch.acceptance.base import (
+    LossySampler,
+    node_rows,
+    own_probability,
+    target_distribution,
+)
 from specresearch.metrics.shift import TokenShift
 from specresearch.proposal import Proposal, Verdict
 from specresearch.sampling import SamplingBatch
@@ -16,13 +21,17 @@ from specresearch.sampling import SamplingBatch
 
 @dataclass(frozen=True)
 class OutputShift:
-    """What one step did to the output. Column j: the token emitted after node path[:, j]; 0 past the end of a path.
+    """The shift of the output in one step.
 
-    total_variation: between the distribution e of that token under the rule and the target's p. kl: KL(e || p) in nats,
-        infinite where the rule emits what the target never would.
-    refusal: probability that rejection sampling would have refused the draft that the rule accepted there,
-        1 - min(1, p(x) / q(x)), or 1 - p(x) for a point mass; 0 where none was accepted.
-    num_accepted: accepted drafts.
+    Column j belongs to the token emitted after node `path[:, j]`; it is 0 past the end of a path.
+
+    Attributes:
+        total_variation: Between the distribution e of that token under the rule and the target's
+            p.
+        kl: KL(e || p) in nats, infinite where the rule emits what the target never would.
+        refusal: The probability that rejection sampling would have rejected the accepted draft,
+            1 - min(1, p(x) / q(x)), or 1 - p(x) for a point mass; 0 where none was accepted.
+        num_accepted: Accepted drafts.
     """
 
     total_variation: Float[Tensor, "B D"]
@@ -32,7 +41,7 @@ class OutputShift:
 
     @property
     def refused_share(self) -> float:
-        """The share of this step's accepted drafts that rejection sampling would have refused, in expectation."""
+        """The expected share of the accepted drafts that rejection sampling would have rejected."""
         return float(self.refusal.sum() / self.num_accepted.sum().clamp(min=1))
 
 
@@ -42,20 +51,24 @@ def output_shift(
     verdict: Verdict,
     accepts: Bool[Tensor, "B N V"] | None = None,
 ) -> OutputShift:
-    """For a rule that decides without chance, and draws the token after the path from p.
+    """Measure the shift of a rule that accepts deterministically, and draws what follows from p.
 
-    Given the drafts, e is one-hot where one was accepted, and p after the end of the path. For point masses that is all there is
-    to say. Sampled drafts average out: accepts[b, i, x], whether the rule would accept x after node i, gives
-    e(x) = q(x) accepts(x) + (1 - sum of q over accepted tokens) p(x) wherever a draft was offered, refused or not. It is used for
-    sampled chains; without it, and for trees, e is taken given the drafts, which overstates the shift on average.
+    Given the drafts, e is one-hot where one was accepted, and p after the end of the path. This
+    is exact for point masses. Sampled drafts average out: wherever a draft was offered, accepted
+    or not, e(x) = q(x) accepts(x) + (1 - sum of q over accepted tokens) p(x). This is used for
+    sampled chains; without `accepts`, and for trees, e is taken given the drafts, which
+    overstates the shift on average.
 
-    Summed over a request's output and averaged over requests, kl bounds the divergence of whole outputs from the target's.
+    Summed over a request's output and averaged over requests, kl bounds the divergence of whole
+    outputs from the target's.
+
+    Args:
+        accepts: `accepts[b, i, x]` tells whether the rule would accept token x after node i.
     """
-    path, num_accepted = verdict.path, verdict.num_accepted
-    following = F.pad(path, (0, 1), value=-1)[
-        :, 1:
-    ]  # [B, D], the draft accepted after each node of the path
-    has_next, index = following >= 0, following.clamp(min=0)
+    path = verdict.path
+    next_node = F.pad(path, (0, 1), value=-1)[:, 1:]  # [B, D], the accepted child of each node
+    has_next = next_node >= 0
+    index = next_node.clamp(min=0)
     p_token = own_probability(target_probs, proposal).double().gather(1, index)
     if proposal.draft_probs is None:
         refusal = 1 - p_token
@@ -63,19 +76,22 @@ def output_shift(
         q_token = own_probability(proposal.draft_probs, proposal).double().gather(1, index)
         refusal = torch.where(p_token < q_token, 1 - p_token / q_token, 0.0)
     if proposal.draft_probs is None or accepts is None or not proposal.topology.is_chain:
-        total_variation, kl, present = 1 - p_token, -p_token.log(), has_next
+        total_variation, kl = 1 - p_token, -p_token.log()
+        present = has_next
     else:
-        row = path.clamp(min=0)
-        offered = F.pad(proposal.acceptable, (0, 1))[:, 1:].gather(1, row)
+        nodes = path.clamp(min=0)
         total_variation, kl = _distance(
-            *(_at(x, row).double() for x in (target_probs, proposal.draft_probs, accepts))
+            node_rows(target_probs, nodes).double(),
+            node_rows(proposal.draft_probs, nodes).double(),
+            node_rows(accepts, nodes).double(),
         )
+        offered = F.pad(proposal.acceptable, (0, 1))[:, 1:].gather(1, nodes)
         present = (path >= 0) & offered
     return OutputShift(
         total_variation.masked_fill(~present, 0.0),
         kl.masked_fill(~present, 0.0),
         refusal.masked_fill(~has_next, 0.0),
-        num_accepted,
+        verdict.num_accepted,
     )
 
 
@@ -87,26 +103,28 @@ def shift_of_tokens(
     sampling: SamplingBatch,
     num_new: Sequence[int],
 ) -> tuple[TokenShift, ...]:
-    """`output_shift` of one step, on the host, for the first `num_new[b]` tokens of each row."""
+    """Return the `output_shift` of one step on the host, one entry per row.
+
+    Args:
+        num_new: The number of first tokens of each row to report.
+    """
     probs = target_distribution(proposal, target_logits, sampling)
     shift = output_shift(proposal, probs, verdict, rule.accepts(proposal, probs, sampling))
     table = torch.stack([shift.total_variation, shift.kl, shift.refusal], dim=1).tolist()  # sync
-    return tuple(
-        TokenShift(*(tuple(row[:n]) for row in rows))
-        for rows, n in zip(table, num_new, strict=True)
-    )
-
-
-def _at(values: Tensor, row: Int[Tensor, "B D"]) -> Tensor:
-    return values.gather(1, row[:, :, None].expand(-1, -1, values.shape[2]))
+    shifts = []
+    for (total_variation, kl, refusal), num in zip(table, num_new, strict=True):
+        shifts.append(
+            TokenShift(tuple(total_variation[:num]), tuple(kl[:num]), tuple(refusal[:num]))
+        )
+    return tuple(shifts)
 
 
 def _distance(
     p: Float[Tensor, "B D V"], q: Float[Tensor, "B D V"], accepts: Float[Tensor, "B D V"]
 ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]]:
-    """Total variation and KL divergence of what a sampled draft leads to from p."""
-    taken = q * accepts
-    emitted = taken + (1 - taken.sum(-1, keepdim=True)).clamp(min=0) * p
+    """Return total variation and KL divergence from p of the token that a sampled draft yields."""
+    accepted = q * accepts
+    emitted = accepted + (1 - accepted.sum(-1, keepdim=True)).clamp(min=0) * p
     total_variation = 0.5 * (emitted - p).abs().sum(-1)
     kl = (-torch.special.entr(emitted) - torch.special.xlogy(emitted, p)).sum(-1)
     return total_variation, kl.clamp(min=0)

@@ -1,10 +1,15 @@
-"""Threshold acceptance: trust the drafter wherever it is sure of itself."""
+"""Threshold acceptance trusts the drafter wherever it is confident."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from specresearch.acceptance.base import drafts_on_path, longest_path, own_probability
+from specresearch.acceptance.base import (
+    drafts_on_path,
+    longest_path,
+    node_rows,
+    own_probability,
+)
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
 
@@ -12,15 +17,19 @@ WORKLOADS = {"code": 0.75, "structured": 0.65, "prose": 0.5}
 
 
 class Threshold:
-    """Lossy at every temperature, 0 included: the target says only the token after the accepted path.
+    """Lossy at every temperature, 0 included: the target only gives the token after the path.
 
-    Compared is what the drafter thought of its own token: `Proposal.scores`, or else `draft_probs`, which say nothing where a
-    request is greedy (ValueError). Chains and trees; the longest accepted path is kept.
+    The rule compares the drafter's probability of its own token: `Proposal.scores`, or else
+    `draft_probs`, which a greedy request does not have (ValueError). Works for chains and trees;
+    the longest accepted path is kept.
 
-    threshold: a draft is accepted when its probability is above it; None takes the workload's, one of `WORKLOADS`. A request's
-        own `SamplingParams.draft_threshold` goes before it.
-    entropy_scale: instead of q compare softmax(log q / T), T = exp(entropy_scale H(q)), H in nats. Above 0 an undecided
-        drafter needs more to be believed, below 0 less, and a sure one (H = 0) is taken at its word. Needs `draft_probs`.
+    Args:
+        threshold: A draft is accepted when its probability is above it. None uses the workload's.
+            A request's own `SamplingParams.draft_threshold` takes precedence.
+        workload: One of `WORKLOADS`.
+        entropy_scale: Compare softmax(log q / T) in place of q, with T = exp(entropy_scale H(q))
+            and H in nats. Above 0 an uncertain drafter must be more confident, below 0 less; a
+            certain one (H = 0) is not affected. Needs `draft_probs`.
     """
 
     lossless = False
@@ -30,19 +39,23 @@ class Threshold:
     ) -> None:
         if workload not in WORKLOADS:
             raise ValueError(
-                f"acceptance.workload={workload!r} is not one of {', '.join(WORKLOADS)}; or give a number as "
-                "acceptance.threshold"
+                f"acceptance.workload={workload!r} is not one of {', '.join(WORKLOADS)}; "
+                "choose one of them, or give a number as acceptance.threshold"
             )
         if threshold is not None and not 0 <= threshold <= 1:
             raise ValueError(
-                f"acceptance.threshold={threshold} is compared with a probability; it must lie in [0, 1]"
+                f"acceptance.threshold={threshold} is compared with a probability; "
+                "it must lie in [0, 1]"
             )
         self.threshold = WORKLOADS[workload] if threshold is None else threshold
         self.entropy_scale = entropy_scale
 
     def refuses(self, kind: DraftKind) -> str | None:
         if self.entropy_scale and not kind.sampled:
-            return f"entropy_scale={self.entropy_scale} needs the distributions that drafts were sampled from"
+            return (
+                f"entropy_scale={self.entropy_scale} needs the distributions that drafts were "
+                "sampled from"
+            )
         if not (kind.sampled or kind.scored):
             return "they come without the probabilities that the rule compares"
         return None
@@ -50,16 +63,17 @@ class Threshold:
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
     ) -> Verdict:
-        sure = proposal.acceptable
+        accepted = proposal.acceptable
         if proposal.topology.num_nodes > 1:
-            sure = sure & (self._confidence(proposal, sampling) > self._thresholds(sampling))
-        path, num_accepted = longest_path(sure, proposal.topology)
-        end = path.gather(1, num_accepted[:, None])[:, :, None]
+            is_confident = self._confidence(proposal, sampling) > self._thresholds(sampling)
+            accepted = accepted & is_confident
+        path, num_accepted = longest_path(accepted, proposal.topology)
+        end = path.gather(1, num_accepted[:, None])
         on_path = None
         if sampling.has_penalty:
-            above = drafts_on_path(proposal).expand(len(path), -1, -1)
-            on_path = above.gather(1, end.expand(-1, -1, above.shape[2]))
-        logits = target_logits.gather(1, end.expand(-1, -1, target_logits.shape[2]))
+            on_path = drafts_on_path(proposal).expand(len(path), -1, -1)
+            on_path = on_path.gather(1, end[:, :, None].expand(-1, -1, on_path.shape[2]))
+        logits = node_rows(target_logits, end)
         p_end = logits_to_probs(logits, sampling, proposal.token_ids, on_path)[:, 0]
         return Verdict(path, num_accepted, draw(p_end, sampling.uniforms(ACCEPT_STREAM, 1)[:, 0]))
 
@@ -69,19 +83,27 @@ class Threshold:
         target_probs: Float[Tensor, "B N V"],
         sampling: SamplingBatch | None = None,
     ) -> Bool[Tensor, "B N V"] | None:
-        """Which tokens would be accepted after each node, for `output_shift`; None where only the drafted ones' scores are
-        known. Without `sampling` the rule's own threshold goes for all rows."""
+        """Return which tokens would be accepted after each node, for `output_shift`.
+
+        Args:
+            sampling: None uses the rule's own threshold for all rows.
+
+        Returns:
+            None if only the scores of the drafted tokens are known.
+        """
         if self._uses_scores(proposal) or proposal.draft_probs is None:
             return None
-        return temper_by_entropy(proposal.draft_probs, self.entropy_scale) > (
-            self.threshold if sampling is None else self._thresholds(sampling)[:, :, None]
-        )
+        confidence = temper_by_entropy(proposal.draft_probs, self.entropy_scale)
+        if sampling is None:
+            return confidence > self.threshold
+        return confidence > self._thresholds(sampling)[:, :, None]
 
     def _thresholds(self, sampling: SamplingBatch) -> Float[Tensor, "B 1"]:
-        own = [p.draft_threshold for p in sampling.params]
-        return upload(
-            [self.threshold if value is None else value for value in own], sampling.device
-        )[:, None]
+        thresholds = []
+        for params in sampling.params:
+            requested = params.draft_threshold
+            thresholds.append(self.threshold if requested is None else requested)
+        return upload(thresholds, sampling.device)[:, None]
 
     def _uses_scores(self, proposal: Proposal) -> bool:
         return proposal.scores is not None and self.entropy_scale == 0
@@ -90,21 +112,24 @@ class Threshold:
         if self._uses_scores(proposal):
             assert proposal.scores is not None
             return proposal.scores
-        if proposal.draft_probs is None or any(p.is_greedy for p in sampling.params):
+        if proposal.draft_probs is None or any(params.is_greedy for params in sampling.params):
             raise ValueError(
-                "acceptance=threshold compares the drafter's own probabilities, and there are none for requests with "
-                "temperature=0, nor for deterministic drafts; use a temperature above 0 and sampled drafts, or drafts with "
-                "scores and acceptance.entropy_scale=0"
+                "acceptance=threshold compares the drafter's own probabilities, and there are "
+                "none for requests with temperature=0, nor for deterministic drafts; use a "
+                "temperature above 0 and sampled drafts, or drafts with scores and "
+                "acceptance.entropy_scale=0"
             )
-        return own_probability(
-            temper_by_entropy(proposal.draft_probs, self.entropy_scale), proposal
-        )
+        probs = temper_by_entropy(proposal.draft_probs, self.entropy_scale)
+        return own_probability(probs, proposal)
 
 
 def temper_by_entropy(
     probs: Float[Tensor, "B N V"], entropy_scale: float
 ) -> Float[Tensor, "B N V"]:
-    """softmax(log q / T) of each row, T = exp(entropy_scale H(q)): softened (above 0) or sharpened (below) by its entropy."""
+    """Soften each row by its entropy, or sharpen it if `entropy_scale` is below 0.
+
+    Returns softmax(log q / T) with T = exp(entropy_scale H(q)), H in nats.
+    """
     if entropy_scale == 0:
         return probs
     temperature = (entropy_scale * torch.special.entr(probs).sum(-1, keepdim=True)).exp()

@@ -1,4 +1,4 @@
-"""Typical acceptance: keep whatever the target finds likely enough, and more where it is undecided.
+"""Typical acceptance keeps what the target finds likely, and more where the target is uncertain.
 
 Medusa, Cai et al. (arXiv 2401.10774).
 """
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specresearch.acceptance.base import (
     longest_path,
+    node_rows,
     own_probability,
     parents_of,
     target_distribution,
@@ -19,9 +20,13 @@ from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
 
 
 class Typical:
-    """Lossy, but exact at temperature 0. Chains and trees, any kind of draft; the longest accepted path is kept.
+    """Lossy, but exact at temperature 0. For chains and trees, and any kind of draft.
 
-    epsilon: a draft with p above it is always accepted. delta: where p is flat, delta exp(-H(p)) is enough, H in nats.
+    The longest accepted path is kept.
+
+    Args:
+        epsilon: A draft with p above it is always accepted.
+        delta: Where p is flat, p above delta exp(-H(p)) is enough; H in nats.
     """
 
     lossless = False
@@ -30,7 +35,8 @@ class Typical:
         for name, value in (("epsilon", epsilon), ("delta", delta)):
             if not 0 < value < 1:
                 raise ValueError(
-                    f"acceptance.{name}={value} must lie between 0 and 1, and 0 would accept nearly everything"
+                    f"acceptance.{name}={value} must lie between 0 and 1, "
+                    "and 0 would accept nearly everything"
                 )
         self.epsilon, self.delta = epsilon, delta
 
@@ -52,7 +58,7 @@ class Typical:
         target_probs: Float[Tensor, "B N V"],
         sampling: SamplingBatch | None = None,
     ) -> Bool[Tensor, "B N V"]:
-        """Which tokens would be accepted after each node, drafted or not; for `output_shift`."""
+        """Return which tokens would be accepted after each node, drafted or not."""
         return target_probs > typical_floor(target_probs, self.epsilon, self.delta)[:, :, None]
 
 
@@ -63,18 +69,21 @@ def accept_typical(
     epsilon: float,
     delta: float,
 ) -> Verdict:
-    """The rule on probabilities. uniforms: draw the last token, from p at the end of the path."""
+    """Apply the rule to probabilities.
+
+    Args:
+        uniforms: They draw the last token from p at the end of the path.
+    """
     floor = typical_floor(target_probs, epsilon, delta).gather(1, parents_of(proposal))
     accepted = proposal.acceptable & (own_probability(target_probs, proposal) > floor)
     path, num_accepted = longest_path(accepted, proposal.topology)
-    end = path.gather(1, num_accepted[:, None])[:, :, None]
-    p_end = target_probs.gather(1, end.expand(-1, -1, target_probs.shape[2]))
+    p_end = node_rows(target_probs, path.gather(1, num_accepted[:, None]))
     return Verdict(path, num_accepted, draw(p_end[:, 0], uniforms))
 
 
 def typical_floor(
     probs: Float[Tensor, "B N V"], epsilon: float, delta: float
 ) -> Float[Tensor, "B N"]:
-    """min(epsilon, delta exp(-H)), which an accepted token's probability exceeds."""
+    """Return min(epsilon, delta exp(-H)), which the probability of an accepted token exceeds."""
     entropy = torch.special.entr(probs).sum(-1)
     return (delta * (-entropy).exp()).clamp(max=epsilon)

@@ -1,4 +1,4 @@
-"""Prompts that are too long: what is cut from a conversation so that its prompt fits, the template left whole."""
+"""Shortens prompts that are too long, without touching their template."""
 
 import re
 from bisect import bisect_right
@@ -16,24 +16,30 @@ def cut_to_fit(
     replies: Sequence[str],
     max_tokens: int,
 ) -> list[int]:
-    """Token ids, at most `max_tokens`, of the prompt that `render` makes too long.
+    """Return at most `max_tokens` token ids of a prompt that `render` makes too long.
 
-    The oldest exchanges go first; if the turn that is asked is too long by itself, its end goes, at a word boundary.
+    The oldest exchanges go first. If the current turn alone is too long, its end is cut at a word
+    boundary.
+
+    Raises:
+        ValueError: If the template alone leaves no room for text.
     """
-    asked = turns[: len(replies) + 1]
+    conversation = turns[: len(replies) + 1]
     for oldest in range(1, len(replies) + 1):
-        token_ids = render(tokenizer, template, asked[oldest:], replies[oldest:])
+        token_ids = render(tokenizer, template, conversation[oldest:], replies[oldest:])
         if len(token_ids) <= max_tokens:
             return token_ids
-    text = asked[-1]
-    ends = [word.end() for word in re.finditer(r"\S{1,32}", text)]
-    num_kept = bisect_right(
-        ends, max_tokens, key=lambda end: len(render(tokenizer, template, [text[:end]]))
-    )
-    if num_kept == 0:
-        num_template = len(render(tokenizer, template, [""]))
+    text = conversation[-1]
+
+    def num_tokens(end: int) -> int:
+        return len(render(tokenizer, template, [text[:end]]))
+
+    word_ends = [word.end() for word in re.finditer(r"\S{1,32}", text)]
+    num_words = bisect_right(word_ends, max_tokens, key=num_tokens)
+    if num_words == 0:
         raise ValueError(
-            f"a limit of {max_tokens} tokens leaves no room for a prompt: its template alone takes {num_template}; "
-            "raise dataset.max_prompt_tokens or the target's max_len, or lower max_new_tokens"
+            f"a limit of {max_tokens} tokens leaves no room for a prompt: its template alone takes "
+            f"{num_tokens(0)}; raise dataset.max_prompt_tokens or the target's max_len, or lower "
+            "max_new_tokens"
         )
-    return render(tokenizer, template, [text[: ends[num_kept - 1]]])
+    return render(tokenizer, template, [text[: word_ends[num_words - 1]]])

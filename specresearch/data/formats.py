@@ -1,6 +1,6 @@
-"""Published dataset formats: one small parser per format, from the fields of a record to a `Row`.
+"""Published dataset formats: one small parser each, from the fields of a record to a `Row`.
 
-A parser raises `ValueError` naming the field it misses; whoever calls it knows the file and the place and adds them.
+A parser raises ValueError with the name of the missing field; its caller adds file and location.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +13,13 @@ from typing import Any
 class Row:
     """One conversation to decode.
 
-    id: the row's published id, or its number in the source where it has none.
-    turns: the user's messages, in order; a single prompt is one turn.
-    category: the benchmark's own label, or "".
-    reference: a published answer to the first turn.
-    replies: of a chat that was published with them, the assistant's reply to each turn, "" where there is none. Decoding never
-        shows them; they are something to train on.
+    Attributes:
+        id: The published id, or the row's number in the source.
+        turns: The user's messages, in order; a single prompt is one turn.
+        category: The benchmark's own label, or "".
+        reference: A published answer to the first turn.
+        replies: The published assistant's reply to each turn, "" if there is none. Training uses
+            them; decoding never does.
     """
 
     id: str
@@ -37,7 +38,7 @@ PROMPT_FIELDS = ("prompt", "text", "turns", "messages", "conversations", "questi
 
 
 def cnndm(fields: Fields) -> Row:
-    """CNN/DailyMail: `article`, `highlights`, `id`."""
+    """Parse CNN/DailyMail: `article`, `highlights`, `id`."""
     return Row(
         id=_label(fields, "id"),
         turns=(_text(fields, "article"),),
@@ -46,16 +47,20 @@ def cnndm(fields: Fields) -> Row:
 
 
 def sharegpt(fields: Fields) -> Row:
-    """ShareGPT: `conversations`, a list of `{from, value}`; also `messages` of `{role, content}`.
+    """Parse ShareGPT: `conversations` of `{from, value}`, or `messages` of `{role, content}`.
 
-    The user's messages become the turns; system messages and whatever precedes the first user message are left out.
+    The user's messages become the turns; system messages and whatever precedes the first user
+    message are left out.
     """
     name, messages = _field(fields, "conversations", "messages")
     return replace(_conversation(name, messages), id=_label(fields, "id"))
 
 
 def questions(fields: Fields) -> Row:
-    """MT-bench and Spec-Bench: `question_id`, `category`, `turns`; the hub's MT-bench says `prompt_id` and `prompt`."""
+    """Parse MT-bench and Spec-Bench: `question_id`, `category`, `turns`.
+
+    The hub's MT-bench uses `prompt_id` and `prompt`.
+    """
     name, turns = _field(fields, "turns", "prompt")
     answers = fields.get("reference")
     return Row(
@@ -67,13 +72,16 @@ def questions(fields: Fields) -> Row:
 
 
 def humaneval(fields: Fields) -> Row:
-    """HumanEval: `task_id`, `prompt`, `canonical_solution`; decoding has no use for `entry_point` and `test`."""
-    solution = _text(fields, "canonical_solution")
-    return Row(id=_label(fields, "task_id"), turns=(_text(fields, "prompt"),), reference=solution)
+    """Parse HumanEval: `task_id`, `prompt`, `canonical_solution`; the tests are not used."""
+    return Row(
+        id=_label(fields, "task_id"),
+        turns=(_text(fields, "prompt"),),
+        reference=_text(fields, "canonical_solution"),
+    )
 
 
 def gsm8k(fields: Fields) -> Row:
-    """GSM8K: `question`, `answer`."""
+    """Parse GSM8K: `question`, `answer`."""
     return Row(
         id=_label(fields, "id"),
         turns=(_text(fields, "question"),),
@@ -82,13 +90,13 @@ def gsm8k(fields: Fields) -> Row:
 
 
 def prompts(fields: Fields) -> Row:
-    """Any prompts: the first of PROMPT_FIELDS that the record has."""
+    """Parse any prompts: the first of `PROMPT_FIELDS` that the record has."""
     name, _ = _field(fields, *PROMPT_FIELDS)
     return _from_field(name, fields)
 
 
 def from_field(name: str) -> Parser:
-    """A parser that takes the prompt from the field `name`: a text, a list of texts (turns) or a list of messages."""
+    """Return a parser for one field: a text, a list of texts (turns) or a list of messages."""
     return partial(_from_field, name)
 
 
@@ -104,6 +112,7 @@ FORMATS: Mapping[str, Parser] = {
 
 
 def find_format(name: str) -> Parser:
+    """Return a parser of `FORMATS`; raises ValueError for an unknown name."""
     if name not in FORMATS:
         raise ValueError(f"unknown dataset format {name!r}; there are {', '.join(sorted(FORMATS))}")
     return FORMATS[name]
@@ -121,12 +130,13 @@ def _from_field(name: str, fields: Fields) -> Row:
 
 
 def _field(fields: Fields, *names: str) -> tuple[str, Any]:
+    """Return the name and value of the first field that is present."""
     for name in names:
         if fields.get(name) is not None:
             return name, fields[name]
-    wanted = " or ".join(repr(name) for name in names)
-    found = ", ".join(repr(name) for name in fields) or "none"
-    raise ValueError(f"field {wanted} is missing; fields found: {found}")
+    wanted = " or ".join(map(repr, names))
+    present = ", ".join(map(repr, fields)) or "none"
+    raise ValueError(f"field {wanted} is missing; fields found: {present}")
 
 
 def _text(fields: Fields, *names: str) -> str:
@@ -137,14 +147,17 @@ def _text(fields: Fields, *names: str) -> str:
 
 
 def _text_if_any(message: Fields) -> str:
-    value = next(
-        (message[name] for name in ("value", "content") if message.get(name) is not None), ""
-    )
-    return value if isinstance(value, str) else ""
+    for name in ("value", "content"):
+        if message.get(name) is not None:
+            return message[name] if isinstance(message[name], str) else ""
+    return ""
 
 
 def _label(fields: Fields, *names: str) -> str:
-    return next((str(fields[name]) for name in names if fields.get(name) is not None), "")
+    for name in names:
+        if fields.get(name) is not None:
+            return str(fields[name])
+    return ""
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -157,9 +170,10 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _conversation(name: str, messages: Any) -> Row:
-    """The user's messages and the replies to each; a reply in several messages is joined by blank lines.
+    """Return the user's messages and the replies to each.
 
-    The first reply has to be text. Later ones that are not, such as calls of tools, count as none.
+    A reply in several messages is joined by blank lines. The first reply must be text. Later ones
+    that are not, such as tool calls, count as none.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise ValueError(f"field {name!r} is {_kind(messages)}, not a list of messages")
@@ -176,10 +190,9 @@ def _conversation(name: str, messages: Any) -> Row:
             if speaker in USERS:
                 turns.append(_text(message, "value", "content"))
                 replies.append([])
-            elif speaker in ASSISTANTS and turns and reference is None:
-                reference = _text(message, "value", "content")
-                replies[-1].append(reference)
             elif speaker in ASSISTANTS and turns:
+                if reference is None:
+                    reference = _text(message, "value", "content")
                 replies[-1].append(_text_if_any(message))
         except ValueError as error:
             raise ValueError(f"field {name!r}, message {position}: {error}") from None
@@ -190,6 +203,5 @@ def _conversation(name: str, messages: Any) -> Row:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "text", type(None): "null"}.get(
-        type(value), type(value).__name__
-    )
+    names = {dict: "an object", list: "a list", str: "text", type(None): "null"}
+    return names.get(type(value), type(value).__name__)

@@ -1,6 +1,6 @@
-"""The dataset hub: a copy from the local cache, or a download once a quick probe has found the hub.
+"""The dataset hub: the local cache, or a download once a quick probe has reached the hub.
 
-Left to themselves the hub's libraries retry for the better part of a minute where there is no network.
+Without a network, the hub's own libraries would retry for the better part of a minute.
 """
 
 import os
@@ -24,12 +24,14 @@ class HubUnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class HubCopy:
+class HubDataset:
     """A dataset on the hub.
 
-    id: `owner/name`. config, split: as the `datasets` library names them.
-    file: a file of the repository to read as it is, in place of a config and a split.
-    revision: a commit or branch; None means the newest, or whatever the local cache holds.
+    Attributes:
+        id: `owner/name`.
+        config: As in the `datasets` library, like `split`.
+        revision: A commit or branch. None means the newest, or the one in the local cache.
+        file: A file of the repository to read as it is, in place of a config and a split.
     """
 
     id: str
@@ -39,38 +41,44 @@ class HubCopy:
     file: str | None = None
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.id, self.config, self.split, self.file) if part)
+        return " ".join(filter(None, (self.id, self.config, self.split, self.file)))
 
 
 @dataclass(frozen=True)
 class HubRecords:
+    """The records of a dataset, and whether they were cached or downloaded."""
+
     kind: Literal["cache", "hub"]
     location: str
     records: Iterator[Record]
 
 
-def load(copy: HubCopy) -> HubRecords:
-    """Records of `copy`: from the local cache if it is there, otherwise downloaded.
+def load(dataset: HubDataset) -> HubRecords:
+    """Return the records of a dataset from the local cache, or else download them.
 
-    Raises HubUnavailableError, within seconds, if the hub is switched off (HF_HUB_OFFLINE, HF_DATASETS_OFFLINE), out of
-    reach, or does not give the dataset; ValueError if the dataset has no such config or split.
+    Raises:
+        HubUnavailableError: Within seconds, if the hub is switched off (HF_HUB_OFFLINE,
+            HF_DATASETS_OFFLINE), unreachable, or does not give the dataset.
+        ValueError: If the dataset has no such config or split.
     """
     try:
-        return _load(copy, offline=True)
+        return _load(dataset, offline=True)
     except HubUnavailableError:
         pass
-    if switch := offline_switch():
+    switch = offline_switch()
+    if switch:
         raise HubUnavailableError(
-            f"{switch} is set and the local cache has no usable copy of {copy}"
+            f"{switch} is set and the local cache has no usable copy of {dataset}"
         )
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    if reason := probe(endpoint):
+    reason = probe(endpoint)
+    if reason:
         raise HubUnavailableError(f"hub unreachable ({endpoint}: {reason})")
-    return _load(copy, offline=False)
+    return _load(dataset, offline=False)
 
 
 def offline_switch() -> str | None:
-    """The name of the environment variable that forbids the network, if one does."""
+    """Return the name of the environment variable that forbids the network, if one does."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         if os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"}:
             return name
@@ -78,9 +86,10 @@ def offline_switch() -> str | None:
 
 
 def probe(endpoint: str, seconds: float = PROBE_SECONDS) -> str | None:
-    """Why `endpoint` does not answer within `seconds`, or None if it does. Proxies of the environment are used.
+    """Return why an endpoint does not answer in time, or None if it does.
 
-    Any answer will do, a refusal or an unknown certificate included: the library that downloads is the judge of those.
+    Proxies of the environment are used. Any answer will do, also a refusal or an unknown
+    certificate: the library that downloads is the judge of those.
     """
     reasons: list[str | None] = []
 
@@ -97,71 +106,72 @@ def probe(endpoint: str, seconds: float = PROBE_SECONDS) -> str | None:
             reasons.append(str(error))
 
     # A name lookup ignores urlopen's timeout, hence a thread that can be left behind.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(seconds + 0.5)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds + 0.5)
     return reasons[0] if reasons else f"no answer in {seconds:g} s"
 
 
-def _load(copy: HubCopy, *, offline: bool) -> HubRecords:
-    kind = "cache" if offline else "hub"
+def _load(dataset: HubDataset, *, offline: bool) -> HubRecords:
     try:
-        if copy.file is not None:
-            return _download_file(copy, kind, offline=offline)
-        return _download_split(copy, kind, offline=offline)
+        if dataset.file is not None:
+            return _load_file(dataset, dataset.file, offline=offline)
+        return _load_split(dataset, offline=offline)
+    except HubUnavailableError:
+        raise
     except ValueError as error:
         if offline:
             raise HubUnavailableError(f"not in the local cache: {error}") from error
-        raise ValueError(f"the hub's {copy}: {error}") from error
-    except HubUnavailableError:
-        raise
-    except (
-        Exception
-    ) as error:  # whatever breaks a download: the caller reports it and may use another source
-        raise HubUnavailableError(
-            f"{copy}: {type(error).__name__}: {error}".splitlines()[0]
-        ) from error
+        raise ValueError(f"the hub's {dataset}: {error}") from error
+    except Exception as error:
+        # A download can fail in many ways; the caller reports it, and may use another source.
+        first_line = f"{dataset}: {type(error).__name__}: {error}".splitlines()[0]
+        raise HubUnavailableError(first_line) from error
 
 
-def _download_split(copy: HubCopy, kind: Literal["cache", "hub"], *, offline: bool) -> HubRecords:
+def _load_split(dataset: HubDataset, *, offline: bool) -> HubRecords:
     from datasets import Dataset, load_dataset
 
     with _offline_datasets() if offline else nullcontext():
-        table = load_dataset(copy.id, name=copy.config, split=copy.split, revision=copy.revision)
+        table = load_dataset(
+            dataset.id, name=dataset.config, split=dataset.split, revision=dataset.revision
+        )
     if not isinstance(table, Dataset):
         raise ValueError(
-            f"it has the splits {', '.join(str(name) for name in table)}; choose one with dataset.split="
+            f"it has the splits {', '.join(map(str, table))}; choose one with dataset.split="
         )
     files = table.cache_files
     commit = Path(files[0]["filename"]).parent.name if files else "unknown"
-    if offline and copy.revision not in (None, commit):
+    if offline and dataset.revision not in (None, commit):
         raise HubUnavailableError(
-            f"the cached copy of {copy} is revision {commit}, not {copy.revision}"
+            f"the cached copy of {dataset} is revision {commit}, not {dataset.revision}"
         )
     records = (Record(f"row {number}", dict(row)) for number, row in enumerate(table, start=1))
-    return HubRecords(kind, f"{copy} @ {commit}", records)
+    return HubRecords("cache" if offline else "hub", f"{dataset} @ {commit}", records)
 
 
-def _download_file(copy: HubCopy, kind: Literal["cache", "hub"], *, offline: bool) -> HubRecords:
+def _load_file(dataset: HubDataset, path: str, *, offline: bool) -> HubRecords:
     from huggingface_hub import hf_hub_download
 
-    assert copy.file is not None
-    file = Path(
-        hf_hub_download(
-            copy.id,
-            copy.file,
-            repo_type="dataset",
-            revision=copy.revision,
-            local_files_only=offline,
-        )
+    downloaded = hf_hub_download(
+        dataset.id,
+        path,
+        repo_type="dataset",
+        revision=dataset.revision,
+        local_files_only=offline,
     )
-    commit = file.parents[len(Path(copy.file).parts) - 1].name
-    return HubRecords(kind, f"{copy} @ {commit}", read_records(file))
+    file = Path(downloaded)
+    commit = file.parents[len(Path(path).parts) - 1].name
+    kind = "cache" if offline else "hub"
+    return HubRecords(kind, f"{dataset} @ {commit}", read_records(file))
 
 
 @contextmanager
 def _offline_datasets() -> Iterator[None]:
-    """`datasets` reads its offline switch once, at import, into this variable."""
+    """Switch `datasets` offline for a while.
+
+    The library reads its environment variable only once, at import, into this variable.
+    """
     from datasets import config
 
     before = config.HF_HUB_OFFLINE

@@ -1,4 +1,4 @@
-"""Where a dataset's records come from: a local file, the hub or its cache, or the sample in the package."""
+"""Where a dataset's records come from: a local file, the hub or its cache, or a shipped sample."""
 
 import logging
 from collections.abc import Iterator
@@ -13,23 +13,25 @@ logger = logging.getLogger(__name__)
 
 SAMPLES = Path(__file__).parent / "samples"
 
-Kind = Literal["file", "hub", "cache", "sample"]
-Choice = Literal["auto", "hub", "sample"]
+SourceKind = Literal["file", "hub", "cache", "sample"]
+SourceChoice = Literal["auto", "hub", "sample"]
 CHOICES = ("auto", "hub", "sample")
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a result says about its prompts.
+class DatasetSource:
+    """What a result records about its prompts.
 
-    kind: "file" (dataset.path), "hub" (downloaded), "cache" (the hub's local cache) or "sample" (shipped).
-    location: the path, the hub id with its commit, or the sample's name.
-    fingerprint: 16 hexadecimal digits of SHA-256 over the rows that are used, in their order.
-    num_rows: rows that are used.
-    note: why this source, and what was skipped.
+    Attributes:
+        kind: "file" (dataset.path), "hub" (downloaded), "cache" (the hub's local cache) or
+            "sample" (shipped).
+        location: The path, the hub id with its commit, or the sample's name.
+        fingerprint: 16 hexadecimal digits of SHA-256 over the rows in use, in their order.
+        num_rows: Rows in use.
+        note: Why this source, and what was skipped.
     """
 
-    kind: Kind
+    kind: SourceKind
     location: str
     fingerprint: str
     num_rows: int
@@ -38,58 +40,68 @@ class Source:
 
 @dataclass(frozen=True)
 class Origin:
-    """A source that has been found and not yet read."""
+    """A source that was found and is not read yet."""
 
-    kind: Kind
+    kind: SourceKind
     location: str
     records: Iterator[Record]
     note: str
 
 
-def find(name: str, path: str | None, choice: Choice, copy: hub.HubCopy | None) -> Origin:
-    """The origin of dataset `name`: `path` if given, else as `choice` says; "auto" is the hub, then the sample.
+def find(
+    name: str, path: str | None, choice: SourceChoice, on_hub: hub.HubDataset | None
+) -> Origin:
+    """Find the records of a dataset.
 
-    Falling back to the sample is logged as a warning with its reason. ValueError if what was asked for cannot be had.
+    Falling back to the sample is logged as a warning with its reason.
+
+    Args:
+        path: A local file, which takes precedence.
+        choice: "auto" tries the hub, then the sample.
+        on_hub: The dataset on the hub, if there is one.
+
+    Raises:
+        ValueError: If the requested source is not available.
     """
     if choice not in CHOICES:
-        raise ValueError(f"dataset.source={choice} is not known; use one of {', '.join(CHOICES)}")
+        raise ValueError(f"dataset.source={choice} is unknown; use one of {', '.join(CHOICES)}")
     if path is not None:
         if choice != "auto":
             raise ValueError(
-                f"dataset.path={path} and dataset.source={choice} contradict each other; drop one of them"
+                f"dataset.path={path} and dataset.source={choice} contradict each other; "
+                "drop one of them"
             )
         file = find_file(path)
         return Origin("file", str(file), read_records(file), "dataset.path")
     if choice == "sample":
         return _sample(name, "dataset.source=sample")
     try:
-        if copy is None:
-            raise hub.HubUnavailableError("no hub copy is known for it")
-        found = hub.load(copy)
-        return Origin(
-            found.kind,
-            found.location,
-            found.records,
-            "local cache" if found.kind == "cache" else "hub",
-        )
+        if on_hub is None:
+            raise hub.HubUnavailableError("it has no location on the hub")
+        found = hub.load(on_hub)
     except hub.HubUnavailableError as error:
         if choice == "hub":
             raise ValueError(
-                f"dataset {name}, source=hub: {error}; use dataset.path=<file> or dataset.source=sample"
+                f"dataset {name}, source=hub: {error}; "
+                "use dataset.path=<file> or dataset.source=sample"
             ) from error
         origin = _sample(name, str(error))
         logger.warning(
-            "dataset %s: using the small sample that ships with the package (%s); dataset.path=<file> reads a file",
+            "dataset %s: using the small sample that ships with the package (%s); "
+            "dataset.path=<file> reads a file",
             name,
             error,
         )
         return origin
+    note = "local cache" if found.kind == "cache" else "hub"
+    return Origin(found.kind, found.location, found.records, note)
 
 
 def _sample(name: str, note: str) -> Origin:
     file = SAMPLES / f"{name}.jsonl"
     if not file.exists():
         raise ValueError(
-            f"dataset {name}: {note}, and no sample of it ships with the package; use dataset.path=<file>"
+            f"dataset {name}: {note}, and no sample of it ships with the package; "
+            "use dataset.path=<file>"
         )
     return Origin("sample", f"samples/{file.name}", read_records(file), note)

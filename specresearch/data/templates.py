@@ -1,6 +1,6 @@
-"""How the turns of a dataset row become prompt token ids: by the target's own chat template, or in a plain frame.
+"""How the turns of a row become prompt token ids: by the target's chat template, or plain text.
 
-Nothing here knows which dataset a row came from; a dataset picks one of the `Template`s below.
+A dataset picks one of the `Template`s below; the code does not know which dataset a row is from.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class Template:
-    """A task's wording. `{text}` stands for a user turn (`chat`) or for the only turn (`plain`).
+    """The prompt of a task. `{text}` stands for a user turn (`chat`) or the only turn (`plain`).
 
-    chat: the user message that a chat model is sent.
-    plain: the whole prompt for a base model; None means the transcript frame of `render`.
+    Attributes:
+        chat: The user message for a chat model.
+        plain: The whole prompt for a base model. None uses the transcript of `render`.
     """
 
     chat: str
@@ -36,6 +37,7 @@ TEMPLATES = {"summary": SUMMARY, "maths": MATHS, "code": CODE, "chat": CHAT, "ra
 
 
 def find_template(name: str) -> Template:
+    """Return one of `TEMPLATES`; raises ValueError for an unknown name."""
     if name not in TEMPLATES:
         raise ValueError(
             f"unknown prompt template {name!r}; there are {', '.join(sorted(TEMPLATES))}"
@@ -49,24 +51,26 @@ def render(
     turns: Sequence[str],
     replies: Sequence[str] = (),
 ) -> list[int]:
-    """Token ids of the prompt that asks for the reply to `turns[len(replies)]`.
+    """Return the token ids of the prompt that asks for the reply to `turns[len(replies)]`.
 
-    turns: user turns of the conversation; those past the first unanswered one are not shown.
-    replies: the model's own replies to the first turns, as text.
+    Args:
+        turns: User turns; those after the first unanswered one are not shown.
+        replies: The model's own replies to the first turns.
     """
-    asked = turns[: len(replies) + 1]
+    conversation = turns[: len(replies) + 1]
     if tokenizer.chat_template is not None:
         messages: list[dict[str, str]] = []
-        for index, turn in enumerate(asked):
+        for index, turn in enumerate(conversation):
             messages.append({"role": "user", "content": template.chat.replace("{text}", turn)})
             if index < len(replies):
                 messages.append({"role": "assistant", "content": replies[index]})
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return tokenizer(str(text), add_special_tokens=False, verbose=False)["input_ids"]
-    if template.plain is not None and len(asked) == 1:
-        return tokenizer(template.plain.replace("{text}", asked[0]), verbose=False)["input_ids"]
+    if template.plain is not None and len(conversation) == 1:
+        text = template.plain.replace("{text}", conversation[0])
+        return tokenizer(text, verbose=False)["input_ids"]
     lines: list[str] = []
-    for index, turn in enumerate(asked):
+    for index, turn in enumerate(conversation):
         lines.append(f"User: {turn}")
         lines.append(f"Assistant: {replies[index]}\n" if index < len(replies) else "Assistant:")
     return tokenizer("\n".join(lines), verbose=False)["input_ids"]

@@ -1,12 +1,13 @@
-"""Recorded request traces: when requests came, how long their prompts were, and how long the answers.
+"""Published request traces: arrival times, prompt lengths and output lengths, without any text.
 
-Published by Azure (`TIMESTAMP, ContextTokens, GeneratedTokens`; Splitwise, Patel et al., arXiv 2311.18677) and by Mooncake
-(`timestamp` in milliseconds, `input_length`, `output_length`; Qin et al., arXiv 2407.00079). Neither holds any text.
+Azure has `TIMESTAMP, ContextTokens, GeneratedTokens` (Splitwise, Patel et al., arXiv 2311.18677),
+Mooncake `timestamp` in milliseconds, `input_length`, `output_length` (Qin et al., arXiv
+2407.00079).
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -15,14 +16,20 @@ from typing import Any
 
 from specresearch.data.files import Record, find_file, read_records
 
-MAX_TOKENS = 1_000_000  # a length above is a mistake in the trace
-MAX_DISTANCE = 31 * 86400.0  # seconds from the median row; a time farther off is a mistake too
+MAX_TOKENS = 1_000_000  # a longer request is a mistake in the trace
+MAX_DISTANCE = 31 * 86400.0  # seconds from the median row; a time farther off is a mistake
 MAX_BAD_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """time: seconds after the first row. Lengths in tokens, both at least 1."""
+    """One request of a trace.
+
+    Attributes:
+        time: Seconds after the first row.
+        num_prompt_tokens: At least 1.
+        num_output_tokens: At least 1.
+    """
 
     time: float
     num_prompt_tokens: int
@@ -30,8 +37,16 @@ class TraceRow:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """rows: in order of time. note: what was wrong with the file, "" if nothing. fingerprint: of the rows."""
+class RequestTrace:
+    """The requests of one file, in order of time.
+
+    Attributes:
+        format: One of `FORMATS`.
+        fingerprint: 16 hexadecimal digits of SHA-256 over the rows.
+        num_skipped: Rows with an impossible time or length.
+        num_out_of_order: Rows that came after a later one in the file.
+        note: What was wrong with the file, "" if nothing was.
+    """
 
     rows: tuple[TraceRow, ...]
     location: str
@@ -43,16 +58,22 @@ class Trace:
 
     @property
     def seconds(self) -> float:
+        """The time between the first and the last request."""
         return self.rows[-1].time
 
     @property
     def qps(self) -> float:
+        """Requests per second."""
         return (len(self.rows) - 1) / self.seconds if self.seconds else math.inf
 
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """Names of the fields, and how a time is read, in seconds."""
+    """The field names of a published trace.
+
+    Attributes:
+        seconds: Converts the value of the time field.
+    """
 
     time: str
     prompt: str
@@ -60,98 +81,107 @@ class TraceFormat:
     seconds: Callable[[Any], float]
 
 
-def _seconds_of_date(value: Any) -> float:
+def _date_to_seconds(value: Any) -> float:
     moment = datetime.fromisoformat(str(value).strip())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
 
 
-def _seconds_of_milliseconds(value: Any) -> float:
+def _milliseconds_to_seconds(value: Any) -> float:
     seconds = float(value) / 1000
     if seconds < 0:
-        raise ValueError("is negative")
+        raise ValueError("a time counts from the start of the trace")
     return seconds
 
 
 FORMATS: Mapping[str, TraceFormat] = {
-    "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens", _seconds_of_date),
-    "mooncake": TraceFormat("timestamp", "input_length", "output_length", _seconds_of_milliseconds),
+    "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date_to_seconds),
+    "mooncake": TraceFormat("timestamp", "input_length", "output_length", _milliseconds_to_seconds),
 }
 
 
-def read_trace(path: str) -> Trace:
-    """The trace in a file of one of `FORMATS`, told by its fields; CSV or JSON Lines, also gzipped.
+def read_trace(path: str) -> RequestTrace:
+    """Read a CSV or JSON Lines file of one of `FORMATS`, which is recognised by its fields.
 
-    Rows that stand before an earlier one are put where they belong; rows with a time or a length that cannot be are skipped. Both
-    are counted. Raises ValueError, with the row, when more than half are bad, and for a file that is no trace at all.
+    Out-of-order rows are sorted, and rows with an impossible time or length are skipped; both are
+    counted. The file may be gzipped.
+
+    Raises:
+        ValueError: If the file is not a trace, or more than half of its rows are bad; the message
+            names the first bad row.
     """
     file = find_file(path, key="arrivals.path")
-    name, found = "", list[tuple[str, TraceRow]]()
-    bad: list[str] = []
+    format = ""
+    parsed: list[tuple[str, TraceRow]] = []
+    errors: list[str] = []
     for number, record in enumerate(read_records(file)):
         if number == 0:
-            name = _format_of(path, record)
+            format = _recognise_format(path, record)
         try:
-            found.append((record.place, _row(record, FORMATS[name])))
+            parsed.append((record.location, _parse(record, FORMATS[format])))
         except ValueError as error:
-            bad.append(f"{record.place}: {error}")
-    middle = median(row.time for _, row in found) if found else 0.0
-    far = [
-        (place, abs(row.time - middle))
-        for place, row in found
-        if abs(row.time - middle) > MAX_DISTANCE
-    ]
-    bad += [
-        f"{place}: it lies {distance / 86400:.0f} days from the median row"
-        for place, distance in far
-    ]
-    rows = [row for _, row in found if abs(row.time - middle) <= MAX_DISTANCE]
-    total = len(bad) + len(rows)
-    if not rows or len(bad) > MAX_BAD_SHARE * total:
-        why = (
-            f"{len(bad)} of {total} rows cannot be used, the first is {bad[0]}"
-            if bad
-            else "it is empty"
-        )
+            errors.append(f"{record.location}: {error}")
+    rows = _drop_far_rows(parsed, errors)
+    total = len(errors) + len(rows)
+    if not rows or len(errors) > MAX_BAD_SHARE * total:
+        reason = "it is empty"
+        if errors:
+            reason = f"{len(errors)} of {total} rows cannot be used, the first is {errors[0]}"
         raise ValueError(
-            f"{path} is not a usable trace: {why}; correct the file or give another with arrivals.path="
+            f"{path} is not a usable trace: {reason}; "
+            "correct the file or give another with arrivals.path="
         )
-    late = sum(row.time < before.time for before, row in pairwise(rows))
-    ordered = _from_zero(rows)
+    num_out_of_order = sum(row.time < before.time for before, row in pairwise(rows))
+    ordered = _sort_from_zero(rows)
     notes = []
-    if bad:
-        notes.append(f"skipped {len(bad)} of {total} rows, the first is {bad[0]}")
-    if late:
-        notes.append(f"{late} rows stood before an earlier one and were sorted")
-    return Trace(ordered, str(file), name, _fingerprint(ordered), len(bad), late, "; ".join(notes))
-
-
-def _format_of(path: str, record: Record) -> str:
-    for name, format in FORMATS.items():
-        if {format.time, format.prompt, format.output} <= record.fields.keys():
-            return name
-    known = "; ".join(f"{name}: {f.time}, {f.prompt}, {f.output}" for name, f in FORMATS.items())
-    raise ValueError(
-        f"{path} has the fields {', '.join(record.fields) or 'of no row'}, which is no known trace; known are {known}"
+    if errors:
+        notes.append(f"skipped {len(errors)} of {total} rows, the first is {errors[0]}")
+    if num_out_of_order:
+        notes.append(f"{num_out_of_order} rows came after a later one and were sorted")
+    return RequestTrace(
+        rows=ordered,
+        location=str(file),
+        format=format,
+        fingerprint=_fingerprint(ordered),
+        num_skipped=len(errors),
+        num_out_of_order=num_out_of_order,
+        note="; ".join(notes),
     )
 
 
-def _row(record: Record, format: TraceFormat) -> TraceRow:
+def _recognise_format(path: str, record: Record) -> str:
+    for name, format in FORMATS.items():
+        if {format.time, format.prompt, format.output} <= record.fields.keys():
+            return name
+    known = []
+    for name, format in FORMATS.items():
+        known.append(f"{name}: {format.time}, {format.prompt}, {format.output}")
+    raise ValueError(
+        f"{path} is not a known trace: its fields are {', '.join(record.fields) or 'none'}; "
+        f"known are {'; '.join(known)}"
+    )
+
+
+def _parse(record: Record, format: TraceFormat) -> TraceRow:
     value = record.fields.get(format.time)
     try:
         seconds = format.seconds(value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{format.time}={value!r} {error if str(error) == 'is negative' else 'is no time'}"
-        ) from None
+    except (ValueError, TypeError):
+        seconds = math.nan
     if not math.isfinite(seconds):
-        raise ValueError(f"{format.time}={value!r} is no time")
-    lengths = [_length(name, record.fields.get(name)) for name in (format.prompt, format.output)]
-    return TraceRow(seconds, *lengths)
+        raise ValueError(f"{format.time}={value!r} is not a time")
+    return TraceRow(
+        time=seconds,
+        num_prompt_tokens=_parse_length(record, format.prompt),
+        num_output_tokens=_parse_length(record, format.output),
+    )
 
 
-def _length(name: str, value: Any) -> int:
+def _parse_length(record: Record, name: str) -> int:
+    value = record.fields.get(name)
     try:
-        length = float(value)
+        length = float(value)  # type: ignore[arg-type]
     except (ValueError, TypeError):
         raise ValueError(f"{name}={value!r} is not a number") from None
     if not 1 <= length <= MAX_TOKENS or length != int(length):
@@ -159,7 +189,23 @@ def _length(name: str, value: Any) -> int:
     return int(length)
 
 
-def _from_zero(rows: list[TraceRow]) -> tuple[TraceRow, ...]:
+def _drop_far_rows(parsed: Sequence[tuple[str, TraceRow]], errors: list[str]) -> list[TraceRow]:
+    """Return the rows within `MAX_DISTANCE` of the median one; report the others in `errors`."""
+    if not parsed:
+        return []
+    middle = median(row.time for _, row in parsed)
+    rows = []
+    for location, row in parsed:
+        distance = abs(row.time - middle)
+        if distance <= MAX_DISTANCE:
+            rows.append(row)
+        else:
+            days = distance / 86400
+            errors.append(f"{location}: it lies {days:.0f} days from the median row")
+    return rows
+
+
+def _sort_from_zero(rows: Sequence[TraceRow]) -> tuple[TraceRow, ...]:
     ordered = sorted(rows, key=lambda row: row.time)
     first = ordered[0].time
     return tuple(
@@ -167,7 +213,7 @@ def _from_zero(rows: list[TraceRow]) -> tuple[TraceRow, ...]:
     )
 
 
-def _fingerprint(rows: tuple[TraceRow, ...]) -> str:
+def _fingerprint(rows: Sequence[TraceRow]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         digest.update(f"{row.time:.6f},{row.num_prompt_tokens},{row.num_output_tokens}\n".encode())

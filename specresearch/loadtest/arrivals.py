@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.data.traces import Trace, TraceRow, read_trace
+from specresearch.data.traces import RequestTrace, TraceRow, read_trace
 
 
 class Arrivals(ABC):
@@ -105,7 +105,7 @@ class Replay(Arrivals):
             raise ValueError(
                 f"arrivals.start={start}, duration={duration}: need start >= 0 and duration > 0 seconds"
             )
-        self.trace: Trace = read_trace(path)
+        self.trace: RequestTrace = read_trace(path)
         self.time_scale, self.start, self.duration = time_scale, start, duration
         end = np.inf if duration is None else start + duration
         self._rows = tuple(row for row in self.trace.rows if start <= row.time < end)

@@ -1,4 +1,4 @@
-"""Ways of drafting. Each is one file here and one YAML file in conf/proposer/."""
+"""Drafting methods. Each is one file here and one YAML file in conf/proposer/."""
 
 from specresearch.proposers.autoregressive import Autoregressive
 from specresearch.proposers.base import Proposer, is_own

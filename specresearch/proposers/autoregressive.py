@@ -1,4 +1,4 @@
-"""No speculation: the baseline, through the same loop as every method."""
+"""The baseline: no speculation, through the same loop as every method."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from specresearch.proposers.base import Proposer
 
 
 class Autoregressive(Proposer):
-    """Proposes nothing: every step is one token."""
+    """Proposes nothing, so that every step yields one token."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         return Proposal.empty(batch.roots)

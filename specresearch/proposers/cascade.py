@@ -6,116 +6,128 @@ from specresearch.batch import Batch, RequestState
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer
-from specresearch.proposers.shares import Share, merge, some
+from specresearch.proposers.partial import PartialProposal, merge, select_rows
 
 
 class Cascade(Proposer):
-    """Asks `proposers` in order, each for the rows that those before it had nothing to say about; all of them learn.
+    """Asks proposers in order, each for the rows without drafts so far; all of them learn.
 
-    A proposer sees only the rows it drafts for, so that what it keeps for the others stays that of committed tokens.
-    Raises ValueError for a deterministic tree beside sampled drafts: one proposal has draft probabilities for all rows or
-    for none, and they cannot express siblings that were not drawn; and for a proposer with probe nodes of its own.
+    A proposer sees only the rows that it drafts for, so its state of other rows remains that of
+    the committed tokens.
+
+    Raises:
+        ValueError: For a deterministic tree beside sampled drafts: a proposal has draft
+            probabilities for all rows or for none, and they cannot express siblings that were
+            not drawn. Also for a proposer with probe nodes.
     """
 
     def __init__(self, proposers: Sequence[Proposer]) -> None:
         if len(proposers) < 2:
-            raise ValueError(
-                f"a cascade of {len(proposers)} proposers has no order; name at least two"
-            )
+            raise ValueError(f"a cascade needs at least two proposers; got {len(proposers)}")
         self.proposers = tuple(proposers)
-        names = [type(part).__name__ for part in proposers]
-        for part, name in zip(proposers, names, strict=True):
-            if part.max_nodes > part.num_draft_tokens + 1:
-                raise ValueError(
-                    f"{name} verifies nodes of its own beside its drafts, which a cascade has no place for; use it alone"
-                )
-        kinds = [part.kind for part in proposers]
-        sampled = [name for name, kind in zip(names, kinds, strict=True) if kind.sampled]
-        fixed = [
-            name for name, kind in zip(names, kinds, strict=True) if kind.trees and not kind.sampled
-        ]
-        if sampled and fixed:
-            raise ValueError(
-                f"{fixed[0]} drafts trees that are not sampled, {sampled[0]} samples: no draft probabilities fit both; "
-                f"let {fixed[0]} draft chains, or {sampled[0]} its likeliest tokens (sample=false)"
-            )
+        _check_compatible(self.proposers)
+        kinds = [proposer.kind for proposer in proposers]
         self.kind = DraftKind(
             trees=any(kind.trees for kind in kinds),
-            sampled=len(sampled) == len(kinds),
+            sampled=all(kind.sampled for kind in kinds),
             scored=all(kind.scored for kind in kinds),
         )
-        self.num_draft_tokens = max(part.num_draft_tokens for part in proposers)
+        self.num_draft_tokens = max(proposer.num_draft_tokens for proposer in proposers)
         self._join_layers()
 
     def _join_layers(self) -> None:
-        self.hidden_layers = tuple(
-            dict.fromkeys(layer for part in self.proposers for layer in part.hidden_layers)
-        )
+        layers: dict[int, None] = {}
+        for proposer in self.proposers:
+            layers |= dict.fromkeys(proposer.hidden_layers)
+        self.hidden_layers = tuple(layers)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
-        for part in self.proposers:
-            part.bind(target, num_slots)
+        for proposer in self.proposers:
+            proposer.bind(target, num_slots)
         self._join_layers()
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        for part in self.proposers:
-            part.start(rows, None if output is None else self._output_for(part, output))
+        for proposer in self.proposers:
+            proposer.start(rows, None if output is None else self._output_for(proposer, output))
 
-    def _output_for(self, part: Proposer, output: ModelOutput) -> ModelOutput:
-        """With the hidden states that this proposer asked for."""
-        return ModelOutput(
-            output.logits,
-            tuple(output.hidden[self.hidden_layers.index(layer)] for layer in part.hidden_layers),
-        )
+    def _output_for(self, proposer: Proposer, output: ModelOutput) -> ModelOutput:
+        """Return the output with the hidden states that this proposer asked for."""
+        indexes = map(self.hidden_layers.index, proposer.hidden_layers)
+        return ModelOutput(output.logits, tuple(output.hidden[index] for index in indexes))
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
-        """The first one's: the others read when they are asked."""
+        """Prefill the first proposer; the others prefill when they are asked."""
         return self.proposers[0].lazy_prefill(rows)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if not any(budget):
             return Proposal.empty(batch.roots)
-        shares: list[Share] = []
+        parts: list[PartialProposal] = []
         waiting = [row for row, allowed in enumerate(budget) if allowed > 0]
-        for part in self.proposers:
+        for proposer in self.proposers:
             if not waiting:
                 break
-            asked = some(batch, waiting)
-            room = [part.num_draft_tokens if part.kind.trees else most for most in asked.room]
-            limits = [
-                min(budget[row], part.num_draft_tokens, most)
-                for row, most in zip(waiting, room, strict=True)
-            ]
-            proposal = part.propose(asked, limits)
-            is_last = part is self.proposers[-1]
-            spoke = (
-                [True] * len(waiting) if is_last else [length > 1 for length in _lengths(proposal)]
-            )
-            share = Share(proposal, waiting, spoke)
-            if len(share.rows) == len(batch):
-                return proposal
-            shares.append(share)
-            waiting = [
-                row for row, has_drafts in zip(waiting, spoke, strict=True) if not has_drafts
-            ]
-        return merge(batch, [share for share in shares if share.rows])
+            part = _ask(proposer, batch, budget, waiting, is_last=proposer is self.proposers[-1])
+            if len(part.batch_rows) == len(batch):
+                return part.proposal
+            if part.batch_rows:
+                parts.append(part)
+            drafted = set(part.batch_rows)
+            waiting = [row for row in waiting if row not in drafted]
+        return merge(batch, parts)
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        for part in self.proposers:
-            part.observe(batch, proposal, self._output_for(part, output), verdict)
+        for proposer in self.proposers:
+            proposer.observe(batch, proposal, self._output_for(proposer, output), verdict)
 
     def finish(self, slots: Sequence[int]) -> None:
-        for part in self.proposers:
-            part.finish(slots)
+        for proposer in self.proposers:
+            proposer.finish(slots)
 
     def reset(self) -> None:
-        for part in self.proposers:
-            part.reset()
+        for proposer in self.proposers:
+            proposer.reset()
 
 
-def _lengths(proposal: Proposal) -> Sequence[int]:
-    return (
-        proposal.lengths.tolist() if proposal.host_lengths is None else proposal.host_lengths
-    )  # sync
+def _check_compatible(proposers: Sequence[Proposer]) -> None:
+    sampled: list[str] = []
+    fixed_trees: list[str] = []
+    for proposer in proposers:
+        name = type(proposer).__name__
+        if proposer.max_nodes > proposer.num_draft_tokens + 1:
+            raise ValueError(
+                f"{name} verifies probe nodes beside its drafts, which a cascade does not support; "
+                "use it alone"
+            )
+        if proposer.kind.sampled:
+            sampled.append(name)
+        elif proposer.kind.trees:
+            fixed_trees.append(name)
+    if sampled and fixed_trees:
+        tree, sampler = fixed_trees[0], sampled[0]
+        raise ValueError(
+            f"{tree} drafts trees that are not sampled, {sampler} samples: no draft probabilities "
+            f"fit both; let {tree} draft chains, or {sampler} its likeliest tokens (sample=false)"
+        )
+
+
+def _ask(
+    proposer: Proposer, batch: Batch, budget: Sequence[int], rows: Sequence[int], *, is_last: bool
+) -> PartialProposal:
+    """Let a proposer draft for some rows; the last one keeps those without drafts too."""
+    asked = select_rows(batch, rows)
+    limits = []
+    for row, room in zip(rows, asked.room, strict=True):
+        limit = min(budget[row], proposer.num_draft_tokens)
+        # The budget of a tree counts nodes, so only that of a chain is bounded by the room.
+        limits.append(limit if proposer.kind.trees else min(limit, room))
+    proposal = proposer.propose(asked, limits)
+    if is_last:
+        return PartialProposal(proposal, rows, range(len(rows)))
+    lengths = proposal.host_lengths
+    if lengths is None:
+        lengths = proposal.lengths.tolist()  # sync
+    drafted = [i for i, length in enumerate(lengths) if length > 1]
+    return PartialProposal(proposal, [rows[i] for i in drafted], drafted)

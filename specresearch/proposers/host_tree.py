@@ -1,4 +1,4 @@
-"""Draft trees that are grown on the host, one node at a time, each row its own."""
+"""Draft trees that are grown on the host, one node at a time, separately for each row."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,23 @@ from specresearch.proposal import Proposal, Topology, upload
 
 
 def padding_parents(first: int, num_nodes: int) -> list[int]:
-    """Parents of nodes that fill a row from node `first` on: a binary tree below the root, neither deep nor wide."""
-    return [0 if i == 0 else first + (i - 1) // 2 for i in range(num_nodes - first)]
+    """Return the parents of nodes that pad a row from node `first` on.
+
+    They form a binary tree below the root, which is neither deep nor wide.
+    """
+    parents = [0, *(first + i // 2 for i in range(num_nodes - first - 1))]
+    return parents[: num_nodes - first]
 
 
 class HostTree:
-    """The drafts of one row; a node can only be added below one that is there.
+    """The drafts of one row; a node can only be added below an existing one.
 
-    tokens, parents, scores: of every node, as in `Proposal`. depths, num_children: of every node.
+    Attributes:
+        tokens: The token of every node, root first, as in `Proposal`.
+        parents: The parent of every node; the root's is -1.
+        scores: The score of every node, as in `Proposal`.
+        depths: Edges between the root and every node.
+        num_children: The children of every node.
     """
 
     def __init__(self, root: int) -> None:
@@ -26,7 +35,7 @@ class HostTree:
         return len(self.tokens)
 
     def add(self, parent: int, token: int, score: float = 1.0) -> int:
-        """The index of the new node."""
+        """Add a node and return its index."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.scores.append(score)
@@ -36,7 +45,7 @@ class HostTree:
         return len(self.tokens) - 1
 
     def pad(self, num_nodes: int) -> None:
-        """Fill up to `num_nodes` with nodes that stand for nothing."""
+        """Add padding up to `num_nodes` nodes."""
         for parent in padding_parents(len(self), num_nodes):
             self.add(parent, 0)
 
@@ -52,21 +61,23 @@ def stack_trees(
     lengths: Sequence[int] | None = None,
     scored: bool = False,
 ) -> Proposal:
-    """The rows of a proposal, all point masses: a chain where all of them are chains.
+    """Return the proposal of these rows, all point masses; a chain if all of them are chains.
 
-    lengths: valid nodes of each row, where the target must be fed others too; None: all of them. scored: pass the scores on.
+    Args:
+        lengths: Valid nodes of each row, if the target must be fed others too. None means all.
+        scored: Include the scores.
     """
     host_lengths = tuple(map(len, trees)) if lengths is None else None
     width = max(map(len, trees))
     if all(tree.is_chain for tree in trees):
-        padding = [width - len(tree) for tree in trees]
-        tokens = [tree.tokens + [0] * num for tree, num in zip(trees, padding, strict=True)]
-        scores = [tree.scores + [1.0] * num for tree, num in zip(trees, padding, strict=True)]
         topology = Topology.chain(width, device)
+        tokens = [tree.tokens + [0] * (width - len(tree)) for tree in trees]
+        scores = [tree.scores + [1.0] * (width - len(tree)) for tree in trees]
     else:
         for tree in trees:
             tree.pad(width)
-        tokens, scores = [tree.tokens for tree in trees], [tree.scores for tree in trees]
+        tokens = [tree.tokens for tree in trees]
+        scores = [tree.scores for tree in trees]
         topology = Topology(
             upload([tree.parents for tree in trees], device),
             max_depth=max(max(tree.depths) for tree in trees),

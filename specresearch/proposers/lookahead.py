@@ -1,6 +1,9 @@
-"""Lookahead decoding: n-grams from Jacobi iteration, made and verified in one pass (Fu et al., arXiv 2402.02057)."""
+"""Lookahead decoding: n-grams from Jacobi iteration, generated and verified in one pass.
 
-from collections.abc import Iterator, Sequence
+Fu et al. (arXiv 2402.02057).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,25 +17,24 @@ from specresearch.sampling import argmax
 
 
 class Lookahead(Proposer):
-    """The target guesses ahead of itself in a window of probe nodes and collects what it says there; needs no other model.
+    """The target guesses ahead of itself in a window of probe nodes; needs no other model.
 
-    window_size: W, places guessed at once. ngram_size: N, so that the window holds the last N - 1 guesses for every place. Each
-    pass adds a guess and completes W n-grams, which a pool keeps by first token. num_ngrams: G, the most it keeps for one
-    token, and the most that a step verifies; they are point masses, merged where they begin alike.
-    The window stands behind the drafts and is not counted among them. Everything belongs to one request.
+    Each pass adds a guess for every position of the window and completes as many n-grams, which a
+    pool keeps by first token. They are point masses, merged where they begin alike. The window
+    comes after the drafts and does not count among them. All state belongs to one request.
+
+    Args:
+        window_size: W, the positions guessed at once.
+        ngram_size: N; the window holds the last N - 1 guesses for every position.
+        num_ngrams: G, the most n-grams that are kept for one token and verified in one step.
     """
 
     kind = DraftKind(trees=True)
 
     def __init__(self, window_size: int = 7, ngram_size: int = 5, num_ngrams: int = 7) -> None:
-        least = {
-            "window_size": (window_size, 1),
-            "ngram_size": (ngram_size, 2),
-            "num_ngrams": (num_ngrams, 1),
-        }
-        for name, (value, minimum) in least.items():
-            if value < minimum:
-                raise ValueError(f"proposer.{name}={value} must be at least {minimum}")
+        _check_at_least("window_size", window_size, 1)
+        _check_at_least("ngram_size", ngram_size, 2)
+        _check_at_least("num_ngrams", num_ngrams, 1)
         self.window_size, self.ngram_size, self.num_ngrams = window_size, ngram_size, num_ngrams
         self.num_draft_tokens = num_ngrams * (ngram_size - 1)
         self.num_probe_nodes = window_size * (ngram_size - 1)
@@ -40,21 +42,21 @@ class Lookahead(Proposer):
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:
-            window = _pieces(row.tokens, self.window_size, self.ngram_size - 1)
+            window = _first_window(row.tokens, self.window_size, self.ngram_size - 1)
             self._requests[row.slot] = _Request(window, NGramPool(self.num_ngrams))
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if max(budget) == 0:
             return Proposal.empty(batch.roots)
-        requests = [self._requests[row.slot] for row in batch.rows]
-        trees = [
-            _merge(row.tokens[-1], request.pool.after(row.tokens[-1]), allowed)
-            for row, request, allowed in zip(batch.rows, requests, budget, strict=True)
-        ]
+        trees = []
+        for row, allowed in zip(batch.rows, budget, strict=True):
+            root = row.tokens[-1]
+            pool = self._requests[row.slot].pool
+            trees.append(_merge(root, pool.continuations(root), allowed))
         lengths = [len(tree) for tree in trees]
-        for tree, request in zip(trees, requests, strict=True):
+        for row, tree in zip(batch.rows, trees, strict=True):
             tree.pad(max(lengths))
-            _add_window(tree, request.window)
+            _add_window(tree, self._requests[row.slot].window)
         proposal = stack_trees(trees, batch.device, lengths=lengths)
         probe = torch.arange(proposal.topology.num_nodes, device=batch.device)[None] >= max(lengths)
         return replace(proposal, probe=probe)
@@ -77,61 +79,79 @@ class Lookahead(Proposer):
             self._requests.pop(slot, None)
 
 
+def _check_at_least(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ValueError(f"proposer.{name}={value} must be at least {minimum}")
+
+
 class NGramPool:
-    """For every token, the last n-grams that began with it: at most `capacity`, the longest unseen leaving first."""
+    """Keeps the last n-grams that began with each token, at most `capacity` of them.
+
+    The least recently seen one leaves first.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._rests: dict[int, dict[tuple[int, ...], None]] = {}  # oldest first
+        self._continuations: dict[int, dict[tuple[int, ...], None]] = {}  # oldest first
 
     def add(self, ngram: Sequence[int]) -> None:
+        """Add an n-gram as the latest of its first token."""
         first, *rest = ngram
-        rests = self._rests.setdefault(first, {})
-        rests.pop(tuple(rest), None)
-        rests[tuple(rest)] = None
-        if len(rests) > self.capacity:
-            del rests[next(iter(rests))]
+        continuations = self._continuations.setdefault(first, {})
+        continuations.pop(tuple(rest), None)
+        continuations[tuple(rest)] = None
+        if len(continuations) > self.capacity:
+            del continuations[next(iter(continuations))]
 
-    def after(self, token: int) -> Iterator[tuple[int, ...]]:
-        """What followed the token, the latest first."""
-        return reversed(self._rests.get(token, {}))
+    def continuations(self, token: int) -> Iterator[tuple[int, ...]]:
+        """Return what followed the token, the latest first."""
+        return reversed(self._continuations.get(token, {}))
 
 
 @dataclass
 class _Request:
-    """window[l][j]: guess number l, oldest first, for place j + l after the root (counted from 0)."""
+    """The state of one request.
+
+    Attributes:
+        window: `window[l][j]` is guess number l, oldest first, for position j + l after the root,
+            counted from 0.
+    """
 
     window: list[list[int]]
     pool: NGramPool
 
 
-def _pieces(prompt: Sequence[int], num: int, length: int) -> list[list[int]]:
-    """The window before the first pass: in its columns, pieces of the prompt from evenly spaced places."""
-    begins = [i * len(prompt) // num for i in range(num)]
-    return [[prompt[(begin + i) % len(prompt)] for begin in begins] for i in range(length)]
+def _first_window(prompt: Sequence[int], width: int, num_guesses: int) -> list[list[int]]:
+    """Return the window before the first pass: pieces of the prompt, evenly spaced, as columns."""
+    length = len(prompt)
+    begins = [i * length // width for i in range(width)]
+    return [[prompt[(begin + i) % length] for begin in begins] for i in range(num_guesses)]
 
 
-def _merge(root: int, runs: Iterator[tuple[int, ...]], budget: int) -> HostTree:
-    """The runs as a tree below the root, as far as the budget goes."""
+def _merge(root: int, runs: Iterable[tuple[int, ...]], budget: int) -> HostTree:
+    """Merge runs of tokens into a tree below the root, as far as the budget goes."""
     tree = HostTree(root)
-    known: dict[tuple[int, int], int] = {}
+    children: dict[tuple[int, int], int] = {}
     for run in runs:
         node = 0
         for token in run:
-            if (node, token) not in known:
+            if (node, token) not in children:
                 if len(tree) > budget:
                     return tree
-                known[node, token] = tree.add(node, token)
-            node = known[node, token]
+                children[node, token] = tree.add(node, token)
+            node = children[node, token]
     return tree
 
 
 def _add_window(tree: HostTree, window: Sequence[Sequence[int]]) -> None:
-    """The oldest guesses follow one another from the root; every newer guess follows the one before it for its place."""
-    above: list[int] = []
-    for guesses in window:
-        level: list[int] = []
-        for place, token in enumerate(guesses):
-            parent = above[place] if above else level[-1] if level else 0
-            level.append(tree.add(parent, token))
-        above = level
+    """Add the guesses: the oldest form a chain below the root, newer ones hang below older ones.
+
+    A newer guess follows the guess before it of its column.
+    """
+    parents = []
+    parent = 0
+    for token in window[0]:
+        parent = tree.add(parent, token)
+        parents.append(parent)
+    for guesses in window[1:]:
+        parents = [tree.add(parent, token) for parent, token in zip(parents, guesses, strict=True)]

@@ -1,4 +1,7 @@
-"""Heads guess the next few tokens from one hidden state, each its own place; the guesses fill a tree (arXiv 2401.10774)."""
+"""Medusa heads each guess one position from one hidden state; the guesses fill a tree.
+
+Cai et al. (arXiv 2401.10774).
+"""
 
 import heapq
 import math
@@ -14,7 +17,8 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
-from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE, read_paths, small_paths
+from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
+from specresearch.proposers.shapes import read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
 from specresearch.sampling import penalize
 
@@ -22,14 +26,17 @@ FADE = 0.8
 
 
 class Medusa(Proposer):
-    """The Cartesian product of the heads' likeliest tokens, cut to a static tree; point masses at every temperature.
+    """Drafts the Cartesian product of the heads' likeliest tokens, pruned to a static tree.
 
-    A node at depth d holds a token of head d - 1, whatever its parent is. A prompt of one token has no hidden state yet, so
-    its first step drafts nothing.
+    Drafts are point masses at every temperature. A node at depth d holds a token of head d - 1,
+    whatever its parent is. A prompt of one token has no hidden state yet, so its first step
+    drafts nothing.
 
-    head: a folder, hub id or `zoo:` name with its `revision`, or loaded heads. num_draft_tokens: nodes of the tree that
-    `likeliest_paths` makes. paths: another tree, as a list of paths of ranks or as a JSON file; its size is the number of
-    drafts.
+    Args:
+        head: A folder, hub id or `zoo:` name with its `revision`, or loaded heads.
+        num_draft_tokens: Nodes of the tree of `likeliest_paths`.
+        paths: Another tree, as a list of paths of ranks or as a JSON file; its size is the number
+            of drafts.
     """
 
     kind = DraftKind(trees=True, scored=True)
@@ -47,11 +54,11 @@ class Medusa(Proposer):
         self.paths = read_paths(paths) if isinstance(paths, str) else paths
         if self.paths is not None:
             self.num_draft_tokens = StaticTree.from_paths(self.paths).num_drafts
-        self._known: set[int] = set()
+        self._known_slots: set[int] = set()  # with a hidden state
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Medusa":
-        """Drafts with random heads that fit `target`, in a tree that fits its vocabulary."""
+        """Return a proposer with random heads, and a tree that fits the target's vocabulary."""
         config: Any = target.model.config
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
@@ -61,109 +68,115 @@ class Medusa(Proposer):
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if not self.head:
             raise ValueError(
-                "proposer.head names no Medusa heads; set it to a folder or hub id, see docs/proposers/medusa.md"
+                "proposer.head names no Medusa heads; set it to a folder or hub id, "
+                "see docs/proposers/medusa.md"
             )
         if isinstance(self.head, str):
             self.head = MedusaHeads.from_pretrained(self.head, revision=self.revision)
         self.heads, self.target = self.head, target
         self.heads.check_fit(target)
         self.heads.to(device=target.device, dtype=target.dtype).eval()
-        paths = (
-            likeliest_paths(len(self.heads), self.num_draft_tokens)
-            if self.paths is None
-            else self.paths
-        )
+        paths = self.paths
+        if paths is None:
+            paths = likeliest_paths(len(self.heads), self.num_draft_tokens)
         self.tree = StaticTree.from_paths(paths, target.device)
         if self.tree.depth > len(self.heads) or max(self.tree.widths) > target.vocab_size:
             raise ValueError(
-                f"the tree has {self.tree.depth} levels and rank {max(self.tree.widths) - 1}, and there are {len(self.heads)} "
-                f"heads and {target.vocab_size} tokens; change proposer.paths"
+                f"the tree has {self.tree.depth} levels and rank {max(self.tree.widths) - 1}, "
+                f"and there are {len(self.heads)} heads and {target.vocab_size} tokens; "
+                "change proposer.paths"
             )
         self.num_draft_tokens = self.tree.num_drafts
-        self._level = self.tree.topology.depth[0] - 1  # which head fills each node
-        self._state = torch.zeros(
-            (num_slots, self.heads.hidden_size), dtype=target.dtype, device=target.device
-        )
-        self._known = set()
+        self._head_of_node = self.tree.topology.depth[0] - 1
+        shape = (num_slots, self.heads.hidden_size)
+        self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)
+        self._known_slots = set()
 
     def describe(self) -> str | None:
         if not isinstance(self.head, MedusaHeads):
             return None
-        heads = f"{len(self.head)} Medusa heads of {self.head.base_model or 'a target that they do not name'}"
-        lm_heads = (
-            "the target's LM head" if self.head.vocab_size is None else "LM heads of their own"
+        target = self.head.base_model or "a target that they do not name"
+        lm_heads = "LM heads of their own"
+        if self.head.vocab_size is None:
+            lm_heads = "the target's LM head"
+        return (
+            f"{len(self.head)} Medusa heads of {target}; blocks in each: {self.head.num_layers}; "
+            f"read the final norm of the target; end in {lm_heads}"
         )
-        return f"{heads}; blocks in each: {self.head.num_layers}; read the final norm of the target; end in {lm_heads}"
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        self._known -= {row.slot for row in rows}
-        last = [len(row.tokens) - 2 for row in rows]
+        self._known_slots -= {row.slot for row in rows}
         if output is not None:
-            self._keep([row.slot for row in rows], output, last)
+            last = [len(row.tokens) - 2 for row in rows]
+            self._keep_states([row.slot for row in rows], output, last)
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        """Keep the hidden state from which the target said the next root."""
+        """Keep the hidden state from which the target predicted the next root."""
         ends = zip(verdict.path.tolist(), verdict.num_accepted.tolist(), strict=True)
-        self._keep(batch.slots, output, [path[num_accepted] for path, num_accepted in ends])
+        nodes = [path[num_accepted] for path, num_accepted in ends]
+        self._keep_states(batch.slots, output, nodes)
 
-    def _keep(self, slots: Sequence[int], output: ModelOutput, nodes: Sequence[int]) -> None:
-        """nodes: of each row, where the hidden state stands; -1 where there is none."""
-        there = [b for b, node in enumerate(nodes) if node >= 0]
-        kept = [slots[b] for b in there]
-        rows, columns = upload([there, [nodes[b] for b in there]], self._state.device, torch.long)
-        self._state[upload(kept, self._state.device, torch.long)] = output.hidden[0][rows, columns]
-        self._known.update(kept)
+    def _keep_states(self, slots: Sequence[int], output: ModelOutput, nodes: Sequence[int]) -> None:
+        """Store one hidden state of each row, that of `nodes[b]`; -1 means that there is none."""
+        rows = [row for row, node in enumerate(nodes) if node >= 0]
+        kept = [slots[row] for row in rows]
+        index = [rows, [nodes[row] for row in rows]]
+        row_index, node_index = upload(index, self._state.device, torch.long)
+        slot_index = upload(kept, self._state.device, torch.long)
+        self._state[slot_index] = output.hidden[0][row_index, node_index]
+        self._known_slots.update(kept)
 
     @torch.inference_mode()
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        budget = [
-            allowed if slot in self._known else 0
-            for slot, allowed in zip(batch.slots, budget, strict=True)
-        ]
-        if not any(budget):
+        limits = []
+        for slot, allowed in zip(batch.slots, budget, strict=True):
+            limits.append(allowed if slot in self._known_slots else 0)
+        if not any(limits):
             return Proposal.empty(batch.roots)
         state = self._state[upload(batch.slots, batch.device)]
         logits = self.heads(state, lm_head_of(self.target)).to(batch.device)
         logits = penalize(logits[:, : self.tree.depth], batch.sampling)  # [B, K, V]
         best = logits.topk(max(self.tree.widths), dim=-1)
-        crop = self.tree.crop(budget, batch.room)
-        nodes = crop.tree.places[crop.nodes[:, 1:]]  # [#B, n]
+        crop = self.tree.crop(limits, batch.room)
+        nodes = crop.tree.original_nodes[crop.nodes[:, 1:]]  # [#B, n]
         row = torch.arange(len(batch), device=batch.device)[:, None]
-        level, ranks = self._level[nodes], self.tree.ranks[nodes]
-        own = (best.values[row, level, ranks] - logits.logsumexp(-1)[row, level]).exp()
+        head, rank = self._head_of_node[nodes], self.tree.ranks[nodes]
+        scores = (best.values[row, head, rank] - logits.logsumexp(-1)[row, head]).exp()
         return Proposal(
-            torch.cat([batch.roots, best.indices[row, level, ranks]], dim=1),
-            crop.topology,
-            upload(crop.lengths, batch.device),
-            scores=torch.cat([torch.ones_like(own[:, :1]), own], dim=1),
+            token_ids=torch.cat([batch.roots, best.indices[row, head, rank]], dim=1),
+            topology=crop.topology,
+            lengths=upload(crop.lengths, batch.device),
+            scores=torch.cat([torch.ones_like(scores[:, :1]), scores], dim=1),
             host_lengths=crop.lengths,
         )
 
     def finish(self, slots: Sequence[int]) -> None:
-        self._known -= set(slots)
+        self._known_slots -= set(slots)
 
 
 def likeliest_paths(num_heads: int, num_nodes: int) -> list[RankPath]:
-    """The nodes most likely to be accepted, the likeliest first, if the token of rank r of head i is right with probability
-    `TYPICAL_RANK_ACCEPTANCE[r]` * FADE^i, independently of the others: a node's probability is the product along its path.
+    """Return the nodes most likely to be accepted, the likeliest first.
 
-    Fewer than `num_nodes` where the heads have no more.
+    The token of rank r of head i is assumed to be right with probability
+    `TYPICAL_RANK_ACCEPTANCE[r]` * FADE^i, independently of the others, so a node's probability is
+    the product along its path. There are fewer than `num_nodes` if the heads have no more.
     """
 
-    def chance(path: RankPath) -> float:
+    def acceptance(path: RankPath) -> float:
         return math.prod(TYPICAL_RANK_ACCEPTANCE[rank] * FADE**i for i, rank in enumerate(path))
 
     paths: list[RankPath] = []
-    open_ends: list[tuple[float, RankPath]] = [(-chance((0,)), (0,))]
-    while open_ends and len(paths) < num_nodes:
-        _, path = heapq.heappop(open_ends)
+    frontier: list[tuple[float, RankPath]] = [(-acceptance((0,)), (0,))]  # a heap
+    while frontier and len(paths) < num_nodes:
+        _, path = heapq.heappop(frontier)
         paths.append(path)
-        followers = (
-            [(*path[:-1], path[-1] + 1)] if path[-1] + 1 < len(TYPICAL_RANK_ACCEPTANCE) else []
-        )
-        followers += [(*path, 0)] if len(path) < num_heads else []
-        for follower in followers:
-            heapq.heappush(open_ends, (-chance(follower), follower))
+        next_rank = path[-1] + 1
+        if next_rank < len(TYPICAL_RANK_ACCEPTANCE):
+            sibling = (*path[:-1], next_rank)
+            heapq.heappush(frontier, (-acceptance(sibling), sibling))
+        if len(path) < num_heads:
+            child = (*path, 0)
+            heapq.heappush(frontier, (-acceptance(child), child))
     return paths

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last few tokens when they occurred before, earlier in the same request.
+"""Prompt lookup: drafts what followed the last few tokens earlier in the same request.
 
 Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding) and Yang et al. (arXiv 2304.04487).
 """
@@ -11,9 +11,10 @@ from specresearch.proposers.base import Proposer, check_num_draft_tokens
 
 
 class NGram(Proposer):
-    """Longest suffix match from n_max down to n_min tokens; the most recent occurrence wins.
+    """Matches the longest suffix from n_max down to n_min tokens; the latest occurrence wins.
 
-    Needs no model and no training. The drafts are point masses, so they are lossless at every temperature.
+    Needs no model and no training. The drafts are point masses, so they are lossless at every
+    temperature.
     """
 
     def __init__(self, num_draft_tokens: int = 10, n_max: int = 4, n_min: int = 2) -> None:
@@ -32,11 +33,12 @@ class NGram(Proposer):
             return Proposal.empty(batch.roots)
         drafts = []
         for row, allowed in zip(batch.rows, budget, strict=True):
-            found = self._indexes[row.slot].continuation(row.tokens, allowed) if allowed else ()
-            drafts.append([row.tokens[-1], *found])
-        width = max(map(len, drafts))
-        padded = [draft + [0] * (width - len(draft)) for draft in drafts]
+            continuation: Sequence[int] = ()
+            if allowed:
+                continuation = self._indexes[row.slot].continuation(row.tokens, allowed)
+            drafts.append([row.tokens[-1], *continuation])
         lengths = [len(draft) for draft in drafts]
+        padded = [draft + [0] * (max(lengths) - len(draft)) for draft in drafts]
         return Proposal.chain(
             upload(padded, batch.device), upload(lengths, batch.device), host_lengths=lengths
         )
@@ -47,8 +49,10 @@ class NGram(Proposer):
 
 
 class NGramIndex:
-    """Where each n-gram of a growing context was last followed by something. Costs (n_max - n_min + 1) for every new token, once
-    it is asked."""
+    """Finds where each n-gram of a growing context was last followed by a token.
+
+    Once queried, it costs n_max - n_min + 1 updates for every new token.
+    """
 
     def __init__(self, n_min: int, n_max: int) -> None:
         self.sizes = range(n_max, n_min - 1, -1)
@@ -56,8 +60,11 @@ class NGramIndex:
         self._num_seen = 0
 
     def continuation(self, tokens: Sequence[int], num: int) -> list[int]:
-        """Up to `num` tokens that followed the longest known suffix; an overlapping match repeats its period."""
-        self._grow(tokens)
+        """Return up to `num` tokens that followed the longest known suffix.
+
+        An overlapping match repeats its period.
+        """
+        self._update(tokens)
         for size in self.sizes:
             begin = self._next.get(tuple(tokens[-size:])) if size <= len(tokens) else None
             if begin is not None:
@@ -67,8 +74,8 @@ class NGramIndex:
                 return [tokens[begin + i % period] for i in range(num)]
         return []
 
-    def _grow(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that are new since the last call."""
+    def _update(self, tokens: Sequence[int]) -> None:
+        """Index the tokens that are new since the last call."""
         for position in range(max(self._num_seen, 1), len(tokens)):
             for size in self.sizes:
                 if size <= position:

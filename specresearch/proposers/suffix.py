@@ -1,4 +1,7 @@
-"""Suffix decoding: what followed the end of the context before, weighed by how often (Oliaro et al., arXiv 2411.04975)."""
+"""Suffix decoding: drafts what followed the end of the context before, weighted by its frequency.
+
+Oliaro et al. (arXiv 2411.04975).
+"""
 
 import heapq
 from collections import deque
@@ -14,15 +17,19 @@ from specresearch.proposers.suffix_trie import Follower, SuffixTrie
 
 
 class Suffix(Proposer):
-    """Drafts grow from the longest suffix that occurred before, the likeliest run first; needs no model and no training.
+    """Drafts grow from the longest suffix that occurred before, the likeliest run first.
 
-    A run is as likely as the counts of its tokens say, multiplied. It grows while that is above `min_probability`, to at
-    most max_factor x (length of the match) + offset nodes. The drafts are point masses, and their scores the counts'.
+    Needs no model and no training. The probability of a run is the product of the relative
+    frequencies of its tokens. A draft grows while this is above `min_probability`, to at most
+    max_factor x (length of the match) + offset nodes. Drafts are point masses; their scores are
+    the frequencies.
 
-    branch: drafts may be trees; False follows the likeliest token only. max_depth: longest run that is counted; a match is
-    at most half as long.
-    use_global: look into the outputs of earlier requests too, and take the draft whose nodes are more probable in sum. Then
-    steps depend on what was decoded before. max_global_nodes: how much of it is remembered, the older half leaving first.
+    Args:
+        branch: Drafts may be trees. False follows the likeliest token only.
+        max_depth: Longest run that is counted; a match is at most half as long.
+        use_global: Look into the outputs of earlier requests too, and take the draft with the
+            larger sum of probabilities. Steps then depend on what was decoded before.
+        max_global_nodes: The size of that memory; the older half leaves first.
     """
 
     def __init__(
@@ -52,7 +59,7 @@ class Suffix(Proposer):
         self.use_global, self.max_global_nodes = use_global, max_global_nodes
         self.kind = DraftKind(trees=branch, scored=True)
         self._rows: dict[int, RequestState] = {}
-        self._own: dict[int, SuffixTrie] = {}
+        self._tries: dict[int, SuffixTrie] = {}
         self.reset()
 
     @property
@@ -60,55 +67,58 @@ class Suffix(Proposer):
         return "warm" if self.use_global else "cold"
 
     def reset(self) -> None:
-        """Forget the outputs of earlier requests."""
-        self._past = deque([SuffixTrie(self.max_depth)], maxlen=2)
+        """Drop the outputs of earlier requests."""
+        self._global_tries = deque([SuffixTrie(self.max_depth)], maxlen=2)
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:
             self._rows[row.slot] = row
-            self._own[row.slot] = SuffixTrie(self.max_depth)
+            self._tries[row.slot] = SuffixTrie(self.max_depth)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if not any(budget):
             return Proposal.empty(batch.roots)
-        pairs = zip(batch.rows, budget, strict=True)
-        trees = [
-            self._draft(row, allowed) if allowed else HostTree(row.tokens[-1])
-            for row, allowed in pairs
-        ]
+        trees = []
+        for row, allowed in zip(batch.rows, budget, strict=True):
+            trees.append(self._draft(row, allowed) if allowed else HostTree(row.tokens[-1]))
         return stack_trees(trees, batch.device, scored=True)
 
     def _draft(self, row: RequestState, allowed: int) -> HostTree:
-        own = self._own[row.slot]
-        own.extend(row.tokens[own.num_tokens :])
-        drafts = [
-            self._grow(trie, row.tokens, allowed)
-            for trie in (own, *(self._past if self.use_global else ()))
-        ]
-        return max(drafts, key=lambda draft: draft[1])[0]
+        trie = self._tries[row.slot]
+        trie.extend(row.tokens[trie.num_tokens :])
+        best, best_total = self._grow(trie, row.tokens, allowed)
+        if self.use_global:
+            for global_trie in self._global_tries:
+                draft, total = self._grow(global_trie, row.tokens, allowed)
+                if total > best_total:
+                    best, best_total = draft, total
+        return best
 
     def _grow(
         self, trie: SuffixTrie, tokens: Sequence[int], allowed: int
     ) -> tuple[HostTree, float]:
-        """A draft, and the sum of its nodes' probabilities."""
-        tree, total, order = HostTree(tokens[-1]), 0.0, count()
-        place, length = trie.longest_match(tokens[-(self.max_depth // 2) :])
-        limit = min(allowed, int(self.max_factor * length + self.offset)) if length else 0
-        waiting: list[
-            tuple[float, int, int, Follower]
-        ] = []  # a heap: -probability, order of arrival, parent
-        node, above = 0, 1.0
+        """Return a draft and the sum of its nodes' probabilities."""
+        tree, total = HostTree(tokens[-1]), 0.0
+        cursor, length = trie.longest_match(tokens[-(self.max_depth // 2) :])
+        limit = 0
+        if length:
+            limit = min(allowed, int(self.max_factor * length + self.offset))
+        arrival = count()
+        # a heap of -probability, order of arrival, parent and follower
+        waiting: list[tuple[float, int, int, Follower]] = []
+        node, node_probability = 0, 1.0
         while len(tree) <= limit:
-            for follower in self._candidates(trie.followers(place)):
-                probability = above * follower.probability
+            for follower in self._candidates(trie.followers(cursor)):
+                probability = node_probability * follower.probability
                 if probability > self.min_probability:
-                    heapq.heappush(waiting, (-probability, next(order), node, follower))
+                    heapq.heappush(waiting, (-probability, next(arrival), node, follower))
             if not waiting:
                 break
             negative, _, parent, chosen = heapq.heappop(waiting)
-            above, place = -negative, chosen.place
+            node_probability = -negative
+            cursor = chosen.cursor
             node = tree.add(parent, chosen.token, chosen.probability)
-            total += above
+            total += node_probability
         return tree, total
 
     def _candidates(self, followers: Iterable[Follower]) -> Iterable[Follower]:
@@ -119,13 +129,13 @@ class Suffix(Proposer):
 
     def finish(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._own.pop(slot, None)
+            self._tries.pop(slot, None)
             row = self._rows.pop(slot, None)
             if row is not None and row.finish_reason and self.use_global:
                 self._remember(row.output_ids)
 
     def _remember(self, output: Sequence[int]) -> None:
-        if self._past[-1].num_nodes >= self.max_global_nodes // 2:
-            self._past.append(SuffixTrie(self.max_depth))
-        self._past[-1].extend(output)
-        self._past[-1].end()
+        if self._global_tries[-1].num_nodes >= self.max_global_nodes // 2:
+            self._global_tries.append(SuffixTrie(self.max_depth))
+        self._global_tries[-1].extend(output)
+        self._global_tries[-1].end()

@@ -1,4 +1,4 @@
-"""How draft trees grow, whoever drafts: along fixed paths of child ranks, or wherever the drafter is most confident.
+"""How draft trees grow: along fixed paths of child ranks, or where the drafter is most confident.
 
 Loops run over levels and child ranks, never over nodes, and nothing is brought to the host.
 """
@@ -13,15 +13,16 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology, upload
+from specresearch.proposers.candidates import Candidates
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.sampling import DRAFT_STREAM, SamplingBatch, draw, logits_to_probs, penalize
 
-TIE = 1e-9  # less confidence for every level, so that no child stands before its parent
+TIE = 1e-9  # confidence lost at every level, so that a child never sorts before its parent
 
 
 @runtime_checkable
-class Drafter(Protocol):
-    """What a tree grows from: something that says what follows nodes whose ancestors it has seen.
+class TreeDrafter(Protocol):
+    """Predicts what follows the nodes of a growing tree.
 
     The root is never passed: the logits after it are known when growth begins.
     """
@@ -29,12 +30,15 @@ class Drafter(Protocol):
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
     ) -> Float[Tensor, "B M V"]:
-        """Logits after the nodes from `first` on, M of them; the nodes before were passed by earlier calls."""
+        """Return the logits after M nodes, from node `first` on.
+
+        The nodes before them were passed by earlier calls.
+        """
         ...
 
 
 def grow_static(
-    drafter: Drafter,
+    drafter: TreeDrafter,
     batch: Batch,
     root_logits: Float[Tensor, "B 1 V"],
     tree: StaticTree,
@@ -42,92 +46,126 @@ def grow_static(
     *,
     sample: bool = False,
 ) -> Proposal:
-    """Drafts in the shape of `tree`, of which each row keeps the first that its budget and its room allow.
+    """Draft in the shape of `tree`; each row keeps the first nodes that its budget and room allow.
 
-    Levels that no row keeps are not drafted. What a row gets does not depend on the other rows. At least one row must have
-    a budget.
-    sample: children are drawn from the drafter's distribution without replacement, in the order of their ranks, and the
-    proposal says so; otherwise each is the token of its rank, a point mass.
+    Levels that no row keeps are not drafted. The drafts of a row do not depend on the other rows.
+    At least one row must have a budget.
+
+    Args:
+        sample: Draw children from the drafter's distribution without replacement, in the order of
+            their ranks, and report it. Otherwise each is the token of its rank, a point mass.
     """
-    crop, sampling = tree.crop(budget, batch.room), batch.sampling
+    crop = tree.crop(budget, batch.room)
     uniforms = None
     if sample:
-        uniforms = sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes)[:, crop.tree.places]
-    tree, parents = crop.tree, crop.tree.topology.parents[0]
-    tokens, probs, logits = batch.roots, [], root_logits
+        # Numbered by the nodes of the whole tree: cropping must not change the draws.
+        uniforms = batch.sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes)
+        uniforms = uniforms[:, crop.tree.original_nodes]
+    tree = crop.tree
+    tokens = batch.roots
     scores = torch.ones_like(batch.roots, dtype=root_logits.dtype)
-    spent = torch.zeros_like(batch.roots, dtype=torch.bool)
+    exhausted = torch.zeros_like(batch.roots, dtype=torch.bool)
+    draft_probs = None
+    logits = root_logits
     for depth in range(1, tree.depth + 1):
-        above, begin, end = tree.levels[depth - 1 : depth + 2]
-        below = parents[begin:end] - above  # [n]
-        context = _path_to(tree.topology, tokens, above, logits.shape[1], sampling)
+        first_parent, first = tree.levels[depth - 1 : depth + 1]
+        end_parent = first_parent + logits.shape[1]
+        context = _drafts_above(tree.topology, tokens, first_parent, end_parent, batch.sampling)
         if uniforms is None:
-            logits = penalize(logits, sampling, *context)
-            best = logits.topk(tree.widths[depth], dim=-1)
-            ranks = tree.ranks[begin:end]
-            chosen = best.indices[:, below, ranks]
-            own = (best.values[:, below, ranks] - logits.logsumexp(-1)[:, below]).exp()
+            logits = penalize(logits, batch.sampling, *context)
+            level = _likeliest_children(logits, tree, depth)
         else:
-            q = logits_to_probs(logits, sampling, *context)
-            probs += [q, q.new_zeros((len(batch), begin - above - q.shape[1], q.shape[2]))]
-            table = tree.topology.children[0, above : above + q.shape[1]]
-            drawn, empty = _draw_children(q, table, uniforms)
-            order = (
-                (table[below] == torch.arange(begin, end, device=table.device)[:, None])
-                .long()
-                .argmax(1)
-            )
-            chosen = drawn[:, below, order]
-            own = q[:, below].gather(2, chosen[:, :, None])[:, :, 0]
-            spent = torch.cat([spent, empty[:, below, order]], dim=1)
-        tokens, scores = (
-            torch.cat([tokens, chosen], dim=1),
-            torch.cat([scores, own.to(scores.dtype)], dim=1),
-        )
-        fed = tree.num_fed[depth]
-        if fed:
-            logits = drafter.expand(tree.tops[depth], chosen[:, :fed], begin)
-    if uniforms is not None:
-        num_leaves = tree.topology.num_nodes - sum(part.shape[1] for part in probs)
-        probs.append(probs[0].new_zeros((len(batch), num_leaves, probs[0].shape[2])))
+            q = logits_to_probs(logits, batch.sampling, *context)
+            level = _sampled_children(q, tree, depth, uniforms)
+            if draft_probs is None:
+                draft_probs = q.new_zeros((len(batch), tree.topology.num_nodes, q.shape[2]))
+            draft_probs[:, first_parent:end_parent] = q
+        tokens = torch.cat([tokens, level.tokens], dim=1)
+        scores = torch.cat([scores, level.scores.to(scores.dtype)], dim=1)
+        exhausted = torch.cat([exhausted, level.exhausted], dim=1)
+        num_fed = tree.num_fed[depth]
+        if num_fed:
+            logits = drafter.expand(tree.fed_trees[depth], level.tokens[:, :num_fed], first)
     return Proposal(
-        crop.arrange(tokens),
-        crop.topology,
-        upload(crop.lengths, batch.device),
-        crop.arrange(torch.cat(probs, dim=1)) if probs else None,
+        token_ids=crop.arrange(tokens),
+        topology=crop.topology,
+        lengths=upload(crop.lengths, batch.device),
+        draft_probs=None if draft_probs is None else crop.arrange(draft_probs),
         scores=crop.arrange(scores),
-        probe=crop.arrange(spent) if probs else None,
+        probe=crop.arrange(exhausted) if sample else None,
         host_lengths=crop.lengths,
     )
 
 
-def _path_to(
-    topology: Topology, tokens: Int[Tensor, "B n"], first: int, num: int, sampling: SamplingBatch
+def _drafts_above(
+    topology: Topology, tokens: Int[Tensor, "B n"], first: int, end: int, sampling: SamplingBatch
 ) -> tuple[Int[Tensor, "B n"] | None, Bool[Tensor, "#B M n"] | None]:
-    """What penalties must count besides the committed tokens, for the `num` nodes from `first` on: the drafts above them."""
+    """Return the drafts that penalties must count for the nodes from `first` to `end`."""
     if not sampling.has_penalty:
         return None, None
-    on_path = topology.ancestors[:, first : first + num, : tokens.shape[1]].clone()
+    on_path = topology.ancestors[:, first:end, : tokens.shape[1]].clone()
     on_path[:, :, 0] = False
     return tokens, on_path
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The nodes of one depth.
+
+    Attributes:
+        exhausted: The siblings before used up all of q, so the token is arbitrary.
+    """
+
+    tokens: Int[Tensor, "B n"]
+    scores: Float[Tensor, "B n"]
+    exhausted: Bool[Tensor, "B n"]
+
+
+def _likeliest_children(logits: Float[Tensor, "B M V"], tree: StaticTree, depth: int) -> _Level:
+    first_parent, first, end = tree.levels[depth - 1 : depth + 2]
+    parent = tree.topology.parents[0, first:end] - first_parent
+    best = logits.topk(tree.widths[depth], dim=-1)
+    rank = tree.ranks[first:end]
+    tokens = best.indices[:, parent, rank]
+    scores = (best.values[:, parent, rank] - logits.logsumexp(-1)[:, parent]).exp()
+    return _Level(tokens, scores, torch.zeros_like(tokens, dtype=torch.bool))
+
+
+def _sampled_children(
+    q: Float[Tensor, "B M V"], tree: StaticTree, depth: int, uniforms: Float[Tensor, "B N"]
+) -> _Level:
+    first_parent, first, end = tree.levels[depth - 1 : depth + 2]
+    parent = tree.topology.parents[0, first:end] - first_parent
+    children = tree.topology.children[0, first_parent : first_parent + q.shape[1]]
+    drawn, exhausted = _draw_children(q, children, uniforms)
+    node = torch.arange(first, end, device=children.device)[:, None]
+    order = (children[parent] == node).long().argmax(1)  # among the siblings
+    tokens = drawn[:, parent, order]
+    scores = q[:, parent].gather(2, tokens[:, :, None])[:, :, 0]
+    return _Level(tokens, scores, exhausted[:, parent, order])
 
 
 def _draw_children(
     q: Float[Tensor, "B M V"], children: Int[Tensor, "M R"], uniforms: Float[Tensor, "B N"]
 ) -> tuple[Int[Tensor, "B M R"], Bool[Tensor, "B M R"]]:
-    """Children of every parent, drawn from what its earlier children left of q; and where nothing was left to draw from."""
-    drawn, empty, left = [], [], q
+    """Draw the children of every parent, each from what its earlier siblings left of q.
+
+    Returns:
+        The tokens, and where nothing was left to draw from.
+    """
+    drawn, exhausted = [], []
+    left = q
     for rank in range(children.shape[1]):
         u = uniforms[:, children[:, rank].clamp(min=0)]
         token = draw(left.flatten(0, 1), u.flatten()).view(u.shape).clamp(max=q.shape[2] - 1)
         drawn.append(token)
-        empty.append(left.gather(2, token[:, :, None])[:, :, 0] <= 0)
+        exhausted.append(left.gather(2, token[:, :, None])[:, :, 0] <= 0)
         left = left.scatter(2, token[:, :, None], 0.0)
-    return torch.stack(drawn, dim=2), torch.stack(empty, dim=2)
+    return torch.stack(drawn, dim=2), torch.stack(exhausted, dim=2)
 
 
 def grow_dynamic(
-    drafter: Drafter,
+    drafter: TreeDrafter,
     batch: Batch,
     root_logits: Float[Tensor, "B 1 V"],
     budget: Sequence[int],
@@ -135,95 +173,59 @@ def grow_dynamic(
     depth: int,
     top_k: int,
 ) -> Proposal:
-    """EAGLE-2's tree (arXiv 2406.16858): expand the `top_k` most confident nodes of every level, then keep the best of all.
+    """Grow EAGLE-2's tree (arXiv 2406.16858).
 
-    A node's confidence is the product of the drafter's probabilities along its path. Row b keeps its `budget[b]` most
-    confident nodes no deeper than it has room for, which form a tree since confidence only falls. They are point masses at
-    every temperature: keeping sampled tokens by their own confidence would bias the output. At least one row must have a
-    budget; what none could keep is not drafted.
+    Expand the `top_k` most confident nodes of every level, then keep the best of all. A node's
+    confidence is the product of the drafter's probabilities along its path. Row b keeps its
+    `budget[b]` most confident nodes no deeper than it has room for; they form a tree, since
+    confidence only falls. They are point masses at every temperature: keeping sampled tokens by
+    their own confidence would bias the output. At least one row must have a budget; what none
+    could keep is not drafted.
     """
     rows, device = len(batch), batch.device
     depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
-    depth, k = max(depths), min(top_k, root_logits.shape[2], max(budget))
-    own, tokens = _likeliest(root_logits, k)  # [B, 1, k]
-    pool = _Pool(tokens[:, 0], own[:, 0], own[:, 0].exp(), torch.zeros_like(tokens[:, 0]))
-    frontier = torch.arange(k, device=device).expand(rows, -1)  # places in the pool
+    depth = max(depths)
+    k = min(top_k, root_logits.shape[2], max(budget))
+    log_q, tokens = _likeliest(root_logits, k)  # [B, 1, k]
+    candidates = Candidates(
+        tokens=tokens[:, 0],
+        confidence=log_q[:, 0],
+        scores=log_q[:, 0].exp(),
+        parents=torch.zeros_like(tokens[:, 0]),
+    )
+    frontier = torch.arange(k, device=device).expand(rows, -1)  # candidates to expand
     fed = Topology.chain(1, device).with_level(torch.zeros_like(frontier), k)
     for level in range(2, depth + 1):
         first = fed.num_nodes - k
-        logits = drafter.expand(fed, pool.tokens.gather(1, frontier), first)
-        own, tokens = _likeliest(logits, k)  # [B, k, k]
-        values = own + pool.values.gather(1, frontier)[:, :, None] - TIE
+        logits = drafter.expand(fed, candidates.tokens.gather(1, frontier), first)
+        log_q, tokens = _likeliest(logits, k)  # [B, k, k]
+        confidence = log_q + candidates.confidence.gather(1, frontier)[:, :, None] - TIE
         if level > min(depths):
-            too_deep = upload([level > deepest for deepest in depths], device)
-            values = values.masked_fill(too_deep[:, None, None], float("-inf"))
-        begin = pool.tokens.shape[1]
-        above = (frontier + 1)[:, :, None].expand(-1, -1, k)
-        pool = pool.with_nodes(
-            tokens.flatten(1), values.flatten(1), own.exp().flatten(1), above.flatten(1)
+            is_too_deep = upload([level > deepest for deepest in depths], device)
+            confidence = confidence.masked_fill(is_too_deep[:, None, None], float("-inf"))
+        num_before = candidates.tokens.shape[1]
+        new = Candidates(
+            tokens=tokens.flatten(1),
+            confidence=confidence.flatten(1),
+            scores=log_q.exp().flatten(1),
+            parents=(frontier + 1).repeat_interleave(k, dim=1),
         )
+        candidates = candidates.extended(new)
         if level < depth:
-            best = values.flatten(1).topk(k).indices
-            frontier = begin + best
+            best = new.confidence.topk(k).indices
+            frontier = num_before + best
             fed = fed.with_level(first + best // k, k)
-    num_within = [k + max(deepest - 1, 0) * k * k for deepest in depths]
-    kept = [min(pair) for pair in zip(budget, num_within, strict=True)]
-    return _keep_best(pool, batch, kept, depth, k)
+    num_kept = []
+    for allowed, deepest in zip(budget, depths, strict=True):
+        num_within = k + max(deepest - 1, 0) * k * k
+        num_kept.append(min(allowed, num_within))
+    return candidates.best(batch, num_kept, max_depth=depth, max_children=k)
 
 
 def _likeliest(
     logits: Float[Tensor, "B M V"], k: int
 ) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
-    """log q of the k likeliest tokens after each node, in double precision, and the tokens."""
+    """Return log q of the k likeliest tokens after each node in float64, and the tokens."""
     best = logits.topk(k, dim=-1)
-    return (best.values - logits.logsumexp(-1, keepdim=True)).double().clamp(max=0.0), best.indices
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """Every node considered, level by level. values: log of the confidence. parents: place in the pool plus one; 0, the root."""
-
-    tokens: Int[Tensor, "B P"]
-    values: Float[Tensor, "B P"]
-    own: Float[Tensor, "B P"]
-    parents: Int[Tensor, "B P"]
-
-    def with_nodes(
-        self,
-        tokens: Int[Tensor, "B Q"],
-        values: Float[Tensor, "B Q"],
-        own: Float[Tensor, "B Q"],
-        parents: Int[Tensor, "B Q"],
-    ) -> "_Pool":
-        pairs = (
-            (self.tokens, tokens),
-            (self.values, values),
-            (self.own, own),
-            (self.parents, parents),
-        )
-        return _Pool(*(torch.cat(pair, dim=1) for pair in pairs))
-
-
-def _keep_best(pool: _Pool, batch: Batch, kept: Sequence[int], depth: int, top_k: int) -> Proposal:
-    """The `kept[b]` most confident nodes of the pool as a tree; what fills a row up comes last, as a chain nobody reads."""
-    num_pooled, num = pool.tokens.shape[1], max(kept)
-    num_kept = upload(kept, batch.device)
-    best = pool.values.sort(dim=1, descending=True, stable=True).indices[:, :num]
-    index = torch.arange(num, device=batch.device)
-    within = index < num_kept[:, None]
-    chosen = best.gather(
-        1, torch.where(within, best, num_pooled + index).argsort(dim=1)
-    )  # parents before children
-    place = torch.zeros((len(batch), num_pooled + 1), dtype=torch.long, device=batch.device)
-    place.scatter_(1, chosen + 1, index.expand_as(chosen) + 1)
-    parents = torch.where(within, place.gather(1, pool.parents.gather(1, chosen)), index)
-    parents = torch.where(parents <= index, parents, 0)  # only where confidences are all zero
-    root = torch.full_like(batch.roots, -1)
-    ones = torch.ones_like(batch.roots, dtype=pool.own.dtype)
-    return Proposal(
-        torch.cat([batch.roots, pool.tokens.gather(1, chosen)], dim=1),
-        Topology(torch.cat([root, parents], dim=1), max_depth=depth, max_children=top_k),
-        num_kept + 1,
-        scores=torch.cat([ones, pool.own.gather(1, chosen)], dim=1),
-        host_lengths=tuple(num + 1 for num in kept),
-    )
+    log_q = best.values - logits.logsumexp(-1, keepdim=True)
+    return log_q.double().clamp(max=0.0), best.indices

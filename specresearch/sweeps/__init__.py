@@ -1,1 +1,1 @@
-"""What a Hydra multirun adds to its jobs: progress, one table and a plot."""
+"""What a Hydra multirun adds to its jobs: progress, one summary table and a plot."""

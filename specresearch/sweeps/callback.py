@@ -1,5 +1,6 @@
-"""A multirun leaves one comparable row per job: summary.csv in the sweep's folder, a table at the end, and a plot."""
+"""The summary of a multirun: one comparable row per job in summary.csv, a table, and a plot."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,8 @@ from specresearch.sweeps.plot import plot_sweep
 
 SUMMARY, PLOT = "summary.csv", "summary.png"
 GROUPS = ("proposer", "dataset", "target", "acceptance", "controller", "scheduler", "arrivals")
-SIDE_FIGURES = (
-    "throughput",
-    "e2el_p50",
-    "tpot_p99",
-)  # of the sides of a load run that its summary leaves out
+# figures of each side of a load run that its summary lacks
+SIDE_FIGURES = ("throughput", "e2el_p50", "tpot_p99")
 LOAD_COLUMNS = {
     "of best": "speedup_over_best",
     "best": "best_fixed",
@@ -39,7 +37,7 @@ RUN_COLUMNS = {
 
 
 class CompareRuns(Callback):
-    """A Hydra callback; single runs do not concern it."""
+    """A Hydra callback that summarises multiruns; single runs are left alone."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN:
@@ -60,62 +58,71 @@ class CompareRuns(Callback):
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
-    """One flat row per job that has results: its folder, overrides, and every plain figure of its summary."""
+    """Return one flat row per job with results: overrides and the plain figures of its summary."""
+
+    def job_order(path: Path) -> tuple[int, Path]:
+        number = path.parent.name.split("-")[0]
+        return len(number), path
+
     rows = []
-    for path in sorted(
-        folder.glob(f"*/{RESULTS}"), key=lambda path: (len(path.parent.name.split("-")[0]), path)
-    ):
+    for path in sorted(folder.glob(f"*/{RESULTS}"), key=job_order):
         results = read_results(path.parent)
-        if results is None:
-            continue
-        overrides = path.parent / ".hydra" / "overrides.yaml"
-        told = yaml.safe_load(overrides.read_text(encoding="utf-8")) if overrides.exists() else None
-        row: dict[str, Any] = {
-            "job": path.parent.name,
-            "overrides": " ".join(told or ()),
-            "complete": results["complete"],
-        }
-        figures = results["summary"]
-        if results.get("kind") in ("load", "simulation"):
-            row |= {"kind": "load", "stopped": results["stopped"]}
-            figures = figures | {
-                f"{name}_ci95": between for name, between in results["intervals"].items()
-            }
-            figures |= {
-                f"{name}_{side}": told[name]
-                for side, told in results["sides"].items()
-                for name in SIDE_FIGURES
-            }
-        for name, value in figures.items():
-            if name.endswith("_ci95"):
-                row |= {f"{name}_low": value and value[0], f"{name}_high": value and value[1]}
-            elif not isinstance(value, list | dict):
-                row[name] = value
-        rows.append(row)
+        if results is not None:
+            rows.append(_row(path.parent, results))
     return rows
 
 
-def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
-    shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
+def _row(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "job": folder.name,
+        "overrides": " ".join(_read_overrides(folder)),
+        "complete": results["complete"],
+    }
+    figures = dict(results["summary"])
+    if results.get("kind") in ("load", "simulation"):
+        row |= {"kind": "load", "stopped": results["stopped"]}
+        for name, interval in results["intervals"].items():
+            figures[f"{name}_ci95"] = interval
+        for side, side_figures in results["sides"].items():
+            for name in SIDE_FIGURES:
+                figures[f"{name}_{side}"] = side_figures[name]
+    for name, value in figures.items():
+        if name.endswith("_ci95"):
+            row[f"{name}_low"] = value and value[0]
+            row[f"{name}_high"] = value and value[1]
+        elif not isinstance(value, list | dict):
+            row[name] = value
+    return row
+
+
+def _read_overrides(folder: Path) -> Sequence[str]:
+    file = folder / ".hydra" / "overrides.yaml"
+    if not file.exists():
+        return ()
+    return yaml.safe_load(file.read_text(encoding="utf-8")) or ()
+
+
+def print_comparison(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print a table of the jobs, each named by the overrides that not all of them share."""
+    columns = RUN_COLUMNS
+    if any(row.get("kind") == "load" for row in rows):
+        columns = LOAD_COLUMNS
+    is_lossy = any(row.get("output_tv") is not None for row in rows)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("run")
-    columns = dict(LOAD_COLUMNS if any(row.get("kind") == "load" for row in rows) else RUN_COLUMNS)
-    is_lossy = any(row.get("output_tv") is not None for row in rows)
-    for name in ("speedup", "95%", *columns, "same", *(["TV"] if is_lossy else [])):
-        table.add_column(name, justify="right", no_wrap=True)
+    headers = ["speedup", "95%", *columns, "same"]
+    if is_lossy:
+        headers.append("TV")
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
     for row in rows:
-        own = " ".join(
-            short_override(word) for word in row["overrides"].split() if word not in shared
-        )
-        low, high = row.get("speedup_ci95_low"), row.get("speedup_ci95_high")
-        table.add_row(
-            own or row["job"],
-            _number(row.get("speedup")),
-            f"{low:.2f}-{high:.2f}" if low and high else "-",
-            *(_number(row.get(name)) for name in columns.values()),
-            {True: "yes", False: "NO"}.get(row.get("outputs_equal"), "-"),  # type: ignore[arg-type]
-            *([_number(row.get("output_tv"), 3)] if is_lossy else []),
-        )
+        cells = [_name(row, shared), _format(row.get("speedup")), _interval(row)]
+        cells += [_format(row.get(name)) for name in columns.values()]
+        cells.append(_same(row.get("outputs_equal")))
+        if is_lossy:
+            cells.append(_format(row.get("output_tv"), 3))
+        table.add_row(*cells)
     console.print()
     console.print(table)
     for row in rows:
@@ -123,14 +130,32 @@ def print_comparison(rows: list[dict[str, Any]], console: Console) -> None:
             console.print(f"{row['job']}: {row['stopped']}", style="yellow")
 
 
+def _name(row: Mapping[str, Any], shared: set[str]) -> str:
+    varied = [word for word in row["overrides"].split() if word not in shared]
+    return " ".join(map(short_override, varied)) or row["job"]
+
+
 def short_override(override: str) -> str:
-    """`ngram` for `+proposer=ngram`, `n_max=3` for `proposer.n_max=3`."""
+    """Shorten an override: `ngram` for `+proposer=ngram`, `n_max=3` for `proposer.n_max=3`."""
     key, _, value = override.partition("=")
     group, _, name = key.removeprefix("+").rpartition(".")
     return value if not group and name in GROUPS else f"{name}={value}"
 
 
-def _number(value: int | float | str | None, digits: int = 2) -> str:
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row.get("speedup_ci95_low"), row.get("speedup_ci95_high")
+    return f"{low:.2f}-{high:.2f}" if low and high else "-"
+
+
+def _same(outputs_equal: bool | None) -> str:
+    if outputs_equal is None:
+        return "-"
+    return "yes" if outputs_equal else "NO"
+
+
+def _format(value: float | str | None, digits: int = 2) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, str):
         return value
-    return "-" if value is None else f"{value:,.{digits}f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,.{digits}f}" if value < 100 else f"{value:,.0f}"

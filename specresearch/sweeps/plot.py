@@ -1,8 +1,9 @@
-"""The plot of a multirun: what was swept against what came of it."""
+"""The plot of a multirun: speedup or latency against the setting that was swept."""
 
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 Row = Mapping[str, Any]
-COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-)  # told apart by colour-blind readers too
+# distinct for colour-blind readers too
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 GREY = "#767676"
 NAMES = ("method", "controller")
 LABELS = {
@@ -26,152 +21,166 @@ LABELS = {
     "e2el_p50_ratio": "median latency / plain decoding's",
 }
 FIXED = "fixed draft lengths"
-LOG_FROM = 8.0  # ratio of the largest to the smallest value of what was swept
+LOG_FROM = 8.0  # ratio of the largest to the smallest swept value, for a logarithmic axis
 
 
 def plot_sweep(rows: Sequence[Row], file: Path) -> bool:
-    """Draws `file`; False where nothing that was swept is a number, or no job has a speedup.
+    """Plot a sweep, if something numeric was swept.
 
-    Speedup over plain decoding with its interval. Of load runs: throughput, or where requests come by themselves the median
-    latency, and the 99th percentile of TPOT, all over plain decoding's, and fixed draft lengths beside the controller.
+    Shows speedup over plain decoding with its interval. For load runs it shows throughput, or with
+    open arrivals the median latency, and the 99th percentile of TPOT, all relative to plain
+    decoding, and fixed draft lengths beside the controller.
+
+    Returns:
+        False if no swept setting is a number, or no job has a speedup.
     """
     rows = [row for row in rows if row.get("speedup") is not None]
-    axis = _axis(rows)
-    if axis is None:
+    setting = _axis(rows)
+    if setting is None:
         return False
+    series = _series(rows, setting)
     is_load = any(row.get("kind") == "load" for row in rows)
-    is_open = is_load and any(row.get("concurrency") is None for row in rows)
-    main, of_sides = ("e2el_p50_ratio", "e2el_p50") if is_open else ("speedup", "throughput")
-    figure = Figure(figsize=(7, 6.5 if is_load else 4), layout="constrained")
-    axes = figure.subplots(2 if is_load else 1, 1, sharex=True, squeeze=False)[:, 0]
-    for colour, (name, series) in zip(_repeat(COLOURS), _series(rows, axis).items(), strict=False):
-        series = sorted(series, key=lambda row: _value(row, axis))
-        places = [_value(row, axis) for row in series]
-        _draw(axes[0], places, series, main, colour, name)
-        if is_load:
-            _draw(axes[1], places, series, "tpot_p99_ratio", colour, name)
-            _draw_fixed(axes[0], places, series, of_sides, colour)
-            _draw_fixed(axes[1], places, series, "tpot_p99", colour)
-    _finish(axes[0], LABELS[main] if is_load else "speedup over plain decoding")
     if is_load:
-        _finish(axes[1], "P99 TPOT / plain decoding's")
-    if axes[0].get_legend_handles_labels()[1]:
-        axes[0].legend(frameon=False)
-    values = sorted({_value(row, axis) for row in rows})
-    if values[0] > 0 and values[-1] / values[0] >= LOG_FROM:
-        axes[-1].set_xscale("log", base=2)
-        axes[-1].xaxis.set_minor_locator(NullLocator())
-    axes[-1].set_xticks(values)
-    axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes[-1].set_xlabel(axis.rpartition(".")[2].replace("_", " "))
+        figure = _plot_load(series, setting)
+    else:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        for colour, (name, points) in zip(cycle(COLOURS), series.items(), strict=False):
+            _draw(axes, setting, points, "speedup", colour=colour, name=name)
+        _decorate(axes, "speedup over plain decoding")
+    top, bottom = figure.axes[0], figure.axes[-1]
+    if top.get_legend_handles_labels()[1]:
+        top.legend(frameon=False)
+    _label_settings(bottom, sorted({_value(row, setting) for row in rows}))
+    bottom.set_xlabel(setting.rpartition(".")[2].replace("_", " "))
     figure.savefig(file, dpi=150)
     return True
 
 
+def _plot_load(series: Mapping[str, Sequence[Row]], setting: str) -> Figure:
+    is_open = any(row.get("concurrency") is None for rows in series.values() for row in rows)
+    metric, side_metric = "speedup", "throughput"
+    if is_open:
+        metric, side_metric = "e2el_p50_ratio", "e2el_p50"
+    figure = Figure(figsize=(7, 6.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    for colour, (name, rows) in zip(cycle(COLOURS), series.items(), strict=False):
+        _draw(top, setting, rows, metric, colour=colour, name=name)
+        _draw(bottom, setting, rows, "tpot_p99_ratio", colour=colour, name=name)
+        _draw_fixed(top, setting, rows, side_metric, colour=colour)
+        _draw_fixed(bottom, setting, rows, "tpot_p99", colour=colour)
+    _decorate(top, LABELS[metric])
+    _decorate(bottom, "P99 TPOT / plain decoding's")
+    return figure
+
+
 def _overrides(row: Row) -> dict[str, str]:
-    return dict(
-        word.removeprefix("+").split("=", 1) for word in row["overrides"].split() if "=" in word
-    )
+    words = [word for word in row["overrides"].split() if "=" in word]
+    return dict(word.removeprefix("+").split("=", 1) for word in words)
 
 
 def _axis(rows: Sequence[Row]) -> str | None:
-    """The swept setting with the most values that are all numbers."""
+    """Return the swept setting with the most values, if they are all numbers."""
     values: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         for key, value in _overrides(row).items():
             values[key].add(value)
-    numeric = {
-        key: len(found)
-        for key, found in values.items()
-        if len(found) > 1 and all(map(_is_number, found))
-    }
-    return max(numeric, key=lambda key: numeric[key], default=None)
+    num_values = {}
+    for key, options in values.items():
+        if len(options) > 1 and all(map(_is_number, options)):
+            num_values[key] = len(options)
+    return max(num_values, key=lambda key: num_values[key], default=None)
 
 
-def _series(rows: Sequence[Row], axis: str) -> dict[str, list[Row]]:
-    """By what else was swept."""
+def _series(rows: Sequence[Row], setting: str) -> dict[str, list[Row]]:
+    """Group the rows by their other swept settings, each group in the order of the setting."""
     shared = set.intersection(*(set(_overrides(row).items()) for row in rows))
-    found: dict[str, list[Row]] = defaultdict(list)
+    series: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        rest = {
-            key: value
-            for key, value in _overrides(row).items()
-            if key != axis and (key, value) not in shared
-        }
-        words = [
-            value if "." not in key else f"{key.rpartition('.')[2]} {value}"
-            for key, value in rest.items()
-        ]
-        found[
-            " ".join(words) or " with ".join(str(row[key]) for key in NAMES if row.get(key))
-        ].append(row)
-    return found
+        words = []
+        for key, value in _overrides(row).items():
+            if key != setting and (key, value) not in shared:
+                words.append(f"{key.rpartition('.')[2]} {value}" if "." in key else value)
+        names = [str(row[key]) for key in NAMES if row.get(key)]
+        series[" ".join(words) or " with ".join(names)].append(row)
+    for points in series.values():
+        points.sort(key=lambda row: _value(row, setting))
+    return series
 
 
 def _draw(
-    axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str, name: str
+    axes: Axes, setting: str, rows: Sequence[Row], metric: str, *, colour: str, name: str
 ) -> None:
-    kept = [
-        (place, row) for place, row in zip(places, rows, strict=True) if row.get(figure) is not None
-    ]
-    xs, ys = [place for place, _ in kept], [row[figure] for _, row in kept]
-    below = [y - (row.get(f"{figure}_ci95_low") or y) for y, (_, row) in zip(ys, kept, strict=True)]
-    above = [
-        (row.get(f"{figure}_ci95_high") or y) - y for y, (_, row) in zip(ys, kept, strict=True)
-    ]
-    errors = [[max(error, 0.0) for error in side] for side in (below, above)]
+    """Draw a metric with its intervals."""
+    xs, ys, below, above = [], [], [], []
+    for row in rows:
+        y = row.get(metric)
+        if y is None:
+            continue
+        xs.append(_value(row, setting))
+        ys.append(y)
+        below.append(max(y - (row.get(f"{metric}_ci95_low") or y), 0.0))
+        above.append(max((row.get(f"{metric}_ci95_high") or y) - y, 0.0))
     axes.errorbar(
-        xs, ys, yerr=errors, color=colour, marker="o", markersize=4, capsize=3, label=name or None
+        xs,
+        ys,
+        yerr=[below, above],
+        color=colour,
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label=name or None,
     )
 
 
-def _draw_fixed(
-    axes: Axes, places: Sequence[float], rows: Sequence[Row], figure: str, colour: str
-) -> None:
-    """Fixed draft lengths, thin, with their length at the end of the line."""
-    names = sorted(
-        {key for row in rows for key in row if re.fullmatch(rf"{figure}_fixed-\d+", key)}
-    )
-    for name in names:
-        kept = [
-            (place, row[name] / row[f"baseline_{figure}"])
-            for place, row in zip(places, rows, strict=True)
-            if row.get(name) and row.get(f"baseline_{figure}")
-        ]
-        if kept:
+def _draw_fixed(axes: Axes, setting: str, rows: Sequence[Row], metric: str, *, colour: str) -> None:
+    """Draw the fixed draft lengths as thin lines, with the length at the end of each."""
+    keys = {key for row in rows for key in row if re.fullmatch(rf"{metric}_fixed-\d+", key)}
+    label: str | None = FIXED
+    for key in sorted(keys):
+        points = []
+        for row in rows:
+            plain = row.get(f"baseline_{metric}")
+            if row.get(key) and plain:
+                points.append((_value(row, setting), row[key] / plain))
+        if points:
             axes.plot(
-                *zip(*kept, strict=True),
+                *zip(*points, strict=True),
                 color=colour,
                 linewidth=0.8,
                 linestyle=":",
                 alpha=0.8,
-                label=FIXED if name == names[0] else None,
+                label=label,
             )
             axes.annotate(
-                name.rpartition("-")[2],
-                kept[-1],
+                key.rpartition("-")[2],
+                points[-1],
                 (4, 0),
                 textcoords="offset points",
                 fontsize=7,
                 color=colour,
                 va="center",
             )
+        label = None
 
 
-def _finish(axes: Axes, label: str) -> None:
+def _decorate(axes: Axes, label: str) -> None:
     axes.axhline(1.0, color=GREY, linewidth=1, linestyle="--", zorder=0)
     axes.set_ylabel(label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _repeat(values: Sequence[str]) -> Any:
-    while True:
-        yield from values
+def _label_settings(axes: Axes, values: Sequence[float]) -> None:
+    if values[0] > 0 and values[-1] / values[0] >= LOG_FROM:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(values)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _value(row: Row, axis: str) -> float:
-    return float(_overrides(row)[axis])
+def _value(row: Row, setting: str) -> float:
+    return float(_overrides(row)[setting])
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where a multirun stands: a line before every job, with how long the rest will take."""
+"""The progress of a multirun: a line before every job, with an estimate of the remaining time."""
 
 import sys
 import time
@@ -12,49 +12,64 @@ from omegaconf import DictConfig
 
 
 class SweepProgress(Callback):
-    """A Hydra callback; single runs do not concern it, nor does `progress=false`."""
+    """A Hydra callback that prints progress; silent for single runs and with `progress=false`."""
 
     def __init__(self) -> None:
         self.num_jobs: int | None = None
-        self._began = 0.0
-        self._first: int | None = None
+        self._started = 0.0
+        self._first_job: int | None = None
         self._swept: set[str] = set()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        choices = swept(config)
-        self.num_jobs, self._swept = prod(choices.values()), set(choices)
-        self._began = time.monotonic()
+        num_values = swept(config)
+        self.num_jobs = prod(num_values.values())
+        self._swept = set(num_values)
+        self._started = time.monotonic()
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN or not config.get("progress", True):
             return
-        number = int(config.hydra.job.num)
-        self._first = number if self._first is None else self._first
-        own = [word for word in config.hydra.overrides.task if word.split("=")[0] in self._swept]
-        print(self.line(number, " ".join(own), time.monotonic() - self._began), file=sys.stderr)
+        job = int(config.hydra.job.num)
+        if self._first_job is None:
+            self._first_job = job
+        overrides = config.hydra.overrides.task
+        varied = [word for word in overrides if word.split("=")[0] in self._swept]
+        seconds = time.monotonic() - self._started
+        print(self.line(job, " ".join(varied), seconds), file=sys.stderr)
 
-    def line(self, number: int, overrides: str, seconds: float) -> str:
-        """number: of the job, from 0. seconds: since the multirun began."""
-        of = f" of {self.num_jobs}" if self.num_jobs else ""
-        done = number - (self._first or 0)
-        rest = ""
-        if self.num_jobs and done:
-            rest = f"; {_minutes(seconds)} so far, about {_minutes(seconds / done * (self.num_jobs - number))} to go"
-        return f"run {number + 1}{of}: {overrides}{rest}"
+    def line(self, job: int, overrides: str, seconds: float) -> str:
+        """Return the line before a job.
+
+        Args:
+            job: Its number, from 0.
+            seconds: Time since the multirun began.
+        """
+        if not self.num_jobs:
+            return f"run {job + 1}: {overrides}"
+        line = f"run {job + 1} of {self.num_jobs}: {overrides}"
+        num_done = job - (self._first_job or 0)
+        if not num_done:
+            return line
+        remaining = seconds / num_done * (self.num_jobs - job)
+        return f"{line}; {_minutes(seconds)} so far, about {_minutes(remaining)} to go"
 
 
 def swept(config: DictConfig) -> dict[str, int]:
-    """What the multirun goes through, and how many values of each: from the command line and from an experiment's parameters."""
-    own = dict(config.hydra.sweeper.params or {}) if "params" in config.hydra.sweeper else {}
-    given = list(config.hydra.overrides.task)
-    named = {override.split("=")[0].lstrip("+") for override in given}
-    given += [f"{key}={value}" for key, value in own.items() if str(key).lstrip("+") not in named]
-    parsed = OverridesParser.create().parse_overrides(given)
-    return {
-        str(override.input_line).split("=")[0]: sum(1 for _ in override.sweep_iterator())
-        for override in parsed
-        if override.is_sweep_override()
-    }
+    """Return the settings that a multirun varies, and the number of values of each.
+
+    They come from the command line, and from the parameters of an experiment.
+    """
+    overrides = list(config.hydra.overrides.task)
+    named = {override.split("=")[0].lstrip("+") for override in overrides}
+    for key, value in (config.hydra.sweeper.get("params") or {}).items():
+        if str(key).lstrip("+") not in named:
+            overrides.append(f"{key}={value}")
+    num_values = {}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override():
+            key = str(override.input_line).split("=")[0]
+            num_values[key] = sum(1 for _ in override.sweep_iterator())
+    return num_values
 
 
 def _minutes(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Where a run's curves go besides its folder. Each is one file here and one YAML file in conf/tracker/."""
+"""Experiment trackers beside the results folder: one file each, and one YAML in conf/tracker/."""
 
 from specresearch.trackers.base import NoTracker, Tracker
 from specresearch.trackers.wandb import WandbTracker

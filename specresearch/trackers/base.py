@@ -1,4 +1,4 @@
-"""What every tracker is, and the one that keeps nothing."""
+"""The interface of trackers, and the tracker that records nothing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +9,20 @@ from specresearch.metrics import RequestRecord, StepRecord
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Called while no clock runs. side: baseline or method."""
+    """Receives the metrics of a run; called only while no clock runs.
+
+    The `side` of a record is baseline or method.
+    """
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Before anything is decoded. folder: the run's results folder. Raises ValueError when tracking cannot work."""
+        """Start tracking, before anything is decoded.
+
+        Args:
+            folder: The results folder of the run.
+
+        Raises:
+            ValueError: If tracking cannot work.
+        """
         ...
 
     def log_step(self, side: str, record: StepRecord) -> None: ...
@@ -20,16 +30,20 @@ class Tracker(Protocol):
     def log_request(self, side: str, record: RequestRecord) -> None: ...
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Figures of a training step."""
+        """Log the metrics of a training step."""
         ...
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """files: what the run left in its folder, subfolders among them."""
+        """Finish tracking.
+
+        Args:
+            files: What the run left in its folder, subfolders included.
+        """
         ...
 
 
 class NoTracker:
-    """Keeps nothing; the results folder has it all."""
+    """Records nothing; the results folder has it all."""
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
         pass

@@ -1,12 +1,13 @@
-"""Weights & Biases: configuration, live curves, summary, histograms, and the results folder as an artifact.
+"""Weights & Biases: configuration, live curves, summary, histograms and the results folder.
 
-What is resumed in its folder goes on as the same run, whose id lies there.
+A run that is resumed in its folder continues the same W&B run, whose id is kept there.
 """
 
 import importlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from specresearch.files import replace_text
@@ -20,9 +21,12 @@ RUN_ID = "wandb_run.txt"
 
 
 class WandbTracker:
-    """mode: online needs a login, offline writes to <results folder>/wandb for a later `wandb sync`, disabled does nothing.
+    """Logs to Weights & Biases.
 
-    every: steps averaged into one point of the live curves.
+    Args:
+        mode: online needs a login, offline writes to <results folder>/wandb for a later
+            `wandb sync`, disabled does nothing.
+        every: Steps averaged into one point of the live curves.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class WandbTracker:
         every: int = 10,
     ) -> None:
         if mode not in MODES:
-            raise ValueError(f"tracker.mode={mode} is not known; use one of {', '.join(MODES)}")
+            raise ValueError(f"tracker.mode={mode} is unknown; use one of {', '.join(MODES)}")
         if every < 1:
             raise ValueError(f"tracker.every={every} must be at least 1")
         self.project, self.entity, self.name, self.group = project, entity, name, group
@@ -45,8 +49,8 @@ class WandbTracker:
         self.tags = tuple(tags)
         self.every = every
         self._pending: dict[str, list[StepRecord]] = defaultdict(list)
-        self._rates: dict[str, list[float]] = defaultdict(list)
-        self._gaps: dict[str, list[float]] = defaultdict(list)
+        self._acceptance_rates: dict[str, list[float]] = defaultdict(list)
+        self._itls: dict[str, list[float]] = defaultdict(list)
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
         import wandb
@@ -55,10 +59,13 @@ class WandbTracker:
         if self.mode == "online":
             _check_login()
         folder.mkdir(parents=True, exist_ok=True)
-        known = folder / RUN_ID
+        id_file = folder / RUN_ID
+        run_id = None
+        if id_file.exists():
+            run_id = id_file.read_text(encoding="utf-8").strip()
         try:
             self.run: Run = wandb.init(
-                id=known.read_text(encoding="utf-8").strip() if known.exists() else None,
+                id=run_id,
                 resume="allow",
                 project=self.project,
                 entity=self.entity,
@@ -72,36 +79,37 @@ class WandbTracker:
             )
         except Error as error:
             raise ValueError(
-                f"wandb cannot start: {error}; check the network, or use tracker.mode=offline and `wandb sync` later"
+                f"wandb cannot start: {error}; check the network, or use tracker.mode=offline "
+                "and `wandb sync` later"
             ) from error
-        replace_text(known, self.run.id + "\n")
+        replace_text(id_file, self.run.id + "\n")
 
     def log_step(self, side: str, record: StepRecord) -> None:
         self._pending[side].append(record)
         if len(self._pending[side]) >= self.every:
-            self._log_steps(side)
+            self._log_pending(side)
 
-    def _log_steps(self, side: str) -> None:
+    def _log_pending(self, side: str) -> None:
+        """Log the means of the pending steps."""
         records = self._pending.pop(side)
-        num = len(records)
-        self.run.log(
-            {
-                f"{side}/new_tokens_per_step": sum(sum(r.num_new_tokens) for r in records) / num,
-                f"{side}/draft_tokens_per_step": sum(sum(r.num_draft_tokens) for r in records)
-                / num,
-                f"{side}/accepted_tokens_per_step": sum(sum(r.num_accepted_tokens) for r in records)
-                / num,
-                f"{side}/step_ms": 1e3 * sum(r.times.total for r in records) / num,
-                f"{side}/propose_ms": 1e3 * sum(r.times.propose for r in records) / num,
-                f"{side}/verify_ms": 1e3 * sum(r.times.verify for r in records) / num,
-            }
-        )
+        times = [record.times for record in records]
+        means = {
+            "new_tokens_per_step": _mean_total(record.num_new_tokens for record in records),
+            "draft_tokens_per_step": _mean_total(record.num_draft_tokens for record in records),
+            "accepted_tokens_per_step": _mean_total(
+                record.num_accepted_tokens for record in records
+            ),
+            "step_ms": 1e3 * fmean(time.total for time in times),
+            "propose_ms": 1e3 * fmean(time.propose for time in times),
+            "verify_ms": 1e3 * fmean(time.verify for time in times),
+        }
+        self.run.log({f"{side}/{name}": value for name, value in means.items()})
 
     def log_request(self, side: str, record: RequestRecord) -> None:
         counts = record.counts
         if counts.num_draft_tokens:
-            self._rates[side].append(counts.draft_acceptance_rate)
-        self._gaps[side].extend(record.itl)
+            self._acceptance_rates[side].append(counts.draft_acceptance_rate)
+        self._itls[side].extend(record.itl)
         self.run.log(
             {
                 f"{side}/ttft": record.ttft,
@@ -120,34 +128,43 @@ class WandbTracker:
         import wandb
 
         for side in list(self._pending):
-            self._log_steps(side)
-        histograms = {
-            f"{side}/request_acceptance_rate": values for side, values in self._rates.items()
-        }
-        histograms |= {f"{side}/itl": values for side, values in self._gaps.items()}
-        self.run.log(
-            {name: wandb.Histogram(values) for name, values in histograms.items() if values}
-        )
+            self._log_pending(side)
+        histograms: dict[str, Any] = {}
+        for name, by_side in (
+            ("request_acceptance_rate", self._acceptance_rates),
+            ("itl", self._itls),
+        ):
+            for side, values in by_side.items():
+                if values:
+                    histograms[f"{side}/{name}"] = wandb.Histogram(values)
+        self.run.log(histograms)
         self.run.summary.update(dict(summary))
         artifact = wandb.Artifact(f"results-{self.run.id}", type="results")
         for file in files:
-            (artifact.add_dir if file.is_dir() else artifact.add_file)(str(file), name=file.name)
+            add = artifact.add_dir if file.is_dir() else artifact.add_file
+            add(str(file), name=file.name)
         self.run.log_artifact(artifact)
         self.run.finish()
 
 
+def _mean_total(counts: Iterable[Sequence[int]]) -> float:
+    """Return the mean over steps of the total over rows."""
+    return fmean(map(sum, counts))
+
+
 def _check_import() -> None:
-    """Raises ValueError, before a model is loaded, where wandb is missing or broken."""
+    """Raise ValueError if wandb is missing or broken, before a model is loaded."""
     try:
         importlib.import_module("wandb")
     except ImportError as error:
         raise ValueError(
-            f"wandb cannot be imported ({error}); install it with `pip install wandb`, or use tracker=none"
+            f"wandb cannot be imported ({error}); install it with `pip install wandb`, "
+            "or use tracker=none"
         ) from error
 
 
 def _check_login() -> None:
-    """Raises ValueError before wandb would ask, or wait, for a login."""
+    """Raise ValueError without a login, before wandb would ask, or wait, for one."""
     import wandb
     from wandb.errors import Error
 
@@ -157,5 +174,6 @@ def _check_login() -> None:
         logged_in = False
     if not logged_in:
         raise ValueError(
-            "wandb has no login: run `wandb login` once, or use tracker.mode=offline and `wandb sync` later"
+            "wandb has no login: run `wandb login` once, or use tracker.mode=offline and "
+            "`wandb sync` later"
         )

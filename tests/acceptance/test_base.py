@@ -1,4 +1,4 @@
-"""What the rules share: the deepest accepted path of a tree, and the probability of a draft after its parent."""
+"""The deepest accepted path of a tree, and the probability of a draft after its parent."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Block verification against the same rule written out one token at a time, whose output is enumerated exactly."""
+"""Block verification against the same rule written token by token, enumerated exactly."""
 
 import itertools
 import math
@@ -108,7 +108,10 @@ def enumerated_output(
     first_failure: bool = False,
     rest: Callable[[Model, Model, Prefix, int], Row] = residual,
 ) -> Row:
-    """Probability of every sequence of NUM_DRAFTS + 1 tokens: one step of the rule, then the target by itself."""
+    """Return the probability of every sequence of NUM_DRAFTS + 1 tokens.
+
+    One step of the rule comes first, then the target decodes alone.
+    """
     law = dict.fromkeys(itertools.product(range(V), repeat=NUM_DRAFTS + 1), 0.0)
     for drafts, mass in all_drafts(q, ends).items():
         for num, chance in enumerate(
@@ -148,7 +151,9 @@ class TestTheFormulas:
     @pytest.mark.parametrize("p", [P, SPARSE_P], ids=["full", "with_zeros"])
     @pytest.mark.parametrize("drafter", DRAFTERS)
     @pytest.mark.parametrize("ragged", [False, True])
-    def test_output_is_the_targets(self, p: Model, drafter: str, ragged: bool) -> None:
+    def test_output_has_the_targets_distribution(
+        self, p: Model, drafter: str, ragged: bool
+    ) -> None:
         q = DRAFTERS[drafter]
         law = enumerated_output(p, q, stops) if ragged else enumerated_output(p, q)
         assert total_variation(law, target_output(p)) < 1e-12
@@ -175,7 +180,7 @@ class TestTheFormulas:
 def chains(
     p: Model, q: Model, num_rows: int, *, sampled: bool
 ) -> tuple[Proposal, torch.Tensor, torch.Tensor]:
-    """Rows of ragged chains drawn from q, the target's distributions after their nodes, and uniforms."""
+    """Ragged chains drawn from q, the target's distributions after their nodes, and uniforms."""
     rng = np.random.default_rng(5)
     tokens = np.zeros((num_rows, NUM_DRAFTS + 1), dtype=np.int64)
     p_rows, q_rows = np.full((2, num_rows, NUM_DRAFTS + 1, V), 1 / V)
@@ -220,7 +225,7 @@ class TestTheCode:
                         np.minimum(p(drafts[:i]), q(drafts[:i]) / reach).sum()
                     )
 
-    def test_a_chain_that_is_padded_further_is_judged_alike(self) -> None:
+    def test_more_padding_changes_nothing(self) -> None:
         """The last draft's own test belongs to the row's length, not to the width of the batch."""
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
         whole = accept_block(proposal, probs, uniforms)
@@ -299,8 +304,8 @@ class TestTheCode:
 
 
 class TestTheRule:
-    def test_greedy_rows_are_decided_as_greedy_decides_them(self) -> None:
-        """Alone, and beside a row that samples; the drafts of a greedy row may be sampled or not."""
+    def test_greedy_rows_are_decided_as_by_the_greedy_rule(self) -> None:
+        """Alone and beside a row that samples; drafts of a greedy row may be sampled or not."""
         generator = torch.Generator().manual_seed(6)
         logits = torch.randn((60, NUM_DRAFTS + 1, V), generator=generator)
         tokens = torch.randint(0, V, (60, NUM_DRAFTS + 1), generator=generator)
@@ -316,7 +321,7 @@ class TestTheRule:
                 assert torch.equal(got.path[:-1], want.path[:-1])
                 assert torch.equal(got.next_token[:-1], want.next_token[:-1])
 
-    def test_refuses_trees(self) -> None:
+    def test_rejects_trees(self) -> None:
         assert Block().refuses(DraftKind(sampled=True)) is None
         assert Block().refuses(DraftKind()) is None
         assert "chains only" in str(Block().refuses(DraftKind(trees=True)))

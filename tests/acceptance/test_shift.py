@@ -1,4 +1,4 @@
-"""The shift that a lossy rule is said to make against the shift that it makes, on a toy model written as a table."""
+"""The reported shift of a lossy rule against its true shift, on a toy model given as a table."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ RULE = Typical(epsilon=0.25, delta=0.8)
 
 
 def table(seed: int) -> Tensor:
-    """A distribution for the empty prefix, for every token and for every pair, numbered like a heap."""
+    """Return distributions after the empty prefix, every token and every pair, as a heap."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(1 + V + V * V, V, generator=generator, dtype=torch.float64).softmax(-1)
 
@@ -104,7 +104,7 @@ class TestSampledDrafts:
                 seen += total_variation > 0.05
         assert seen >= 2
 
-    def test_no_shift_where_nothing_was_offered_or_the_path_had_ended(self) -> None:
+    def test_no_shift_without_a_draft_or_past_the_end_of_the_path(self) -> None:
         lengths = torch.arange(NUM_SAMPLES) % 3 + 1
         run = sampled_step(lengths)
         shift = output_shift(
@@ -125,7 +125,7 @@ class TestSampledDrafts:
         )
         assert float(given.kl[:, 0].mean()) > 1.3 * float(averaged.kl[0, 0])
 
-    def test_refusals_are_those_of_rejection_sampling(self) -> None:
+    def test_refusals_equal_those_of_rejection_sampling(self) -> None:
         """First drafts that the rule accepts, judged again by the exact rule."""
         run = sampled_step()
         shift = output_shift(run.proposal, run.probs, run.verdict)
@@ -141,7 +141,7 @@ class TestSampledDrafts:
         assert shift.refused_share == pytest.approx(total)
 
     def test_kl_bounds_the_divergence_of_whole_outputs(self) -> None:
-        """Every pair of drafts by its weight; three tokens, the target going on by itself after the step."""
+        """Weights every pair of drafts; after the step the target decodes the third token alone."""
         first, second = torch.arange(V).repeat_interleave(V), torch.arange(V).repeat(V)
         weights = Q[0, first] * Q[1 + first, second]
         run = step(first, second)
@@ -189,7 +189,7 @@ class TestPointMasses:
         assert shift.kl[0].tolist() == pytest.approx([-math.log(mass[0]), -math.log(mass[1]), 0])
         assert shift.refused_share == pytest.approx(1 - sum(mass) / 2)
 
-    def test_a_token_that_the_target_never_says_is_infinitely_far(self) -> None:
+    def test_a_token_that_the_target_never_emits_has_infinite_kl(self) -> None:
         proposal = Proposal(
             torch.tensor([[0, 2]]), Topology.chain(2), torch.tensor([2]), scores=torch.ones(1, 2)
         )
@@ -213,7 +213,7 @@ class TestPointMasses:
         assert not bool(shift.kl.any())
 
 
-def test_threshold_says_what_it_would_accept_only_where_it_knows() -> None:
+def test_threshold_reports_what_it_accepts_only_with_draft_probs() -> None:
     run = sampled_step()
     scored = replace(run.proposal, scores=torch.ones(NUM_SAMPLES, NUM_DRAFTS + 1))
     assert Threshold().accepts(scored, run.probs) is None
@@ -258,7 +258,7 @@ class TestThroughTheEngine:
     @pytest.mark.parametrize(
         "proposer", [NGram(5, 2, 1), TokenRecycling(8, top_k=4, depth=3)], ids=["chain", "tree"]
     )
-    def test_an_accepted_point_mass_is_as_far_as_the_target_thinks_it_unlikely(
+    def test_the_shift_of_an_accepted_point_mass_is_one_minus_its_probability(
         self, proposer: Proposer
     ) -> None:
         outputs, records = self.decode(proposer, KEEN)
@@ -295,7 +295,7 @@ class TestThroughTheEngine:
         assert {record.shift for record in records} == {None}
         assert {output.record.counts.shift for output in outputs} == {None}
 
-    def test_the_lossy_rules_say_what_they_accept(self) -> None:
+    def test_the_lossy_rules_report_what_they_accept(self) -> None:
         assert isinstance(Typical(), LossySampler)
         assert isinstance(Threshold(), LossySampler)
         assert not isinstance(Rejection(), LossySampler)

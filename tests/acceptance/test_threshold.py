@@ -1,4 +1,4 @@
-"""Threshold acceptance: what it compares, for whom it refuses, and that the target's say is the last token's only."""
+"""Threshold acceptance: what it compares, what it rejects, and the target's last token."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ WARM, COLD = SamplingParams(temperature=1.0), SamplingParams()
 @pytest.mark.parametrize(
     ("threshold", "want"), [(0.3, [0, 2, 3, 4]), (0.65, [0, 2, 3]), (0.7, [0, 1]), (0.9, [0])]
 )
-def test_scores_of_a_tree_decide_whatever_the_target_says(
+def test_scores_of_a_tree_decide_whatever_the_target_predicts(
     params: SamplingParams, threshold: float, want: list[int]
 ) -> None:
     scores = torch.tensor([[0.0, 0.8, 0.7, 0.68, 0.4]]).expand(20, -1)
@@ -50,7 +50,7 @@ def test_padding_and_probes_are_left_out() -> None:
     assert verdict.path.tolist() == [[0, 1, -1, -1], [0, 1, -1, -1], [0, -1, -1, -1]]
 
 
-def test_drafts_without_scores_are_judged_by_what_they_were_drawn_from() -> None:
+def test_drafts_without_scores_are_judged_by_their_draft_probs() -> None:
     proposal = Proposal.chain(torch.zeros(1, 4, dtype=torch.long), torch.tensor([4]), Q[None])
     logits = torch.zeros(1, 4, V)
     for threshold, num in ((0.75, 0), (0.5, 1), (0.3, 3), (0.0, 3)):
@@ -63,7 +63,7 @@ def test_workloads_set_the_threshold() -> None:
     assert Threshold(0.1, workload="code").threshold == 0.1
 
 
-def test_the_entropy_scale_asks_more_of_an_undecided_drafter() -> None:
+def test_the_entropy_scale_asks_more_of_an_uncertain_drafter() -> None:
     peaked, flat, certain = Q[:1], torch.tensor([[0.55, 0.15, 0.15, 0.15]]), torch.eye(V)[:1]
     rows = torch.cat([peaked, flat, certain])[None]
     softer, sharper = (temper_by_entropy(rows, scale)[0, :, 0] for scale in (0.5, -0.5))
@@ -93,7 +93,7 @@ def test_the_entropy_scale_asks_more_of_an_undecided_drafter() -> None:
 
 @pytest.mark.parametrize(("penalty", "want"), [(0.0, 1), (2.0, 1), (3.0, 2)])
 def test_the_last_token_is_the_targets_with_penalties(penalty: float, want: int) -> None:
-    """Token 1 is likeliest everywhere and was drafted twice; the penalty for it counts the one that was accepted."""
+    """The penalty of token 1, drafted twice, counts the accepted draft only."""
     logits = torch.tensor([0.0, 3.5, 1.0, 0.0]).expand(1, 3, -1)
     scores = torch.tensor([[0.0, 0.9, 0.1]])
     proposal = Proposal(
@@ -142,7 +142,7 @@ class TestRefusals:
 
 
 def test_a_request_brings_its_own_threshold() -> None:
-    """Two equal rows of a scored chain; the one that asks for more is refused where the other is believed."""
+    """Of two equal rows of a scored chain, the one with the higher threshold is rejected."""
     proposal = Proposal(
         torch.tensor([[0, 1, 2]] * 2),
         Topology.chain(3),

@@ -65,7 +65,10 @@ def test_max_turns_keeps_the_first(jsonl: Write) -> None:
 
 def test_a_wrong_schema_names_file_line_and_field(jsonl: Write) -> None:
     path = jsonl([{"article": "a", "highlights": "h"}, {"article": "b", "summary": "s"}])
-    message = "rows.jsonl, line 2: field 'highlights' is missing; fields found: 'article', 'summary'; .*dataset.field="
+    message = (
+        "rows.jsonl, line 2: field 'highlights' is missing; fields found: 'article', 'summary'; "
+        ".*dataset.field="
+    )
     with pytest.raises(ValueError, match=message):
         _dataset(path, "cnndm", "summary")
 
@@ -129,7 +132,7 @@ def test_cutting_works_without_spaces_and_at_every_limit(
         assert text.endswith("x</><assistant>")
 
 
-def test_a_long_chat_forgets_its_oldest_exchanges_first(
+def test_a_long_chat_drops_its_oldest_exchanges_first(
     jsonl: Write, chat_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     dataset = _dataset(
@@ -156,7 +159,7 @@ def test_replies_that_the_model_gave_are_in_the_prompt(
         byte_tokenizer.decode(prompt.token_ids)
         == "User: one\nAssistant: reply\n\nUser: two\nAssistant:"
     )
-    with pytest.raises(ValueError, match="none is left to ask"):
+    with pytest.raises(ValueError, match="there is no turn left to ask"):
         dataset.prompt(byte_tokenizer, dataset.rows[0], ["a", "b"])
 
 
@@ -183,7 +186,7 @@ def test_a_limit_below_the_template_is_an_error(
         dataset.prompt(byte_tokenizer, dataset.rows[0])
 
 
-def test_a_template_of_ones_own(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_custom_template(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
     dataset = _dataset(
         jsonl([{"prompt": "x"}]), template=Template(chat="{text}", plain="Q {text} A")
     )

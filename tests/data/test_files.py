@@ -44,10 +44,10 @@ def test_every_format_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> 
     ] == ROWS
 
 
-def test_text_is_one_prompt_a_line_and_blank_lines_are_none(tmp_path: Path) -> None:
+def test_text_is_one_prompt_a_line_without_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\r\n\n  two\n", newline="")
-    assert [(record.place, record.fields["text"]) for record in read_records(file)] == [
+    assert [(record.location, record.fields["text"]) for record in read_records(file)] == [
         ("line 1", "one"),
         ("line 3", "  two"),
     ]
@@ -78,7 +78,7 @@ def test_a_json_list_of_texts_is_a_list_of_prompts(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 no", "a.parquet: "),
     ],
 )
-def test_a_damaged_file_is_named_with_the_place(
+def test_a_damaged_file_is_named_with_the_location(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     file = tmp_path / name

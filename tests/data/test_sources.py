@@ -21,7 +21,7 @@ COMMIT = "0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def online_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test sees this machine's cache or network: the endpoint is a closed port unless a test says otherwise."""
+    """Hide this machine's cache and network: the endpoint is a closed port by default."""
     for name in (
         "HF_HUB_OFFLINE",
         "HF_DATASETS_OFFLINE",
@@ -106,7 +106,7 @@ def test_no_network_falls_back_to_the_sample_within_seconds(
     assert "using the small sample that ships with the package (hub unreachable" in caplog.text
 
 
-def test_a_hub_that_accepts_and_never_answers_is_given_up() -> None:
+def test_a_hub_that_never_answers_times_out() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -115,7 +115,7 @@ def test_a_hub_that_accepts_and_never_answers_is_given_up() -> None:
         assert time.perf_counter() - start < 2
 
 
-def test_a_name_lookup_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_lookup_that_hangs_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
 
     def urlopen(*args: Any, **kwargs: Any) -> None:
@@ -143,16 +143,16 @@ def test_offline_switches_are_honoured_without_a_probe(
     )
 
 
-def test_source_hub_is_an_error_where_there_is_none() -> None:
+def test_source_hub_is_an_error_without_a_hub() -> None:
     with pytest.raises(
         ValueError, match=r"dataset gsm8k, source=hub: hub unreachable .*; use dataset.path="
     ):
         _gsm8k(source="hub")
-    with pytest.raises(ValueError, match="no hub copy is known for it"):
+    with pytest.raises(ValueError, match="it has no location on the hub"):
         _gsm8k(source="hub", hub_id=None)
 
 
-def test_source_sample_asks_nobody(
+def test_source_sample_needs_no_network(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hub, "load", _refuse_network)
@@ -207,7 +207,7 @@ def test_a_reachable_hub_is_loaded_as_configured(
     assert (dataset.source.kind, dataset.source.num_rows) == ("hub", 1)
 
 
-def test_a_download_that_breaks_falls_back_and_says_why(
+def test_a_broken_download_falls_back_and_reports_why(
     monkeypatch: pytest.MonkeyPatch, endpoint: None
 ) -> None:
     def load_dataset(*args: Any, **kwargs: Any) -> None:

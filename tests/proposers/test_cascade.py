@@ -110,7 +110,7 @@ def batch_of(num_rows: int, temperature: float = 0.0) -> Batch:
 
 
 class TestRows:
-    def test_each_row_takes_the_first_proposer_that_speaks(self) -> None:
+    def test_each_row_takes_the_first_proposer_with_drafts(self) -> None:
         first, second = Stub(chain_of(1, length=4)), Stub(chain_of(0, 1, 3, length=2, first=20))
         proposal = Cascade([first, second]).propose(batch_of(4), [4, 4, 0, 4])
         assert first.asked == [((0, 1, 3), [4, 4, 4])]
@@ -140,7 +140,7 @@ class TestRows:
         assert len(first.asked) == 1
 
     def test_budgets_fit_each_proposer(self) -> None:
-        """A budget for trees counts nodes; a chain must not be longer than the request has room for."""
+        """The budget of a tree counts nodes; a chain must fit into the room of the request."""
         batch = batch_of(1)
         batch.rows[0].max_new_tokens = 4
         trees = Stub(tree, DraftKind(trees=True), num_draft_tokens=8)
@@ -273,7 +273,7 @@ class NotSplit(Cascade):
 
 
 @pytest.mark.parametrize("kind", [Cascade, NotSplit])
-def test_a_draft_that_is_passed_over_keeps_its_cache_right(kind: type[Cascade]) -> None:
+def test_a_draft_model_that_is_skipped_keeps_its_cache_right(kind: type[Cascade]) -> None:
     """The negative control spoils it."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
     compare = Compare(draft)
@@ -319,7 +319,7 @@ class TestForwarding:
         cascade.start(batch.rows, None)
         assert all(part.seen[-1] is None for part in parts)
 
-    def test_only_the_first_reads_before_it_is_known_who_drafts(self) -> None:
+    def test_only_the_first_proposer_is_prefilled_in_advance(self) -> None:
         draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
         first, later = (
             Cascade([DraftModel(draft, 4), NGram()]),
@@ -357,15 +357,15 @@ class TestDeclared:
         scored = Cascade([Suffix(12, branch=False), Suffix(30, branch=False)])
         assert scored.kind == DraftKind(scored=True)
 
-    def test_probabilities_that_only_some_drafts_bring_are_not_promised(self) -> None:
+    def test_probabilities_of_some_drafts_only_are_not_declared(self) -> None:
         """Threshold would meet n-gram's drafts and have nothing to compare."""
         sampling = Stub(kind=DraftKind(sampled=True))
         assert not Cascade([NGram(), sampling]).kind.sampled
         assert Cascade([sampling, sampling]).kind.sampled
         assert Threshold().refuses(Cascade([NGram(), sampling]).kind) is not None
 
-    def test_one_proposer_is_no_cascade(self) -> None:
-        with pytest.raises(ValueError, match="cascade of 1 proposers has no order"):
+    def test_one_proposer_is_not_enough(self) -> None:
+        with pytest.raises(ValueError, match="a cascade needs at least two proposers; got 1"):
             Cascade([NGram()])
 
     @pytest.mark.parametrize("order", [1, -1])
@@ -377,5 +377,5 @@ class TestDeclared:
             Cascade(parts)
 
     def test_probes(self) -> None:
-        with pytest.raises(ValueError, match="Lookahead verifies nodes of its own"):
+        with pytest.raises(ValueError, match="Lookahead verifies probe nodes"):
             Cascade([NGram(), Lookahead()])

@@ -58,7 +58,7 @@ def requests(**sampling) -> list[Request]:
 def test_cached_keys_and_values_equal_a_fresh_computation(
     target: CausalLM, draft: CausalLM, temperature: float, pattern: tuple[int, ...]
 ) -> None:
-    """After every step, whatever was accepted or refused, the draft's cache holds exactly the committed tokens."""
+    """After every step the draft's cache holds exactly the committed tokens."""
     fresh = CausalLM(copy.deepcopy(DRAFT), max_len=40)
     fresh.allocate(1)
     num_refused = 0
@@ -90,7 +90,7 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
 
 
 def test_catching_up_beside_a_row_near_its_limit(target: CausalLM) -> None:
-    """One row missed many steps without speculation; another has just arrived with a prompt that fills the cache."""
+    """One row missed many steps; another is new, and its prompt fills the cache."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=40)
     long = tuple(i % VOCAB for i in range(37))
     plain = Engine(target, max_batch_size=2)
@@ -232,7 +232,7 @@ class Some(Controller):
 def test_a_prompt_is_read_when_its_request_first_drafts(
     target: CausalLM, tree: str, temperature: float
 ) -> None:
-    """Late, once, in time that counts as prefill; those that never draft cost nothing, and nobody's tokens change."""
+    """Prefill is lazy and runs once; requests that never draft cost nothing."""
     prompts = {"never": tuple(range(1, 31)), "late": tuple(range(2, 28)), "short": (5, 1)}
     sampling = SamplingParams(temperature=temperature, max_new_tokens=10)
     asked = [Request(prompt, sampling, name) for name, prompt in prompts.items()]

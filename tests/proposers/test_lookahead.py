@@ -35,9 +35,9 @@ class TestPool:
         pool = NGramPool(2)
         for ngram in ((1, 2, 3), (1, 4, 5), (1, 2, 3), (1, 6, 7), (2, 9, 9)):
             pool.add(ngram)
-        assert list(pool.after(1)) == [(6, 7), (2, 3)]
-        assert list(pool.after(2)) == [(9, 9)]
-        assert list(pool.after(3)) == []
+        assert list(pool.continuations(1)) == [(6, 7), (2, 3)]
+        assert list(pool.continuations(2)) == [(9, 9)]
+        assert list(pool.continuations(3)) == []
 
 
 class TestProposal:
@@ -95,7 +95,7 @@ def plain_argmax(tokens: Sequence[int]) -> int:
 
 
 def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> None:
-    """Each step against plain forwards: the new guesses, and that every n-gram of the pool ends in one."""
+    """Compares each step's guesses with plain forwards; every n-gram of the pool ends in one."""
     proposer = Lookahead(window_size=3, ngram_size=4, num_ngrams=4)
     engine = Engine(target, proposer, max_batch_size=2)
     for prompt in PROMPTS[:2]:
@@ -118,7 +118,7 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
             ]
             assert request.window == [*window[1:], newest]
             for ngram in zip(*window, newest, strict=True):
-                assert ngram[1:] in list(request.pool.after(ngram[0]))
+                assert ngram[1:] in list(request.pool.continuations(ngram[0]))
     engine.abort()
 
 

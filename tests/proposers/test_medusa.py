@@ -17,7 +17,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Medusa, NGram
 from specresearch.proposers.medusa import FADE, likeliest_paths
-from specresearch.proposers.shapes import TYPICAL_RANK_ACCEPTANCE
+from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
 from specresearch.proposers.static_tree import StaticTree
 
 H = 16
@@ -84,7 +84,10 @@ def head_logits(heads: MedusaHeads, tokens: Sequence[int]) -> torch.Tensor:
 
 
 def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
-    """How many drafts there were: of every row the first paths that its budget and room allow, each token of its own head."""
+    """Return the number of drafts, after checking each against its own head.
+
+    Every row has the first paths that its budget and room allow.
+    """
     num_checked = 0
     for batch, budget, proposal in seen:
         assert proposal.draft_probs is None
@@ -117,7 +120,7 @@ def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
 
 @pytest.mark.parametrize("own", [True, False], ids=["own_lm_heads", "version_2"])
 def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: bool) -> None:
-    """Whatever was accepted, refused or left undrafted before, and in reused slots; the output is the target's."""
+    """Also in reused slots, and whatever was accepted or rejected before."""
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
     heads = make_heads(own=own)
     proposer = Medusa(heads, paths=PATHS)
@@ -125,7 +128,7 @@ def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: boo
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
     assert count_right_drafts(seen, heads) > 30
-    assert not proposer._known
+    assert not proposer._known_slots
 
 
 def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> None:
@@ -142,7 +145,7 @@ def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> 
 
 
 def rigged() -> tuple[CausalLM, MedusaHeads]:
-    """A target that goes round its vocabulary in fixed steps, whatever came before, and heads that know it."""
+    """A target that cycles through its vocabulary in fixed steps, and heads that know it."""
     model: Any = build("llama", hidden_size=32, num_attention_heads=4, num_key_value_heads=4)
     heads = MedusaHeads(32, VOCAB, 4).double()
     step = torch.eye(VOCAB, 32, dtype=torch.float64).roll(7, 0)  # from token t to t + 7

@@ -8,7 +8,7 @@ from specresearch.sampling import SamplingParams
 
 
 def rescan(tokens: list[int], n_max: int, n_min: int, num: int) -> list[int]:
-    """From scratch: the longest suffix that occurred before, its latest occurrence, and what followed, period repeated."""
+    """Return what followed the latest occurrence of the longest suffix, by a full scan."""
     for size in range(n_max, n_min - 1, -1):
         if size > len(tokens):
             continue
@@ -92,7 +92,7 @@ class TestProposer:
         proposal = self.propose([1, 1, 1], [1, 1, 1], [1, 1, 1], budget=[0, 1, 4], n_max=1, n_min=1)
         assert proposal.lengths.tolist() == [1, 2, 5]
 
-    def test_who_may_not_draft_costs_nothing(self) -> None:
+    def test_rows_without_a_budget_cost_nothing(self) -> None:
         rows, prompts = (
             [state([1, 2, 1], slot) for slot in range(2)],
             [CountingList([1, 2, 1]) for _ in range(2)],

@@ -129,7 +129,7 @@ class TestGlobal:
         generator = torch.Generator().manual_seed(1)
         for _ in range(100):
             self.finished(proposer, [1], torch.randint(0, 20, (12,), generator=generator).tolist())
-            assert sum(trie.num_nodes for trie in proposer._past) < 400
+            assert sum(trie.num_nodes for trie in proposer._global_tries) < 400
         self.finished(proposer, [1], [30, 31, 32])
         assert self.drafts(proposer, [30, 31]) == [32]
 
@@ -155,7 +155,7 @@ def test_it_speculates_and_a_request_takes_the_same_steps_in_any_company(target:
         == steps(run(Engine(copy.deepcopy(target), Suffix(8, offset=1.0))))
     )
     assert sum(output.record.counts.num_accepted_tokens for output in together) > 10
-    assert not proposer._own
+    assert not proposer._tries
     assert not proposer._rows
 
 

@@ -51,7 +51,7 @@ def test_counts_equal_a_scan(alphabet: int) -> None:
             }
 
 
-def test_what_occurred_once_goes_on_below_the_depth_that_is_counted() -> None:
+def test_a_run_that_occurred_once_continues_below_the_counted_depth() -> None:
     trie, text = SuffixTrie(2), list(range(20))
     trie.extend(text)
     assert followers(trie, text[3:15]) == {15: 1.0}

@@ -1,4 +1,4 @@
-"""Growth of trees, against definitions spelt out node by node on a drafter whose distribution depends on the whole path."""
+"""Growth of trees against node-by-node definitions, with a drafter that depends on the path."""
 
 import itertools
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class PathDrafter:
 def batch_of(
     roots: Sequence[int], room: Sequence[int] = (), vocab_size: int = V, **sampling: Any
 ) -> Batch:
-    """room: drafts that each row can still use, more than any tree has levels where nothing is said."""
+    """Return a batch of rows with the given room for drafts, by default more than any tree has."""
     rows = [
         RequestState(
             Request([3, root], SamplingParams(max_new_tokens=left + 1, **sampling)),
@@ -122,7 +122,7 @@ class TestStatic:
         check_tree(proposal)
 
     def test_sampled_children_follow_the_reported_distribution(self) -> None:
-        """Three children of the root and two of the first: their joint law is that of drawing without replacement."""
+        """Three children of the root and two of the first are drawn without replacement."""
         paths, num = [(0,), (1,), (2,), (0, 0), (0, 1)], 4000
         drafter, tree = PathDrafter([4] * num), StaticTree.from_paths(paths)
         batch = batch_of([4] * num, temperature=1.0, top_k=4)
@@ -342,7 +342,7 @@ class TestDynamic:
             assert kept == self.brute_force(root, depth, top_k, allowed)
         check_tree(proposal)
 
-    def test_certain_children_stand_behind_their_parents(self) -> None:
+    def test_certain_children_come_after_their_parents(self) -> None:
         class Certain(PathDrafter):
             def expand(
                 self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int

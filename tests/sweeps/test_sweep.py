@@ -25,19 +25,19 @@ def run_row(overrides: str, speedup: float | None = 1.2, **figures: Any) -> dict
 
 
 def load_row(overrides: str, **figures: Any) -> dict[str, Any]:
-    told = {
+    figures_of_load = {
         "kind": "load",
         "controller": "goodput",
         "baseline_throughput": 10.0,
         "throughput_fixed-2": 12.0,
     }
-    told |= {
+    figures_of_load |= {
         "tpot_p99_ratio": 0.9,
         "e2el_p50_ratio": 0.8,
         "throughput": 12.0,
         "best_fixed": "fixed-2",
     }
-    return run_row(overrides, **told, **figures)
+    return run_row(overrides, **figures_of_load, **figures)
 
 
 def test_the_axis_is_the_swept_number_and_the_rest_makes_series() -> None:
@@ -53,7 +53,7 @@ def test_the_axis_is_the_swept_number_and_the_rest_makes_series() -> None:
     }
 
 
-def test_plots_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> None:
+def test_a_plot_needs_a_swept_number_and_a_speedup(tmp_path: Path) -> None:
     file = tmp_path / "summary.png"
     assert not plot_sweep([run_row("+proposer=ngram"), run_row("+proposer=suffix")], file)
     assert not plot_sweep([run_row("batch_size=1", None), run_row("batch_size=2", None)], file)
@@ -92,12 +92,12 @@ def test_load_runs_are_compared_in_figures_of_their_own(
     assert [row["speedup_ci95_low"] for row in rows] == [1.1, 1.1]
     assert rows[0]["throughput_fixed-2"] == 12.0
     print_comparison(rows, Console(highlight=False, width=80))
-    told = capsys.readouterr().out
-    assert "concurrency=4    1.30 1.10-1.50" in told
-    assert "1-ngram: plain: the queue grows" in told
+    printed = capsys.readouterr().out
+    assert "concurrency=4    1.30 1.10-1.50" in printed
+    assert "1-ngram: plain: the queue grows" in printed
 
 
-def test_a_sweep_says_how_many_runs_it_has_and_how_long_they_take() -> None:
+def test_progress_gives_the_number_of_runs_and_the_remaining_time() -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("load", ["+experiment=concurrency"], return_hydra_config=True)
     OmegaConf.set_readonly(cfg.hydra, False)
@@ -111,6 +111,6 @@ def test_a_sweep_says_how_many_runs_it_has_and_how_long_they_take() -> None:
     cfg.hydra.overrides.task = ["arrivals.concurrency=1,2"]
     assert swept(cfg) == {"arrivals.concurrency": 2}
     progress = SweepProgress()
-    progress.num_jobs, progress._first = 4, 0
+    progress.num_jobs, progress._first_job = 4, 0
     assert progress.line(0, "qps=1", 3.0) == "run 1 of 4: qps=1"
     assert progress.line(2, "qps=4", 120.0) == "run 3 of 4: qps=4; 2 min so far, about 2 min to go"

@@ -1,4 +1,4 @@
-"""Against wandb's real offline mode: the run is read back from the file that `wandb sync` would upload."""
+"""Runs in wandb's offline mode, read back from the file that `wandb sync` would upload."""
 
 import json
 import struct
@@ -123,7 +123,7 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert artifacts[0].type == "results"
 
 
-def test_what_goes_on_in_its_folder_is_one_run(offline: Path) -> None:
+def test_a_run_that_is_resumed_in_its_folder_is_one_run(offline: Path) -> None:
     ids = []
     for step in (1, 2):
         tracker = WandbTracker(mode="offline")
@@ -134,13 +134,13 @@ def test_what_goes_on_in_its_folder_is_one_run(offline: Path) -> None:
     assert ids[0] == ids[1]
 
 
-def test_a_missing_login_says_what_to_do(offline: Path) -> None:
+def test_a_missing_login_is_an_error_with_a_remedy(offline: Path) -> None:
     with pytest.raises(ValueError, match=r"run `wandb login` once, or use tracker.mode=offline"):
         WandbTracker(mode="online").start({}, offline)
     assert not offline.exists()
 
 
-def test_a_missing_wandb_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wandb_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(
         ValueError, match=r"wandb cannot be imported .*`pip install wandb`, or use tracker=none"

@@ -12,7 +12,7 @@ from specresearch.tree_tuning.picture import draw_by_depth, draw_by_rank, draw_t
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two requests in one step, one in another, one whose tree was cut to a chain, and a step of the baseline."""
+    """Steps with two requests, one, a tree cropped to a chain, and one of the baseline."""
     frame = pd.DataFrame(
         {
             "side": ["method", "method", "method", "baseline"],
