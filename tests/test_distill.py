@@ -74,11 +74,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def base(models: Path, tmp_path: Path) -> list[str]:
     """Overrides for a small target, twelve prompts, and a run of a second."""
     letters = random.Random(0)
-    texts = ["".join(letters.extra_state("abcdef", k=12)) for _ in range(12)]
+    texts = ["".join(letters.choices("abcdef", k=12)) for _ in range(12)]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     (tmp_path / "text.txt").write_text(
-        "\n\n".join("".join(letters.extra_state("abcdef", k=2000)) for _ in range(4))
+        "\n\n".join("".join(letters.choices("abcdef", k=2000)) for _ in range(4))
     )
     settings = {
         "target": "local",

@@ -29,8 +29,7 @@ class AcceptanceEstimate:
     """Expected counts over texts.
 
     Attributes:
-        steps: Steps of the engine.
-        tokens: Tokens they deliver.
+        tokens: Tokens that the steps deliver.
         drafted: Steps that draft each position.
         accepted: Steps that accept each position.
     """
@@ -61,11 +60,7 @@ class AcceptanceEstimate:
 
 @dataclass(frozen=True)
 class AcceptancePredictor:
-    """Predicts what decoding accepts of a student's chains.
-
-    Args:
-        temperature: Temperature of target and draft; 0 is greedy.
-    """
+    """Predicts what decoding accepts of a student's chains at a temperature."""
 
     student: Student
     target: CausalLM
@@ -137,9 +132,6 @@ def expected_steps(
 
     The first root is the last prompt token. As in decoding up to a length limit, no step drafts
     beyond the last token but one.
-
-    Args:
-        acceptance_probs: As returned by `AcceptancePredictor.probs`.
     """
     table = acceptance_probs.numpy()
     num_drafts, num_tokens = table.shape

@@ -64,12 +64,8 @@ def chunked_losses(
     outside has no loss, as in the reference implementation of EAGLE-3 (arXiv 2503.01840).
     Acceptance and agreement count every row.
 
-    Gradients flow into `parameters` and the drafts' states, once. Memory is about a dozen float32
-    arrays of chunk_rows x V, plus those gradients.
-
-    Args:
-        labels: Next tokens of the text.
-        parameters: Parameters that readouts may train.
+    Gradients flow once into the drafts' states and into `parameters`, those that readouts train.
+    Memory is about a dozen float32 arrays of chunk_rows x V, plus those gradients.
     """
     chunks = _Chunks(objective, drafts, parameters)
 
@@ -119,11 +115,11 @@ class _TargetRows:
         if not isinstance(self.objective, Divergence):
             if ids is None:
                 return self.objective(self.logits, logits, self.labels)
-            return self.objective(self.logits[:, ids], logits, indices_in(ids, self.labels))
+            return self.objective(self.logits[:, ids], logits, indices_in(self.labels, ids))
         if ids is None:
             return self.objective.between(self.log_p, log_q)
         if id(ids) not in self._reduced:
-            is_outside = indices_in(ids, self.argmax) < 0
+            is_outside = indices_in(self.argmax, ids) < 0
             self._reduced[id(ids)] = self.objective.log_probs(self.logits[:, ids]), is_outside
         log_p, is_outside = self._reduced[id(ids)]
         return self.objective.between(log_p, log_q).masked_fill(is_outside, 0)

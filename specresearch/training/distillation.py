@@ -35,9 +35,6 @@ class Distillation(nn.Module):
         precision: bfloat16 runs the student under autocast, float32 does not; auto does so if the
             target has 16 bits.
         chunk_rows: Rows whose logits exist at once; None chooses by memory.
-
-    Raises:
-        ValueError: if the precision is unknown, or higher than the target's.
     """
 
     def __init__(
@@ -204,11 +201,7 @@ class Distillation(nn.Module):
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Restore what `state` returned.
-
-        Raises:
-            ValueError: if the checkpoint, called `name`, is another drafter's.
-        """
+        """Restore what `state` returned, unless the checkpoint `name` is another drafter's."""
         current = self.state()
         for key in sorted(current.keys() | state.keys()):
             expected = list(current[key].shape) if key in current else "nothing"

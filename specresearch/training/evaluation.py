@@ -29,9 +29,6 @@ class Evaluation:
         texts: Texts of the target; those without a token to predict are dropped.
         text_temperature: Temperature they were written at.
         num_prompts: Number of their prompts to decode.
-
-    Raises:
-        ValueError: if no text is left, or for values out of range.
     """
 
     def __init__(

@@ -26,12 +26,8 @@ SHARD_SIZE = 64
 class FeatureCache:
     """Hidden states of a set of examples, computed into `folder` on construction.
 
-    States already there are reused, and so is what was written before a full disk.
-
-    Args:
-        hidden_layers: Layers as in `CausalLM.forward_whole`.
-        batch_size: Examples of a forward pass.
-        shard_size: Examples of a file.
+    States already there are reused, and so is what was written before a full disk. `hidden_layers`
+    are those of `CausalLM.forward_whole`.
 
     Raises:
         ValueError: if the folder holds features of other inputs.

@@ -30,11 +30,7 @@ class Lora:
         rank: Inner width of the two factors.
         alpha: The product is scaled by alpha / rank.
         dropout: Dropout of the adapters' inputs in training.
-        targets: Names of linear layers, or suffixes such as q_proj; None adapts all but the LM
-            head.
-
-    Raises:
-        ValueError: for values out of range.
+        targets: Names of linear layers, or suffixes such as q_proj; None: all but the LM head.
     """
 
     rank: int = 16
@@ -57,12 +53,7 @@ class Lora:
 
 
 class Adapter:
-    """Adapters in a model, initialised so that they change nothing yet.
-
-    Raises:
-        ValueError: if peft is missing, no layer has such a name, the LM head has one, or weights
-            are quantized.
-    """
+    """Adapters in a model, initialised so that they change nothing yet."""
 
     def __init__(self, model: PreTrainedModel, lora: Lora, seed: int = 0) -> None:
         try:

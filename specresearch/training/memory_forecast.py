@@ -58,11 +58,7 @@ class MemoryForecast:
         return self.gradients + self.optimizer + self.loss + self.activations
 
     def check(self, device: torch.device) -> str:
-        """Return a summary line.
-
-        Raises:
-            MemoryError: if less memory is free.
-        """
+        """Return a summary line, or raise MemoryError if less memory is free."""
         free = available_bytes(device)
         summary = (
             f"memory, in GB: weights {_gb(self.weights)}; in addition gradients "

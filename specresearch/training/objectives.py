@@ -29,11 +29,7 @@ class Objective(ABC):
     A logit of -inf counts as a log-probability of -1e4, so that losses and gradients stay finite
     for masked vocabularies. Losses are not scaled by the squared temperature.
 
-    Args:
-        temperature: Temperature of target and draft, ideally that of decoding.
-
-    Raises:
-        ValueError: unless the temperature is above 0.
+    The temperature applies to target and draft, and is ideally that of decoding.
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
@@ -48,10 +44,8 @@ class Objective(ABC):
     def __call__(self, target_logits: Logits, draft_logits: Logits, labels: Labels) -> Losses:
         """Compute losses in float32, or float64 for float64 logits.
 
-        Args:
-            target_logits: Logits over the draft vocabulary.
-            draft_logits: Logits over the draft vocabulary.
-            labels: Indices of the text's next tokens in it, -1 for a token outside.
+        Logits are over the draft vocabulary. Labels are the indices in it of the text's next
+        tokens, -1 for a token outside.
         """
 
     def log_probs(self, logits: Logits) -> Logits:
@@ -95,14 +89,8 @@ class ReverseKL(Divergence):
 class JensenShannon(Divergence):
     """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q (GKD, arXiv 2306.13649).
 
-    It is bounded by log 2.
-
-    Args:
-        beta: 0.5 is symmetric; near 0 it approaches beta times forward KL, near 1 it approaches
-            1 - beta times reverse KL.
-
-    Raises:
-        ValueError: unless beta lies between 0 and 1.
+    It is bounded by log 2. Near 0 it approaches beta times forward KL, near 1 it approaches
+    1 - beta times reverse KL.
     """
 
     def __init__(self, beta: float = 0.5, temperature: float = 1.0) -> None:
@@ -142,12 +130,6 @@ class KLTVHybrid(Divergence):
 
     It moves from KL to total variation as a row improves; no gradient flows through lambda (LK
     losses, arXiv 2602.23881).
-
-    Args:
-        decay: 0 is plain forward KL.
-
-    Raises:
-        ValueError: if decay is negative.
     """
 
     def __init__(self, decay: float = 3.0, temperature: float = 1.0) -> None:
@@ -174,7 +156,7 @@ def total_variation(log_p: Logits, log_q: Logits) -> Losses:
     return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
 
 
-def indices_in(target_ids: Int[Tensor, " D"], labels: Labels) -> Labels:
+def indices_in(labels: Labels, target_ids: Int[Tensor, " D"]) -> Labels:
     """Return the index of each label in `target_ids`, -1 for a label that is not there."""
     ordered, indices = target_ids.sort()
     candidates = torch.searchsorted(ordered, labels.contiguous()).clamp(max=len(ordered) - 1)

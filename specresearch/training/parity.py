@@ -144,7 +144,7 @@ def compare(predictor: AcceptancePredictor, texts: Sequence[DecodedText]) -> Par
 
 
 def collect_decisions(
-    texts: Sequence[DecodedText], tables: Sequence[Float[Tensor, "K T"]]
+    texts: Sequence[DecodedText], tables: Sequence[Float[Tensor, "K _"]]
 ) -> Decisions:
     """Return the decisions of all steps; tables hold the acceptance probabilities of each text."""
     rows: list[tuple[int, float, bool]] = []

@@ -45,10 +45,7 @@ VOCABULARY_EXAMPLES = 1000
 class TrainingRun:
     """Everything a configuration names, constructed and validated before any text is generated.
 
-    Args:
-        cfg: Composed configuration of conf/distill.yaml.
-        settings: The same, resolved.
-        choices: Name of the choice in each config group.
+    `settings` is the resolved configuration, `choices` the name chosen in each config group.
     """
 
     def __init__(

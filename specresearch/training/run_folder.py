@@ -66,12 +66,7 @@ class TrainFolder:
     is_sweep: bool
 
     def open(self, settings: Mapping[str, Any], processes: Processes) -> None:
-        """Record settings and code of a run that starts or resumes here.
-
-        Raises:
-            ValueError: if the folder holds a run, unless it is resumed with the same settings and
-                code; or if the output folder is not empty.
-        """
+        """Record settings and code of a run that starts here, or resumes with the same ones."""
         is_named = self.is_named or self.is_sweep
         if processes.count > 1 and not is_named:
             raise ValueError(
@@ -118,11 +113,7 @@ class TrainFolder:
             )
 
     def check_corpus(self, fingerprint: str, *, is_resumed: bool, is_forced: bool) -> None:
-        """Record the corpus.
-
-        Raises:
-            ValueError: if a resumed run started with another corpus.
-        """
+        """Record the corpus, which must be that of the run to resume."""
         file = self.path / CORPUS_FINGERPRINT
         if is_resumed and not is_forced and file.exists():
             before = file.read_text(encoding="utf-8").strip()

@@ -29,13 +29,9 @@ class Shard:
 
 
 class ShardStore:
-    """Shards in one folder, with their settings and checksums in `manifest.json`.
+    """Shards in one folder, with checksums and everything they depend on in `manifest.json`.
 
-    Args:
-        settings: Everything the contents depend on, as JSON types.
-
-    Raises:
-        ValueError: if the folder has different settings; the error names the first difference.
+    A folder with other settings is rejected; the ValueError names the first difference.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], suffix: str) -> None:
@@ -55,10 +51,8 @@ class ShardStore:
     ) -> None:
         """Compute the missing shards; other processes wait and then reuse them.
 
-        Args:
-            sizes: Units of each shard, for the progress bar.
-            start: Called once with the numbers of the missing shards, unless all are there; returns
-                the function that computes a shard by its number.
+        `start` gets the numbers of the missing shards, if any, and returns the function that
+        computes a shard. The progress bar counts `sizes`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / ".lock"):
@@ -89,11 +83,7 @@ class ShardStore:
         return self.folder / f"shard-{number:05d}{self.suffix}"
 
     def write(self, number: int, shard: Shard) -> None:
-        """Write one shard and its manifest entry.
-
-        Raises:
-            OSError: if the disk is full; the message says what was kept.
-        """
+        """Write one shard and its manifest entry."""
         path = self.path(number)
         try:
             with written_whole(path) as part:

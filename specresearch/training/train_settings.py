@@ -24,16 +24,7 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of the optimisation.
-
-    Attributes:
-        batch_size: Examples of one pass on one device.
-        accumulate: Passes of an optimiser step.
-        precision: As in `Distillation`.
-
-    Raises:
-        ValueError: for values out of range.
-    """
+    """Settings of the optimisation; a step has `accumulate` passes of `batch_size` examples."""
 
     steps: int = 1000
     batch_size: int = 8
@@ -72,11 +63,7 @@ class TrainSettings:
     ) -> TrainingArguments:
         """Return arguments for the library's Trainer, with one device per process.
 
-        Args:
-            in_stages: True if some parameters are not always trained.
-
-        Raises:
-            ValueError: if the process would use another device than the target's, or shard weights.
+        `in_stages` means that some parameters are not always trained.
         """
         for name in ("FSDP", "DEEPSPEED"):
             if parse_flag_from_env(f"ACCELERATE_USE_{name}"):

@@ -40,14 +40,10 @@ class DistillTrainer(Trainer):
     its current weights, in resumed runs as well.
 
     Args:
-        log: Called by the first process with step and metrics, every `log_every` steps, at each
-            checkpoint and at each evaluation.
+        log: Called by the first process, at each log, checkpoint and evaluation.
         evaluation: Runs before the first step, every `evaluate_every` steps and after the last.
-        features: Cached target states at `distillation.layers`; None computes them in each step.
+        features: Cached target states at `distillation.layers`.
         shows_progress: Shows a bar if stderr is a terminal.
-
-    Raises:
-        ValueError: if several processes need text of the student.
     """
 
     def __init__(
@@ -87,12 +83,7 @@ class DistillTrainer(Trainer):
         self._last_batch: dict[str, Any] = {}
 
     def run(self, checkpoint: Path | None = None) -> None:
-        """Train to the end, resuming from a checkpoint if there is one.
-
-        Raises:
-            TrainingStoppedError: if loss or gradients are not finite.
-            MemoryError: if GPU memory runs out.
-        """
+        """Train to the end, from a checkpoint if given, unless loss or gradients are not finite."""
         num_done = 0
         if checkpoint is not None:
             num_done = json.loads((checkpoint / TRAINER_STATE).read_text())["global_step"]

@@ -80,7 +80,7 @@ class Case:
         for draft in self.drafts:
             logits, ids = draft.readout(draft.states), draft.target_ids
             known = torch.arange(V) if ids is None else ids
-            labels = self.labels if ids is None else indices_in(ids, self.labels)
+            labels = self.labels if ids is None else indices_in(self.labels, ids)
             losses = objective(p_logits[:, known], logits, labels)
             learns = draft.valid
             if not isinstance(objective, CrossEntropy):

@@ -27,9 +27,6 @@ def chat_examples(
     own, after the prompt that decoding would use, truncated alike. So does every reply if the chat
     template renders an exchange differently once another follows, or if a token spans the border of
     prompt and reply. A row ends at its first turn without a reply.
-
-    Raises:
-        ValueError: if the tokenizer has no offsets, or the chat template hides where replies start.
     """
     if not tokenizer.is_fast:
         raise ValueError(
@@ -96,11 +93,7 @@ class _Chat:
         return token_ids, spans
 
     def last_reply_ids(self, replies: Sequence[str]) -> list[int]:
-        """Return the tokens of the last reply in its context, up to the end token.
-
-        Raises:
-            ValueError: if the template's generation prompt differs from how it opens a reply.
-        """
+        """Return the tokens of the last reply in its context, up to the end token."""
         ending: list[int] = []
         if self.tokenizer.chat_template is not None:
             before, after = self._around_last_reply(replies)

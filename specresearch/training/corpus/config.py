@@ -28,9 +28,6 @@ class Corpus:
         refresh_every: Optimiser steps between two rounds of the student's text.
         predict_prompts: Learn from all tokens, not from replies alone.
         folder: Folder of the target's text, for reuse; None stores it with the run.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     fixed: float = 0.0
@@ -67,10 +64,8 @@ class Corpus:
     ) -> Mix:
         """Build the training mix; this decodes the target's text, which may take long.
 
-        Args:
-            folder: Folder of the run.
-            draft: The student, if it can decode by itself.
-            examples_per_step: Examples of an optimiser step, over all devices.
+        `draft` is the student, if it can decode by itself. An optimiser step takes
+        `examples_per_step` over all devices.
         """
         if target.tokenizer is None:
             raise ValueError(

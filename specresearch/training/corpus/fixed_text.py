@@ -13,11 +13,7 @@ from specresearch.training.progress import progress
 
 
 class FixedText(ListSource):
-    """Replies published with a dataset, or reference answers, with a loss on replies only.
-
-    Raises:
-        ValueError: if no row has a reply.
-    """
+    """Replies published with a dataset, or reference answers, with a loss on replies only."""
 
     def __init__(
         self,

@@ -19,9 +19,6 @@ class Mix:
         sources: Fraction of the examples, kept to a thousandth, and source, by name.
         round_size: Examples after which the student's text is generated again.
         predict_prompts: Predict all tokens of an example but the first.
-
-    Raises:
-        ValueError: if fractions are negative or do not add up to 1.
     """
 
     def __init__(

@@ -22,12 +22,6 @@ class PlainText(ListSource):
     Blank lines separate paragraphs, <|endoftext|> separates documents. The split is by passages of
     about 2000 characters of whole paragraphs. Documents and examples begin with the tokens that the
     tokenizer puts before a text; without any, its end token separates documents.
-
-    Args:
-        files: Paths or patterns such as books/*.txt, read in sorted order.
-
-    Raises:
-        ValueError: if files are missing or hold no text.
     """
 
     def __init__(

@@ -37,11 +37,7 @@ class GenerationSettings:
 
     Attributes:
         temperature: 1 samples the model's own distribution, 0 is greedy.
-        max_new_tokens: Limit for one reply.
         shard_size: Rows in a file, the most that a killed run loses.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     temperature: float = 1.0
@@ -64,12 +60,7 @@ class GenerationSettings:
 class ReplyGenerator:
     """A model that replies to each turn of a row, after its own replies to the earlier turns.
 
-    Args:
-        max_len: Maximum tokens of prompt and reply.
-        proposer: Drafts for the model, for speed alone.
-
-    Raises:
-        ValueError: if `max_new_tokens` leaves no room for a prompt.
+    `max_len` limits prompt and reply together. A proposer drafts for the model, for speed alone.
     """
 
     def __init__(

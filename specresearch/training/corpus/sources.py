@@ -31,14 +31,7 @@ def shuffled(num: int, *key: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RowSplit:
-    """One side of a train/heldout split; a row's side depends on its id alone.
-
-    Args:
-        heldout_fraction: Expected share of held-out rows.
-
-    Raises:
-        ValueError: for a fraction outside [0, 1), or an unknown split.
-    """
+    """One side of a train/heldout split; a row's side depends on its id alone."""
 
     split: Literal["train", "heldout"] = "train"
     heldout_fraction: float = 0.0
@@ -57,11 +50,7 @@ class RowSplit:
         return is_heldout == (self.split == "heldout")
 
     def rows(self, dataset: PromptDataset) -> tuple[Row, ...]:
-        """Return this split's rows, in the dataset's order.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return this split's rows, in the dataset's order; there must be some."""
         rows = tuple(row for row in dataset.rows if row.id in self)
         if not rows:
             raise ValueError(

@@ -28,11 +28,7 @@ class TargetConfig:
 
     @staticmethod
     def read(model: str | None) -> "TargetConfig":
-        """Read the config.json of a folder, hub id or zoo name.
-
-        Raises:
-            ModelNotLoadedError: if there is none.
-        """
+        """Read the config.json of a folder, hub id or zoo name."""
         if not model:
             raise ModelNotLoadedError(
                 "the head names no target; set base_model= to its folder or hub id"

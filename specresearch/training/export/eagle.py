@@ -27,11 +27,7 @@ LENGTH_FREE = ("default", "linear", "llama3")
 def eagle_contents(
     head: EagleHead, target: TargetConfig, layout: str, num_draft_tokens: int
 ) -> Contents:
-    """Convert a head to a layout.
-
-    Raises:
-        ValueError: if the layout is for another version, or lacks something the head needs.
-    """
+    """Convert a head to a layout, unless the layout cannot express it."""
     version = head.format.version
     if (version == 1) != (layout in ("eagle", "eagle_sglang")):
         suitable = "eagle or eagle_sglang" if version == 1 else "eagle3 or speculators"
@@ -68,11 +64,7 @@ def eagle_contents(
 
 
 def _complete_format(head: EagleHead, target: TargetConfig) -> EagleFormat:
-    """Return a format with nothing left to a reader's defaults, and no shared embedding.
-
-    Raises:
-        ValueError: if head and target do not fit.
-    """
+    """Return a format with nothing left to a reader's defaults, and no shared embedding."""
     format = head.format
     num_layers, hidden_size = target.num_layers, target.hidden_size
     width = format.layer.hidden_size

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
+from specresearch.training.lora import Adapter
 
 STEP_DECAY = 0.8
 ADAPTER_FOLDER = "adapter"
@@ -62,6 +63,7 @@ class Student(ABC):
         verifier: The trained copy of the target that decodes with the drafts; None uses the target.
         decoding_models: Its models with caches of their own.
         rate_scale: Current factor of the `custom_rates`.
+        adapter: Trained in place of the weights it adapts.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Student(ABC):
     verifier: CausalLM | None = None
     decoding_models: tuple[CausalLM, ...] = ()
     rate_scale = 1.0
+    adapter: Adapter | None = None
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -99,7 +102,7 @@ class Student(ABC):
 
     def merged(self) -> AbstractContextManager[None]:
         """Return a context in which adapters are merged into plain weights."""
-        return nullcontext()
+        return nullcontext() if self.adapter is None else self.adapter.merged()
 
     @abstractmethod
     def steps(

@@ -33,15 +33,7 @@ def draft_student(
     lora: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> DraftStudent:
-    """Build a draft LM student.
-
-    Args:
-        from_scratch: Start from random weights.
-        lora: Adapter settings; None trains all weights.
-
-    Raises:
-        ValueError: for a compiled draft, adapters of random weights, or unknown settings.
-    """
+    """Build a draft LM student; `lora` trains adapters, `from_scratch` discards its weights."""
     assert isinstance(proposer, DraftModel)
     if proposer.draft.compiled:
         raise ValueError(
@@ -73,12 +65,7 @@ def medusa_student(
 ) -> MedusaStudent:
     """Build a Medusa student; the sizes are those of new heads, if the proposer names none.
 
-    Args:
-        joint: Settings of Medusa-2, which trains the target, too; None is Medusa-1.
-        seed: Seed of new adapters.
-
-    Raises:
-        ValueError: for values out of range, or unknown settings.
+    `joint` holds the settings of Medusa-2, which trains the target, too; None is Medusa-1.
     """
     assert isinstance(proposer, Medusa)
     if num_heads < 1 or num_layers < 1:
@@ -109,14 +96,7 @@ def eagle_student(
     draft_vocab_size: int | None = None,
     seed: int = 0,
 ) -> EagleStudent:
-    """Build an EAGLE student.
-
-    Args:
-        draft_vocab_size: Vocabulary of a new EAGLE-3 head: the most frequent tokens of `examples`.
-
-    Raises:
-        ValueError: if the vocabulary does not apply, or exceeds the target's.
-    """
+    """Build an EAGLE student; a new EAGLE-3 head may draft only frequent tokens of `examples`."""
     assert isinstance(proposer, Eagle)
     if proposer.head:
         if draft_vocab_size is not None:

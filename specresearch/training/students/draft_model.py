@@ -1,7 +1,6 @@
 """A draft LM in training."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,7 @@ from specresearch.training.students.base import (
 
 
 class DraftStudent(Student):
-    """A draft LM with unpacked weights; all its steps are the same.
-
-    Args:
-        lora: Trains adapters instead of all weights.
-        seed: Seed of new adapters.
-    """
+    """A draft LM with unpacked weights, or its adapters; all its steps are the same."""
 
     method = "draft_model"
 
@@ -42,16 +36,14 @@ class DraftStudent(Student):
         draft.unpack_weights()
         self.draft = draft
         self.vocab_size = target.vocab_size
-        self.adapter = None if lora is None else Adapter(draft.model, lora, seed)
+        if lora is not None:
+            self.adapter = Adapter(draft.model, lora, seed)
         self.module = draft.model
         self.decoding_models = (draft,)
 
     @property
     def trained(self) -> list[nn.Parameter]:
         return super().trained if self.adapter is None else self.adapter.parameters
-
-    def merged(self) -> AbstractContextManager[None]:
-        return super().merged() if self.adapter is None else self.adapter.merged()
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None

@@ -18,9 +18,6 @@ class EagleStudent(Student):
 
     EAGLE-1 (arXiv 2401.15077) trains with one step and a regression to the target's features,
     EAGLE-3 (arXiv 2503.01840) with seven steps and none, unless `feature_weight` is set.
-
-    Raises:
-        ValueError: for a regression if head and target differ in width.
     """
 
     def __init__(

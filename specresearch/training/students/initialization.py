@@ -28,11 +28,7 @@ COPIED_KEYS = (
 def new_medusa_heads(
     target: CausalLM, num_heads: int, num_layers: int, own_lm_head: bool
 ) -> MedusaHeads:
-    """Return heads that predict what the target predicts.
-
-    Args:
-        own_lm_head: Gives each head a trainable copy of the target's LM head.
-    """
+    """Return heads that predict what the target predicts, each with an LM head if asked."""
     lm_head = lm_head_of(target)
     vocab_size = target.vocab_size if own_lm_head else None
     heads = MedusaHeads(
@@ -53,9 +49,7 @@ def new_eagle_head(
 ) -> EagleHead:
     """Return a random head whose layer has the target's proportions.
 
-    Args:
-        layer_ids: Target layers whose inputs an EAGLE-3 head captures.
-        target_ids: Tokens to draft; None drafts all.
+    An EAGLE-3 head captures the inputs of `layer_ids` and drafts `target_ids`, or all tokens.
     """
     layer = _layer_like(target)
     lm_head = lm_head_of(target)

@@ -8,7 +8,6 @@ on easily predicted outputs. The backbone's own loss shows how far its outputs h
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +42,6 @@ class JointSettings:
         head_weight: Final weight of the heads' loss.
         backbone_learning_rate: Final rate of the backbone, subject to the schedule.
         lora: Trains adapters of a backbone that shares the frozen target's memory.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     warmup: float = 0.25
@@ -65,9 +61,6 @@ class JointMedusaStudent(MedusaStudent):
     """Heads and the copy of the target that trains and decodes with them.
 
     The backbone is a step of its own, which predicts the next token.
-
-    Args:
-        seed: Seed of new adapters.
     """
 
     trains_in_stages = True
@@ -82,7 +75,6 @@ class JointMedusaStudent(MedusaStudent):
         self.verifier = self.backbone
         self.decoding_models = (self.backbone,)
         self.module = nn.ModuleDict({"heads": heads, BACKBONE: self.backbone.model})
-        self.adapter: Adapter | None = None
         self._backbone_parameters = list(self.backbone.model.parameters())
         if settings.lora is not None:
             self.adapter = Adapter(self.backbone.model, settings.lora, seed)
@@ -106,9 +98,6 @@ class JointMedusaStudent(MedusaStudent):
         self.head_weight = self.rate_scale * self.settings.head_weight if self.is_joint else 1.0
         for parameter in self._backbone_parameters:
             parameter.requires_grad_(self.is_joint)
-
-    def merged(self) -> AbstractContextManager[None]:
-        return super().merged() if self.adapter is None else self.adapter.merged()
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
