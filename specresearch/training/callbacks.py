@@ -16,12 +16,10 @@ CUSTOM_RATE = "own_rate"  # key of optimiser groups in checkpoints
 Log = Callable[[int, Mapping[str, Any]], None]
 
 
-def no_progress(units: int, tokens: int) -> None:
-    """Stand in for a progress bar."""
-
-
 class DistillCallback(TrainerCallback):
     """Evaluates, saves and times; each checkpoint also logs, so that resumed runs log alike."""
+
+    advance: Advance  # set by the trainer
 
     def __init__(
         self,
@@ -36,7 +34,6 @@ class DistillCallback(TrainerCallback):
         self.settings = settings
         self.log = log
         self.check_weights = check_weights
-        self.advance: Advance = no_progress
         self.step_tokens = 0
         self._step_start = 0.0
         self._num_tokens = 0

@@ -1,15 +1,14 @@
 """Find which convention of training differs from decoding when the two disagree."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from specresearch.proposers import Proposer
 from specresearch.training.acceptance_estimate import AcceptancePredictor
 from specresearch.training.parity import DecodedText, collect_decisions
 from specresearch.training.students import EagleStudent, Step, Student
@@ -48,7 +47,7 @@ def _suspects(student: Student) -> Iterator[tuple[str, AbstractContextManager[St
     if student.hidden_layers:
         for offset, where in ((-1, "later"), (1, "earlier")):
             description = f"features one token {where} (an index of features is off by one)"
-            yield description, nullcontext(ShiftedFeatures(student, offset))
+            yield description, nullcontext(shift_features(student, offset))
     if any(name.endswith("inv_freq") for name, _ in student.module.named_buffers()):
         for base in ROTARY_BASES:
             yield f"a rotary base of {base:,}", _rotary_base(student, base)
@@ -56,29 +55,18 @@ def _suspects(student: Student) -> Iterator[tuple[str, AbstractContextManager[St
         yield "the target's embedding (the embeddings are not shared)", _target_embedding(student)
 
 
-class ShiftedFeatures(Student):
-    """A student that reads the target's features `offset` tokens to the right."""
-
-    def __init__(self, student: Student, offset: int) -> None:
-        self.student = student
-        self.offset = offset
-        self.method = student.method
-        self.module = student.module
-        self.hidden_layers = student.hidden_layers
-        self.samples = student.samples
-        self.max_drafts = student.max_drafts
+def shift_features(student: Student, offset: int) -> Student:
+    """Return a copy that reads the target's features `offset` tokens to the right."""
+    shifted = copy.copy(student)
 
     def steps(
-        self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
+        token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
     ) -> Iterator[Step]:
-        shifted = [layer.roll(self.offset, dims=1) for layer in hidden]
-        return self.student.steps(token_ids, shifted, num_steps)
+        layers = [layer.roll(offset, dims=1) for layer in hidden]
+        return student.steps(token_ids, layers, num_steps)
 
-    def proposer(self, num_draft_tokens: int) -> Proposer:
-        return self.student.proposer(num_draft_tokens)
-
-    def save(self, folder: str, provenance: dict[str, Any]) -> None:
-        self.student.save(folder, provenance)
+    shifted.steps = steps
+    return shifted
 
 
 @contextmanager

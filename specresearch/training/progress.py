@@ -10,8 +10,10 @@ Advance = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(title: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-    """Yield a function that advances the bar by (units, tokens); silent without a terminal."""
+def progress(
+    title: str, total: int, unit: str, done: int = 0, *, shown: bool = True
+) -> Iterator[Advance]:
+    """Yield a function that advances the bar by (units, tokens); hidden without a terminal."""
     console = Console(stderr=True)
     bar = bars.Progress(
         bars.TextColumn("{task.description}"),
@@ -21,7 +23,7 @@ def progress(title: str, total: int, unit: str, done: int = 0) -> Iterator[Advan
         bars.TextColumn("{task.fields[rate]}"),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (shown and console.is_terminal),
     )
     task = bar.add_task(title, total=total, completed=done, rate="")
     num_tokens = 0

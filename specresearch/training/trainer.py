@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer
 
-from specresearch.training.callbacks import CUSTOM_RATE, DistillCallback, Log, no_progress
+from specresearch.training.callbacks import CUSTOM_RATE, DistillCallback, Log
 from specresearch.training.checkpoints import STUDENT_WEIGHTS, TRAINER_STATE
 from specresearch.training.corpus import Mix
 from specresearch.training.corpus.examples import Example
@@ -87,9 +86,8 @@ class DistillTrainer(Trainer):
         num_done = 0
         if checkpoint is not None:
             num_done = json.loads((checkpoint / TRAINER_STATE).read_text())["global_step"]
-        bar = nullcontext(no_progress)
-        if self.shows_progress:
-            bar = progress("training", self.settings.steps, "steps", num_done)
+        steps, shown = self.settings.steps, self.shows_progress
+        bar = progress("training", steps, "steps", num_done, shown=shown)
         try:
             with bar as self.callback.advance:
                 self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

@@ -21,7 +21,7 @@ from specresearch.training.acceptance_estimate import (
     expected_steps,
 )
 from specresearch.training.parity import DecodedText, Parity, compare, decode
-from specresearch.training.parity_causes import ShiftedFeatures, likely_cause
+from specresearch.training.parity_causes import likely_cause, shift_features
 from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent, Student
 
 NUM_DRAFTS, NUM_NEW, HOT = 4, 30, 3.0
@@ -157,7 +157,7 @@ def test_features_off_by_one_are_named(name: str, temperature: float) -> None:
     student, trials = hot(name)
     if temperature == 0:
         trials = run(student, 0.0, 12)
-    shifted = ShiftedFeatures(student, 1)
+    shifted = shift_features(student, 1)
     assert "features one token later" in cause_of_mismatch(shifted, trials, temperature)
 
 

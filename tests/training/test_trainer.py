@@ -158,12 +158,13 @@ def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:
 def test_the_bar_goes_on_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
 
     @contextmanager
-    def bar(*described: Any) -> Iterator[Callable[[int, int], None]]:
-        shown.append(described)
-        yield lambda *done: shown.append(done)
+    def bar(*described: Any, shown: bool) -> Iterator[Callable[[int, int], None]]:
+        if shown:
+            calls.append(described)
+        yield lambda *done: calls.append(done)
 
     monkeypatch.setattr("specresearch.training.trainer.progress", bar)
     num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
@@ -172,7 +173,7 @@ def test_the_bar_goes_on_from_the_checkpoint(
         made.shows_progress = True
         made.run(checkpoint)
     one = (1, num_tokens)
-    assert shown == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
+    assert calls == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
 
 
 class Breaking(ForwardKL):
