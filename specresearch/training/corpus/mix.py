@@ -41,11 +41,6 @@ class Mix:
         self.predict_prompts = predict_prompts
         self.state = 0
         self._order = _interleave(self.fractions)
-        # _counts[name][i] is the number of the source's examples before position i of a period.
-        self._counts = {name: [0] for name in sources}
-        for chosen in self._order:
-            for name, counts in self._counts.items():
-                counts.append(counts[-1] + (name == chosen))
 
     def __iter__(self) -> Iterator[Example]:
         while True:
@@ -89,7 +84,7 @@ class Mix:
     def _count_before(self, name: str, position: int) -> int:
         """Return the number of a source's examples before a position."""
         periods, rest = divmod(position, PERIOD)
-        return periods * self._counts[name][-1] + self._counts[name][rest]
+        return periods * self._order.count(name) + self._order[:rest].count(name)
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:

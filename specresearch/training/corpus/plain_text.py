@@ -4,6 +4,7 @@ import glob
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import count, groupby
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -81,18 +82,12 @@ def _contiguous_texts(files: Sequence[Path], split: RowSplit) -> Iterator[str]:
             raise ValueError(
                 f"{file}: not UTF-8 text ({error.reason}); convert it to UTF-8"
             ) from error
-        number = 0
+        numbers = count()
         for document in text.split(DOCUMENT_END):
-            run: list[str] = []
-            for passage in _passages(document):
-                if f"{file.name}#{number}" in split:
-                    run.append(passage)
-                elif run:
-                    yield "\n\n".join(run)
-                    run = []
-                number += 1
-            if run:
-                yield "\n\n".join(run)
+            passages = [(f"{file.name}#{next(numbers)}", part) for part in _passages(document)]
+            for is_included, run in groupby(passages, key=lambda item: item[0] in split):
+                if is_included:
+                    yield "\n\n".join(part for _, part in run)
 
 
 def _passages(document: str) -> Iterator[str]:
