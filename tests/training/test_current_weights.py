@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from test_distillation import STUDENTS, target
-from test_joint import KINDS, LORA
+from test_joint_medusa import KINDS, LORA
 from test_lora import randomize
 from tiny_models import build
 from torch import Tensor, nn
@@ -167,5 +167,5 @@ def test_packed_layers_are_not_trained() -> None:
     of = target(torch.float32)
     student = draft(of)
     pack_linear_layers(student.module, True)
-    with pytest.raises(AssertionError, match="copies of weights that learn"):
+    with pytest.raises(AssertionError, match="packed layers are copies and cannot train"):
         Distillation(student, of, ForwardKL())

@@ -184,7 +184,7 @@ def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = DraftModel(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60))
-    with pytest.raises(ValueError, match=r"student.from_scratch=true forgets"):
+    with pytest.raises(ValueError, match=r"student.from_scratch=true discards"):
         draft_student(proposer, TARGET, [], lora={}, from_scratch=True)
     quantised = build("llama")
     quantised.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(

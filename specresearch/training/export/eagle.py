@@ -120,6 +120,8 @@ def _unsupported(layout: str, format: EagleFormat) -> list[str]:
             layer_ids != sorted(set(layer_ids))
         ),
     }
+    if layout in ("eagle3", "eagle_sglang"):
+        features["biases of queries, keys and values"] = format.qkv_bias
     if layout == "speculators":
         features |= {
             "biases in some projections of its attention": format.qkv_bias != format.o_bias,
@@ -134,8 +136,6 @@ def _unsupported(layout: str, format: EagleFormat) -> list[str]:
             "a bias in o_proj": format.o_bias,
             "biases in its MLP": bool(format.layer.mlp_bias),
         }
-    if layout in ("eagle3", "eagle_sglang"):
-        features["biases of queries, keys and values"] = format.qkv_bias
     if layout == "eagle3":
         features["the input of layer 0"] = 0 in layer_ids
     return [feature for feature, is_present in features.items() if is_present]
