@@ -29,13 +29,13 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa
 from specresearch.results.provenance import describe_process
 from specresearch.statistics import median_of
-from specresearch.training.build import draft_student, eagle_student, medusa_student
 from specresearch.training.corpus import Mix
+from specresearch.training.corpus.examples import Example, Examples
+from specresearch.training.corpus.sources import ListSource
 from specresearch.training.distillation import Distillation
-from specresearch.training.examples import Example, Examples
 from specresearch.training.objectives import ForwardKL
-from specresearch.training.sources import Listed
 from specresearch.training.students import Student
+from specresearch.training.students.build import draft_student, eagle_student, medusa_student
 from specresearch.training.train_settings import TrainSettings
 from specresearch.training.trainer import DistillTrainer
 
@@ -71,7 +71,7 @@ class Cost:
     num_tokens: int
 
 
-class RandomText(Listed):
+class RandomText(ListSource):
     """Every token but the first is to be predicted."""
 
     def __init__(self, num_examples: int, num_tokens: int, vocab_size: int) -> None:

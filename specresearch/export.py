@@ -1,4 +1,4 @@
-"""`python -m specresearch.export head=FOLDER format=speculators output=FOLDER`: a trained head as serving engines read it."""
+"""`python -m specresearch.export head=... format=... output=...`: convert a head for an engine."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def main() -> None:
 
 
 def export(cfg: DictConfig) -> None:
-    """Write the head and print what was written."""
+    """Write the head and print a summary."""
     check_keys(cfg, "export")
     settings: Any = OmegaConf.to_container(cfg, throw_on_missing=True)
     print(export_head(**settings))

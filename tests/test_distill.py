@@ -196,7 +196,7 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
         row["tokens_per_second"] > 0 and row["peak_memory_gb"] > 0 for row in rows if "loss" in row
     )
 
-    assert ("it belongs to a target of its own" in outcome.out) == is_joint
+    assert ("it belongs to a new target" in outcome.out) == is_joint
     assert ("backbone/total_variation" in figures[-1]) == is_joint
     place = Path("out", "student", "backbone") if is_joint else models / "target"
     target = CausalLM.from_pretrained(str(place), dtype=dtype, device="cpu")
@@ -454,7 +454,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path)
     outcome = command(*own, *ruinous)
     assert outcome.code == 2
     assert "error: the loss is nan after step 2, on example 4 (row " in outcome.err
-    assert "go on from it with a lower rate" in outcome.err
+    assert "continue from it with a lower rate" in outcome.err
     assert outcome.err.rstrip().endswith("resume=true train.learning_rate=1e+199 force=true")
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-1"]
     outcome = command(*own, "train.learning_rate=0.01", "resume=true", "force=true")
@@ -473,7 +473,7 @@ def test_weights_that_a_step_has_ruined_are_not_saved(
     outcome = command(*own, "train.learning_rate=1e200")
     assert outcome.code == 2
     assert "the loss is nan after step 1" in outcome.err
-    assert "nothing had been saved: start anew with a lower rate" in outcome.err
+    assert "no checkpoint was saved: start again with a lower rate" in outcome.err
     assert not [*(tmp_path / "out").glob("checkpoint-*"), *(tmp_path / "out").glob("student*")]
 
 
@@ -586,7 +586,7 @@ def test_wandb_gets_the_figures_and_the_drafter(
         ("+proposer=draft_model student.lora={rank:0}", "lora.rank=0 must be at least 1"),
         (
             "+proposer=draft_model student.lora={} student.from_scratch=true",
-            "student.from_scratch=true forgets those",
+            "student.from_scratch=true discards those",
         ),
         ("+proposer=draft_model draft=$models/other", "tokenizers differ in 5 tokens"),
         ("+proposer=draft_model draft=''", "no model is named"),
@@ -635,7 +635,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_what_several_processes_cannot_do_is_refused(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distill, "NUM_PROCESSES", 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert (
         "2 processes need one folder between them: add hydra.run.dir"
         in command("+proposer=medusa").err

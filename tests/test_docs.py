@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 
 import specresearch.proposers
 from specresearch import CausalLM, Engine, SamplingParams
-from specresearch.cli.entry import conf_dir
+from specresearch.cli import conf_dir
 from specresearch.report import parser as report_parser
 from tests.tiny_models import build
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from specresearch.metrics import Counts
-from specresearch.statistics.intervals import SHARE, Interval, Statistic, interval_of, value_of
+from specresearch.statistics import SHARE, Interval, Statistic, interval_of, value_of
 
 TOTALS = (
     "num_drafts",

@@ -16,7 +16,7 @@ from specresearch.bench.rows import GroupRow
 from specresearch.metrics import DEFINITIONS, Counts
 from specresearch.metrics.shift import ShiftSums
 from specresearch.rows import BASELINE, METHOD, RequestRow
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     INTERVALS,
     LEAST_UNITS,
     POSITIVE,

@@ -15,7 +15,7 @@ from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, Limits, Window, num_slow
 from specresearch.metrics import Counts
 from specresearch.rows import RequestRow
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     Percentile,
     Statistic,
     interval_of,

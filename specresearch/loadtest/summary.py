@@ -22,7 +22,7 @@ from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, RULE, Limits
 from specresearch.metrics import DEFINITIONS
 from specresearch.rows import BASELINE, FIXED, METHOD
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     INTERVALS,
     LEAST_UNITS,
     PERCENTILE_INTERVALS,

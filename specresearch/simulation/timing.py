@@ -15,8 +15,8 @@ class Work:
 
     num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the widest row, root included.
     context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. attended: nodes times the
-    tokens each looks at, where no row is padded to another's. num_lazy_prefill_tokens: tokens that the drafter reads because it had put
-    that off. can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it has any or not.
+    tokens each looks at, where no row is padded to another's. num_lazy_prefill_tokens: tokens that the draft
+    model prefills lazily. can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it has any or not.
     """
 
     num_rows: int = 0
@@ -105,7 +105,8 @@ class Linear(Timing):
 
     verify_token: of each root and draft; verify_context: of each committed token that is attended to. draft: of each draft of the
     longest, as for a draft LM's pass; draft_token: of each draft of each row. prefill, prefill_token: of a step that reads
-    prompts; lazy_prefill_token: of each token that a draft LM reads of the requests it begins to draft for. overhead: of every step.
+    prompts; lazy_prefill_token: of each token that a draft LM
+    prefills lazily. overhead: of every step.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Drafters trained with the modules that decode: students, objectives, corpora, and what decoding will accept of them."""
+"""Train drafters with the modules that decode, and predict what decoding will accept of them."""

@@ -1,4 +1,4 @@
-"""What a student is worth, in the figures that decoding will show."""
+"""Evaluate a student by what decoding accepts of its drafts."""
 
 import logging
 from collections.abc import Sequence
@@ -11,20 +11,24 @@ from transformers import PreTrainedTokenizerBase
 from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.sampling import SamplingParams
-from specresearch.training.estimate import estimate
-from specresearch.training.examples import Example
-from specresearch.training.parity import Trial, compare, decode, likely_cause
+from specresearch.training.acceptance_estimate import AcceptancePredictor
+from specresearch.training.corpus.examples import Example
+from specresearch.training.parity import DecodedText, compare, decode
+from specresearch.training.parity_causes import likely_cause
 from specresearch.training.students import Student
 
 logger = logging.getLogger(__name__)
 
 
 class Evaluation:
-    """Held-out prompts decoded for real at each of `temperatures`, beside what expected acceptance predicts of these texts; and
-    the prediction for texts that were written before, which costs no decoding.
+    """Held-out prompts, decoded at each temperature and compared with predicted acceptance.
 
-    texts: of the target, prompt and reply, written at `text_temperature`; those without a token to predict are left out.
-    num_prompts: of them to be decoded again. Raises ValueError when no text is left, or for settings that cannot be.
+    Acceptance is also predicted for texts written beforehand, which needs no decoding.
+
+    Args:
+        texts: Texts of the target; those without a token to predict are dropped.
+        text_temperature: Temperature they were written at.
+        num_prompts: Number of their prompts to decode.
     """
 
     def __init__(
@@ -44,99 +48,101 @@ class Evaluation:
             "num_prompts": num_prompts,
             "num_draft_tokens": num_draft_tokens,
             "batch_size": batch_size,
+            "max_new_tokens": max_new_tokens,
         }
-        for name, count in (counts | {"max_new_tokens": max_new_tokens}).items():
+        for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"evaluation.{name}={count} must be at least 1")
-        texts = [text for text in texts if any(text.loss_mask)]
-        if not texts:
+        self.examples = [text for text in texts if any(text.loss_mask)]
+        if not self.examples:
             raise ValueError(
-                "no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger dataset"
+                "no held-out text to evaluate on; raise corpus.heldout_fraction or take a larger "
+                "dataset"
             )
-        self.target, self.num_draft_tokens = target, num_draft_tokens
-        self.examples = texts
-        split = [
-            (text.token_ids[: text.num_prompt_tokens], text.token_ids[text.num_prompt_tokens :])
-            for text in texts
-        ]
-        self.texts, self.text_temperature = split, text_temperature
-        self.prompts = [prompt for prompt, _ in split[:num_prompts]]
+        self.target = target
+        self.num_draft_tokens = num_draft_tokens
         self.batch_size = batch_size
+        self.text_temperature = text_temperature
+        self.texts: list[tuple[list[int], list[int]]] = []
+        for example in self.examples:
+            end = example.num_prompt_tokens
+            self.texts.append((example.token_ids[:end], example.token_ids[end:]))
+        self.prompts = [prompt for prompt, _ in self.texts[:num_prompts]]
         self.samplings = [
             SamplingParams(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
             for temperature in temperatures
         ]
 
     def __call__(self, student: Student) -> dict[str, Any]:
-        """A student that has changed the target decodes with what it has made of it: its `verifier` takes the target's place, and
-        `backbone/...` says how far that has moved from the target, along the texts.
+        """Return the metrics of a student.
 
-        `predicted/...` of the texts; `t<temperature>/...` of decoding: tokens per step as measured and as predicted, the
-        share of decisions without chance that went the other way, the largest deviation in standard deviations where chance
-        decides, and the first output with a bar behind what each step delivered.
-
-        What neither chance nor rounding explains is logged as a warning with its likeliest cause.
+        If training has changed the target, the changed one decodes, and `backbone/...` measures its
+        distance to the original along the texts. `predicted/...` belongs to the texts,
+        `t<temperature>/...` to decoding. A disagreement of decoding and prediction that neither
+        chance nor rounding explains is logged as a warning, with its likeliest cause.
         """
         target = student.verifier or self.target
+        predictor = self._predictor(student, self.text_temperature)
         with torch.no_grad():
-            expected = estimate(
-                student, target, self.texts, self.num_draft_tokens, self.text_temperature
-            )
-        values: dict[str, Any] = {
-            "predicted/mean_acceptance_length": expected.mean_acceptance_length
+            estimate = predictor.estimate(self.texts)
+        metrics: dict[str, Any] = {
+            "predicted/mean_acceptance_length": estimate.mean_acceptance_length
         }
-        for i, kept in enumerate(expected.acceptance_by_position.tolist()):
-            values[f"predicted/acceptance_at_{i + 1}"] = kept
+        for position, rate in enumerate(estimate.acceptance_by_position.tolist(), start=1):
+            metrics[f"predicted/acceptance_at_{position}"] = rate
         if target is not self.target:
-            values |= self._moved(target)
+            metrics |= self._distance_to(target)
         for sampling in self.samplings:
-            values |= self._decoded(student, target, sampling)
-        return values
+            metrics |= self._decode(student, sampling)
+        return metrics
+
+    def _predictor(self, student: Student, temperature: float) -> AcceptancePredictor:
+        target = student.verifier or self.target
+        return AcceptancePredictor(student, target, self.num_draft_tokens, temperature)
 
     @torch.no_grad()
-    def _moved(self, backbone: CausalLM) -> dict[str, float]:
-        """Means over the tokens of all replies: total variation, and where the likeliest tokens agree."""
-        apart, agreeing = [], []
+    def _distance_to(self, backbone: CausalLM) -> dict[str, float]:
+        """Return means over all reply tokens: total variation and argmax agreement."""
+        distances, agreements = [], []
         for prompt, output in self.texts:
             token_ids = torch.tensor([[*prompt, *output]], device=self.target.device)
-            sides = [
-                model.readout(
-                    model.forward_whole(token_ids, (FINAL_NORM,)).hidden[0][0, len(prompt) - 1 : -1]
-                )
-                for model in (self.target, backbone)
-            ]
-            p, q = (side.double().softmax(-1) for side in sides)
-            apart.append((p - q).abs().sum(-1) / 2)
-            agreeing.append(p.argmax(-1) == q.argmax(-1))
+            probs: list[torch.Tensor] = []
+            for model in (self.target, backbone):
+                states = model.forward_whole(token_ids, (FINAL_NORM,)).hidden[0]
+                logits = model.readout(states[0, len(prompt) - 1 : -1])
+                probs.append(logits.double().softmax(-1))
+            p, q = probs
+            distances.append((p - q).abs().sum(-1) / 2)
+            agreements.append(p.argmax(-1) == q.argmax(-1))
         return {
-            "backbone/total_variation": float(torch.cat(apart).mean()),
-            "backbone/greedy_agreement": float(torch.cat(agreeing).double().mean()),
+            "backbone/total_variation": float(torch.cat(distances).mean()),
+            "backbone/greedy_agreement": float(torch.cat(agreements).double().mean()),
         }
 
-    def _decoded(
-        self, student: Student, target: CausalLM, sampling: SamplingParams
-    ) -> dict[str, Any]:
-        num_drafts, temperature = self.num_draft_tokens, sampling.temperature
-        name = f"t{temperature:g}"
-        trials = decode(student, target, self.prompts, num_drafts, sampling, self.batch_size)
-        parity = compare(student, target, trials, num_drafts, temperature)
-        values: dict[str, Any] = {
-            f"{name}/mean_acceptance_length": parity.measured,
-            f"{name}/predicted_mean_acceptance_length": parity.predicted.mean_acceptance_length,
+    def _decode(self, student: Student, sampling: SamplingParams) -> dict[str, Any]:
+        temperature = sampling.temperature
+        prefix = f"t{temperature:g}"
+        predictor = self._predictor(student, temperature)
+        texts = decode(predictor, self.prompts, sampling, self.batch_size)
+        parity = compare(predictor, texts)
+        predicted = parity.predicted.mean_acceptance_length
+        metrics: dict[str, Any] = {
+            f"{prefix}/mean_acceptance_length": parity.measured,
+            f"{prefix}/predicted_mean_acceptance_length": predicted,
+            f"{prefix}/turned": parity.flipped,
         }
-        values[f"{name}/turned"] = parity.turned
         if temperature > 0 and student.samples:
-            values[f"{name}/deviation"] = parity.deviation
+            metrics[f"{prefix}/deviation"] = parity.deviation
         if not parity.holds:
-            cause = likely_cause(student, target, trials, num_drafts, temperature)
+            cause = likely_cause(predictor, texts)
             logger.warning("at temperature %g %s; %s", temperature, parity, cause)
         if self.target.tokenizer is not None:
-            values[f"{name}/sample"] = barred(trials[0], self.target.tokenizer)
-        return values
+            metrics[f"{prefix}/sample"] = mark_steps(texts[0], self.target.tokenizer)
+        return metrics
 
 
-def barred(trial: Trial, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The output, with a bar behind what each step of decoding delivered: all but the last token of each was drafted."""
-    ends = [root + accepted + 2 - len(trial.prompt) for root, _, accepted in trial.steps]
-    texts = [str(tokenizer.decode(list(trial.output[:end]))) for end in [0, *ends]]
-    return "|".join(now[len(before) :] for before, now in pairwise(texts))
+def mark_steps(text: DecodedText, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the output with a bar after each step; all but the last token of a step are drafts."""
+    ends = [root + accepted + 2 - len(text.prompt) for root, _, accepted in text.steps]
+    prefixes = [str(tokenizer.decode(list(text.output[:end]))) for end in [0, *ends]]
+    return "|".join(after[len(before) :] for before, after in pairwise(prefixes))

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) through peft: few weights learn, and a saved model holds plain weights alone."""
+"""Low-rank adapters (LoRA, arXiv 2106.09685) through peft, merged for decoding and saving."""
 
 import copy
 import warnings
@@ -14,16 +14,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-NAME = "default"
+ADAPTER_NAME = "default"
 WEIGHTS = "adapter_model.safetensors"
+HARMLESS_WARNINGS = (
+    "fan_in_fan_out is set to False",
+    "The following .*_pattern keys did not match",
+)
 
 
 @dataclass(frozen=True)
 class Lora:
-    """A product of two matrices beside each weight. rank: their inner width. alpha: the product is scaled by alpha / rank.
+    """Settings of adapters.
 
-    dropout: of what the product reads, in training. targets: names of linear layers, or ends of their names such as q_proj;
-    None: all but the LM head. Raises ValueError for settings that cannot be.
+    Attributes:
+        rank: Inner width of the two factors.
+        alpha: The product is scaled by alpha / rank.
+        dropout: Dropout of the adapters' inputs in training.
+        targets: Names of linear layers, or suffixes such as q_proj; None: all but the LM head.
     """
 
     rank: int = 16
@@ -40,15 +47,13 @@ class Lora:
             raise ValueError(f"lora.dropout={self.dropout} must lie in [0, 1)")
         if self.targets is not None and (isinstance(self.targets, str) or not self.targets):
             raise ValueError(
-                f"lora.targets={self.targets!r} must be a list such as [q_proj, v_proj]; null takes all"
+                f"lora.targets={self.targets!r} must be a list such as [q_proj, v_proj]; "
+                "null adapts all"
             )
 
 
 class Adapter:
-    """Adapters put into a model, whose own weights no longer learn. seed: of their random weights; they change nothing yet.
-
-    Raises ValueError where peft is missing, no layer has such a name, the LM head has one, or weights are quantised.
-    """
+    """Adapters in a model, initialised so that they change nothing yet."""
 
     def __init__(self, model: PreTrainedModel, lora: Lora, seed: int = 0) -> None:
         try:
@@ -67,40 +72,41 @@ class Adapter:
         )
         with torch.random.fork_rng(devices=()), warnings.catch_warnings():
             torch.manual_seed(seed)
-            for harmless in (
-                "fan_in_fan_out is set to False",
-                "The following .*_pattern keys did not match",
-            ):
-                warnings.filterwarnings("ignore", harmless)
+            for message in HARMLESS_WARNINGS:
+                warnings.filterwarnings("ignore", message)
             try:
                 inject_adapter_in_model(self.config, model)
             except ValueError as error:
-                there = sorted({name.rpartition(".")[2] for name in _linear_layers(model)})
+                suffixes = sorted({name.rpartition(".")[2] for name in _linear_layers(model)})
                 raise ValueError(
-                    f"lora.targets={lora.targets} do not fit {type(model).__name__}; choose of {', '.join(there)}"
+                    f"lora.targets={lora.targets} do not fit {type(model).__name__}; "
+                    f"choose from {', '.join(suffixes)}"
                 ) from error
         self.layers: dict[str, Any] = {
             name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
         }
         if isinstance(model.get_output_embeddings(), LoraLayer):
             raise ValueError(
-                f"lora.targets={lora.targets} take in the LM head, of whose rows decoding chooses some; leave it out"
+                f"lora.targets={lora.targets} include the LM head, from which decoding selects "
+                "rows; leave it out"
             )
         for name, layer in self.layers.items():
-            _check(name, getattr(layer.get_base_layer(), "weight", None))
+            _check_mergeable(name, getattr(layer.get_base_layer(), "weight", None))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        return [weight for layer in self.layers.values() for _, weight in self._matrices(layer)]
+        return list(self._factors().values())
 
-    @staticmethod
-    def _matrices(layer: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        yield "lora_A.weight", layer.lora_A[NAME].weight
-        yield "lora_B.weight", layer.lora_B[NAME].weight
+    def _factors(self) -> dict[str, nn.Parameter]:
+        factors: dict[str, nn.Parameter] = {}
+        for name, layer in self.layers.items():
+            factors[f"{name}.lora_A.weight"] = layer.lora_A[ADAPTER_NAME].weight
+            factors[f"{name}.lora_B.weight"] = layer.lora_B[ADAPTER_NAME].weight
+        return factors
 
     @contextmanager
     def merged(self) -> Iterator[None]:
-        """The model with plain layers that have taken up the adapters as they are now. Its own weights are not touched."""
+        """Swap in plain layers with the adapters merged; the model's own weights stay untouched."""
         for name, layer in self.layers.items():
             self.model.set_submodule(name, _merge(layer))
         try:
@@ -110,38 +116,37 @@ class Adapter:
                 self.model.set_submodule(name, layer)
 
     def save(self, folder: str | Path) -> None:
-        """Write what `peft.PeftModel.from_pretrained` puts on the model that was adapted."""
+        """Write an adapter for `peft.PeftModel.from_pretrained` on the original model."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         tensors = {
-            f"base_model.model.{name}.{part}": weight.detach().cpu().contiguous()
-            for name, layer in self.layers.items()
-            for part, weight in self._matrices(layer)
+            f"base_model.model.{name}": weight.detach().cpu().contiguous()
+            for name, weight in self._factors().items()
         }
         save_file(tensors, Path(folder) / WEIGHTS, metadata={"format": "pt"})
         self.config.save_pretrained(str(folder))
 
 
 def _linear_layers(model: PreTrainedModel) -> list[str]:
-    """All but the LM head."""
-    head = model.get_output_embeddings()
-    kinds = (nn.Linear, Conv1D)
-    return [
-        name
-        for name, layer in model.named_modules()
-        if isinstance(layer, kinds) and layer is not head
-    ]
+    """Return the names of all linear layers but the LM head."""
+    lm_head = model.get_output_embeddings()
+    names: list[str] = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear | Conv1D) and layer is not lm_head:
+            names.append(name)
+    return names
 
 
-def _check(name: str, weight: Tensor | None) -> None:
+def _check_mergeable(name: str, weight: Tensor | None) -> None:
     if weight is None or not weight.is_floating_point():
+        reason = "no linear layer" if weight is None else "quantized"
         raise ValueError(
-            f"an adapter cannot be merged into {name}, which is {'no linear layer' if weight is None else 'quantised'}; choose "
-            "other lora.targets, or load the model in 16 bits"
+            f"an adapter cannot be merged into {name}, which is {reason}; choose other "
+            "lora.targets, or load the model in 16 bits"
         )
 
 
 @torch.no_grad()
 def _merge(layer: Any) -> nn.Module:
     base = layer.get_base_layer()
-    weight = (base.weight + layer.get_delta_weight(NAME)).to(base.weight.dtype)
+    weight = (base.weight + layer.get_delta_weight(ADAPTER_NAME)).to(base.weight.dtype)
     return copy.deepcopy(base, {id(base.weight): nn.Parameter(weight, requires_grad=False)})

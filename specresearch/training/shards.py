@@ -1,10 +1,10 @@
-"""Numbered files that a killed run leaves whole: each is there with its checksum, or not at all."""
+"""Numbered files with checksums; after a kill each is complete or absent."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,26 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from specresearch.files import means_full, replace_text, written_whole
+from specresearch.training.progress import progress
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 
 
-class ShardStore:
-    """Shards in one folder, and in `manifest.json` what they depend on, their checksums and what was noted of each.
+@dataclass(frozen=True)
+class Shard:
+    """The content of one file, to be written by `save`."""
 
-    settings: whatever the contents depend on, of JSON types. Raises ValueError for a folder of other settings, naming the first
-    that differs.
+    save: Callable[[Path], object]
+    num_examples: int
+    num_tokens: int
+
+
+class ShardStore:
+    """Shards in one folder, with checksums and everything they depend on in `manifest.json`.
+
+    A folder with other settings is rejected; the ValueError names the first difference.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], suffix: str) -> None:
@@ -32,38 +41,59 @@ class ShardStore:
         self.shards: dict[str, dict[str, Any]] = {}
         self._read_manifest()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """One process writes; others wait here, and then find what it has written."""
+    def fill(
+        self,
+        sizes: Sequence[int],
+        start: Callable[[Sequence[int]], Callable[[int], Shard]],
+        *,
+        title: str,
+        unit: str,
+    ) -> None:
+        """Compute the missing shards; other processes wait and then reuse them.
+
+        `start` gets the numbers of the missing shards, if any, and returns the function that
+        computes a shard. The progress bar counts `sizes`.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / ".lock"):
             self._read_manifest()
-            yield
+            missing = [number for number in range(len(sizes)) if not self.holds(number)]
+            if not missing:
+                return
+            compute = start(missing)
+            num_done = sum(sizes) - sum(sizes[number] for number in missing)
+            with progress(title, sum(sizes), unit, num_done) as advance:
+                for number in missing:
+                    shard = compute(number)
+                    self.write(number, shard)
+                    advance(sizes[number], shard.num_tokens)
 
     def holds(self, number: int) -> bool:
-        """Is this shard there, and the file as it was written? A damaged one is logged and counts as missing."""
-        name = self._name(number)
+        """Return True if the shard is there and intact; damage is logged."""
+        name = self.path(number).name
         if name not in self.shards:
             return False
         file = self.folder / name
         if file.exists() and _checksum(file) == self.shards[name]["sha256"]:
             return True
-        logger.warning("%s is damaged or gone; it will be made again", file)
+        logger.warning("%s is damaged or missing; computing it again", file)
         return False
 
     def path(self, number: int) -> Path:
-        return self.folder / self._name(number)
+        return self.folder / f"shard-{number:05d}{self.suffix}"
 
-    def write(self, number: int, save: Callable[[Path], object], **facts: Any) -> None:
-        """`save` writes the file that it is given; facts: to be noted in the manifest.
-
-        A full disk is an OSError that says what has been kept.
-        """
+    def write(self, number: int, shard: Shard) -> None:
+        """Write one shard and its manifest entry."""
         path = self.path(number)
         try:
             with written_whole(path) as part:
-                save(part)
-            entry = {"sha256": _checksum(path), "num_bytes": path.stat().st_size, **facts}
+                shard.save(part)
+            entry = {
+                "sha256": _checksum(path),
+                "num_bytes": path.stat().st_size,
+                "num_examples": shard.num_examples,
+                "num_tokens": shard.num_tokens,
+            }
             shards = {**self.shards, path.name: entry}
             manifest = json.dumps({"settings": self.settings, "shards": shards}, indent=1)
             replace_text(self.folder / MANIFEST, manifest + "\n")
@@ -73,8 +103,9 @@ class ShardStore:
             if not means_full(error):
                 raise
             raise OSError(
-                f"the disk of {self.folder} is full: shard {number} was not written; {len(self.shards)} shards of "
-                f"{self.num_bytes:,} bytes are kept, and the same command continues from there once there is room"
+                f"the disk of {self.folder} is full: shard {number} was not written; "
+                f"{len(self.shards)} shards of {self.num_bytes:,} bytes are kept, and the same "
+                "command continues from there once there is room"
             ) from error
         self.shards = shards
 
@@ -82,25 +113,22 @@ class ShardStore:
     def num_bytes(self) -> int:
         return sum(entry["num_bytes"] for entry in self.shards.values())
 
-    def _name(self, number: int) -> str:
-        return f"shard-{number:05d}{self.suffix}"
-
     def _read_manifest(self) -> None:
         file = self.folder / MANIFEST
         if not file.exists():
             return
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
-            held, self.shards = manifest["settings"], manifest["shards"]
+            stored, self.shards = manifest["settings"], manifest["shards"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} is damaged ({error}); delete {self.folder}, or choose another folder"
             ) from error
-        for key in sorted({*held, *self.settings}):
-            if held.get(key) != self.settings.get(key):
+        for key in sorted({*stored, *self.settings}):
+            if stored.get(key) != self.settings.get(key):
                 raise ValueError(
-                    f"{self.folder} holds data of {key}={held.get(key)!r}, and this run has {key}={self.settings.get(key)!r}; "
-                    "choose another folder, or delete that one"
+                    f"{self.folder} holds data of {key}={stored.get(key)!r}, and this run has "
+                    f"{key}={self.settings.get(key)!r}; choose another folder, or delete that one"
                 )
 
 

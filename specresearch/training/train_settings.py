@@ -1,4 +1,4 @@
-"""How long and how fast to train, and what of that the transformers library is told."""
+"""Training settings, and their translation for the transformers Trainer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from transformers.trainer_utils import SchedulerType
 
 from specresearch.training.distillation import PRECISIONS
 
-LONGEST_WAIT = 86_400  # seconds that processes wait for the one that evaluates
+DDP_TIMEOUT = 86_400  # seconds; other processes wait for the one that evaluates
 COUNTS = (
     "steps",
     "batch_size",
@@ -24,10 +24,7 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """batch_size: examples of one pass on one device. precision: as of `Distillation`.
-
-    Raises ValueError for settings that cannot be.
-    """
+    """Settings of the optimisation; a step has `accumulate` passes of `batch_size` examples."""
 
     steps: int = 1000
     batch_size: int = 8
@@ -53,25 +50,27 @@ class TrainSettings:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be 0 or above")
         if not self.learning_rate > 0:
             raise ValueError(f"train.learning_rate={self.learning_rate} must be above 0")
-        choices = {"precision": PRECISIONS, "schedule": tuple(kind.value for kind in SchedulerType)}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
+        schedules = tuple(schedule.value for schedule in SchedulerType)
+        for name, known in (("precision", PRECISIONS), ("schedule", schedules)):
+            value = getattr(self, name)
+            if value not in known:
                 raise ValueError(
-                    f"train.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
+                    f"train.{name}={value!r} is unknown; choose one of {', '.join(known)}"
                 )
 
     def arguments(
         self, folder: Path, device: torch.device, in_stages: bool = False
     ) -> TrainingArguments:
-        """Of the library's Trainer, on one device for each process. in_stages: some parameters do not learn all the time.
+        """Return arguments for the library's Trainer, with one device per process.
 
-        Raises ValueError where this process is to train elsewhere than the target is, or a part of the student only.
+        `in_stages` means that some parameters are not always trained.
         """
         for name in ("FSDP", "DEEPSPEED"):
             if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
                 raise ValueError(
-                    f"ACCELERATE_USE_{name} is set, and losses take their gradients in whole weights, not in shards: start with "
-                    "torchrun, and make room by target.quantization, target.device=balanced or student.lora"
+                    f"ACCELERATE_USE_{name} is set, but losses take gradients of unsharded "
+                    "weights: start with torchrun, and save memory by target.quantization, "
+                    "target.device=balanced or student.lora"
                 )
         arguments = TrainingArguments(
             output_dir=str(folder),
@@ -92,15 +91,14 @@ class TrainSettings:
             logging_nan_inf_filter=False,
             average_tokens_across_devices=True,
             ddp_find_unused_parameters=in_stages,
-            ddp_timeout=LONGEST_WAIT,
+            ddp_timeout=DDP_TIMEOUT,
         )
-        ours, theirs = ((place.type, place.index or 0) for place in (device, arguments.device))
-        if ours != theirs:
+        trainer_device = arguments.device
+        if (device.type, device.index or 0) != (trainer_device.type, trainer_device.index or 0):
             raise ValueError(
-                f"the target is on {device}, and this process trains on {arguments.device}; leave target.device=auto, and choose "
-                "GPUs with CUDA_VISIBLE_DEVICES"
+                f"the target is on {device}, and this process trains on {trainer_device}; leave "
+                "target.device=auto, and choose GPUs with CUDA_VISIBLE_DEVICES"
             )
-        arguments._n_gpu = min(
-            arguments.n_gpu, 1
-        )  # further GPUs are for further processes, or for parts of the target
+        # Other GPUs serve other processes or parts of the target, not DataParallel.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments

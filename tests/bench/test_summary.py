@@ -10,7 +10,7 @@ from specresearch.bench.summary import summarize
 from specresearch.metrics import Counts
 from specresearch.metrics.shift import ShiftSums
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
-from specresearch.statistics.intervals import LEAST_UNITS
+from specresearch.statistics import LEAST_UNITS
 
 SAMPLED = OutputComparison.sampled("rejection", lossless=True)
 LOSSY = OutputComparison.sampled("typical", lossless=False)

@@ -3,7 +3,7 @@ import pytest
 
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import Limits, Window, token_times
-from specresearch.statistics.intervals import interval_of
+from specresearch.statistics import interval_of
 from tests.loadtest.load_rows import LIMITS, finished, request
 
 

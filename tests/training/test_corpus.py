@@ -14,12 +14,15 @@ from tiny_models import build
 from specresearch import CausalLM
 from specresearch.cli import conf_dir
 from specresearch.data import PromptDataset
-from specresearch.training.corpus import PERIOD, Corpus, Mix
-from specresearch.training.examples import Example, Examples
-from specresearch.training.sources import Draw, FixedText, Listed, Part, PlainText, Source
+from specresearch.training.corpus import Corpus, Mix
+from specresearch.training.corpus.examples import Example, Examples
+from specresearch.training.corpus.fixed_text import FixedText
+from specresearch.training.corpus.mix import PERIOD
+from specresearch.training.corpus.plain_text import PlainText
+from specresearch.training.corpus.sources import Draw, ListSource, RowSplit, Source
 
 
-class Numbered(Listed):
+class Numbered(ListSource):
     """Example n of source s is the tokens [s, n]."""
 
     def __init__(self, source: int, num: int) -> None:
@@ -120,8 +123,8 @@ def test_a_round_is_told_how_many_draws_it_will_see() -> None:
         number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)
     }
     for draws in rounds.values():
-        assert [draw.place for draw in draws] == list(range(len(draws)))
-        assert {draw.of for draw in draws} == {len(draws)}
+        assert [draw.index for draw in draws] == list(range(len(draws)))
+        assert {draw.round_size for draw in draws} == {len(draws)}
     assert [draw.number for draw in recorder.draws] == list(range(len(recorder.draws)))
 
 
@@ -149,7 +152,7 @@ def sample(name: str = "sharegpt", **settings: object) -> PromptDataset:
 
 
 def test_a_row_is_held_out_whatever_else_the_dataset_holds() -> None:
-    train, heldout = Part("train", 0.3), Part("heldout", 0.3)
+    train, heldout = RowSplit("train", 0.3), RowSplit("heldout", 0.3)
     few, many = sample(limit=10, shuffle=True, seed=1), sample()
     for dataset in (few, many):
         assert {row.id for row in train.rows(dataset)} | {
@@ -164,7 +167,7 @@ def test_a_row_is_held_out_whatever_else_the_dataset_holds() -> None:
 def test_the_share_of_held_out_rows_is_what_was_asked_for() -> None:
     ids = [f"row-{number}" for number in range(20_000)]
     for fraction in (0.0, 0.05, 0.5):
-        num_heldout = sum(id in Part("heldout", fraction) for id in ids)
+        num_heldout = sum(id in RowSplit("heldout", fraction) for id in ids)
         assert (
             abs(num_heldout - fraction * len(ids))
             <= 5 * (fraction * (1 - fraction) * len(ids)) ** 0.5
@@ -176,19 +179,22 @@ def test_a_part_without_rows_is_an_error() -> None:
         ValueError,
         match=r"none of its 25 rows falls to split=heldout at corpus\.heldout_fraction=0\.0",
     ):
-        Part("heldout", 0.0).rows(sample())
+        RowSplit("heldout", 0.0).rows(sample())
     with pytest.raises(ValueError, match=r"corpus\.heldout_fraction=1\.0 must lie in \[0, 1\)"):
-        Part("train", 1.0)
+        RowSplit("train", 1.0)
 
 
 @pytest.mark.parametrize("name", ["sharegpt", "gsm8k"])
 def test_published_replies_are_trained_on_but_for_those_held_out(name: str) -> None:
     dataset = sample(name)
-    parts = [FixedText(dataset, zoo(), 300, Part(split, 0.2)) for split in ("train", "heldout")]
-    whole = FixedText(dataset, zoo(), 300)
+    parts = [
+        FixedText(dataset, zoo(), RowSplit(split, 0.2).rows(dataset), 300)
+        for split in ("train", "heldout")
+    ]
+    whole = FixedText(dataset, zoo(), dataset.rows, 300)
     assert sum(map(len, parts)) == len(whole) >= len(dataset)
     assert parts[0].fingerprint != parts[1].fingerprint
-    assert whole.fingerprint == FixedText(dataset, zoo(), 300).fingerprint
+    assert whole.fingerprint == FixedText(dataset, zoo(), dataset.rows, 300).fingerprint
     assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in whole)
 
 
@@ -199,7 +205,7 @@ def test_prompts_without_replies_are_an_error_that_says_what_else_to_do(tmp_path
         ValueError,
         match=r"nothing to predict is left of 2 rows, 2 of which have no published reply; take .*corpus=target",
     ):
-        FixedText(dataset, zoo(), 300)
+        FixedText(dataset, zoo(), dataset.rows, 300)
 
 
 def write_books(folder: Path) -> str:
@@ -235,7 +241,7 @@ def test_held_out_passages_of_plain_text_are_not_trained_on(tmp_path: Path) -> N
     texts = {
         split: "".join(
             str(zoo().decode(example.token_ids))
-            for example in PlainText(files, zoo(), 4096, Part(split, 0.3))
+            for example in PlainText(files, zoo(), 4096, RowSplit(split, 0.3))
         )
         for split in ("train", "heldout")
     }

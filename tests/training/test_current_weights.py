@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from test_distillation import STUDENTS, target
-from test_joint import KINDS, LORA
+from test_joint_medusa import KINDS, LORA
 from test_lora import randomize
 from tiny_models import build
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ from specresearch import CausalLM
 from specresearch.models import packed
 from specresearch.models.packed import has_packed_layers, pack_linear_layers
 from specresearch.proposers import DraftModel, Medusa
-from specresearch.training.build import draft_student, medusa_student
 from specresearch.training.distillation import Distillation
-from specresearch.training.joint import JointMedusaStudent
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.students import DraftStudent, Student
+from specresearch.training.students.build import draft_student, medusa_student
+from specresearch.training.students.joint_medusa import JointMedusaStudent
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning"),
@@ -112,7 +112,7 @@ CHANGES: dict[str, Callable[[nn.Module], None]] = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", DECODING)
 def test_decoding_sees_every_change_of_the_weights(name: str, change: str) -> None:
-    (model,) = DECODING[name](target(torch.float32)).decoders
+    (model,) = DECODING[name](target(torch.float32)).decoding_models
     before = decoded(model)
     for _ in range(2):
         CHANGES[change](model.model)
@@ -128,9 +128,9 @@ def test_decoding_in_another_precision_sees_every_step(name: str, dtype: torch.d
     of = target(dtype)
     student = DECODING[name](of)
     distillation = Distillation(student, of, ForwardKL())
-    (model,) = student.decoders
+    (model,) = student.decoding_models
     for _ in range(6):
-        with distillation.as_decoded():
+        with distillation.decoding_mode():
             torch.testing.assert_close(decoded(model), expected(model), rtol=0.02, atol=0.02)
         step("fused")(model.model)
 
@@ -142,11 +142,11 @@ def test_decoding_sees_every_change_of_an_adapter(name: str) -> None:
     assert isinstance(student, (DraftStudent, JointMedusaStudent))
     assert student.adapter is not None
     distillation = Distillation(student, of, ForwardKL())
-    (model,) = student.decoders
+    (model,) = student.decoding_models
     seen: list[Tensor] = []
     for seed in range(3):
         randomize(student.adapter, seed)
-        with distillation.as_decoded():
+        with distillation.decoding_mode():
             seen.append(decoded(model))
             torch.testing.assert_close(seen[-1], expected(model), rtol=1e-3, atol=1e-3)
     assert not torch.allclose(seen[0], seen[1], rtol=0.1, atol=0.1)
@@ -167,5 +167,5 @@ def test_packed_layers_are_not_trained() -> None:
     of = target(torch.float32)
     student = draft(of)
     pack_linear_layers(student.module, True)
-    with pytest.raises(AssertionError, match="copies of weights that learn"):
+    with pytest.raises(AssertionError, match="packed layers are copies and cannot train"):
         Distillation(student, of, ForwardKL())

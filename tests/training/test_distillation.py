@@ -16,12 +16,16 @@ from specresearch.models.eagle import EagleModel
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa
-from specresearch.training.build import draft_student, eagle_student, medusa_student
+from specresearch.training.corpus.examples import Example
 from specresearch.training.distillation import Distillation
-from specresearch.training.examples import Example
-from specresearch.training.new_heads import forget_weights, most_frequent, new_medusa_heads
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.students import EagleStudent, Step, Student
+from specresearch.training.students.build import draft_student, eagle_student, medusa_student
+from specresearch.training.students.initialization import (
+    most_frequent,
+    new_medusa_heads,
+    reset_weights,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
 TARGET = CausalLM(build("llama", seed=1, num_hidden_layers=5), max_len=60)
@@ -119,14 +123,14 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     with torch.no_grad():
         expected, parts = one_by_one(student, token_ids, mask)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-9)
-    taken = distillation.take_sums()
+    taken = distillation.pop_totals()
     assert list(taken) == [f"step_{i}" for i in range(len(parts))]
     sums = torch.stack(list(taken.values()))
     exact, distances = torch.tensor(parts, dtype=torch.float64).split([3, 1], dim=1)
     torch.testing.assert_close(sums[:, [0, 1, 3]], exact, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sums[:, 4:], distances, rtol=1e-5, atol=1e-6)  # kept in float32
     assert ((sums[:, 2] >= 0) & (sums[:, 2] <= sums[:, 3])).all()
-    assert not distillation.take_sums()
+    assert not distillation.pop_totals()
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3, regression"])
@@ -210,7 +214,7 @@ def test_sixteen_bits_are_trained_in_float32_and_come_back(name: str) -> None:
         for weight in trained:
             weight += 1e-3
     kept = [weight.detach().clone() for weight in trained]
-    with distillation.as_decoded() as decoded:
+    with distillation.decoding_mode() as decoded:
         assert all(weight.dtype == torch.bfloat16 for weight in decoded.module.parameters())
         assert decoded.proposer(2).num_draft_tokens == 2
     for before, after, old in zip(kept, student.module.parameters(), loaded, strict=True):
@@ -252,7 +256,7 @@ def test_new_drafters_depend_on_the_seed_alone() -> None:
     drawn = []
     for seed in (0, 1, 0):
         torch.manual_seed(7 + len(drawn))
-        forget_weights(model, seed)
+        reset_weights(model, seed)
         drawn.append(model.model.layers[0].mlp.up_proj.weight.detach().clone())
     assert torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[1])

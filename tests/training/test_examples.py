@@ -13,9 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specresearch.data import PromptDataset, Row, render
 from specresearch.models.loading import resolve
-from specresearch.training.examples import Example, Examples, collate
-from specresearch.training.replies import examples_of, published_replies
-from specresearch.training.sources import FixedText
+from specresearch.training.corpus.chat_examples import chat_examples, published_replies
+from specresearch.training.corpus.examples import Example, Examples, collate
+from specresearch.training.corpus.fixed_text import FixedText
 
 CHAT = Row("c", ("hi there", "and then?", "bye"), replies=("Hello.", "then  nothing\n", "bye"))
 OPEN = "{{ '<|' + message.role + '|>\n' }}"
@@ -106,7 +106,7 @@ def told(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
 
 def test_the_whole_chat_is_one_example_with_a_loss_on_the_replies(dataset: PromptDataset) -> None:
     tokenizer = zoo()
-    (example,) = examples_of(dataset, tokenizer, CHAT, 200)
+    (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
     assert told(tokenizer, example) == ["Hello.<|end|>", "then  nothing\n<|end|>", "bye<|end|>"]
     assert str(tokenizer.decode(example.token_ids)).startswith(
         "<|endoftext|><|user|>hi there<|end|><|assistant|>Hello."
@@ -118,7 +118,7 @@ def test_the_whole_chat_is_one_example_with_a_loss_on_the_replies(dataset: Promp
 
 def test_a_user_who_says_the_same_is_not_predicted(dataset: PromptDataset) -> None:
     """A search for the reply's text would find the user's first."""
-    (example,) = examples_of(dataset, zoo(), Row("c", ("bye",), replies=("bye",)), 200)
+    (example,) = chat_examples(dataset, zoo(), Row("c", ("bye",), replies=("bye",)), 200)
     reply = zoo()("bye<|end|>", add_special_tokens=False)["input_ids"]
     assert example.loss_mask == [False] * (len(example.token_ids) - len(reply)) + [True] * len(
         reply
@@ -126,7 +126,9 @@ def test_a_user_who_says_the_same_is_not_predicted(dataset: PromptDataset) -> No
 
 
 def test_markers_in_the_template_say_the_same_as_its_text(dataset: PromptDataset) -> None:
-    marked, plain = (examples_of(dataset, zoo(template), CHAT, 200) for template in (MARKED, PLAIN))
+    marked, plain = (
+        chat_examples(dataset, zoo(template), CHAT, 200) for template in (MARKED, PLAIN)
+    )
     assert marked == plain
     assert told(zoo(), plain[0])[0] == "Hello.<|end|>"
 
@@ -135,7 +137,7 @@ def test_markers_are_obeyed_where_they_differ(dataset: PromptDataset) -> None:
     tokenizer = zoo(
         MARKED.replace("+ '<|end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|end|>' }}")
     )
-    (example,) = examples_of(dataset, tokenizer, CHAT, 200)
+    (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
     assert told(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
 
 
@@ -156,7 +158,7 @@ def test_a_chat_that_cannot_be_shown_whole_is_one_example_a_reply(
 ) -> None:
     """One template shows old replies otherwise; of the other a token may reach from the prompt into the reply."""
     tokenizer = zoo(template)
-    examples = examples_of(dataset, tokenizer, CHAT, 200)
+    examples = chat_examples(dataset, tokenizer, CHAT, 200)
     assert [example.token_ids[: example.num_prompt_tokens] for example in examples] == prompts_of(
         dataset, tokenizer, CHAT
     )
@@ -175,7 +177,7 @@ def test_tokenizers_of_all_kinds_begin_a_reply_where_its_prompt_ends(
     tokenizer = make()
     tokenizer.chat_template = template
     row = Row("c", ("hi", "bye"), replies=("Hello. then", "then?"))
-    examples = examples_of(dataset, tokenizer, row, 500)
+    examples = chat_examples(dataset, tokenizer, row, 500)
     starts = [
         example.token_ids[:place]
         for example in examples
@@ -196,12 +198,12 @@ def test_every_reply_is_in_one_example_however_long_the_chat(
     row = Row(
         "c", tuple(f"what is {n}" for n in range(6)), replies=tuple(f"it is {n}." for n in range(6))
     )
-    examples = examples_of(dataset, tokenizer, row, max_len)
+    examples = chat_examples(dataset, tokenizer, row, max_len)
     assert all(len(example.token_ids) <= max_len for example in examples)
     assert [run for example in examples for run in told(tokenizer, example)] == [
         f"it is {n}.<|end|>" for n in range(6)
     ]
-    whole = examples_of(dataset, tokenizer, row, 500)
+    whole = chat_examples(dataset, tokenizer, row, 500)
     assert len(whole) == 1
     assert len(examples) > 1
 
@@ -211,7 +213,7 @@ def test_real_chats_lose_no_reply(shared_data: Path) -> None:
         "sharegpt", "sharegpt", "chat", path=str(shared_data / "sharegpt_chats.json"), limit=40
     )
     for row in dataset:
-        examples = examples_of(dataset, zoo(), row, 100_000)
+        examples = chat_examples(dataset, zoo(), row, 100_000)
         said = [run for example in examples for run in told(zoo(), example)]
         assert said == [f"{reply}<|end|>" for reply in published_replies(row)]
 
@@ -221,9 +223,9 @@ def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
 ) -> None:
     tokenizer = zoo()
     row = Row("c", ("word " * 100,), replies=("answer " * 100,))
-    (example,) = examples_of(dataset, tokenizer, row, 64)
+    (example,) = chat_examples(dataset, tokenizer, row, 64)
     assert len(example.token_ids) == 64
-    assert example.num_predicted == 64 - example.num_prompt_tokens >= 32
+    assert sum(example.loss_mask) == 64 - example.num_prompt_tokens >= 32
     assert str(tokenizer.decode(example.token_ids[: example.num_prompt_tokens])).endswith(
         "word<|end|><|assistant|>"
     )
@@ -241,7 +243,7 @@ def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
 def test_a_chat_counts_up_to_its_first_unanswered_turn(
     dataset: PromptDataset, row: Row, num_replies: int
 ) -> None:
-    examples = examples_of(dataset, zoo(), row, 200)
+    examples = chat_examples(dataset, zoo(), row, 200)
     assert sum(len(told(zoo(), example)) for example in examples) == num_replies
 
 
@@ -280,7 +282,9 @@ def test_replies_are_no_part_of_what_is_decoded(tmp_path: Path) -> None:
             json.dumps([{"messages": [{"role": r, "content": c} for r, c in chat]}])
         )
         dataset = PromptDataset("chats", "sharegpt", "chat", path=str(tmp_path / "c.json"))
-        prints.append((dataset.source.fingerprint, FixedText(dataset, zoo(), 100).fingerprint))
+        prints.append(
+            (dataset.source.fingerprint, FixedText(dataset, zoo(), dataset.rows, 100).fingerprint)
+        )
     assert prints[0][0] == prints[1][0]
     assert prints[0][1] != prints[1][1]
     assert (
@@ -293,12 +297,12 @@ def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:
     tokenizer = zoo(None)
     (tmp_path / "rows.txt").write_text("hi")
     maths = PromptDataset("mine", "prompts", "maths", path=str(tmp_path / "rows.txt"))
-    (example,) = examples_of(maths, tokenizer, Row("c", ("1 + 1?",), reference="That is 2"), 200)
+    (example,) = chat_examples(maths, tokenizer, Row("c", ("1 + 1?",), reference="That is 2"), 200)
     assert told(tokenizer, example) == ["That is 2<|end|>"]
     assert example.token_ids[: example.num_prompt_tokens] == render(
         tokenizer, maths.template, ["1 + 1?"]
     )
-    examples = examples_of(maths, tokenizer, CHAT, 200)
+    examples = chat_examples(maths, tokenizer, CHAT, 200)
     assert [told(tokenizer, example)[0].strip() for example in examples][2] == "bye<|end|>"
     assert str(tokenizer.decode(examples[1].token_ids)).endswith(
         "Assistant: Hello.\n\nUser: and then?\nAssistant: then  nothing\n<|end|>"
@@ -307,7 +311,7 @@ def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:
 
 def test_a_template_that_hides_where_replies_begin_is_refused(dataset: PromptDataset) -> None:
     with pytest.raises(ValueError, match=r"put {% generation %} and {% endgeneration %} around it"):
-        examples_of(dataset, zoo(ABSENT), CHAT, 200)
+        chat_examples(dataset, zoo(ABSENT), CHAT, 200)
 
 
 def test_examples_in_flat_arrays_come_back_as_they_were() -> None:
@@ -318,7 +322,9 @@ def test_examples_in_flat_arrays_come_back_as_they_were() -> None:
     ]
     packed = Examples(made)
     assert list(packed) == made
-    assert (len(packed), packed.num_tokens, packed.num_predicted) == (3, 9, 5)
+    assert len(packed) == 3
+    assert sum(len(example.token_ids) for example in packed) == 9
+    assert sum(sum(example.loss_mask) for example in packed) == 5
     assert made[2].num_prompt_tokens == 1
     with pytest.raises(IndexError):
         packed[3]

@@ -11,7 +11,7 @@ from tiny_models import VOCAB, build
 from specresearch import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.training import feature_cache
-from specresearch.training.examples import Example, Examples, collate
+from specresearch.training.corpus.examples import Example, Examples, collate
 from specresearch.training.feature_cache import FeatureCache
 
 LAYERS = (0, 2, FINAL_NORM)
@@ -51,7 +51,9 @@ def test_the_size_that_was_printed_is_what_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = cache(tmp_path)
-    num_tokens = examples().num_tokens - 3  # one example stands there twice
+    num_tokens = (
+        sum(len(example.token_ids) for example in examples()) - 3
+    )  # one example stands there twice
     assert f"features of {num_tokens} tokens, 3 layers" in capsys.readouterr().err
     assert 1 <= made.store.num_bytes / made.num_bytes(num_tokens) < 1.2
 

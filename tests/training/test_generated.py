@@ -13,17 +13,16 @@ from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.data import PromptDataset, Row
 from specresearch.proposers import NGram
 from specresearch.training.corpus import Corpus, Mix
-from specresearch.training.examples import Example
-from specresearch.training.generated import (
-    Author,
+from specresearch.training.corpus.examples import Example
+from specresearch.training.corpus.generated import (
     DraftGenerated,
-    Generation,
     TargetGenerated,
     weights_digest,
 )
-from specresearch.training.sources import Part
+from specresearch.training.corpus.reply_generator import GenerationSettings, ReplyGenerator
+from specresearch.training.corpus.sources import RowSplit
 
-GENERATION = Generation(temperature=1.0, max_new_tokens=3, batch_size=6, shard_size=2)
+GENERATION = GenerationSettings(temperature=1.0, max_new_tokens=3, batch_size=6, shard_size=2)
 GREEDY = replace(GENERATION, temperature=0.0)
 WORDS = ["abc", "fed", "cab", "dead", "beef", "fade"]
 
@@ -39,15 +38,21 @@ def model(seed: int = 0) -> CausalLM:
 
 
 def written(
-    dataset: PromptDataset, folder: Path, generation: Generation = GENERATION, **settings: Any
+    dataset: PromptDataset,
+    folder: Path,
+    generation: GenerationSettings = GENERATION,
+    **settings: Any,
 ) -> list[Example]:
     target = settings.pop("target", None) or model()
-    return list(TargetGenerated(target, dataset, folder, generation, 40, **settings))
+    split = settings.pop("split", None) or RowSplit()
+    rows = split.rows(dataset)[: settings.pop("num_rows", None)]
+    generator = ReplyGenerator(target, dataset, generation, 40, **settings)
+    return list(TargetGenerated(generator, rows, folder))
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, num_shards: int) -> None:
     """Ctrl-C when so many shards have been decoded."""
-    decode = Author._decode
+    decode = ReplyGenerator._decode
     calls: list[int] = []
 
     def interrupted(*args: Any) -> Any:
@@ -56,7 +61,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, num_shards: int) -> None:
         calls.append(1)
         return decode(*args)
 
-    monkeypatch.setattr(Author, "_decode", interrupted)
+    monkeypatch.setattr(ReplyGenerator, "_decode", interrupted)
 
 
 def test_the_text_is_what_the_engine_decodes(dataset: PromptDataset, tmp_path: Path) -> None:
@@ -140,7 +145,10 @@ def test_another_seed_is_another_text(dataset: PromptDataset, tmp_path: Path) ->
         (lambda dataset, folder: written(dataset, folder, GREEDY), "temperature"),
         (lambda dataset, folder: written(dataset, folder, target=model(seed=1)), "weights"),
         (lambda dataset, folder: written(dataset, folder, num_rows=1), "num_rows"),
-        (lambda dataset, folder: written(dataset, folder, part=Part("train", 0.3)), "num_rows"),
+        (
+            lambda dataset, folder: written(dataset, folder, split=RowSplit("train", 0.3)),
+            "num_rows",
+        ),
     ],
 )
 def test_a_folder_of_other_text_is_refused(
@@ -158,9 +166,9 @@ def test_no_room_for_a_prompt_is_an_error(dataset: PromptDataset, tmp_path: Path
     with pytest.raises(
         ValueError, match=r"max_new_tokens=3 leaves no room for a prompt in 3 tokens"
     ):
-        TargetGenerated(model(), dataset, tmp_path, GENERATION, 3)
+        ReplyGenerator(model(), dataset, GENERATION, 3)
     with pytest.raises(ValueError, match=r"corpus\.generation\.batch_size=0 must be at least 1"):
-        Generation(batch_size=0)
+        GenerationSettings(batch_size=0)
 
 
 def test_the_digest_sees_weights_and_not_their_dtype() -> None:
@@ -169,8 +177,13 @@ def test_the_digest_sees_weights_and_not_their_dtype() -> None:
     assert weights_digest(half) == weights_digest(wide) != weights_digest(model(seed=1))
 
 
+def student_text(draft: CausalLM, dataset: PromptDataset, folder: Path) -> DraftGenerated:
+    generator = ReplyGenerator(draft, dataset, GENERATION, 40)
+    return DraftGenerated(generator, dataset.rows, folder)
+
+
 def rounds(draft: CausalLM, dataset: PromptDataset, folder: Path, **change: Any) -> Mix:
-    source = DraftGenerated(draft, dataset, folder, GENERATION, 40)
+    source = student_text(draft, dataset, folder)
     return Mix({"draft": (1.0, source)}, round_size=6, **change)
 
 
@@ -211,7 +224,7 @@ def test_a_run_that_resumes_sees_the_text_it_had_seen(
 def test_a_round_longer_than_the_dataset_asks_its_rows_again(
     dataset: PromptDataset, tmp_path: Path
 ) -> None:
-    source = DraftGenerated(model(), dataset, tmp_path, GENERATION, 40)
+    source = student_text(model(), dataset, tmp_path)
     mix = Mix({"draft": (1.0, source)}, round_size=14)
     texts = [tuple(mix[position].token_ids) for position in range(14)]
     prompts = [

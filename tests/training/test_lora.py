@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from specresearch import CausalLM
 from specresearch.models import packed
 from specresearch.proposers import DraftModel
-from specresearch.training.build import draft_student
+from specresearch.training.checkpoints import STUDENT_WEIGHTS
 from specresearch.training.distillation import Distillation
 from specresearch.training.lora import Adapter, Lora
-from specresearch.training.memory import MemoryForecast
+from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.students import DraftStudent
-from specresearch.training.trainer import WEIGHTS
+from specresearch.training.students.build import draft_student
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
 TOKENS = batch()[0]
@@ -83,7 +83,7 @@ def test_only_adapters_learn(tmp_path: Path) -> None:
     after = dict(learner.module.named_parameters())
     assert all(torch.equal(after[name], weight) for name, weight in base.items())
     assert all(weight.requires_grad == ("lora_" in name) for name, weight in after.items())
-    stored = load_file(tmp_path / "checkpoint-25" / WEIGHTS)
+    stored = load_file(tmp_path / "checkpoint-25" / STUDENT_WEIGHTS)
     assert len(stored) == 14
     assert all("lora_" in name for name in stored)
 
@@ -113,7 +113,7 @@ def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) 
     ]
     randomize(learner.adapter)
     adapted = logits(learner.draft)
-    with Distillation(learner, TARGET, ForwardKL()).as_decoded():
+    with Distillation(learner, TARGET, ForwardKL()).decoding_mode():
         learner.save(str(tmp_path), {"steps": 1})
     kind: Any = type(learner.draft.model)
     loaded = CausalLM(kind.from_pretrained(tmp_path, dtype=torch.float64))
@@ -136,9 +136,9 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
     others = [weight for name, weight in learner.module.named_parameters() if "lora_" not in name]
     assert all(weight.dtype == torch.bfloat16 and weight.grad is None for weight in others)
     trained = sum(weight.nbytes for weight in learner.trained)
-    forecast = MemoryForecast.of(distillation)
+    forecast = MemoryForecast.measure(distillation)
     assert (forecast.gradients, forecast.optimizer) == (trained, 2 * trained)
-    with distillation.as_decoded():
+    with distillation.decoding_mode():
         assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
 
 
@@ -156,7 +156,7 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(
     for seed in range(3):
         randomize(learner.adapter, seed)
         randomize(reference.adapter, seed)
-        with distillation.as_decoded():
+        with distillation.decoding_mode():
             torch.testing.assert_close(
                 logits(learner.draft), logits(reference.draft), rtol=1e-3, atol=1e-3
             )
@@ -171,9 +171,9 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(
         ({"targets": "q_proj"}, r"lora.targets='q_proj' must be a list such as \[q_proj, v_proj\]"),
         (
             {"targets": ["query"]},
-            r"\['query'\] do not fit LlamaForCausalLM; choose of down_proj, gate_proj, k_proj",
+            r"\['query'\] do not fit LlamaForCausalLM; choose from down_proj, gate_proj, k_proj",
         ),
-        ({"targets": ["q_proj", "lm_head"]}, "take in the LM head"),
+        ({"targets": ["q_proj", "lm_head"]}, "include the LM head"),
         ({"rnk": 4}, "student.lora has no 'rnk'; there are: rank, alpha, dropout, targets"),
     ],
 )
@@ -184,14 +184,14 @@ def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = DraftModel(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60))
-    with pytest.raises(ValueError, match=r"student.from_scratch=true forgets"):
+    with pytest.raises(ValueError, match=r"student.from_scratch=true discards"):
         draft_student(proposer, TARGET, [], lora={}, from_scratch=True)
     quantised = build("llama")
     quantised.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(
         torch.zeros((24, 16), dtype=torch.int8), requires_grad=False
     )
     with pytest.raises(
-        ValueError, match=r"cannot be merged into model.layers.0.mlp.up_proj, which is quantised"
+        ValueError, match=r"cannot be merged into model.layers.0.mlp.up_proj, which is quantized"
     ):
         Adapter(quantised, Lora())
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -21,7 +21,7 @@ from specresearch.training.objectives import (
     Objective,
     ReverseKL,
     TotalVariation,
-    places_of,
+    indices_in,
 )
 
 R, V, INF = 6, 9, math.inf
@@ -267,9 +267,9 @@ class TestExtremeLogits:
         torch.testing.assert_close(loss, kind()(logits(1), logits(2), LABELS), rtol=1e-6, atol=1e-6)
 
 
-def test_places_of_labels() -> None:
+def test_indices_of_labels() -> None:
     labels = torch.tensor([[0, 9], [1, 9], [2, 9], [5, 9], [7, 9], [8, 9], [-1, 9]])[:, 0]
-    assert places_of(labels, torch.tensor([7, 0, 3, 5, 1])).tolist() == [1, 4, -1, 3, 0, -1, -1]
+    assert indices_in(labels, torch.tensor([7, 0, 3, 5, 1])).tolist() == [1, 4, -1, 3, 0, -1, -1]
 
 
 def test_every_objective_has_a_file_that_says_its_defaults() -> None:

@@ -15,8 +15,13 @@ from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
-from specresearch.training.estimate import Estimate, chances, estimate, expect
-from specresearch.training.parity import ParityError, Shifted, Trial, check, compare, decode
+from specresearch.training.acceptance_estimate import (
+    AcceptanceEstimate,
+    AcceptancePredictor,
+    expected_steps,
+)
+from specresearch.training.parity import DecodedText, Parity, compare, decode
+from specresearch.training.parity_causes import likely_cause, shift_features
 from specresearch.training.students import DraftStudent, EagleStudent, MedusaStudent, Student
 
 NUM_DRAFTS, NUM_NEW, HOT = 4, 30, 3.0
@@ -68,20 +73,33 @@ def prompts(number: int) -> list[list[int]]:
     return [torch.randint(VOCAB, (3 + i % 4,), generator=generator).tolist() for i in range(number)]
 
 
-def run(student: Student, temperature: float, number: int) -> list[Trial]:
+def predictor(student: Student, temperature: float) -> AcceptancePredictor:
+    return AcceptancePredictor(student, TARGET, NUM_DRAFTS, temperature)
+
+
+def run(student: Student, temperature: float, number: int) -> list[DecodedText]:
     sampling = SamplingParams(temperature=temperature, max_new_tokens=NUM_NEW)
-    return decode(student, TARGET, prompts(number), NUM_DRAFTS, sampling)
+    return decode(predictor(student, temperature), prompts(number), sampling)
+
+
+def parity_of(student: Student, trials: list[DecodedText], temperature: float) -> Parity:
+    return compare(predictor(student, temperature), trials)
+
+
+def cause_of_mismatch(student: Student, trials: list[DecodedText], temperature: float) -> str:
+    assert not parity_of(student, trials, temperature).holds
+    return likely_cause(predictor(student, temperature), trials)
 
 
 @cache
-def hot(name: str) -> tuple[Student, list[Trial]]:
+def hot(name: str) -> tuple[Student, list[DecodedText]]:
     student = STUDENTS[name]()
     return student, run(student, HOT, 40)
 
 
-def expectation(student: Student, trial: Trial, temperature: float) -> Estimate:
-    text = torch.tensor([[*trial.prompt, *trial.output]])
-    return expect(chances(student, TARGET, text, NUM_DRAFTS, temperature), len(trial.prompt))
+def expectation(student: Student, trial: DecodedText, temperature: float) -> AcceptanceEstimate:
+    probs = predictor(student, temperature).probs(trial.prompt, trial.output)
+    return expected_steps(probs, len(trial.prompt))
 
 
 @pytest.mark.parametrize("name", STUDENTS)
@@ -92,15 +110,17 @@ def test_greedy_steps_are_predicted_one_by_one(name: str) -> None:
         len(trial.steps) for trial in trials
     ]
     assert sum(accepted for trial in trials for _, _, accepted in trial.steps) > 0
-    parity = check(student, TARGET, trials, NUM_DRAFTS, 0.0)
+    parity = parity_of(student, trials, 0.0)
+    assert parity.holds
     assert parity.measured == parity.predicted.mean_acceptance_length
 
 
 @pytest.mark.parametrize("name", STUDENTS)
 def test_sampled_drafts_are_accepted_as_predicted(name: str) -> None:
     student, trials = hot(name)
-    parity = check(student, TARGET, trials, NUM_DRAFTS, HOT)
-    assert parity.turned == 0
+    parity = parity_of(student, trials, HOT)
+    assert parity.holds
+    assert parity.flipped == 0
     if student.samples:
         assert len(parity.z) >= 2, "too few uncertain drafts to see anything"
         assert abs(parity.z).max() < 4.5
@@ -113,8 +133,8 @@ def test_expected_steps_are_those_of_many_runs() -> None:
     differences = [len(trial.steps) - expectation(student, trial, HOT).steps for trial in trials]
     assert abs(np.sum(differences)) < 4.5 * np.std(differences) * len(differences) ** 0.5
     texts = [(trial.prompt, trial.output) for trial in trials]
-    whole = estimate(student, TARGET, texts, NUM_DRAFTS, HOT)
-    measured = compare(student, TARGET, trials, NUM_DRAFTS, HOT).measured
+    whole = predictor(student, HOT).estimate(texts)
+    measured = parity_of(student, trials, HOT).measured
     assert whole.mean_acceptance_length == pytest.approx(measured, rel=0.05)
     assert (np.diff(whole.acceptance_by_position) < 0).all()
 
@@ -122,7 +142,7 @@ def test_expected_steps_are_those_of_many_runs() -> None:
 def test_estimate_by_hand() -> None:
     """Two drafts a step, each kept with chance 1/2, on four output tokens: 1 root, then what the tree of chances says."""
     table = torch.full((2, 6), 0.5, dtype=torch.float64)
-    got = expect(table, 2)
+    got = expected_steps(table, 2)
     # from a root with 4 tokens to go (2 drafts), 3 (2 drafts), 2 (1 draft), 1 (none)
     one, two = 1.0, 1 + 0.5
     three = 1 + 0.5 * two + 0.25 * one
@@ -137,8 +157,8 @@ def test_features_off_by_one_are_named(name: str, temperature: float) -> None:
     student, trials = hot(name)
     if temperature == 0:
         trials = run(student, 0.0, 12)
-    with pytest.raises(ParityError, match="features one token later"):
-        check(Shifted(student, 1), TARGET, trials, NUM_DRAFTS, temperature)
+    shifted = shift_features(student, 1)
+    assert "features one token later" in cause_of_mismatch(shifted, trials, temperature)
 
 
 @pytest.mark.parametrize("temperature", [0.0, HOT])
@@ -152,8 +172,7 @@ def test_another_rotary_base_is_named(name: str, temperature: float) -> None:
     for buffer_name, table in student.module.named_buffers():
         if buffer_name.endswith("inv_freq"):
             table.mul_(torch.tensor([3.0, 5.0]))
-    with pytest.raises(ParityError, match="a rotary base of 10,000"):
-        check(student, TARGET, trials, NUM_DRAFTS, temperature)
+    assert "a rotary base of 10,000" in cause_of_mismatch(student, trials, temperature)
 
 
 def test_an_embedding_of_its_own_is_named() -> None:
@@ -161,8 +180,7 @@ def test_an_embedding_of_its_own_is_named() -> None:
     assert isinstance(student, EagleStudent)
     student.model.head.embed_tokens = nn.Embedding(VOCAB, 16).double()
     try:
-        with pytest.raises(ParityError, match="the embeddings are not shared"):
-            check(student, TARGET, trials, NUM_DRAFTS, HOT)
+        assert "the embeddings are not shared" in cause_of_mismatch(student, trials, HOT)
     finally:
         student.model.head.embed_tokens = None
 
@@ -170,6 +188,5 @@ def test_an_embedding_of_its_own_is_named() -> None:
 def test_other_weights_are_seen() -> None:
     student, trials = hot("draft_model")
     other = DraftStudent(CausalLM(build("llama", seed=3, num_hidden_layers=1), max_len=60), TARGET)
-    assert compare(student, TARGET, trials, NUM_DRAFTS, HOT).holds
-    with pytest.raises(ParityError, match="were the weights changed"):
-        check(other, TARGET, trials, NUM_DRAFTS, HOT)
+    assert parity_of(student, trials, HOT).holds
+    assert "were the weights changed" in cause_of_mismatch(other, trials, HOT)

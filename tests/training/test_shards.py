@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from specresearch.training.shards import ShardStore
+from specresearch.training.shards import Shard, ShardStore
 
 SETTINGS = {"model": "tiny", "temperature": 1.0, "layers": (1, 2)}
 
@@ -18,15 +18,13 @@ def store(folder: Path, **changes: object) -> ShardStore:
     return ShardStore(folder, SETTINGS | changes, ".txt")
 
 
-def save(text: str) -> Callable[[Path], object]:
-    return lambda file: file.write_text(text)
+def shard(text: str) -> Shard:
+    return Shard(lambda file: file.write_text(text), num_examples=len(text), num_tokens=0)
 
 
 def fill(folder: Path, *texts: str) -> ShardStore:
     shards = store(folder)
-    with shards.writing():
-        for number, text in enumerate(texts):
-            shards.write(number, save(text), num_rows=number)
+    shards.fill([1] * len(texts), lambda _: lambda i: shard(texts[i]), title="", unit="rows")
     return shards
 
 
@@ -38,7 +36,7 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
     assert again.num_bytes == len("zeroone")
     manifest = json.loads((tmp_path / "new" / "folder" / "manifest.json").read_text())
     assert manifest["settings"] == {"model": "tiny", "temperature": 1.0, "layers": [1, 2]}
-    assert manifest["shards"]["shard-00001.txt"]["num_rows"] == 1
+    assert manifest["shards"]["shard-00001.txt"]["num_examples"] == len("one")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), RuntimeError("broken"), OSError("other")])
@@ -49,13 +47,12 @@ def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseEx
         file.write_text("half")
         raise stop
 
-    with pytest.raises(type(stop)), shards.writing():
-        shards.write(1, torn)
+    with pytest.raises(type(stop)):
+        shards.write(1, Shard(torn, 1, 1))
     again = store(tmp_path)
     assert (again.holds(0), again.holds(1)) == (True, False)
     assert not again.path(1).exists()
-    with again.writing():
-        again.write(1, save("whole"))
+    again.write(1, shard("whole"))
     assert store(tmp_path).path(1).read_text() == "whole"
 
 
@@ -69,7 +66,7 @@ def test_a_shard_whose_entry_was_not_written_is_not_there(
 
     monkeypatch.setattr("specresearch.training.shards.replace_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        shards.write(1, save("one"))
+        shards.write(1, shard("one"))
     assert shards.path(1).exists()
     assert (store(tmp_path).holds(0), store(tmp_path).holds(1)) == (True, False)
 
@@ -88,7 +85,7 @@ def test_a_damaged_shard_counts_as_missing(
         lambda text, *parts: told.append(text % parts),
     )
     assert (shards.holds(0), shards.holds(1)) == (False, True)
-    assert "shard-00000.txt is damaged or gone" in " ".join(told)
+    assert "shard-00000.txt is damaged or missing" in " ".join(told)
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
@@ -127,23 +124,27 @@ def test_a_full_disk_keeps_what_was_written_and_says_so(tmp_path: Path, full: Ex
         OSError,
         match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same command",
     ):
-        shards.write(2, overflow)
+        shards.write(2, Shard(overflow, 1, 1))
     assert sorted(file.name for file in tmp_path.glob("*.part")) == []
     assert [store(tmp_path).holds(number) for number in range(3)] == [True, True, False]
 
 
 def test_a_second_writer_waits_and_finds_the_work_done(tmp_path: Path) -> None:
-    first, second = store(tmp_path), store(tmp_path)
-    found: list[bool] = []
+    computed: list[str] = []
 
-    def follow() -> None:
-        with second.writing():
-            found.append(second.holds(0))
+    def writer(name: str) -> Callable[[], None]:
+        def compute(number: int) -> Shard:
+            computed.append(name)
+            if name == "first":
+                second.start()
+                second.join(0.2)
+                assert second.is_alive(), "it did not wait"
+            return shard(name)
 
-    with first.writing():
-        thread = threading.Thread(target=follow)
-        thread.start()
-        first.write(0, save("zero"))
-        assert not found
-    thread.join(10)
-    assert found == [True]
+        return lambda: store(tmp_path).fill([1], lambda _: compute, title="", unit="rows")
+
+    second = threading.Thread(target=writer("second"))
+    writer("first")()
+    second.join(10)
+    assert computed == ["first"]
+    assert store(tmp_path).path(0).read_text() == "first"

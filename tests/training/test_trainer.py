@@ -8,30 +8,26 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_chunks import Watch
+from test_chunked_loss import Watch
 from test_distillation import EXAMPLES, STUDENTS, TARGET, draft, target
 from tiny_models import VOCAB, letters_tokenizer
 from torch import Tensor
 
 from specresearch import CausalLM
+from specresearch.training.callbacks import Log
+from specresearch.training.checkpoints import STUDENT_WEIGHTS, last_checkpoint
 from specresearch.training.corpus import Mix
+from specresearch.training.corpus.examples import Example, Examples
+from specresearch.training.corpus.sources import Draw, ListSource, Source
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
-from specresearch.training.examples import Example, Examples
 from specresearch.training.feature_cache import FeatureCache
-from specresearch.training.memory import MemoryForecast, peak_bytes
+from specresearch.training.memory_forecast import MemoryForecast, peak_bytes
+from specresearch.training.mix_dataset import check_single_writer
 from specresearch.training.objectives import ForwardKL
-from specresearch.training.sources import Draw, Listed, Source
 from specresearch.training.students import Student
 from specresearch.training.train_settings import TrainSettings
-from specresearch.training.trainer import (
-    WEIGHTS,
-    DistillTrainer,
-    Log,
-    TrainingStoppedError,
-    check_writers,
-    last_checkpoint,
-)
+from specresearch.training.trainer import DistillTrainer, TrainingStoppedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning")
 SETTINGS: dict[str, Any] = {
@@ -44,7 +40,7 @@ SETTINGS: dict[str, Any] = {
 Rows = list[tuple[int, Mapping[str, Any]]]
 
 
-class Few(Listed):
+class Few(ListSource):
     """The same examples over and over."""
 
     def __init__(self, examples: list[Example]) -> None:
@@ -162,12 +158,13 @@ def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:
 def test_the_bar_goes_on_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
 
     @contextmanager
-    def bar(*described: Any) -> Iterator[Callable[[int, int], None]]:
-        shown.append(described)
-        yield lambda *done: shown.append(done)
+    def bar(*described: Any, shown: bool) -> Iterator[Callable[[int, int], None]]:
+        if shown:
+            calls.append(described)
+        yield lambda *done: calls.append(done)
 
     monkeypatch.setattr("specresearch.training.trainer.progress", bar)
     num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
@@ -176,7 +173,7 @@ def test_the_bar_goes_on_from_the_checkpoint(
         made.shows_progress = True
         made.run(checkpoint)
     one = (1, num_tokens)
-    assert shown == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
+    assert calls == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
 
 
 class Breaking(ForwardKL):
@@ -216,7 +213,7 @@ def test_what_is_not_finite_stops_training_before_the_weights_change(
     checkpoint = last_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-2"
-    for name, weight in load_file(checkpoint / WEIGHTS).items():
+    for name, weight in load_file(checkpoint / STUDENT_WEIGHTS).items():
         assert torch.equal(weight, student.module.state_dict()[name])
 
 
@@ -258,9 +255,9 @@ def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path
     }
     assert len(samples) == 1, "greedy decoding is lossless, whatever is drafted"
     assert {weight.dtype for weight in student.module.parameters()} == {torch.float32}
-    assert {weight.dtype for weight in load_file(tmp_path / "checkpoint-8" / WEIGHTS).values()} == {
-        torch.float32
-    }
+    assert {
+        weight.dtype for weight in load_file(tmp_path / "checkpoint-8" / STUDENT_WEIGHTS).values()
+    } == {torch.float32}
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
@@ -270,20 +267,21 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         Evaluation(TARGET, EXAMPLES, text_temperature=1.0, max_new_tokens=0)
 
 
-def test_memory_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     distillation = Distillation(draft(TARGET), TARGET, ForwardKL(), chunk_rows=16)
-    forecast = MemoryForecast.of(distillation, batch_size=3, num_tokens=20)
+    forecast = MemoryForecast.measure(distillation, batch_size=3, num_tokens=20)
     trained = 8 * sum(weight.numel() for weight in distillation.module.parameters())
     assert (forecast.gradients, forecast.optimizer) == (trained, 2 * trained)
     assert forecast.weights == trained + 8 * TARGET.num_parameters
     assert forecast.loss == 12 * 4 * 16 * VOCAB
-    assert "memory, in GB: weights 0.00; to come: gradients 0.00" in forecast.check(TARGET.device)
-    assert "activations 0.00 at the longest; on the whole, 0.00 more than now" in forecast.check(
+    assert "memory, in GB: weights 0.00; in addition gradients 0.00" in forecast.check(
         TARGET.device
     )
+    assert "activations up to 0.00, 0.00 in total; free" in forecast.check(TARGET.device)
     assert peak_bytes(TARGET.device) > 1e8
     monkeypatch.setattr(
-        "specresearch.training.memory.available_bytes", lambda device: forecast.to_come - 1
+        "specresearch.training.memory_forecast.available_bytes",
+        lambda device: forecast.additional - 1,
     )
     with pytest.raises(MemoryError, match="training does not fit"):
         forecast.check(TARGET.device)
@@ -298,19 +296,19 @@ def test_shards_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", STUDENTS)
 @pytest.mark.parametrize(("rows", "num_tokens"), [(1, 60), (6, 30)])
-def test_the_peak_is_as_foretold(name: str, rows: int, num_tokens: int) -> None:
+def test_the_peak_is_as_forecast(name: str, rows: int, num_tokens: int) -> None:
     """Of a forward and backward pass, counting every tensor that is alive."""
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL(), chunk_rows=8)
-    forecast = MemoryForecast.of(distillation, rows, num_tokens)
+    forecast = MemoryForecast.measure(distillation, rows, num_tokens)
     token_ids = torch.randint(VOCAB, (rows, num_tokens))
     mask = torch.ones_like(token_ids, dtype=torch.bool)
     mask[:, 0] = False
     with Watch() as watch:
         distillation(token_ids, mask).backward()
-    foretold = (
+    predicted = (
         forecast.activations + forecast.gradients + 2 * forecast.loss
     )  # chunks are in float64 here
-    assert 0.5 < foretold / (8 * watch.peak) < 1.6
+    assert 0.5 < predicted / (8 * watch.peak) < 1.6
 
 
 @pytest.mark.parametrize(
@@ -337,6 +335,6 @@ def test_what_a_process_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"is written by one process, and there are 2; set corpus.draft=0"
     ):
-        check_writers(True, 2)
-    check_writers(True, 1)
-    check_writers(False, 2)
+        check_single_writer(True, 2)
+    check_single_writer(True, 1)
+    check_single_writer(False, 2)

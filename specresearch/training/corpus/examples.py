@@ -1,4 +1,4 @@
-"""Token sequences to train on, and which of their tokens are to be predicted."""
+"""Token sequences to train on, with masks for the loss."""
 
 import hashlib
 from array import array
@@ -11,9 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence. loss_mask[i] is True where token i is to be predicted from those before it; never for the first.
+    """One token sequence.
 
-    row: what it was made of, for people.
+    Attributes:
+        loss_mask: True where a token is to be predicted; never for the first token.
+        row: Origin of the example, for error messages.
     """
 
     token_ids: list[int]
@@ -28,29 +30,27 @@ class Example:
     def reply(
         cls, prompt_ids: Sequence[int], output_ids: Sequence[int], row: str = ""
     ) -> "Example":
-        """A prompt and what follows it, of which all is to be predicted."""
+        """Join a prompt and its output; only the output is to be predicted."""
         mask = [False] * len(prompt_ids) + [True] * len(output_ids)
         return cls([*prompt_ids, *output_ids], mask, row)
 
-    def predicted_whole(self) -> "Example":
-        """The same text, of which all but the first token is to be predicted."""
+    def with_full_mask(self) -> "Example":
+        """Return the example with every token but the first to be predicted."""
         return Example(self.token_ids, [False] + [True] * (len(self.token_ids) - 1), self.row)
 
     @property
-    def num_predicted(self) -> int:
-        return sum(self.loss_mask)
-
-    @property
     def num_prompt_tokens(self) -> int:
-        """Tokens before the first that is to be predicted."""
+        """Number of tokens before the first one to be predicted."""
         return self.loss_mask.index(True)
 
 
 class Examples:
-    """Examples in flat arrays, five bytes a token: lists of Python integers take ten times as much."""
+    """A sequence of examples in flat arrays, at five bytes a token."""
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
-        self._tokens, self._mask, self._ends = array("i"), bytearray(), array("q", [0])
+        self._tokens = array("i")
+        self._mask = bytearray()
+        self._ends = array("q", [0])
         self._rows: list[str] = []
         for example in examples:
             self._rows.append(example.row)
@@ -65,20 +65,11 @@ class Examples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         span = slice(self._ends[index], self._ends[index + 1])
-        return Example(
-            self._tokens[span].tolist(), list(map(bool, self._mask[span])), self._rows[index]
-        )
+        mask = list(map(bool, self._mask[span]))
+        return Example(self._tokens[span].tolist(), mask, self._rows[index])
 
     def __iter__(self) -> Iterator[Example]:
-        return (self[index] for index in range(len(self)))
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self._tokens)
-
-    @property
-    def num_predicted(self) -> int:
-        return sum(self._mask)
+        return map(self.__getitem__, range(len(self)))
 
     @property
     def fingerprint(self) -> str:
@@ -90,7 +81,7 @@ class Examples:
 
 
 def collate(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Tensor]:
-    """`token_ids` Int[B T] and `loss_mask` Bool[B T], right-padded to the longest example; padding is never to be predicted."""
+    """Return `token_ids` Int[B T] and `loss_mask` Bool[B T], right-padded; padding has no loss."""
     num_tokens = max(len(example.token_ids) for example in examples)
     token_ids = torch.full((len(examples), num_tokens), pad_id, dtype=torch.long)
     loss_mask = torch.zeros((len(examples), num_tokens), dtype=torch.bool)

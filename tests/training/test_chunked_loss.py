@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specresearch.training.chunks import Guess, chunked_losses
+from specresearch.training.chunked_loss import DraftRows, chunked_losses
 from specresearch.training.objectives import (
     CrossEntropy,
     ForwardKL,
@@ -20,7 +20,7 @@ from specresearch.training.objectives import (
     Objective,
     ReverseKL,
     TotalVariation,
-    places_of,
+    indices_in,
 )
 
 R, H, V = 23, 5, 11
@@ -31,7 +31,7 @@ OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid(), *OTHERS]
 
 
 class Case:
-    """Two guesses over the whole vocabulary, which share a readout, and one over a part of it, which has its own."""
+    """Two drafts over the whole vocabulary, which share a readout, and one over a part of it, which has its own."""
 
     def __init__(self, num_rows: int = R) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -53,46 +53,55 @@ class Case:
             states.requires_grad_(True)
 
     @property
-    def guesses(self) -> list[Guess]:
+    def drafts(self) -> list[DraftRows]:
         own = [(self.readouts[0], None), (self.readouts[0], None), (self.readouts[1], IDS)]
         parts = zip(self.states, own, self.valid, WEIGHTS, strict=True)
         return [
-            Guess(states, readout, valid, weight, ids)
+            DraftRows(states, readout, valid, weight, ids)
             for states, (readout, ids), valid, weight in parts
         ]
 
-    def chunked(self, objective: Objective, chunk_rows: int) -> tuple[Tensor, Tensor]:
-        inputs = (self.wanted, self.target, self.labels, self.guesses, self.parameters, chunk_rows)
-        return chunked_losses(objective, *inputs)
+    def chunked(
+        self, objective: Objective, chunk_rows: int, drafts: list[DraftRows] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return chunked_losses(
+            objective,
+            target_states=self.wanted,
+            target_readout=self.target,
+            labels=self.labels,
+            drafts=drafts or self.drafts,
+            parameters=self.parameters,
+            chunk_rows=chunk_rows,
+        )
 
     def whole(self, objective: Objective) -> tuple[Tensor, Tensor]:
         p_logits, total, sums = self.target(self.wanted), torch.zeros((), dtype=torch.float64), []
         p = (p_logits / objective.temperature).softmax(-1)
-        for guess in self.guesses:
-            logits, ids = guess.readout(guess.states), guess.target_ids
+        for draft in self.drafts:
+            logits, ids = draft.readout(draft.states), draft.target_ids
             known = torch.arange(V) if ids is None else ids
-            labels = self.labels if ids is None else places_of(self.labels, ids)
+            labels = self.labels if ids is None else indices_in(self.labels, ids)
             losses = objective(p_logits[:, known], logits, labels)
-            learns = guess.valid
+            learns = draft.valid
             if not isinstance(objective, CrossEntropy):
                 learns = learns & torch.isin(p_logits.argmax(-1), known)
             loss = losses[learns].sum()
             q = (logits / objective.temperature).softmax(-1)
-            accepted = torch.minimum(p[:, known], q).sum(-1)[guess.valid].sum()
-            agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[guess.valid].sum()
-            total = total + guess.weight * loss
+            accepted = torch.minimum(p[:, known], q).sum(-1)[draft.valid].sum()
+            agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[draft.valid].sum()
+            total = total + draft.weight * loss
             sums.append(
-                torch.stack([loss, accepted, agreeing.double(), guess.valid.sum().double()])
+                torch.stack([loss, accepted, agreeing.double(), draft.valid.sum().double()])
             )
         return total, torch.stack(sums).detach()
 
-    def whole_acceptance(self, objective: Objective, guess: Guess) -> Tensor:
+    def whole_acceptance(self, objective: Objective, draft: DraftRows) -> Tensor:
         """Over every row, of a reduced vocabulary."""
         p, q = (
             (logits.detach() / objective.temperature).softmax(-1)
-            for logits in (self.target(self.wanted), guess.readout(guess.states))
+            for logits in (self.target(self.wanted), draft.readout(draft.states))
         )
-        return torch.minimum(p[:, guess.target_ids], q).sum()
+        return torch.minimum(p[:, draft.target_ids], q).sum()
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         found = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
@@ -118,11 +127,9 @@ def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_voc
 ) -> None:
     """The target's likeliest token, or the text's own where that is what is learnt from; all rows count in the other figures."""
     case = Case()
-    guess, states = case.guesses[2], case.states[2]
-    guess = replace(guess, valid=torch.ones(R, dtype=torch.bool))
-    loss, sums = chunked_losses(
-        objective, case.wanted, case.target, case.labels, [guess], case.parameters, 7
-    )
+    states = case.states[2]
+    draft = replace(case.drafts[2], valid=torch.ones(R, dtype=torch.bool))
+    loss, sums = case.chunked(objective, 7, [draft])
     (gradient,) = torch.autograd.grad(loss, [states])
     wanted = (
         case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
@@ -131,7 +138,7 @@ def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_voc
     assert 5 < is_inside.sum() < R - 5
     assert torch.equal(gradient.abs().sum(-1) > 0, is_inside)
     assert sums[0, 3] == R
-    torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, guess))
+    torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, draft))
 
 
 def test_without_gradients_there_are_none() -> None:

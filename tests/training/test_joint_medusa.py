@@ -16,14 +16,14 @@ from torch import Tensor
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import Medusa
-from specresearch.training.build import medusa_student
+from specresearch.training.checkpoints import STUDENT_WEIGHTS
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
-from specresearch.training.joint import JointMedusaStudent
-from specresearch.training.memory import MemoryForecast
+from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.objectives import CrossEntropy, ForwardKL
+from specresearch.training.students.build import medusa_student
+from specresearch.training.students.joint_medusa import JointMedusaStudent
 from specresearch.training.train_settings import TrainSettings
-from specresearch.training.trainer import WEIGHTS
 
 TOKENS = batch()[0]
 LORA = {"rank": 4, "alpha": 8.0}
@@ -115,7 +115,7 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
         (0.75, (0.1, 1.0)),
         (0.999, (0.1996, 1.0)),
     ):
-        learner.begin(done)
+        learner.start_step(done)
         total = weights[0] * expected["heads"] + weights[1] * expected["backbone"]
         assert float(distillation(token_ids, mask).detach()) == pytest.approx(
             total / int(mask.sum()), rel=1e-6
@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
 
 def test_text_can_be_learnt_in_place_of_the_target() -> None:
     learner = student({"warmup": 0.0})
-    learner.begin(0.0)
+    learner.start_step(0.0)
     token_ids, mask = batch()
     loss = float(Distillation(learner, TARGET, CrossEntropy())(token_ids, mask).detach())
     log_p, places = logits(TARGET).log_softmax(-1), mask.nonzero().tolist()
@@ -158,8 +158,8 @@ def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
         for group in optimizer.param_groups:
             group["lr"] = 1.0
         made.state.global_step = round(100 * done)
-        made.flow.settings = TrainSettings(steps=100)
-        made.flow.on_step_begin(None, made.state, None, optimizer=optimizer)
+        made.callback.settings = TrainSettings(steps=100)
+        made.callback.on_step_begin(None, made.state, None, optimizer=optimizer)
         rates = {
             id(weight): group["lr"]
             for group in optimizer.param_groups
@@ -175,7 +175,7 @@ def test_adapters_share_the_targets_memory() -> None:
     assert not places & {weight.data_ptr() for weight in whole.backbone.model.parameters()}
     assert places < {weight.data_ptr() for weight in adapted.backbone.model.parameters()}
     counted = [
-        MemoryForecast.of(Distillation(learner, TARGET, ForwardKL()))
+        MemoryForecast.measure(Distillation(learner, TARGET, ForwardKL()))
         for learner in (whole, adapted)
     ]
     own = [sum(weight.nbytes for weight in learner.trained) for learner in (whole, adapted)]
@@ -202,7 +202,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stoppe
         found.append((rows[-1][1]["loss"], copies(learner.trained)))
     assert found[0][0] == found[1][0]
     assert all(map(torch.equal, found[0][1], found[1][1]))
-    assert len(load_file(tmp_path / "checkpoint-1" / WEIGHTS)) == len(found[0][1])
+    assert len(load_file(tmp_path / "checkpoint-1" / STUDENT_WEIGHTS)) == len(found[0][1])
 
 
 def plain(model: CausalLM) -> list[tuple[int, ...]]:
@@ -221,7 +221,7 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
         TARGET, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=12
     )
     distillation = Distillation(learner, TARGET, ForwardKL())
-    with distillation.as_decoded():
+    with distillation.decoding_mode():
         figures, ours = evaluation(learner), plain(learner.backbone)
     assert ours != theirs
     decoded = letters_tokenizer(VOCAB).decode(list(ours[0]))
@@ -238,7 +238,7 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
 def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
     learner = student(KINDS[kind])
     disturb(learner)
-    with Distillation(learner, TARGET, ForwardKL()).as_decoded():
+    with Distillation(learner, TARGET, ForwardKL()).decoding_mode():
         expected = logits(learner.backbone)
         learner.save(str(tmp_path / "out"), {"steps": 1})
     model: Any = type(learner.backbone.model)

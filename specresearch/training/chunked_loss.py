@@ -1,0 +1,198 @@
+"""Losses of many rows in chunks, so that all logits never exist at once.
+
+Gradients are taken per chunk in the forward pass. Each readout thus runs once, and the target's
+serves all drafting steps; activation checkpointing would run both again in the backward pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from specresearch.sampling import argmax
+from specresearch.training.objectives import (
+    CHUNK_ROWS,
+    Divergence,
+    Labels,
+    Logits,
+    Losses,
+    Objective,
+    Readout,
+    indices_in,
+)
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """The predictions of one drafting step.
+
+    Attributes:
+        readout: Maps states to logits over the target's vocabulary, or over `target_ids`.
+        valid: Rows that this step predicts.
+        weight: Weight of the step's loss.
+        samples: True if decoding samples the draft, False if it takes the argmax.
+    """
+
+    states: Float[Tensor, "R _"]
+    readout: Readout
+    valid: Bool[Tensor, " R"]
+    weight: float = 1.0
+    target_ids: Int[Tensor, " D"] | None = None
+    samples: bool = True
+
+
+def chunked_losses(
+    objective: Objective,
+    *,
+    target_states: Float[Tensor, "R _"],
+    target_readout: Readout,
+    labels: Labels,
+    drafts: Sequence[DraftRows],
+    parameters: Sequence[nn.Parameter] = (),
+    chunk_rows: int = CHUNK_ROWS,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "K 4"]]:
+    """Compute the weighted loss of K drafting steps, and totals of each.
+
+    The totals are sums over a step's valid rows: objective, expected acceptance, argmax tokens
+    equal to the target's, and row count. Expected acceptance is sum min(p, q) over the whole
+    vocabulary, or p of the argmax draft if drafts are not sampled.
+
+    For a reduced vocabulary the objective sees p renormalised, and a row whose target argmax lies
+    outside has no loss, as in the reference implementation of EAGLE-3 (arXiv 2503.01840).
+    Acceptance and agreement count every row.
+
+    Gradients flow once into the drafts' states and into `parameters`, those that readouts train.
+    Memory is about a dozen float32 arrays of chunk_rows x V, plus those gradients.
+    """
+    chunks = _Chunks(objective, drafts, parameters)
+
+    def run() -> Float[Tensor, "K 4"]:
+        rows = zip(target_states.split(chunk_rows), labels.split(chunk_rows), strict=True)
+        for number, (states, tokens) in enumerate(rows):
+            target = _TargetRows(objective, target_readout(states), tokens)
+            chunks.add(target, begin=number * chunk_rows)
+        return chunks.totals
+
+    return _ChunkedLoss.apply(run, chunks, *(draft.states for draft in drafts), *parameters)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Hands the gradients taken in the forward pass to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, chunks: "_Chunks", *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        totals = run()
+        ctx.gradients = [*chunks.state_gradients, *chunks.parameter_gradients]
+        ctx.mark_non_differentiable(totals)
+        weights = totals.new_tensor([draft.weight for draft in chunks.drafts])
+        return (weights * totals[:, 0]).sum(), totals
+
+    @staticmethod
+    def backward(ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(output_gradients[0])
+        return None, None, *gradients
+
+
+class _TargetRows:
+    """The target's predictions for one chunk of rows."""
+
+    def __init__(self, objective: Objective, logits: Logits, labels: Labels) -> None:
+        self.objective = objective
+        self.logits = logits
+        self.labels = labels
+        self.log_p = objective.log_probs(logits)
+        self.argmax = argmax(logits)
+        self._reduced: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def loss(self, draft: DraftRows, logits: Logits, log_q: Logits) -> Losses:
+        ids = draft.target_ids
+        if not isinstance(self.objective, Divergence):
+            if ids is None:
+                return self.objective(self.logits, logits, self.labels)
+            return self.objective(self.logits[:, ids], logits, indices_in(self.labels, ids))
+        if ids is None:
+            return self.objective.between(self.log_p, log_q)
+        if id(ids) not in self._reduced:
+            is_outside = indices_in(self.argmax, ids) < 0
+            self._reduced[id(ids)] = self.objective.log_probs(self.logits[:, ids]), is_outside
+        log_p, is_outside = self._reduced[id(ids)]
+        return self.objective.between(log_p, log_q).masked_fill(is_outside, 0)
+
+    def acceptance(self, draft: DraftRows, log_q: Logits) -> Losses:
+        log_p = self.log_p if draft.target_ids is None else self.log_p[:, draft.target_ids]
+        if draft.samples:
+            return torch.minimum(log_p, log_q).exp().sum(-1)
+        return log_p.gather(-1, argmax(log_q)[:, None])[:, 0].exp()
+
+    def agreement(self, draft: DraftRows, logits: Logits) -> Bool[Tensor, " R"]:
+        drafted = argmax(logits)
+        if draft.target_ids is not None:
+            drafted = draft.target_ids[drafted]
+        return self.argmax == drafted
+
+
+class _Chunks:
+    """Totals and gradients, accumulated over chunks of rows; a gradient is None if unused."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        drafts: Sequence[DraftRows],
+        parameters: Sequence[nn.Parameter],
+    ) -> None:
+        self.objective = objective
+        self.drafts = drafts
+        self.parameters = parameters
+        self.needs_grad = torch.is_grad_enabled()
+        device = drafts[0].valid.device
+        self.totals = torch.zeros((len(drafts), 4), dtype=torch.float64, device=device)
+        self.state_gradients: list[Tensor | None] = [None for _ in drafts]
+        if self.needs_grad:
+            self.state_gradients = [torch.zeros_like(draft.states) for draft in drafts]
+        self.parameter_gradients: list[Tensor | None] = [None for _ in parameters]
+        self._used_parameters: list[Sequence[int]] = [range(len(parameters)) for _ in drafts]
+
+    def add(self, target: _TargetRows, *, begin: int) -> None:
+        """Add the chunk of rows from `begin` on."""
+        rows = slice(begin, begin + len(target.labels))
+        totals = [self._add_draft(k, target, rows) for k in range(len(self.drafts))]
+        self.totals += torch.stack(totals)
+
+    def _add_draft(self, k: int, target: _TargetRows, rows: slice) -> Float[Tensor, "4"]:
+        draft = self.drafts[k]
+        valid = draft.valid[rows]
+        states = draft.states.detach()[rows].requires_grad_(self.needs_grad)
+        with torch.set_grad_enabled(self.needs_grad):
+            logits = draft.readout(states)
+            log_q = self.objective.log_probs(logits)
+            loss = target.loss(draft, logits, log_q).masked_fill(~valid, 0).sum()
+            if self.needs_grad:
+                self._add_gradients(k, rows, loss * draft.weight, states)
+        accepted = target.acceptance(draft, log_q.detach()).masked_fill(~valid, 0).sum()
+        agreeing = (target.agreement(draft, logits.detach()) & valid).sum()
+        totals = (loss.detach(), accepted, agreeing, valid.sum())
+        return torch.stack([total.double() for total in totals])
+
+    def _add_gradients(
+        self, k: int, rows: slice, loss: Float[Tensor, ""], states: Float[Tensor, "R _"]
+    ) -> None:
+        state_gradients = self.state_gradients[k]
+        assert state_gradients is not None
+        indices = self._used_parameters[k]
+        inputs = [states, *(self.parameters[i] for i in indices)]
+        state_gradients[rows], *new = torch.autograd.grad(loss, inputs, allow_unused=True)
+        used: list[int] = []
+        for i, gradient in zip(indices, new, strict=True):
+            if gradient is not None:
+                used.append(i)
+                previous = self.parameter_gradients[i]
+                self.parameter_gradients[i] = (
+                    gradient if previous is None else previous.add_(gradient)
+                )
+        self._used_parameters[k] = used

@@ -1,0 +1,111 @@
+"""Export a trained head; heads that a layout cannot express are rejected."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from specresearch.models.eagle_head import EagleHead
+from specresearch.models.head_writing import (
+    medusa_config,
+    own_keys,
+    read_provenance,
+    tensors_of,
+    write_head,
+)
+from specresearch.models.loading import DTYPES
+from specresearch.models.medusa import SAVED_NAME, MedusaHeads
+from specresearch.training.export.contents import Contents, TargetConfig
+from specresearch.training.export.eagle import eagle_contents
+
+LAYOUTS = ("eagle", "eagle_sglang", "eagle3", "speculators", "medusa")
+PICKLED_NAME = "medusa_lm_head.pt"
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def export_head(
+    head: str,
+    format: str,
+    output: str | Path,
+    *,
+    base_model: str | None = None,
+    revision: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    num_draft_tokens: int = 5,
+    pickle: bool = False,
+) -> str:
+    """Write a head in one of `LAYOUTS` and return a summary line.
+
+    Args:
+        head: Folder, hub id or zoo name.
+        base_model: The head's target, of which only config.json is read; None uses the one that the
+            head names.
+        overrides: Keys of an EAGLE head's config to replace.
+        dtype: Dtype of the weights; None keeps it.
+        num_draft_tokens: Draft length that the speculators layout proposes to vLLM.
+        pickle: Also write medusa_lm_head.pt.
+
+    Raises:
+        ValueError: if head, target and layout do not go together.
+    """
+    folder = Path(output)
+    if format not in LAYOUTS:
+        raise ValueError(f"format={format!r} is unknown; choose one of {', '.join(LAYOUTS)}")
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+    if num_draft_tokens < 1:
+        raise ValueError(f"num_draft_tokens={num_draft_tokens} must be at least 1")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"output={folder} is not an empty folder; choose another")
+    if format == "medusa" and overrides:
+        raise ValueError(
+            f"overrides={dict(overrides)} are for EAGLE heads; Medusa heads have no config to read"
+        )
+    if format != "medusa" and pickle:
+        raise ValueError(f"pickle=true is for format=medusa; format={format} is safetensors alone")
+    if format == "medusa":
+        heads = _cast(MedusaHeads.from_pretrained(head, revision=revision), dtype)
+        target = TargetConfig.read(base_model or heads.base_model)
+        contents = _medusa_contents(heads, head, target)
+    else:
+        loaded = EagleHead.from_pretrained(head, revision=revision, overrides=overrides)
+        target = TargetConfig.read(base_model or loaded.format.base_model)
+        contents = eagle_contents(_cast(loaded, dtype), target, format, num_draft_tokens)
+    provenance = read_provenance(head, revision=revision)
+    config = contents.config | own_keys(contents.method, provenance)
+    write_head(folder, contents.weights_name, config, contents.tensors)
+    if pickle:
+        torch.save(contents.tensors, folder / PICKLED_NAME)
+    return f"wrote {folder}: {contents.summary}"
+
+
+def _cast(module: AnyModule, dtype: str | None) -> AnyModule:
+    return module if dtype is None else module.to(DTYPES[dtype])
+
+
+def _medusa_contents(heads: MedusaHeads, name: str, target: TargetConfig) -> Contents:
+    if heads.hidden_size != target.hidden_size or heads.vocab_size not in (None, target.vocab_size):
+        raise ValueError(
+            f"{name} is for hidden states of {heads.hidden_size} and "
+            f"{heads.vocab_size or 'any number of'} tokens, and {target.name} has "
+            f"{target.hidden_size} and {target.vocab_size}; "
+            "set base_model= to the model it was trained for"
+        )
+    if heads.vocab_size is None and heads.num_layers != 1:
+        raise ValueError(
+            f"{name} has {heads.num_layers} layers a head and no LM heads; format=medusa without "
+            "LM heads (version 2) has 1 layer"
+        )
+    heads.base_model = target.name
+    tensors = tensors_of(heads)
+    dtype = tensors["0.0.linear.weight"].dtype
+    return Contents(
+        config=medusa_config(heads),
+        tensors=tensors,
+        weights_name=SAVED_NAME,
+        method="medusa",
+        summary=f"{len(heads)} Medusa heads of {target.name}, in {dtype}",
+    )

@@ -1,0 +1,16 @@
+"""Drafters as trainable students, one file per method."""
+
+from specresearch.training.students.base import Step, Student
+from specresearch.training.students.draft_model import DraftStudent
+from specresearch.training.students.eagle import EagleStudent
+from specresearch.training.students.joint_medusa import JointMedusaStudent
+from specresearch.training.students.medusa import MedusaStudent
+
+__all__ = [
+    "DraftStudent",
+    "EagleStudent",
+    "JointMedusaStudent",
+    "MedusaStudent",
+    "Step",
+    "Student",
+]
