@@ -13,10 +13,12 @@ from specresearch.recording.recording import Recording
 class Work:
     """What a step has to do.
 
-    num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the widest row, root included.
-    context: committed tokens of all rows. max_context: of the longest. num_prefill_tokens: of prompts. attended: nodes times the
-    tokens each looks at, where no row is padded to another's. num_lazy_prefill_tokens: tokens that the draft
-    model prefills lazily. can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it has any or not.
+    num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the
+    widest row, root included. context: committed tokens of all rows. max_context: of the longest.
+    num_prefill_tokens: of prompts. attended: nodes times the tokens each looks at, where no row is
+    padded to another's. num_lazy_prefill_tokens: tokens that the draft model prefills lazily.
+    can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it
+    has any or not.
     """
 
     num_rows: int = 0
