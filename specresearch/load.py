@@ -26,7 +26,7 @@ def load(cfg: DictConfig) -> None:
     results = build_runner(cfg, settings, folder).run(progress=cfg.progress)
     print_load(results, folder.path)
     if not results.complete:
-        exit_interrupted(folder.path, PROGRAM)
+        exit_interrupted(folder.path, PROGRAM, "the passes that are done are kept")
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(
 def test_a_signal_before_anything_is_decoded_is_one_word(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "build", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(run, "build_runner", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     outcome = command()
     assert (outcome.code, outcome.err) == (128 + signal.SIGTERM, "interrupted\n")
 

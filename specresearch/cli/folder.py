@@ -63,8 +63,10 @@ def resume_command(
     return shlex.join(["python", "-m", program, *kept, override, "resume=true"])
 
 
-def exit_interrupted(folder: Path, program: str) -> NoReturn:
-    """Tell the user how to continue an interrupted run, and end the process."""
+def exit_interrupted(
+    folder: Path, program: str, kept: str = "everything so far is kept"
+) -> NoReturn:
+    """Tell the user what is kept of an interrupted run and how to continue it; end the process."""
     command = resume_command(sys.argv[1:], folder, program)
-    print(f"interrupted; everything so far is kept, and this continues it:\n  {command}")
+    print(f"interrupted; {kept}, and this continues it:\n  {command}")
     sys.exit(INTERRUPTED)

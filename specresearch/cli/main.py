@@ -1,6 +1,6 @@
 """The console script: `specresearch <command> ...` is `python -m specresearch.<command> ...`."""
 
-import runpy
+import importlib
 import sys
 
 COMMANDS = {
@@ -29,7 +29,7 @@ def main() -> None:
         sys.exit(2)
     module = f"specresearch.{name}"
     sys.argv = [f"python -m {module}", *sys.argv[2:]]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    importlib.import_module(module).main()
 
 
 def usage() -> str:

@@ -22,9 +22,11 @@ DECODING = (
     "metrics",
     "models",
     "proposal.py",
+    "proposal_check.py",
     "proposers",
     "sampling.py",
     "sampling_params.py",
+    "topology.py",
 )  # code that determines a request's outputs, counts and times
 WHOLE_PACKAGE = ("",)
 

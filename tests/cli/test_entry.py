@@ -139,7 +139,7 @@ def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
     runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
     settings = runner.settings
     assert set(runner.engines) == {
-        "plain",
+        "baseline",
         "method",
         *(f"fixed-{length}" for length in settings.compare),
     }
