@@ -59,9 +59,7 @@ def test_a_sampled_side_that_is_wrong_is_told_first() -> None:
 
 def test_plain_decoding_is_the_control() -> None:
     told = joined({"method": SideOutputs(sampled=check(1.0, plain=90.0))})
-    assert told["output_statement"].startswith(
-        "OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO"
-    )
+    assert told["output_statement"].startswith("OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO")
     assert told["baseline_output_p_value"] < CHANGED < told["output_p_value"]
     assert told["outputs_equal"] is None
 
