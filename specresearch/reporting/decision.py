@@ -12,8 +12,6 @@ from specresearch.reporting.limits import Limits
 from specresearch.reporting.repeats import pooled_by_setting
 from specresearch.reporting.workload import BATCH, Load, Policy, Workload
 
-__all__ = ["Answer", "Decision", "Limits", "Outcome", "Point", "decide", "judge", "useful_gain"]
-
 LEAST_GAIN = 1e-9  # keeps regrets finite
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point
+from specresearch.reporting.decision import Answer, Decision, Outcome, Point
 from specresearch.reporting.drafting_findings import draft_length
 from specresearch.reporting.formatting import (
     count,
@@ -15,6 +15,7 @@ from specresearch.reporting.formatting import (
     seconds,
     seconds_inline,
 )
+from specresearch.reporting.limits import Limits
 from specresearch.reporting.tail_findings import class_lines, slowest_lines
 from specresearch.reporting.workload import BATCH, Load
 

@@ -9,8 +9,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from specresearch.reporting.decision import Limits, decide
+from specresearch.reporting.decision import decide
 from specresearch.reporting.folders import Material, Note
+from specresearch.reporting.limits import Limits
 from specresearch.reporting.rules import RULES
 from specresearch.reporting.sections import Section, compose_sections
 from specresearch.reporting.verdicts import RULE_OF_THUMB, Verdict, explain, headline

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from specresearch.reporting import figures
 from specresearch.reporting.comparisons import Comparison, Trace
-from specresearch.reporting.decision import Decision, Limits
+from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import Picture, Table
 from specresearch.reporting.folders import Material
 from specresearch.reporting.formatting import NOTHING, interval, seconds_with_interval
+from specresearch.reporting.limits import Limits
 from specresearch.reporting.verdicts import RULE_OF_THUMB
 
 MOST_PICTURES = 8  # of a kind; tables have all

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specresearch.reporting.decision import Answer, Decision, Limits, Outcome, Point, useful_gain
+from specresearch.reporting.decision import Answer, Decision, Outcome, Point, useful_gain
 from specresearch.reporting.drawing import Table
 from specresearch.reporting.findings import Finding, findings
 from specresearch.reporting.formatting import (
@@ -16,6 +16,7 @@ from specresearch.reporting.formatting import (
     seconds,
     times,
 )
+from specresearch.reporting.limits import Limits
 
 RULE_OF_THUMB = (
     "Rule of thumb from the field, not from these runs: below an acceptance rate of about 0.5 "

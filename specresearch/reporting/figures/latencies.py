@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from specresearch.reporting.comparisons import Comparison, Side
-from specresearch.reporting.decision import Decision, Limits
+from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import (
     COLOURS,
     PLAIN,
@@ -24,6 +24,7 @@ from specresearch.reporting.formatting import (
     seconds_with_interval,
     time_scale,
 )
+from specresearch.reporting.limits import Limits
 
 PERCENTS = {50: "o", 90: "_", 99: "^"}  # their markers
 TITLES = {
