@@ -10,12 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specresearch.bench.rows import GroupRow
+from specresearch.bench.summary import Figures
 from specresearch.files import replace_text, sync, written_whole
 from specresearch.files.jsonl import read_jsonl, to_line
 from specresearch.metrics import StepRecord
 from specresearch.results.fingerprint import DECODING
-from specresearch.results.folder import CONFIG, PROVENANCE, REQUESTS, RESULTS, STEPS, RunFolder
-from specresearch.rows import PassKey, RequestRow, step_row
+from specresearch.results.folder import (
+    CONFIG,
+    PROVENANCE,
+    REQUESTS,
+    RESULTS,
+    STEPS,
+    RunFolder,
+    read_results,
+)
+from specresearch.rows import SCHEMA, PassKey, RequestRow, check_schema, step_row
 
 GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
 PLACE = ("repeat", "group", "side")
@@ -26,20 +35,16 @@ KEYS = {
 }  # what no two rows share
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, kw_only=True)
+class Results(Figures):
     """What results.json holds.
 
-    summary: flat, figures only. intervals: bounds of the summary's figures. per_position: one entry per draft depth.
-    complete: every group was decoded; False after an interruption.
+    Attributes:
+        complete: Whether every group was decoded; False after an interruption.
     """
 
     complete: bool
-    summary: dict[str, Any] = field(default_factory=dict)
-    intervals: dict[str, Any] = field(default_factory=dict)
-    per_position: list[dict[str, Any]] = field(default_factory=list)
-    histogram: dict[str, Any] = field(default_factory=dict)
-    by_category: dict[str, dict[str, Any]] = field(default_factory=dict)
+    schema: int = SCHEMA
     definitions: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -67,6 +72,7 @@ class ResultsFolder(RunFolder):
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
+        check_schema(read_results(self.path) or {"schema": SCHEMA}, self.path)
         self.groups = [GroupRow.from_json(row) for row in read_rows(self.path, GROUPS)]
         self.done = {row.key for row in self.groups}
         for name in (GROUPS, REQUESTS, STEPS_PART):

@@ -2,10 +2,11 @@
 
 import logging
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Request
+from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
@@ -143,6 +144,11 @@ class Runner:
                 if any(key not in self.folder.done for key in keys):
                     watch.say("warming up")
                     self._warm_up()
+                flush = Flush(
+                    lambda: self.folder.write_results(
+                        self._results(False, provenance, look_into=False)
+                    )
+                )
                 with frozen_heap():
                     for number, key in enumerate(keys):
                         if number % (len(keys) // self.settings.repeats) == 0:
@@ -150,6 +156,8 @@ class Runner:
                         if key not in self.folder.done:
                             watch.say("plain" if key.side == BASELINE else self.method or "method")
                             self._measure(key)
+                            if self._is_paired(key) and key != keys[-1]:
+                                flush()
                         watch.advance(
                             len(self.groups[key.group]) / len(self.engines), self.folder.groups
                         )
@@ -173,6 +181,10 @@ class Runner:
             for group in range(len(self.groups))
             for side in (sides if (repeat + group) % 2 == 0 else reversed(sides))
         ]
+
+    def _is_paired(self, key: PassKey) -> bool:
+        """Return whether every side has decoded the group of the key."""
+        return all(replace(key, side=side) in self.folder.done for side in self.engines)
 
     def _warm_up(self) -> None:
         rows = self.rows[: self.settings.warmup]
@@ -274,32 +286,31 @@ class Runner:
             self.sampling, seed=derive_seed(base, key.repeat, self._number[row.id], turn)
         )
 
-    def _results(self, complete: bool, provenance: dict[str, object]) -> Results:
-        """Only groups that every side has decoded count."""
-        pairs = {(p.repeat, p.group) for p in self.folder.done}
-        paired = {
-            pair
-            for pair in pairs
-            if all(PassKey(*pair, side) in self.folder.done for side in self.engines)
-        }
+    def _results(
+        self, complete: bool, provenance: dict[str, object], *, look_into: bool = True
+    ) -> Results:
+        """Return the figures of the groups that every side has decoded.
+
+        Args:
+            look_into: Whether to ask the target why greedy outputs differ.
+        """
+        paired = {(key.repeat, key.group) for key in self.folder.done if self._is_paired(key)}
         groups = [row for row in self.folder.groups if (row.key.repeat, row.key.group) in paired]
         requests = [
             row for row in self.folder.requests if (row.key.repeat, row.key.group) in paired
         ]
-        figures = summarize(requests, groups, self._compare(requests, groups))
+        figures = summarize(requests, groups, self._compare(requests, groups, look_into=look_into))
+        parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
+        parts["summary"] = {"method": self.method} | figures.summary
         return Results(
-            complete,
-            {"method": self.method} | figures.summary,
-            figures.intervals,
-            figures.per_position,
-            figures.histogram,
-            figures.by_category,
-            RUN_DEFINITIONS,
-            dict(provenance),
+            **parts,
+            complete=complete,
+            definitions=RUN_DEFINITIONS,
+            provenance=dict(provenance),
         )
 
     def _compare(
-        self, requests: list[RequestRow], groups: list[GroupRow]
+        self, requests: list[RequestRow], groups: list[GroupRow], *, look_into: bool
     ) -> OutputComparison | None:
         if self.proposer is None:
             return None
@@ -308,6 +319,8 @@ class Runner:
             return OutputComparison.of_samples(
                 rule, requests, groups, lossless=self.acceptance.lossless
             )
+        if not look_into:
+            return OutputComparison.greedy(requests)
         turns = {
             (row.key.repeat, row.row, row.turn): row.text
             for row in requests

@@ -2,17 +2,21 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
+from specresearch.bench.acceptance_profile import AcceptanceProfile
+from specresearch.bench.estimate import Estimate
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import GroupRow
+from specresearch.bench.side import Side
+from specresearch.bench.side_comparison import SideComparison, StepTimes
 from specresearch.metrics import DEFINITIONS, Counts
 from specresearch.metrics.shift import ShiftSums
 from specresearch.rows import BASELINE, METHOD, RequestRow
@@ -25,15 +29,12 @@ from specresearch.statistics import (
     Interval,
     Statistic,
     interval_of,
-    percentile,
     ratio_of,
     spread,
     value_of,
 )
 
 SHIFT = ("output_tv", "output_kl", "refused_rate")
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
-PARTS = ("prefill", "propose", "verify", "accept", "commit", "host")
 RUN_DEFINITIONS = DEFINITIONS | {
     "tokens_per_second": "generated tokens / wall time of generate(), prefill included",
     "decode_tokens_per_second": "generated tokens / (wall time - prefill time)",
@@ -50,11 +51,28 @@ RUN_DEFINITIONS = DEFINITIONS | {
 
 @dataclass(frozen=True)
 class Figures:
-    summary: dict[str, Any]
-    intervals: dict[str, Any]
-    per_position: list[dict[str, Any]]
-    histogram: dict[str, Any]
-    by_category: dict[str, dict[str, Any]]
+    """What results.json says of the rows.
+
+    Attributes:
+        summary: Flat, figures only.
+        intervals: The summary's figures that have an interval, with it.
+        sides: Figures by side; `side_intervals` has their intervals.
+        acceptance: An `AcceptanceProfile` by side that drafts.
+        step_times: A `StepTimes` by side.
+        comparisons: A `SideComparison` by side that drafts.
+        per_position: One entry per draft depth.
+    """
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    intervals: dict[str, Any] = field(default_factory=dict)
+    sides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    acceptance: dict[str, AcceptanceProfile] = field(default_factory=dict)
+    step_times: dict[str, StepTimes] = field(default_factory=dict)
+    comparisons: dict[str, SideComparison] = field(default_factory=dict)
+    per_position: list[dict[str, Any]] = field(default_factory=list)
+    histogram: dict[str, Any] = field(default_factory=dict)
+    by_category: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def summarize(
@@ -115,70 +133,32 @@ def summarize(
         | ({"freedom": freedom[name]} if name in freedom else {})
         for name in names
     }
-    return Figures(
-        summary,
-        intervals,
-        _per_position(method.counts),
-        _histogram(method),
-        _by_category(baseline, method),
-    )
-
-
-@dataclass(frozen=True)
-class Side:
-    """All rows of one side."""
-
-    requests: Sequence[RequestRow]
-    groups: Sequence[GroupRow]
-    counts: Counts
-
-    @staticmethod
-    def of(side: str, requests: Iterable[RequestRow], groups: Iterable[GroupRow]) -> "Side":
-        own = [row for row in requests if row.key.side == side]
-        return Side(
-            own,
-            [row for row in groups if row.key.side == side],
-            Counts.total([row.counts for row in own]),
+    sides = {BASELINE: baseline} | ({METHOD: method} if has_method else {})
+    profile = method.acceptance_profile()
+    step_times = {name: side.step_times() for name, side in sides.items()}
+    latencies = {name: side.latency_estimates() for name, side in sides.items()}
+    comparisons = {}
+    if has_method:
+        comparisons[METHOD] = SideComparison(
+            gain=Estimate.of(summary["speedup"], summary["speedup_ci95"], freedom.get("speedup")),
+            decode_speedup=Estimate.of(summary["decode_speedup"], summary["decode_speedup_ci95"]),
+            ideal_speedup=summary["ideal_speedup"],
         )
-
-    def sum(self, name: str) -> float:
-        return float(sum(getattr(row, name) for row in self.groups))
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        return ratio_of(self.sum("num_generated_tokens"), self.sum("wall"))
-
-    @property
-    def decode_tokens_per_second(self) -> float | None:
-        return ratio_of(self.sum("num_generated_tokens"), self.sum("decode"))
-
-    @property
-    def host_overhead(self) -> float | None:
-        busy = ratio_of(self.sum("propose") + self.sum("verify"), self.sum("decode"))
-        return None if busy is None else 1 - busy
-
-    def fractions(self, prefix: str) -> dict[str, float | None]:
-        return {
-            f"{prefix}fraction_{part}": ratio_of(self.sum(part), self.sum("wall")) for part in PARTS
-        }
-
-    def latencies(self, prefix: str) -> dict[str, float | None]:
-        figures: dict[str, float | None] = {}
-        for name in LATENCIES:
-            if name == "itl":
-                values = [gap for row in self.requests for gap in row.itl]
-            else:
-                values = [getattr(row, name) for row in self.requests]
-            figures |= {f"{prefix}{name}_p{p}": percentile(values, p) for p in (50, 90, 99)}
-        return figures
-
-    def by_group(self, *names: str) -> dict[int, list[float]]:
-        """Per group, its totals over repeats."""
-        totals: dict[int, list[float]] = defaultdict(lambda: [0.0] * len(names))
-        for row in self.groups:
-            for i, name in enumerate(names):
-                totals[row.key.group][i] += getattr(row, name)
-        return dict(sorted(totals.items()))
+    return Figures(
+        summary=summary,
+        intervals=intervals,
+        sides={name: side.figures() for name, side in sides.items()},
+        side_intervals={
+            name: {key: at.interval for key, at in estimates.items()}
+            for name, estimates in latencies.items()
+        },
+        acceptance={METHOD: profile} if profile else {},
+        step_times={name: times for name, times in step_times.items() if times},
+        comparisons=comparisons,
+        per_position=_per_position(method.counts),
+        histogram=_histogram(method),
+        by_category=_by_category(baseline, method),
+    )
 
 
 def _speedups(baseline: Side, method: Side) -> dict[str, Any]:

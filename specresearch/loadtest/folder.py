@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import dataset
 
+from specresearch.bench.acceptance_profile import AcceptanceProfile
+from specresearch.bench.side_comparison import SideComparison, StepTimes
 from specresearch.files import replace_text, sync, written_whole
 from specresearch.files.jsonl import read_jsonl, to_line
 from specresearch.loadtest.rows import PassRow
@@ -30,7 +32,7 @@ from specresearch.results.folder import (
     RunFolder,
     read_results,
 )
-from specresearch.rows import STEP_SCHEMA, PassKey, RequestRow
+from specresearch.rows import SCHEMA, STEP_SCHEMA, PassKey, RequestRow, check_schema
 
 PASSES, STEPS_PARTS = "passes.jsonl", "steps"
 PLACE = ("repeat", "side")
@@ -50,17 +52,33 @@ CODE = (
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResults(LoadFigures):
-    """What results.json holds: the figures, and what they are of; docs/load.md says what each part is.
+    """What results.json holds: the figures, and what they are of; docs/load.md explains each part.
 
-    complete: every pass came to its end. kind: `load`, or `simulation`.
+    Attributes:
+        complete: Whether every pass came to its end.
+        kind: `load` or `simulation`.
     """
 
     complete: bool
+    schema: int = SCHEMA
     kind: str = "load"
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "LoadResults":
+        """Return results as they were written."""
+        parsers = {
+            "acceptance": AcceptanceProfile.from_json,
+            "step_times": lambda times: StepTimes(**times),
+            "comparisons": SideComparison.from_json,
+        }
+        parts = dict(data)
+        for name, parse in parsers.items():
+            parts[name] = {side: parse(value) for side, value in data[name].items()}
+        return LoadResults(**parts)
 
     @staticmethod
     def of(
@@ -86,6 +104,7 @@ class LoadFolder(RunFolder):
         super().__init__(path, config, resume=resume)
 
     def _load(self) -> None:
+        check_schema(read_results(self.path) or {"schema": SCHEMA}, self.path)
         self.passes = [
             PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])
         ]
@@ -115,12 +134,9 @@ class LoadFolder(RunFolder):
         return results is not None and results.complete
 
     def read_results(self) -> LoadResults | None:
-        """Return the last figures; None where there are none, or none that this version can read."""
-        told = read_results(self.path)
-        try:
-            return None if told is None else LoadResults(**told)
-        except TypeError:
-            return None
+        """Return the last figures, or None if there are none."""
+        results = read_results(self.path)
+        return None if results is None else LoadResults.from_json(results)
 
     def begin(self, provenance: Mapping[str, Any], *parts: object) -> dict[str, Any]:
         before = (self.read_results() if self.passes else None) or LoadResults(complete=False)
@@ -249,8 +265,7 @@ def read_steps(folder: Path, keys: Iterable[PassKey], side: str) -> dict[int, Pa
 
 
 def _tables(folder: Path, key: PassKey) -> Iterator[pa.Table]:
-    """The steps of a pass, from its own file, or from the one of all passes that an earlier session left. Columns that an earlier
-    version did not write are null."""
+    """Return the steps of a pass, from its own file or from that of an earlier session."""
     part, whole = _part(folder, key), folder / STEPS
     file = part if part.exists() else whole
     if file.exists():

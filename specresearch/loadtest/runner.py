@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.bench.flush import Flush
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.pass_observer import PassObserver
@@ -229,8 +230,13 @@ class LoadRunner:
                 if missing:
                     watch.say("warming up")
                     self._warm_up(workload)
+                flush = Flush(
+                    lambda: self.folder.write_results(self._results(workload, False, provenance))
+                )
                 for group in missing:
                     self._measure(group, workload, watch)
+                    if group is not missing[-1]:
+                        flush()
                 complete = True
             except KeyboardInterrupt:
                 pass
@@ -306,7 +312,7 @@ class LoadRunner:
             )
             for name in self.engines
         }
-        figures = summarize_load(sides, settings.limits, settings.max_running)
+        figures = summarize_load(sides, settings.limits, settings.max_running, reset=settings.reset)
         outputs = compare_outputs(
             requests, passes, list(self.engines), workload, self.target, self.acceptance
         )

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from specresearch.bench.acceptance_figures import acceptance_figures
+from specresearch.bench.acceptance_profile import AcceptanceProfile
+from specresearch.bench.estimate import Estimate
 from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, Limits, Window, num_slow
@@ -119,7 +121,7 @@ class LoadSide:
                 sum(s.schedule for s in every), sum(s.seconds.sum() for s in every)
             ),
             "wall": sum(row.wall for row in passes),
-            "overloaded": any(self._falls_behind(repeat, max_running) for repeat in self.passes),
+            "overloaded": self.is_overloaded(max_running),
             "too_short": any(self._is_a_beginning(window) for window in windows),
         }
         return told, between | ranks | lengths
@@ -136,6 +138,10 @@ class LoadSide:
             if sums
             else None
         )
+
+    def is_overloaded(self, max_running: int) -> bool:
+        """Return whether requests came faster than they were answered in some pass."""
+        return any(self._falls_behind(repeat, max_running) for repeat in self.passes)
 
     def _falls_behind(self, repeat: int, max_running: int) -> bool:
         """A queue that stands to the end, and not since a moment ago as after a burst."""
@@ -196,6 +202,17 @@ def acceptance(rows: Sequence[RequestRow]) -> tuple[dict[str, Any], dict[str, An
         "mean_draft_length": ratio_of(total.num_draft_tokens, total.num_target_forwards),
     }
     return told | own, intervals
+
+
+def acceptance_profile(side: LoadSide) -> AcceptanceProfile | None:
+    """Return how the acceptance of a side varies, or None if it drafted nothing."""
+    rows = side.counted
+    profile = AcceptanceProfile.of([row.counts for row in rows], [row.id for row in rows])
+    if profile is None:
+        return None
+    rates, intervals = acceptance(rows)
+    name = "draft_acceptance_rate"  # requests without drafts are among its units
+    return replace(profile, rate=Estimate.of(rates[name], intervals[name]))
 
 
 def latency(rows: Sequence[RequestRow], name: str) -> Float[np.ndarray, " n"]:

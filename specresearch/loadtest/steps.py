@@ -1,32 +1,29 @@
 """The steps of a pass, as its summary reads them: what waited, what ran, and what came of it, over time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
 NUM_BINS = 120  # of a timeline, at most
-COLUMNS = (
-    "start",
-    "propose",
-    "verify",
-    "accept",
-    "commit",
-    "prefill",
-    "schedule",
-    "total",
-    "num_waiting",
-    "num_running",
-)
+PARTS = ("control", "propose", "verify", "accept", "commit")  # of a step's `total`
+COLUMNS = ("start", *PARTS, "prefill", "schedule", "total", "num_waiting", "num_running")
 PER_STEP = ("start", "seconds", "waiting", "running", "drafted", "accepted", "new")
 SUMMED = ("num_draft_tokens", "num_accepted_tokens", "num_new_tokens")
 
 
 @dataclass(frozen=True)
 class PassSteps:
-    """One entry per step. start: seconds since the pass began. seconds: all that the step took, prefill included."""
+    """The steps of a pass, one entry per step.
+
+    Attributes:
+        start: Seconds since the pass began.
+        seconds: All that the step took, prefill included.
+        schedule: Seconds of the scheduler, of all steps together.
+        times: Seconds of all steps together by part, without prefill; empty if unknown.
+    """
 
     start: Float[np.ndarray, " n"]
     seconds: Float[np.ndarray, " n"]
@@ -36,17 +33,28 @@ class PassSteps:
     accepted: Float[np.ndarray, " n"]
     new: Float[np.ndarray, " n"]
     schedule: float
+    times: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(table: pa.Table) -> "PassSteps":
-        """table: COLUMNS and the lists SUMMED of one pass."""
+        """Return the steps of a table with the COLUMNS and the lists SUMMED of one pass."""
         column = {name: np.asarray(table[name], dtype=float) for name in COLUMNS}
         drafted, accepted, new = (_sums(table[name].combine_chunks()) for name in SUMMED)
         seconds = column["total"] + column["prefill"] + column["schedule"]
         schedule = float(column["schedule"].sum())
         waiting, running = column["num_waiting"], column["num_running"]
+        times = {part: float(column[part].sum()) for part in PARTS}
+        host = max(float(column["total"].sum()) - sum(times.values()), 0.0)
         return PassSteps(
-            column["start"], seconds, waiting, running, drafted, accepted, new, schedule
+            start=column["start"],
+            seconds=seconds,
+            waiting=waiting,
+            running=running,
+            drafted=drafted,
+            accepted=accepted,
+            new=new,
+            schedule=schedule,
+            times=times | {"schedule": schedule, "host": host},
         )
 
     def sum_over(self, name: str, begin: float, end: float) -> float:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.output_check import SCORE_DEFINITIONS
+from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.loadtest.comparison import PairedSides, step_times
 from specresearch.loadtest.side import (
     ANSWERED,
     LATENCIES,
@@ -14,9 +15,8 @@ from specresearch.loadtest.side import (
     RANKED,
     LoadSide,
     acceptance,
+    acceptance_profile,
     latencies,
-    ranked,
-    stretches_of,
 )
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import NUM_BLOCKS, RULE, Limits
@@ -28,10 +28,6 @@ from specresearch.statistics import (
     PERCENTILE_INTERVALS,
     SERIES_INTERVALS,
     Interval,
-    Statistic,
-    interval_of,
-    percentile_ratio,
-    value_of,
 )
 
 LOAD_DEFINITIONS = DEFINITIONS | {
@@ -71,12 +67,24 @@ LOAD_DEFINITIONS = DEFINITIONS | {
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """What results.json says of the rows."""
+    """What results.json says of the rows.
+
+    Attributes:
+        sides: Figures by side; `side_intervals` has their intervals.
+        acceptance: An `AcceptanceProfile` by side that drafts.
+        step_times: A `StepTimes` by side.
+        comparisons: A `SideComparison` by side that drafts.
+        controller: The controllers' own traces by side.
+        stopped: Which passes were given up, and why.
+    """
 
     summary: dict[str, Any] = field(default_factory=dict)
     intervals: dict[str, Any] = field(default_factory=dict)
     sides: dict[str, dict[str, Any]] = field(default_factory=dict)
     side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    acceptance: dict[str, AcceptanceProfile] = field(default_factory=dict)
+    step_times: dict[str, StepTimes] = field(default_factory=dict)
+    comparisons: dict[str, SideComparison] = field(default_factory=dict)
     classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     class_signature: list[str] = field(default_factory=list)
     class_unclear: list[str] = field(default_factory=list)
@@ -85,39 +93,57 @@ class LoadFigures:
     stopped: str | None = None
 
 
-def summarize_load(sides: Mapping[str, LoadSide], limits: Limits, max_running: int) -> LoadFigures:
-    """sides: by name; those that have finished no pass are left out."""
+def summarize_load(
+    sides: Mapping[str, LoadSide], limits: Limits, max_running: int, *, reset: bool = True
+) -> LoadFigures:
+    """Return the figures of the sides.
+
+    Args:
+        sides: By name. Sides that have finished no pass are left out.
+        reset: Whether controllers are reset before every pass.
+    """
     sides = {name: side for name, side in sides.items() if side.passes}
-    told = {name: side.figures(max_running) for name, side in sides.items()}
-    figures = {name: of_side for name, (of_side, _) in told.items()}
-    summary, intervals = _compare(sides, figures)
+    figures: dict[str, dict[str, Any]] = {}
+    intervals: dict[str, dict[str, Any]] = {}
+    profiles: dict[str, AcceptanceProfile] = {}
+    steps: dict[str, StepTimes] = {}
+    timelines: dict[str, list[dict[str, float | None]]] = {}
+    traces: dict[str, list[Mapping[str, float]]] = {}
+    stops: list[str] = []
+    for name, side in sides.items():
+        figures[name], intervals[name] = side.figures(max_running)
+        profile = acceptance_profile(side)
+        times = step_times(side)
+        trace = _controller_rows(side, reset=reset)
+        timelines[name] = PassSteps.timeline(list(side.steps.values()))
+        profiles |= {name: profile} if profile else {}
+        steps |= {name: times} if times else {}
+        traces |= {name: trace} if trace else {}
+        for row in side.passes.values():
+            if row.stopped is not None:
+                stops.append(f"{name}, repeat {row.key.repeat}: {row.stopped}")
+    summary, ratio_intervals = _compare(sides, figures)
     classes = _by_class(sides, limits)
-    signature = {name: _has_signature(sides, name) for name in classes}
-    stops = [
-        f"{name}, repeat {row.key.repeat}: {row.stopped}"
-        for name, side in sides.items()
-        for row in side.passes.values()
-        if row.stopped is not None
-    ]
+    comparisons: dict[str, SideComparison] = {}
+    for name, side in sides.items():
+        if name != BASELINE and BASELINE in sides:
+            pair = PairedSides(side, sides[BASELINE])
+            comparisons[name] = pair.comparison(max_running, list(classes))
+    changes = comparisons[METHOD].classes if METHOD in comparisons else ()
     return LoadFigures(
-        summary,
-        intervals,
-        figures,
-        {name: between for name, (_, between) in told.items()},
-        classes,
-        [name for name, is_there in signature.items() if is_there],
-        [name for name, is_there in signature.items() if is_there is None],
-        {name: PassSteps.timeline(list(side.steps.values())) for name, side in sides.items()},
-        {
-            name: [
-                {"repeat": float(repeat)} | dict(entry)
-                for repeat, row in side.passes.items()
-                for entry in row.trace
-            ]
-            for name, side in sides.items()
-            if any(row.trace for row in side.passes.values())
-        },
-        "; ".join(stops) or None,
+        summary=summary,
+        intervals=ratio_intervals,
+        sides=figures,
+        side_intervals=intervals,
+        acceptance=profiles,
+        step_times=steps,
+        comparisons=comparisons,
+        classes=classes,
+        class_signature=[change.name for change in changes if change.has_signature],
+        class_unclear=[change.name for change in changes if change.has_signature is None],
+        timeline=timelines,
+        controller=traces,
+        stopped="; ".join(stops) or None,
     )
 
 
@@ -157,11 +183,9 @@ def _compare(
     for name, (own, other) in pairs.items():
         summary[name], intervals[name] = _throughput_ratio(own, other)
     for name in RANKED:
-        ratios = (
-            latency_ratios(method, plain, name)
-            if method and plain
-            else [(None, None)] * len(PERCENTS)
-        )
+        ratios = [(None, None)] * len(PERCENTS)
+        if method and plain:
+            ratios = PairedSides(method, plain).percentile_ratios(name)
         for p, (ratio, between) in zip(PERCENTS, ratios, strict=True):
             summary[f"{name}_p{p}_ratio"], intervals[f"{name}_p{p}_ratio"] = ratio, between
     kept = (
@@ -187,34 +211,12 @@ def _compare(
 def _throughput_ratio(
     own: LoadSide | None, other: LoadSide | None
 ) -> tuple[float | None, Interval | None]:
-    """Return the ratio and its interval, from the repeats that both have, stretches of both at one place together."""
     if own is None or other is None:
         return None, None
     if own is other:
         return 1.0, None
-    shared = sorted(own.windows.keys() & other.windows.keys())
-    totals = np.concatenate([own.totals(shared), other.totals(shared)], axis=1)
-    ratio = _ratio_of_rates()
-    return value_of(ratio, totals), interval_of(
-        totals, ratio, slow=min(own.num_slow, other.num_slow)
-    )
-
-
-def _ratio_of_rates() -> Statistic:
-    """Of tokens per second, of two sides whose blocks stand side by side."""
-    return lambda t: (t[..., 0] / t[..., 3]) / (t[..., 4] / t[..., 7])
-
-
-def latency_ratios(
-    own: LoadSide, other: LoadSide, name: str, category: str | None = None
-) -> list[tuple[float | None, Interval | None]]:
-    """Return the ratio of each of PERCENTS and its interval, paired by stretches of the workload. category: None for all."""
-    sides = [
-        [row for row in side.counted if category in (None, row.category)] for side in (own, other)
-    ]
-    stretches, slow = stretches_of([*sides[0], *sides[1]]), min(own.num_slow, other.num_slow)
-    found = [ranked(rows, name, stretches, slow) for rows in sides]
-    return [percentile_ratio(above, below, slow) for above, below in zip(*found, strict=True)]
+    ratio = PairedSides(own, other).throughput_ratio()
+    return (None, None) if ratio is None else (ratio.value, ratio.interval)
 
 
 def _by_class(
@@ -236,21 +238,19 @@ def _by_class(
     return table
 
 
-def _has_signature(sides: Mapping[str, LoadSide], category: str) -> bool | None:
-    """Does the slowest 1% of a class pay for a faster median? None where that cannot be said."""
-    if METHOD not in sides or BASELINE not in sides:
-        return False
-    ratios = latency_ratios(sides[METHOD], sides[BASELINE], "tpot", category)
-    median, slowest = (ratios[PERCENTS.index(p)][1] for p in (50, 99))
-    return signature_of(median, slowest)
+def _controller_rows(side: LoadSide, *, reset: bool) -> list[Mapping[str, float]]:
+    """Return the controller's own trace of every pass.
 
-
-def signature_of(
-    median: tuple[float, float] | None, slowest: tuple[float, float] | None
-) -> bool | None:
-    """Of the intervals of two ratios: is the first below 1 while the second is above it? None where that cannot be said."""
-    if median is None or slowest is None:
-        return None
-    if median[1] < 1 < slowest[0]:
-        return True
-    return False if median[0] >= 1 or slowest[1] <= 1 else None
+    A controller that is not reset repeats the trace of earlier passes, which is left out, unless it
+    started anew because the run was resumed.
+    """
+    rows: list[Mapping[str, float]] = []
+    last = 0.0
+    for repeat, pass_row in side.passes.items():
+        newest = max((entry["step"] for entry in pass_row.trace), default=0.0)
+        for entry in pass_row.trace:
+            if entry["step"] > last or newest <= last:
+                rows.append({"repeat": float(repeat)} | dict(entry))
+        if not reset and pass_row.trace:
+            last = newest
+    return rows

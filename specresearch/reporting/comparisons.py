@@ -1,209 +1,89 @@
-"""What a report compares: one way of drafting beside plain decoding, on the same requests at the same load."""
+"""What a report compares: a side that drafts beside the baseline, on the same requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specresearch.bench.acceptance_profile import AcceptanceProfile
+from specresearch.bench.estimate import Estimate
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.reporting.estimates import Estimate
-from specresearch.statistics import Histogram
-
-PARTS = ("schedule", "prefill", "control", "propose", "verify", "accept", "commit", "host")
-BATCH, CONCURRENCY = "batch", "concurrency"
-CLOSED = (BATCH, CONCURRENCY)  # a new request comes when one ends, so a faster side does more work
+from specresearch.bench.side_comparison import ClassChange, StepTimes
+from specresearch.reporting.workload import Load, Policy, Workload
 
 
 @dataclass(frozen=True)
 class Output:
-    """What is known of a method's text, against plain decoding's. words: the finding. is_same: token for token, but for rounding,
-    or by proof; None where nobody can say, or the rule is lossy. num_equal: greedy outputs, where all are equal and no others
-    were checked."""
+    """Whether a side's text equals the baseline's.
 
-    words: str = ""
+    Attributes:
+        statement: The finding in words.
+        is_same: Whether it is the same token for token but for rounding, or by proof; None if
+            unknown, or if the rule is lossy.
+        num_equal: Greedy outputs, if all are equal and no others were checked.
+    """
+
+    statement: str = ""
     is_same: bool | None = None
     num_equal: int = 0
 
     @property
     def is_wrong(self) -> bool:
+        """Return whether it is known to differ."""
         return self.is_same is False
 
     @staticmethod
-    def of(told: Mapping[str, Any], lossless: bool | None) -> "Output":
-        """told: the figures of a side. lossless: what its rule claims."""
-        words = str(told.get("output_statement") or "outputs were not compared")
-        num_compared, num_equal = (
-            told.get("num_outputs_compared") or 0,
-            told.get("num_outputs_equal") or 0,
-        )
-        if lossless is False:
-            return Output(words)
-        p_values = [told[name] for name in P_VALUES if told.get(name) is not None]
+    def of(figures: Mapping[str, Any], *, lossless: bool) -> "Output":
+        """Return the finding of the output figures of a side, given what its rule claims."""
+        statement = figures["output_statement"]
+        if not lossless:
+            return Output(statement)
+        p_values = [figures[name] for name in P_VALUES if figures[name] is not None]
         if p_values and min(p_values) < CHANGED:
-            return Output(words, False)
+            return Output(statement, is_same=False)
+        num_compared = figures["num_outputs_compared"]
         if not num_compared:
-            return Output(words, lossless)
-        num_same = num_equal + (told.get("num_rounding_ties") or 0)
-        is_all = num_equal == num_compared and not p_values
-        return Output(words, num_same >= num_compared, num_equal if is_all else 0)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What was decoded, and where: figures of one workload may be compared with one another.
-
-    sampling: in words. distinction: what tells it from others that are called the same.
-    """
-
-    data: str
-    sampling: str
-    max_new_tokens: int | None
-    max_prompt_tokens: int | None
-    target: str
-    machine: str
-    distinction: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{self.data}, {self.sampling}" + (
-            f" ({self.distinction})" if self.distinction else ""
-        )
-
-
-@dataclass(frozen=True, order=True)
-class Load:
-    """axis: `batch` (requests decoded together), `concurrency` (requests always in flight), or the name of an arrival process,
-    whose amount is requests per second."""
-
-    axis: str
-    amount: float
-
-    @property
-    def is_closed(self) -> bool:
-        return self.axis in CLOSED
-
-    @property
-    def is_single(self) -> bool:
-        """One request at a time."""
-        return self.is_closed and self.amount <= 1
-
-    @property
-    def unit(self) -> str:
-        return {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}.get(
-            self.axis, "requests per second"
-        )
-
-    @property
-    def axis_label(self) -> str:
-        """What a load of this kind is, in a phrase."""
-        words = {
-            BATCH: "prompts decoded in batches, all of a batch at once",
-            CONCURRENCY: "a fixed number of requests always in flight",
-            "replay": "requests arriving as in a recorded trace",
-        }
-        return words.get(self.axis, f"requests arriving by themselves ({self.axis} arrivals)")
-
-    @property
-    def short_label(self) -> str:
-        return {BATCH: f"batch of {self.amount:g}", CONCURRENCY: f"{self.amount:g} at a time"}.get(
-            self.axis, f"{self.amount_label}/s"
-        )
-
-    @property
-    def amount_label(self) -> str:
-        return f"{self.amount:g}" if self.is_closed or self.amount >= 1000 else f"{self.amount:.3g}"
-
-    @property
-    def label(self) -> str:
-        if self.axis == BATCH:
-            return f"batches of {self.amount_label}"
-        return f"{self.amount_label} {self.unit.replace('requests', 'request', 1) if self.amount == 1 else self.unit}"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How much is drafted. length: drafts asked for, None where a controller decides. variant: settings that tell it from others
-    of the same method."""
-
-    method: str
-    controller: str
-    length: int | None = None
-    variant: str = ""
-
-    @property
-    def is_fixed(self) -> bool:
-        return self.controller == "fixed"
-
-    @property
-    def how(self) -> str:
-        """Without the method's name."""
-        if not self.is_fixed:
-            words = f"{self.controller} controller"
-        elif self.length is None:
-            words = "fixed length"
-        else:
-            words = f"{self.length} draft{'' if self.length == 1 else 's'}"
-        return words + (f" ({self.variant})" if self.variant else "")
-
-    @property
-    def label(self) -> str:
-        return f"{self.method}, {self.how}"
-
-    @property
-    def phrase(self) -> str:
-        """Inside a sentence."""
-        return f"{self.method} with {'' if self.is_fixed else 'the '}{self.how}"
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """Of drafts. rate, p10: of all tokens, and the 10th percentile of a request's own. positions: entries `position`,
-    `unconditional`, `conditional`, Estimates or None."""
-
-    rate: Estimate | None
-    p10: Estimate | None
-    histogram: Histogram | None
-    positions: tuple[dict[str, Any], ...] = ()
+            return Output(statement, is_same=True)
+        num_equal = figures["num_outputs_equal"]
+        are_equal = num_equal == num_compared and not p_values
+        is_same = num_equal + figures["num_rounding_ties"] >= num_compared
+        return Output(statement, is_same, num_equal if are_equal else 0)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side's figures: seconds, tokens and requests per second. step: seconds of a step by part; tokens_per_step: of all
-    its requests together."""
+    """One side's figures: seconds, tokens per second and requests per second, by name."""
 
     figures: Mapping[str, Estimate]
-    acceptance: Acceptance | None = None
-    step: Mapping[str, float] = field(default_factory=dict)
-    tokens_per_step: float | None = None
+    acceptance: AcceptanceProfile | None = None
+    step: StepTimes | None = None
 
     def __getitem__(self, name: str) -> Estimate | None:
         return self.figures.get(name)
 
-
-@dataclass(frozen=True)
-class ClassChange:
-    """The requests of one class of a mixed workload. plain, own: figures by name, of the two sides. median, slowest: time per
-    output token over plain decoding's, 50th and 99th percentile. has_signature: the first improved while the second got worse;
-    None where that cannot be said."""
-
-    name: str
-    plain: Mapping[str, float]
-    own: Mapping[str, float]
-    median: Estimate | None
-    slowest: Estimate | None
-    has_signature: bool | None
+    def value(self, name: str) -> float | None:
+        """Return a figure without its interval."""
+        estimate = self[name]
+        return None if estimate is None else estimate.value
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """gain: how many times as fast as plain decoding; None only where nothing could be compared of a load that was too much.
-    basis: what that compares, `throughput`, `latency` or `median latency`.
+    """A side that drafts, and the baseline.
 
-    ideal: the speedup that this run's own step times allow, beside `decode`, what decoding alone reached. missing: what the
-    folder lacks. is_behind: requests came faster than this side answered them. classes: of a mixed workload; empty where all
-    requests are alike. max_running: requests decoded together, at most. is_interleaved: both sides met the same stretches of the
-    machine's time. pooled_with: folders of other runs of the setting, whose figures are in these. num_compared: settings and
-    loads for which the interval of the gain holds together.
+    Attributes:
+        gain: How many times as fast it is; None if nothing could be compared under an overload.
+        basis: What the gain compares, `throughput` or `latency`.
+        ideal: The speedup that the step times allow; `decode` is what decoding alone reached.
+        fingerprint: Of the prompts.
+        settings: What tells it from other settings of its method.
+        is_overloaded: Whether requests came faster than this side answered them.
+        classes: Of a mixed workload; empty if all requests are alike.
+        class_figures: The classes' figures, by class and `baseline` or `speculative`.
+        max_running: The most requests decoded together; None for a run.
+        is_interleaved: Whether both sides met the same stretches of the machine's time.
+        pooled_with: Folders of other runs of the setting, whose figures are in these.
+        num_compared: For how many settings and loads together the gain's interval holds.
     """
 
     folder: Path
@@ -212,8 +92,8 @@ class Comparison:
     policy: Policy
     gain: Estimate | None
     basis: str
-    plain: Side
-    own: Side
+    baseline: Side
+    speculative: Side
     ideal: float | None = None
     decode: Estimate | None = None
     output: Output = Output()
@@ -222,49 +102,70 @@ class Comparison:
     fingerprint: str = ""
     started: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    is_behind: bool = False
-    is_plain_behind: bool = False
+    is_overloaded: bool = False
+    is_baseline_overloaded: bool = False
     classes: tuple[ClassChange, ...] = ()
+    class_figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     max_running: int | None = None
     is_interleaved: bool = True
     pooled_with: tuple[Path, ...] = ()
     num_compared: int = 1
 
     @property
-    def is_overloaded(self) -> bool:
-        """A side could not answer what came, so that latencies say how long it was measured, and not how fast it is."""
-        return self.is_behind or self.is_plain_behind
+    def scene(self) -> str:
+        """Return workload and load, as figures name them."""
+        return f"{self.workload.label}, {self.load.label}"
 
     @property
-    def neither_keeps_up(self) -> bool:
-        """The latencies of both sides are those of the requests that got through."""
-        return self.is_behind and self.is_plain_behind
+    def sides(self) -> tuple[Side, Side]:
+        """Return the baseline and the side that drafts."""
+        return self.baseline, self.speculative
+
+    @property
+    def any_overloaded(self) -> bool:
+        """Return whether latencies grow with the time that was measured."""
+        return self.is_overloaded or self.is_baseline_overloaded
+
+    @property
+    def both_overloaded(self) -> bool:
+        """Return whether the latencies of both sides are those of the requests that got through."""
+        return self.is_overloaded and self.is_baseline_overloaded
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened over time under one controller. sides: label -> rows of the timeline; the first is the controller's own.
+    """What happened over time under one controller.
 
-    own_best: its throughput over that of the better of plain decoding and the best fixed length, which is `best`, known only
-    afterwards, and "" where no fixed length was measured. thoughts: what the controller wrote down, by pass and step.
+    Attributes:
+        timelines: Rows of the timeline by label; the first is the controller's side.
+        throughputs: Tokens per second by label.
+        best: The label of the best fixed length, known only afterwards; "" if none was measured.
+        speedup_over_best: Throughput over that of the better of the baseline and the best length.
+        controller_estimates: What the controller estimated, by pass and step.
     """
 
     folder: Path
     workload: Workload
     load: Load
     policy: Policy
-    sides: Mapping[str, list[dict[str, Any]]]
+    timelines: Mapping[str, list[dict[str, Any]]]
     throughputs: Mapping[str, Estimate]
     best: str
-    own_best: Estimate | None
-    thoughts: tuple[Mapping[str, float], ...] = ()
+    speedup_over_best: Estimate | None
+    controller_estimates: tuple[Mapping[str, float], ...] = ()
 
-    def named(self, policy: Policy) -> "Trace":
-        """The same of a policy that is called otherwise."""
+    @property
+    def scene(self) -> str:
+        """Return workload and load, as figures name them."""
+        return f"{self.workload.label}, {self.load.label}"
+
+    def renamed(self, policy: Policy) -> "Trace":
+        """Return the trace with another name for its policy."""
         old = self.policy.label
-        sides, throughputs = (
-            {policy.label if label == old else label: value for label, value in told.items()}
-            for told in (self.sides, self.throughputs)
-        )
-        return replace(self, policy=policy, sides=sides, throughputs=throughputs)
+        timelines = {}
+        for label, rows in self.timelines.items():
+            timelines[policy.label if label == old else label] = rows
+        throughputs = {}
+        for label, figure in self.throughputs.items():
+            throughputs[policy.label if label == old else label] = figure
+        return replace(self, policy=policy, timelines=timelines, throughputs=throughputs)

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
+from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+
+from specresearch.bench.estimate import Estimate
 
 WIDTH, HEIGHT = 4.7, 2.5  # inches, without the legend
 TEXT, GRID, PAGE = "#1b1d22", "#d9dce3", "#fefefe"
@@ -55,18 +60,19 @@ STYLE: Any = {
     "figure.facecolor": "none",
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-LEGEND_WIDTH, HANDLE, MOST_COLUMNS, LEGEND_ROW = (
-    62,
-    6,
-    4,
-    0.2,
-)  # characters, characters, columns, inches
+LEGEND_WIDTH, HANDLE = 62, 6  # characters
+MOST_COLUMNS = 4
+LEGEND_ROW = 0.2  # inches
 RESOLUTION = 160  # dots per inch of PNG files
 
 
 @dataclass(frozen=True)
 class Table:
-    """header: of the columns, the first of which names the rows. rows: words and numbers as they are shown."""
+    """A table of words and numbers as they are shown.
+
+    Attributes:
+        header: Names of the columns; the first column names the rows.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -74,7 +80,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what stands for it where it cannot be seen. name: of its file. alt: what it shows, with its main numbers."""
+    """A figure, and what stands for it where it cannot be seen.
+
+    Attributes:
+        name: Of its file.
+        alt: What it shows, with its main numbers.
+    """
 
     name: str
     title: str
@@ -85,11 +96,13 @@ class Picture:
     png: bytes = field(repr=False)
 
     def save(self, folder: Path) -> None:
+        """Write the PNG file."""
         (folder / f"{self.name}.png").write_bytes(self.png)
 
 
-def picture(
+def draw_picture(
     name: str,
+    *,
     title: str,
     caption: str,
     alt: str,
@@ -97,23 +110,28 @@ def picture(
     draw: Callable[[Figure], None],
     height: float = HEIGHT,
 ) -> Picture:
-    """What `draw` puts on a figure, as SVG in the page's colours and as PNG on white."""
+    """Return a figure as SVG in the page's colours and as PNG on white.
+
+    Args:
+        draw: Draws the figure.
+    """
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         draw(figure)
         vector, pixels = io.BytesIO(), io.BytesIO()
         FigureCanvasSVG(figure).print_svg(vector, metadata={"Date": None})
         FigureCanvasAgg(figure)
-        figure.savefig(
-            pixels, format="png", dpi=RESOLUTION, facecolor="white", metadata={"Software": None}
-        )
-    return Picture(
-        name, title, caption, alt, table, _inline(vector.getvalue(), name, alt), pixels.getvalue()
-    )
+        looks = {"dpi": RESOLUTION, "facecolor": "white", "metadata": {"Software": None}}
+        figure.savefig(pixels, format="png", **looks)
+    svg = _inline(vector.getvalue(), name, alt)
+    return Picture(name, title, caption, alt, table, svg=svg, png=pixels.getvalue())
 
 
 def _inline(svg: bytes, name: str, alt: str) -> str:
-    """Fit for standing inside a page beside others: scalable, in the page's colours and font, with ids of its own."""
+    """Return an SVG that stands inside a page beside others.
+
+    It is scalable, has the page's colours and font, and ids of its own.
+    """
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     root = ElementTree.fromstring(svg)
@@ -130,33 +148,55 @@ def _inline(svg: bytes, name: str, alt: str) -> str:
                 parent.remove(child)
     text = ElementTree.tostring(root, encoding="unicode")
     used = set(re.findall(r'(?:url\(#|href="#)([\w.-]+)', text))
-    text = re.sub(
-        r' id="([\w.-]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text
-    )
+
+    def rename(match: re.Match[str]) -> str:
+        return f' id="{name}-{match[1]}"' if match[1] in used else ""
+
+    text = re.sub(r' id="([\w.-]+)"', rename, text)
     text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
     text = re.sub(r"font-family: [^;\"]+;?", "", text)
-    return re.sub("|".join(VARIABLES), lambda m: VARIABLES[m[0]], text)
+    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], text)
+
+
+def label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Label the rows of a figure, the last of which is at height 0."""
+    axes.set_yticks(range(len(labels)), list(reversed(labels)))
+    axes.set_ylim(-0.6, len(labels) - 0.4)
+    axes.grid(visible=False, axis="y")
+
+
+def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:
+    """Return the lengths of error bars, 0 where there is no interval."""
+    down, up = [], []
+    for estimate in estimates:
+        low, high = estimate.interval or (estimate.value, estimate.value)
+        down.append(estimate.value - low)
+        up.append(high - estimate.value)
+    return np.array([down, up]).clip(min=0)
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
-    """All labelled series of the figure's axes, each once, or `handles`, under them in as many columns as fit. The figure grows
-    by as much, so that the axes keep their size."""
+    """Put a legend under the axes, in as many columns as fit.
+
+    The figure grows by as much, so that the axes keep their size.
+
+    Args:
+        handles: What the legend shows; None for the labelled series of all axes, each once.
+    """
     if handles is None:
-        found = {}
+        series: dict[str, Any] = {}
         for axes in figure.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                found.setdefault(label, handle)
-        series = sorted(found, key=lambda label: not isinstance(found[label], Container))
+                series.setdefault(label, handle)
+        labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
     else:
-        found = {str(handle.get_label()): handle for handle in handles}
-        series = list(found)
-    if not series:
+        series = {str(handle.get_label()): handle for handle in handles}
+        labels = list(series)
+    if not labels:
         return
-    num_columns = max(
-        1, min(MOST_COLUMNS, len(series), LEGEND_WIDTH // (max(map(len, series)) + HANDLE))
-    )
-    num_rows = -(-len(series) // num_columns)
+    width = max(map(len, labels)) + HANDLE
+    num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))
+    num_rows = -(-len(labels) // num_columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * num_rows)
-    figure.legend(
-        [found[label] for label in series], series, loc="outside lower center", ncols=num_columns
-    )
+    shown = [series[label] for label in labels]
+    figure.legend(shown, labels, loc="outside lower center", ncols=num_columns)

@@ -4,33 +4,43 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from specresearch.bench.folder import GROUPS
-from specresearch.reporting.comparisons import Comparison, Trace, Workload
-from specresearch.reporting.load_folder import read_load
-from specresearch.reporting.run_folder import read_run
-from specresearch.reporting.simulation_folder import Foreseen, Prediction, overlay, read_simulation
+from specresearch.reporting.comparisons import Comparison, Trace
+from specresearch.reporting.folder_reader import read_folder
+from specresearch.reporting.labels import name_policies, name_workloads
+from specresearch.reporting.predictions import (
+    CheckedPrediction,
+    Prediction,
+    check_predictions,
+    read_simulation,
+)
+from specresearch.reporting.workload import Workload
 from specresearch.results.folder import CONFIG, REQUESTS, RESULTS
+from specresearch.rows import check_schema
 
-LOAD, SIMULATION = "load", "simulation"
-KINDS = {None: "runs", LOAD: "load runs", SIMULATION: "simulations"}
-DISTINCTIONS = {
-    "max_new_tokens": "{} new tokens",
-    "max_prompt_tokens": "{} prompt tokens",
-    "target": "{}",
-    "machine": "{}",
-}  # of workloads that are called the same
-TRACES_OF_A_RUN = (REQUESTS, GROUPS)
+SIMULATION = "simulation"
+KINDS = {None: "runs", "load": "load runs", SIMULATION: "simulations"}
+ROWS = (REQUESTS, GROUPS)
+UNFINISHED = "unfinished: these are the figures of what was measured until it stopped"
+NO_TURNS = "sides did not take turns: the machine's drift falls on one of them"
+UNMEASURED = (
+    "a simulation, and none of its settings was measured at its load: nothing to lay it over"
+)
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader must know of a folder. is_used: it is reported all the same."""
+    """What a reader must know of a folder.
+
+    Attributes:
+        is_used: Whether it is reported all the same.
+    """
 
     folder: Path
     text: str
@@ -39,13 +49,18 @@ class Note:
 
 @dataclass
 class Material:
-    """Everything that the folders held. definitions: of terms, by the kind of folder. limits: those that load runs were started
-    with, each once. predictions: of simulations; foreseen: those of them that were measured, too."""
+    """Everything that the folders hold.
+
+    Attributes:
+        definitions: Of terms, by the kind of folder.
+        limits: The limits that load tests were started with, each once.
+        predictions: Of simulations; `checked` are those that were measured as well.
+    """
 
     comparisons: list[Comparison] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
-    foreseen: list[Foreseen] = field(default_factory=list)
+    checked: list[CheckedPrediction] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     provenance: dict[Path, dict[str, Any]] = field(default_factory=dict)
     definitions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -53,197 +68,114 @@ class Material:
 
 
 def gather(folders: Sequence[Path]) -> Material:
-    """Read every run and load run in these folders and below.
+    """Read every run, load test and simulation in these folders and below.
 
-    Raises ValueError when none of them compares a method with plain decoding.
+    Raises:
+        ValueError: If none of them compares a method with the baseline.
     """
-    material = Material()
     missing = [str(folder) for folder in folders if not folder.exists()]
     if missing:
         raise ValueError(
             f"there is no {', '.join(missing)}; give folders of runs, such as outputs/"
         )
-    found: dict[Path, None] = {}
+    material = Material()
+    files: dict[Path, None] = {}
     for folder in folders:
-        own = list(_find(folder, material.notes))
-        if not own:
-            what = (
-                "is empty"
-                if folder.is_dir() and not any(folder.iterdir())
-                else f"holds no {RESULTS}"
-            )
-            material.notes.append(
-                Note(folder, f"{what}: nothing was measured here, or not to its end", is_used=False)
-            )
-        found |= dict.fromkeys(own)
-    for file in found:
-        _read(file, material)
+        results = list(_find(folder, material.notes))
+        if not results:
+            is_empty = folder.is_dir() and not any(folder.iterdir())
+            what = "is empty" if is_empty else f"holds no {RESULTS}"
+            text = f"{what}: nothing was measured here, or not to its end"
+            material.notes.append(Note(folder, text, is_used=False))
+        files |= dict.fromkeys(results)
+    for file in files:
+        try:
+            _read(file, material)
+        except KeyError as error:
+            text = f"its settings or results lack {error}"
+            material.notes.append(Note(file.parent, text, is_used=False))
+        except (ValueError, OSError, yaml.YAMLError) as error:
+            material.notes.append(Note(file.parent, str(error), is_used=False))
     if not material.comparisons:
         reasons = "; ".join(f"{note.folder}: {note.text}" for note in material.notes)
         raise ValueError(
             f"nothing here compares a method with plain decoding ({reasons}); "
             "measure one: python -m specresearch.run +proposer=ngram dataset=cnndm"
         )
-    told = _tell_apart(material.comparisons)
-    policies = {
-        (one.folder, one.policy): new.policy
-        for one, new in zip(material.comparisons, told, strict=True)
-    }
-    material.traces = [
-        trace.named(policies.get((trace.folder, trace.policy), trace.policy))
-        for trace in material.traces
-    ]
-    material.comparisons = told
-    _name_workloads(material)
-    _overlay(material)
-    material.notes += _notes(material.comparisons)
+    named = name_policies(material.comparisons, material.traces)
+    material.comparisons, material.traces = name_workloads(*named)
+    material.checked = check_predictions(material.predictions, material.comparisons)
+    material.notes += _notes(material)
     return material
 
 
 def _find(folder: Path, notes: list[Note]) -> Iterator[Path]:
-    """Results files in natural order; folders that were left without one get a note."""
+    """Return results files in natural order; folders with rows but no results get a note."""
     if folder.is_file():
         folder = folder.parent
-    for config in sorted(folder.rglob(CONFIG), key=_natural):
+    for config in sorted(folder.rglob(CONFIG), key=_natural_order):
         run = config.parent
-        if (
-            run.name != ".hydra"
-            and not (run / RESULTS).exists()
-            and any((run / n).exists() for n in TRACES_OF_A_RUN)
-        ):
-            notes.append(
-                Note(
-                    run,
-                    f"has rows but no {RESULTS}; the run's command with resume=true writes it",
-                    False,
-                )
-            )
-    yield from (file.resolve() for file in sorted(folder.rglob(RESULTS), key=_natural))
+        has_rows = any((run / name).exists() for name in ROWS)
+        if run.name != ".hydra" and has_rows and not (run / RESULTS).exists():
+            text = f"has rows but no {RESULTS}; the run's command with resume=true writes it"
+            notes.append(Note(run, text, is_used=False))
+    for file in sorted(folder.rglob(RESULTS), key=_natural_order):
+        yield file.resolve()
 
 
 def _read(file: Path, material: Material) -> None:
+    """Add what a folder holds.
+
+    Raises:
+        ValueError: If it cannot be used.
+    """
     folder = file.parent
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(results, dict):
-            raise ValueError("not the results of a run")
-        kind = results.get("kind")
-        if kind == LOAD:
-            load = read_load(folder, results)
-            material.comparisons += load.comparisons
-            material.traces += load.traces
-            material.notes += [Note(folder, text) for text in load.notes]
-            if load.limits and load.limits not in material.limits:
-                material.limits.append(load.limits)
-        elif kind == SIMULATION:
-            material.predictions += read_simulation(folder, results)
-        elif (
-            kind is None
-            and isinstance(results.get("summary"), dict)
-            and isinstance(results.get("provenance"), dict)
-        ):
-            material.comparisons.append(read_run(folder, results))
-        else:
-            what = (
-                f"results of another kind ({kind})"
-                if kind
-                else "a results.json that no run of this project wrote"
-            )
-            material.notes.append(Note(folder, what, is_used=False))
-            return
-    except KeyError as error:
-        material.notes.append(
-            Note(folder, f"has no {error}: written by another version", is_used=False)
-        )
-        return
-    except (ValueError, OSError, yaml.YAMLError) as error:
-        material.notes.append(Note(folder, str(error), is_used=False))
-        return
-    material.provenance[folder] = results.get("provenance") or {}
-    material.definitions.setdefault(KINDS[kind], {}).update(results.get("definitions") or {})
+    results = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(results, dict):
+        raise ValueError("not the results of a run")
+    kind = results.get("kind")
+    if kind not in KINDS:
+        raise ValueError(f"results of another kind ({kind})")
+    if not {"provenance", "complete"} <= results.keys():
+        raise ValueError(f"a {RESULTS} that no run of this project wrote")
+    check_schema(results, RESULTS)
+    if kind == SIMULATION:
+        material.predictions += read_simulation(folder, results)
+    else:
+        content = read_folder(folder, results)
+        material.comparisons += content.comparisons
+        material.traces += content.traces
+        material.notes += [Note(folder, text) for text in content.notes]
+        if content.limits and content.limits not in material.limits:
+            material.limits.append(content.limits)
+    material.provenance[folder] = results["provenance"]
+    material.definitions.setdefault(KINDS[kind], {}).update(results["definitions"])
 
 
-def _tell_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Where settings of the same method and label differ, the label says which."""
-    alike: dict[tuple[Any, ...], list[Comparison]] = defaultdict(list)
-    for comparison in comparisons:
-        alike[comparison.workload, comparison.policy].append(comparison)
-    told = []
-    for comparison in comparisons:
-        group = alike[comparison.workload, comparison.policy]
-        values: dict[str, set[str]] = defaultdict(set)
-        for other in group:
-            for key in {key for one in group for key in one.settings}:
-                values[key].add(str(other.settings.get(key)))
-        differing = sorted(key for key, seen in values.items() if len(seen) > 1)
-        words = [
-            comparison.policy.variant,
-            *(f"{key} {comparison.settings.get(key)}" for key in differing),
-        ]
-        policy = replace(comparison.policy, variant=", ".join(word for word in words if word))
-        told.append(replace(comparison, policy=policy))
-    return told
-
-
-def _name_workloads(material: Material) -> None:
-    """Where workloads are called the same, the label says what differs."""
-    alike: dict[str, list[Workload]] = defaultdict(list)
-    parts = (material.comparisons, material.traces)
-    for workload in dict.fromkeys(one.workload for part in parts for one in part):
-        alike[workload.label].append(workload)
-    renamed = {}
-    for group in alike.values():
-        differing = [
-            name
-            for name in DISTINCTIONS
-            if len({getattr(workload, name) for workload in group}) > 1
-        ]
-        for workload in group:
-            words = [
-                DISTINCTIONS[name].format(getattr(workload, name) or "all") for name in differing
-            ]
-            renamed[workload] = replace(workload, distinction=", ".join(words))
-    material.comparisons = [
-        replace(one, workload=renamed[one.workload]) for one in material.comparisons
-    ]
-    material.traces = [replace(one, workload=renamed[one.workload]) for one in material.traces]
-
-
-def _overlay(material: Material) -> None:
-    """Simulations of what nobody measured get a note."""
-    material.foreseen = overlay(material.predictions, material.comparisons)
-    seen = {one.prediction.folder for one in material.foreseen}
-    text = "a simulation, and none of its settings was measured at its load: nothing to lay it over"
-    folders = dict.fromkeys(prediction.folder for prediction in material.predictions)
-    material.notes += [
-        Note(folder, text, is_used=False) for folder in folders if folder not in seen
-    ]
-
-
-def _notes(comparisons: Sequence[Comparison]) -> Iterator[Note]:
-    seen: set[Path] = set()
-    for comparison in comparisons:
-        if comparison.folder in seen:
-            continue
-        seen.add(comparison.folder)
+def _notes(material: Material) -> Iterator[Note]:
+    checked = {pair.prediction.folder for pair in material.checked}
+    for folder in dict.fromkeys(prediction.folder for prediction in material.predictions):
+        if folder not in checked:
+            yield Note(folder, UNMEASURED, is_used=False)
+    by_folder = {comparison.folder: comparison for comparison in material.comparisons}
+    for folder, comparison in by_folder.items():
         if not comparison.is_complete:
-            yield Note(
-                comparison.folder,
-                "unfinished: these are the figures of what was measured until it stopped",
-            )
-        for text in comparison.missing:
-            yield Note(comparison.folder, text)
+            yield Note(folder, UNFINISHED)
+        if not comparison.is_interleaved:
+            yield Note(folder, NO_TURNS)
     prompts: dict[Workload, dict[str, Path]] = defaultdict(dict)
-    for comparison in comparisons:
+    for comparison in material.comparisons:
         prompts[comparison.workload].setdefault(comparison.fingerprint, comparison.folder)
     for workload, folders in prompts.items():
         if len(folders) > 1:
             text = (
-                f"{workload.label} was measured with {len(folders)} different sets of prompts, this folder's among them: each "
-                "speedup is paired with its own baseline, comparisons between folders are looser"
+                f"{workload.label} was measured with {len(folders)} different sets of prompts, "
+                "this folder's among them: each speedup is paired with its own baseline, "
+                "comparisons between folders are looser"
             )
             yield Note(next(iter(folders.values())), text)
 
 
-def _natural(path: Path) -> list[str | int]:
-    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", str(path))]
+def _natural_order(path: Path) -> list[str | int]:
+    words = re.split(r"(\d+)", str(path))
+    return [int(word) if word.isdigit() else word for word in words]

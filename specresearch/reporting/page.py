@@ -1,4 +1,4 @@
-"""The report's content in order, and its two renderings: one HTML page that stands alone, and Markdown beside its figures."""
+"""The report's content in order, as one HTML page that stands alone and as Markdown."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,26 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from specresearch.reporting.decision import RULES, Limits, decide
+from specresearch.reporting.decision import decide
 from specresearch.reporting.folders import Material, Note
+from specresearch.reporting.limits import Limits
+from specresearch.reporting.rules import RULES
 from specresearch.reporting.sections import Section, compose_sections
-from specresearch.reporting.verdicts import RULE_OF_THUMB, Verdict, headline, word
+from specresearch.reporting.verdicts import RULE_OF_THUMB, Verdict, explain, headline
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
-MOST_ROWS = 24  # shown without being asked
+MOST_ROWS = 24  # of a table that is not folded away
+
+Terms = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Remark:
-    """The same note on several folders. is_used: their figures are in the report."""
+    """The same note on several folders.
+
+    Attributes:
+        is_used: Whether their figures are in the report.
+    """
 
     text: str
     folders: tuple[str, ...]
@@ -29,41 +37,50 @@ class Remark:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that is shown."""
+    """Everything that is shown.
+
+    Attributes:
+        provenance: Terms by folder.
+    """
 
     headline: str
     verdicts: tuple[Verdict, ...]
     sections: tuple[Section, ...]
     notes: tuple[Remark, ...]
-    provenance: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    provenance: tuple[tuple[str, Terms], ...]
     definitions: dict[str, str]
 
 
 def compose(material: Material, limits: Limits) -> Page:
-    """Decide, word and draw."""
+    """Return the page of everything that the folders hold."""
     decisions = decide(material.comparisons, limits)
-    verdicts = tuple(word(decision, limits) for decision in decisions if decision.is_main)
-    sections = compose_sections(material, decisions, limits)
+    verdicts = tuple(explain(decision, limits) for decision in decisions if decision.is_main)
+    provenance = []
+    for folder, entries in material.provenance.items():
+        provenance.append((str(folder), _flattened(entries)))
     return Page(
-        headline(verdicts),
-        verdicts,
-        sections,
-        _together([*material.notes, *_unused_limits(material, limits)]),
-        tuple((str(folder), _provenance(told)) for folder, told in material.provenance.items()),
-        _definitions(material.definitions),
+        headline=headline(verdicts),
+        verdicts=verdicts,
+        sections=compose_sections(material, decisions, limits),
+        notes=_remarks([*material.notes, *_unused_limits(material, limits)]),
+        provenance=tuple(provenance),
+        definitions=_definitions(material.definitions),
     )
 
 
 def write(page: Page, folder: Path) -> Path:
-    """report.html, report.md and figures/ in `folder`, in place of an earlier report's. Returns the path of the page."""
-    place = folder / FIGURES
-    place.mkdir(parents=True, exist_ok=True)
+    """Write report.html, report.md and figures/, and return the path of the HTML page.
+
+    An earlier report in the folder is replaced.
+    """
+    pictures = folder / FIGURES
+    pictures.mkdir(parents=True, exist_ok=True)
     if (folder / HTML).exists():
-        for old in place.glob("*.png"):
+        for old in pictures.glob("*.png"):
             old.unlink()
     for section in page.sections:
         for picture in section.pictures:
-            picture.save(place)
+            picture.save(pictures)
     environment = Environment(
         loader=PackageLoader("specresearch.reporting"),
         autoescape=select_autoescape(["html.jinja"]),
@@ -88,47 +105,48 @@ def write(page: Page, folder: Path) -> Path:
 
 
 def _unused_limits(material: Material, limits: Limits) -> list[Note]:
-    """Of load runs that were started with different ones, where the user names none."""
+    """Return a note if load tests were started with different limits and the user names none."""
     if len(material.limits) < 2 or limits.given():
         return []
-    text = f"load runs were started with {len(material.limits)} different limits: none is used; --ttft and --tpot set yours"
+    text = (
+        f"load runs were started with {len(material.limits)} different limits: none is used; "
+        "--ttft and --tpot set yours"
+    )
     return [Note(min(material.provenance), text)]
 
 
-def _together(notes: Sequence[Note]) -> tuple[Remark, ...]:
-    """Those on folders that are not used first."""
+def _remarks(notes: Sequence[Note]) -> tuple[Remark, ...]:
+    """Return each text once, those on folders that are not used first."""
     folders: dict[tuple[bool, str], list[str]] = {}
     for note in notes:
         folders.setdefault((note.is_used, note.text), []).append(str(note.folder))
-    return tuple(
-        Remark(text, tuple(own), is_used) for (is_used, text), own in sorted(folders.items())
-    )
+    remarks = []
+    for is_used, text in sorted(folders):
+        remarks.append(Remark(text, tuple(folders[is_used, text]), is_used))
+    return tuple(remarks)
 
 
-def _provenance(told: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Flat, in words."""
-    rows = []
-    for key, value in told.items():
+def _flattened(entries: Mapping[str, Any]) -> Terms:
+    terms = []
+    for key, value in entries.items():
         if isinstance(value, dict):
-            inner = ", ".join(f"{name} {item}" for name, item in value.items() if item is not None)
-            rows.append((key, inner))
+            parts = [f"{name} {item}" for name, item in value.items() if item is not None]
+            terms.append((key, ", ".join(parts)))
         elif value is not None:
-            rows.append((key, str(value)))
-    return tuple(rows)
+            terms.append((key, str(value)))
+    return tuple(terms)
 
 
 def _definitions(by_kind: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Each term once; one that kinds of folders define differently, once for each of them."""
-    found: dict[str, str] = {}
-    for term in sorted({term for told in by_kind.values() for term in told}):
-        texts = {kind: told[term] for kind, told in by_kind.items() if term in told}
-        is_one = len(set(texts.values())) == 1
-        found |= (
-            {term: next(iter(texts.values()))}
-            if is_one
-            else {f"{term} ({k})": text for k, text in texts.items()}
-        )
-    return found
+    """Return each term once, or once for every kind of folder that defines it differently."""
+    definitions: dict[str, str] = {}
+    for term in sorted({term for terms in by_kind.values() for term in terms}):
+        texts = {kind: terms[term] for kind, terms in by_kind.items() if term in terms}
+        if len(set(texts.values())) == 1:
+            definitions[term] = next(iter(texts.values()))
+        else:
+            definitions |= {f"{term} ({kind})": text for kind, text in texts.items()}
+    return definitions
 
 
 def _markdown_cell(text: str) -> str:

@@ -1,52 +1,94 @@
 """The figures and tables of a report, in sections."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from specresearch.reporting import figures
-from specresearch.reporting.comparisons import Comparison
-from specresearch.reporting.decision import Decision, Limits
+from specresearch.reporting.comparisons import Comparison, Trace
+from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import Picture, Table
 from specresearch.reporting.folders import Material
+from specresearch.reporting.formatting import NOTHING, interval, seconds_with_interval
+from specresearch.reporting.limits import Limits
 from specresearch.reporting.verdicts import RULE_OF_THUMB
-from specresearch.reporting.wording import NOTHING, interval, seconds_with_interval
 
 MOST_PICTURES = 8  # of a kind; tables have all
+METRICS = ("ttft", "tpot", "itl", "e2el")
 SPEEDUP = (
-    "How many times as fast as plain decoding of the same requests, measured beside it. Where requests are always in "
-    "flight or come in batches, that is tokens per second; where they arrive by themselves both sides do the same work, and "
-    "it is how much sooner a request is done; once more arrive than a side can answer, it is tokens per second again."
+    "How many times as fast as plain decoding of the same requests, measured beside it. Where "
+    "requests are always in flight or come in batches, that is tokens per second; where they "
+    "arrive by themselves both sides do the same work, and it is how much sooner a request is "
+    "done; once more arrive than a side can answer, it is tokens per second again."
 )
-LENGTH = "How many tokens to draft at a step. More are worth it only while they are accepted and the target's pass stays cheap."
+LENGTH = (
+    "How many tokens to draft at a step. More are worth it only while they are accepted and the "
+    "target's pass stays cheap."
+)
 LATENCY = (
-    "Half of the requests are faster than P50, 99 of 100 than P99. Speculation can improve the first and worsen the second: some "
-    "requests accept little and pay for it."
+    "Half of the requests are faster than P50, 99 of 100 than P99. Speculation can improve the "
+    "first and worsen the second: some requests accept little and pay for it."
 )
 ACCEPTANCE = (
-    "A mean hides the requests that gain nothing; the 10th percentile (P10) shows them. A tree offers several drafts at a "
-    "position, so that its rate is not comparable with a chain's. "
+    "A mean hides the requests that gain nothing; the 10th percentile (P10) shows them. A tree "
+    "offers several drafts at a position, so that its rate is not comparable with a chain's. "
 )
-POSITIONS = "Later drafts count only if all before them were accepted. Bands are 95% intervals over prompts."
-STEPS = "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens grow by more than time."
-PREDICTED = "What the step times allow, beside what was reached: the difference is what the host and bookkeeping cost."
-FORESEEN = " And what simulations foresaw, where their setting was measured, too."
+POSITIONS = (
+    "Later drafts count only if all before them were accepted. Bands are 95% intervals over "
+    "prompts."
+)
+STEPS = (
+    "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens "
+    "grow by more than time."
+)
+PREDICTED = (
+    "What the step times allow, beside what was reached: the difference is what the host and "
+    "bookkeeping cost."
+)
+SIMULATED = " And what simulations predicted, where their setting was measured, too."
 TRACES = (
-    "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where any was measured, the fixed "
-    "length that turned out best; then what the controller reckoned with, and what came of it. "
+    "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where "
+    "any was measured, the fixed length that turned out best; then what the controller reckoned "
+    "with, and what came of it. "
 )
-OF_RECOMMENDED = "Of the recommended settings that a load run had as its controller, at the lowest and the highest load of each."
-OF_MEASURED = "Of the controllers measured, none of which is recommended, at the lowest and the highest load of each."
+OF_RECOMMENDED = (
+    "Of the recommended settings that a load run had as its controller, at the lowest and the "
+    "highest load of each."
+)
+OF_MEASURED = (
+    "Of the controllers measured, none of which is recommended, at the lowest and the highest load "
+    "of each."
+)
 CLASSES = (
-    "A mean over a mixed workload can hide a class that pays for the others: better at the median, worse among its slowest "
-    "requests."
+    "A mean over a mixed workload can hide a class that pays for the others: better at the median, "
+    "worse among its slowest requests."
 )
 ALL = "Every method that was measured beside plain decoding, with 95% intervals."
+HEADER = (
+    "Workload",
+    "Load",
+    "Setting",
+    "Speedup",
+    "Tokens/s, plain",
+    "Tokens/s",
+    "TTFT P99",
+    "TPOT P99",
+    "Accepted",
+    "P10",
+    "Folder",
+)
+
+Item = TypeVar("Item")
+Scene = TypeVar("Scene", Comparison, Trace)
 
 
 @dataclass(frozen=True)
 class Section:
-    """name: its anchor."""
+    """A section of the page.
+
+    Attributes:
+        name: Its anchor.
+    """
 
     name: str
     title: str
@@ -58,114 +100,123 @@ class Section:
 def compose_sections(
     material: Material, decisions: Sequence[Decision], limits: Limits
 ) -> tuple[Section, ...]:
-    """In the order of the page; those with nothing to show are left out."""
-    speed, length, steps = [], [], []
-    latency: list[Picture | None] = []
+    """Return the sections in the order of the page, without those that have nothing to show."""
+    comparisons = [_lowest_drafting(decision) for decision in decisions[:MOST_PICTURES]]
+    latencies = []
     for number, decision in enumerate(decisions, start=1):
-        speed.append(figures.by_load(decision, f"speedup-{number}"))
-        length.append(figures.by_length(decision, f"draft-length-{number}"))
-        steps.append(figures.step_times(decision, f"step-{number}"))
-        latency += [
-            figures.latencies(decision, m, limits, f"{m}-{number}")
-            for m in ("ttft", "tpot", "itl", "e2el")
-        ]
-    shown = [_with_histogram(decision) for decision in decisions[:MOST_PICTURES]]
-    histograms = [figures.histogram(c, f"acceptance-{n}") for n, c in enumerate(shown, start=1)]
-    positions = [figures.by_position(c, f"positions-{n}") for n, c in enumerate(shown, start=1)]
-    chosen = {(decision.workload, decision.policy) for decision in decisions}
-    own = [trace for trace in material.traces if (trace.workload, trace.policy) in chosen]
-    shown_traces = list(enumerate(_ends(own or material.traces), start=1))
-    traces: list[Picture | None] = [figures.trace(t, f"controller-{n}") for n, t in shown_traces]
-    traces += [figures.thoughts(t, f"thoughts-{n}") for n, t in shown_traces]
-    mixed = [
-        point.comparison
-        for decision in decisions
-        for point in decision.points
-        if point.comparison.classes
+        for metric in METRICS:
+            name = f"{metric}-{number}"
+            latencies.append(figures.latencies(decision, metric, limits, name))
+    predicted = [
+        figures.ideal_speedups(material.comparisons, "predicted-1"),
+        figures.simulated(material.checked, "predicted-2"),
     ]
-    classes = [figures.by_class(c, f"classes-{n}") for n, c in enumerate(_ends(mixed), start=1)]
+    mixed = []
+    for decision in decisions:
+        mixed += [p.comparison for p in decision.points if p.comparison.classes]
+    predicted_introduction = PREDICTED + (SIMULATED if material.checked else "")
     sections = [
-        Section("speedup", "Speedup by load and batch", SPEEDUP, _kept(speed)),
-        Section("draft-length", "Draft length", LENGTH, _kept(length)),
-        Section("latency", "Latency", LATENCY, _kept(latency)),
-        Section(
-            "acceptance", "Acceptance by request", ACCEPTANCE + RULE_OF_THUMB, _kept(histograms)
+        _section(
+            "speedup",
+            "Speedup by load and batch",
+            SPEEDUP,
+            _numbered(figures.by_load, decisions, "speedup"),
         ),
-        Section("positions", "Acceptance by position", POSITIONS, _kept(positions)),
-        Section("steps", "Where a step's time goes", STEPS, _kept(steps)),
-        Section(
-            "predicted",
-            "Predicted and measured",
-            PREDICTED + (FORESEEN if material.foreseen else ""),
-            _kept(
-                [
-                    figures.predicted(material.comparisons, "predicted-1"),
-                    figures.foreseen(material.foreseen, "predicted-2"),
-                ]
-            ),
+        _section(
+            "draft-length",
+            "Draft length",
+            LENGTH,
+            _numbered(figures.by_length, decisions, "draft-length"),
         ),
-        Section(
-            "controllers",
-            "What the controllers did",
-            TRACES + (OF_RECOMMENDED if own else OF_MEASURED),
-            _kept(traces),
+        _section("latency", "Latency", LATENCY, latencies),
+        _section(
+            "acceptance",
+            "Acceptance by request",
+            ACCEPTANCE + RULE_OF_THUMB,
+            _numbered(figures.histogram, comparisons, "acceptance"),
         ),
-        Section("classes", "Classes of a mixed workload", CLASSES, _kept(classes)),
+        _section(
+            "positions",
+            "Acceptance by position",
+            POSITIONS,
+            _numbered(figures.by_position, comparisons, "positions"),
+        ),
+        _section(
+            "steps",
+            "Where a step's time goes",
+            STEPS,
+            _numbered(figures.step_times, decisions, "step"),
+        ),
+        _section("predicted", "Predicted and measured", predicted_introduction, predicted),
+        _controllers(material, decisions),
+        _section(
+            "classes",
+            "Classes of a mixed workload",
+            CLASSES,
+            _numbered(figures.by_class, _ends(mixed), "classes"),
+        ),
         Section("all", "Every comparison", ALL, table=_everything(material.comparisons)),
     ]
     return tuple(section for section in sections if section.pictures or section.table)
 
 
-def _with_histogram(decision: Decision) -> Comparison:
-    """At the lowest load whose requests are known."""
-    found = [point.comparison for point in decision.points]
-    known = [
-        c for c in found if c.own.acceptance is not None and c.own.acceptance.histogram is not None
-    ]
-    return (known or found)[0]
+def _controllers(material: Material, decisions: Sequence[Decision]) -> Section:
+    """Return the traces of recommended controllers, or of all if none is recommended."""
+    recommended = {(decision.workload, decision.policy) for decision in decisions}
+    own = [trace for trace in material.traces if (trace.workload, trace.policy) in recommended]
+    traces = _ends(own or material.traces)
+    introduction = TRACES + (OF_RECOMMENDED if own else OF_MEASURED)
+    pictures = _numbered(figures.timeline, traces, "controller")
+    pictures += _numbered(figures.controller_estimates, traces, "controller-estimates")
+    return _section("controllers", "What the controllers did", introduction, pictures)
 
 
-def _kept(pictures: Sequence[Picture | None]) -> tuple[Picture, ...]:
-    return tuple(picture for picture in pictures if picture is not None)
+def _section(
+    name: str, title: str, introduction: str, pictures: Sequence[Picture | None]
+) -> Section:
+    """Return a section of the pictures that there are."""
+    drawn = tuple(picture for picture in pictures if picture is not None)
+    return Section(name, title, introduction, drawn)
 
 
-def _ends(found: Sequence[Any]) -> list[Any]:
-    """Of every workload and policy the lowest and the highest load, as many as fit."""
-    scenes: dict[Any, list[Any]] = {}
-    for one in sorted(found, key=lambda one: one.load):
-        scenes.setdefault((one.workload, one.policy, one.load.axis), []).append(one)
-    ends = [one for own in scenes.values() for one in (own if len(own) < 3 else [own[0], own[-1]])]
+def _numbered(
+    draw: Callable[[Item, str], Picture | None], items: Sequence[Item], name: str
+) -> list[Picture | None]:
+    """Return a picture of each item, named with its number."""
+    return [draw(item, f"{name}-{number}") for number, item in enumerate(items, start=1)]
+
+
+def _lowest_drafting(decision: Decision) -> Comparison:
+    """Return the comparison at the lowest load at which anything was drafted."""
+    comparisons = [point.comparison for point in decision.points]
+    drafting = [one for one in comparisons if one.speculative.acceptance is not None]
+    return (drafting or comparisons)[0]
+
+
+def _ends(items: Sequence[Scene]) -> list[Scene]:
+    """Return the lowest and the highest load of every workload and policy, as many as fit."""
+    groups: dict[tuple[object, ...], list[Scene]] = {}
+    for item in sorted(items, key=lambda item: item.load):
+        groups.setdefault((item.workload, item.policy, item.load.axis), []).append(item)
+    ends = []
+    for group in groups.values():
+        ends += group if len(group) < 3 else [group[0], group[-1]]
     return ends[:MOST_PICTURES]
 
 
 def _everything(comparisons: Sequence[Comparison]) -> Table:
-    header = (
-        "Workload",
-        "Load",
-        "Setting",
-        "Speedup",
-        "Tokens/s, plain",
-        "Tokens/s",
-        "TTFT P99",
-        "TPOT P99",
-        "Accepted",
-        "P10",
-        "Folder",
-    )
-    rows = tuple(
-        (
-            c.workload.label,
-            c.load.label,
-            c.policy.label,
-            interval(c.gain),
-            interval(c.plain["throughput"], 1).removesuffix(" (no interval)"),
-            interval(c.own["throughput"], 1).removesuffix(" (no interval)"),
-            seconds_with_interval(c.own["ttft_p99"]),
-            seconds_with_interval(c.own["tpot_p99"]),
-            interval(c.own.acceptance.rate) if c.own.acceptance else NOTHING,
-            interval(c.own.acceptance.p10) if c.own.acceptance else NOTHING,
-            c.folder.name,
-        )
-        for c in comparisons
-    )
-    return Table(header, rows)
+    rows = []
+    for comparison in comparisons:
+        cells = [comparison.workload.label, comparison.load.label, comparison.policy.label]
+        cells.append(interval(comparison.gain))
+        for side in comparison.sides:
+            cells.append(interval(side["throughput"], 1).removesuffix(" (no interval)"))
+        speculative = comparison.speculative
+        cells += [seconds_with_interval(speculative[name]) for name in ("ttft_p99", "tpot_p99")]
+        acceptance = speculative.acceptance
+        if acceptance is None:
+            cells += [NOTHING, NOTHING]
+        else:
+            cells += [interval(acceptance.rate), interval(acceptance.p10)]
+        rows.append((*cells, comparison.folder.name))
+    return Table(HEADER, tuple(rows))

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -216,3 +216,22 @@ def test_without_a_method_or_a_middle_figures_are_none() -> None:
     )
     assert empty.summary["throughput"] is None
     assert empty.intervals == {}
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_controller_that_remembers_is_reported_pass_by_pass(reset: bool) -> None:
+    """Its trace of later passes repeats that of the earlier ones."""
+    passes = [[100.0, 150.0], [100.0, 150.0] if reset else [100.0, 200.0, 260.0]]
+    own = side(
+        "method", [request(0, 0.0, side="method")], [request(0, 0.0, side="method", repeat=1)]
+    )
+    rows = {}
+    for repeat, steps in enumerate(passes):
+        rows[repeat] = replace(own.passes[repeat], trace=tuple({"step": step} for step in steps))
+    sides = {"method": replace(own, passes=rows)}
+    trace = summarize_load(sides, LIMITS, 8, reset=reset).controller["method"]
+    assert [(row["repeat"], row["step"]) for row in trace] == [
+        (0.0, 100.0),
+        (0.0, 150.0),
+        *((1.0, step) for step in ([100.0, 150.0] if reset else [200.0, 260.0])),
+    ]

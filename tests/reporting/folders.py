@@ -7,8 +7,43 @@ from typing import Any
 
 import yaml
 
+from specresearch.rows import SCHEMA
+
 Interval = tuple[float, float, float]  # value, low, high
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
+OUTPUT = {
+    "output_statement": "output unchanged",
+    "num_outputs_compared": 200,
+    "num_outputs_equal": 200,
+    "num_rounding_ties": 0,
+    "output_p_value": None,
+    "baseline_output_p_value": None,
+}
+HISTOGRAM = {"edges": [0.0, 0.5, 1.0], "counts": [1, 3], "p10": 0.4, "p50": 0.8, "p90": 0.9}
+
+
+def estimate(
+    value: float, low: float | None = None, high: float | None = None
+) -> dict[str, float | None]:
+    return {"value": value, "low": low, "high": high, "freedom": None}
+
+
+def acceptance() -> dict[str, Any]:
+    share = estimate(0.8)
+    position = {"num_reached": 20, "unconditional": share, "conditional": share}
+    return {
+        "rate": estimate(0.8, 0.7, 0.9),
+        "p10": estimate(0.4),
+        "histogram": HISTOGRAM,
+        "positions": [{"position": at} | position for at in (1, 2)],
+    }
+
+
+def comparison(
+    gain: dict[str, float | None] | None, basis: str = "throughput", **rest: Any
+) -> dict[str, Any]:
+    empty = {"decode_speedup": None, "ideal_speedup": None, "classes": []}
+    return {"gain": gain, "basis": basis} | empty | rest
 
 
 def write_run(
@@ -26,41 +61,36 @@ def write_run(
     controller: str = "Fixed",
     **summary: Any,
 ) -> Path:
-    """tpot_p99: of plain decoding and of the method; the other latencies follow. speedup None: no paired baseline."""
-    told: dict[str, Any] = {
-        "method": method,
-        "speedup": speedup and speedup[0],
-        "speedup_ci95": speedup and speedup[1:],
-    }
-    told |= {
-        "ideal_speedup": 2.0,
-        "decode_speedup": 1.8,
-        "decode_speedup_ci95": [1.7, 1.9],
-        "num_requests": 200,
-    }
-    told |= {
-        "output_statement": "output unchanged",
-        "num_outputs_compared": 200,
-        "num_outputs_equal": 200,
-    }
-    told |= {
-        "num_draft_tokens": 100,
-        "draft_acceptance_rate": 0.8,
-        "draft_acceptance_rate_ci95": [0.7, 0.9],
-    }
-    told |= {"tokens_per_second": 150.0, "baseline_tokens_per_second": 100.0}
-    for prefix, p99 in (("baseline_", tpot_p99[0]), ("", tpot_p99[1])):
-        told |= {f"{prefix}{name}_p{p}": p99 * p / 99 for name in LATENCIES for p in (50, 90, 99)}
-    position = {"num_reached": 20, "num_accepted": 16, "unconditional": 0.8, "conditional": 0.8}
-    histogram = {"edges": [0.0, 0.5, 1.0], "counts": [1, 3], "p10": 0.4, "p50": 0.8, "p90": 0.9}
+    """Write a run.
+
+    Args:
+        speedup: None for a run without a paired baseline.
+        tpot_p99: Of the baseline and of the method; the other latencies follow.
+        summary: Figures of the summary, such as those of the output.
+    """
+    sides: dict[str, dict[str, Any]] = {}
+    for name, p99, rate in (("baseline", tpot_p99[0], 100.0), ("method", tpot_p99[1], 150.0)):
+        latencies = {f"{metric}_p{p}": p99 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
+        sides[name] = {"throughput": rate, "num_requests": 200} | latencies
+    measured = comparison(
+        speedup and estimate(*speedup),
+        decode_speedup=estimate(1.8, 1.7, 1.9),
+        ideal_speedup=2.0,
+    )
     results = {
+        "schema": SCHEMA,
         "complete": complete,
-        "summary": told | summary,
-        "per_position": [{"position": at} | position for at in (1, 2)],
-        "histogram": {"draft_acceptance_rate": histogram},
+        "summary": {"method": method} | OUTPUT | summary,
+        "sides": sides,
+        "side_intervals": {name: {} for name in sides},
+        "acceptance": {"method": acceptance()},
+        "step_times": {},
+        "comparisons": {"method": measured},
         "definitions": {"speedup": "baseline wall time / method wall time"},
         "provenance": provenance(data, machine)
-        | {"method": method and {"name": method, "lossless": True}},
+        | {
+            "method": method and {"name": method, "lossless": True, "num_draft_tokens": length or 2}
+        },
     }
     proposer = (
         {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": length} if method else None
@@ -85,14 +115,12 @@ def write_load(
     plain: bool = True,
     classes: Mapping[str, Any] | None = None,
     class_signature: Sequence[str] = (),
-    class_unclear: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
     complete: bool = True,
     stopped: str | None = None,
     overloaded: Sequence[str] = (),
     answered: bool = True,
-    thoughts: Sequence[Mapping[str, float]] = (),
-    reset: bool = True,
+    controller_estimates: Sequence[Mapping[str, float]] = (),
     bound: int | None = None,
     settings: Mapping[str, Any] | None = None,
     variants: Mapping[str, tuple[Mapping[str, Any], Interval]] | None = None,
@@ -100,10 +128,19 @@ def write_load(
     short: Sequence[str] = (),
     turn_seconds: float | None = 0.5,
 ) -> Path:
-    """fixed: length -> speedup. tpot_p99: of plain decoding and of the method, within 1%; the other latencies follow.
-    overloaded: sides; answered False: they answered nothing that counts. thoughts: of the controller. bound: drafts that the
-    proposer makes without its settings saying so. settings: of the controller. variants: name -> its changes and speedup.
-    proposer: its settings. short: sides whose passes had no middle."""
+    """Write a load test.
+
+    Args:
+        tpot_p99: Of the baseline and of the method, within 1%; the other latencies follow.
+        fixed: Speedup by draft length.
+        overloaded: Sides that did not answer what came.
+        answered: False if the overloaded sides answered nothing that counts.
+        bound: Drafts that the proposer makes without its settings saying so.
+        settings: Of the controller.
+        variants: Changes and speedup of each variant.
+        proposer: Its settings.
+        short: Sides whose passes had no middle.
+    """
     fixed, variants = fixed or {}, variants or {}
     speeds = (
         ({"baseline": 1.0} if plain else {})
@@ -118,7 +155,7 @@ def write_load(
         figures = {f"{metric}_p{p}": p99 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}
         figures |= {"throughput": 100 * speed}
         intervals[name] = {key: [0.99 * value, 1.01 * value] for key, value in figures.items()}
-        drafted = {"draft_acceptance_rate": 0.8, "acceptance_p10": 0.4, "mean_draft_length": 3.0}
+        drafted = {"mean_draft_length": 3.0}
         sides[name] = figures | {"num_requests": 200} | (drafted if name != "baseline" else {})
         if name in overloaded:
             lost = (
@@ -127,6 +164,7 @@ def write_load(
             sides[name] |= lost | {"overloaded": True}
         if name in short:
             sides[name] |= dict.fromkeys(figures)
+    most = bound or (proposer or {}).get("num_draft_tokens") or 10
     best = max(fixed, key=lambda length: fixed[length], default=None)
     load = (
         {"arrivals": "closed_loop", "concurrency": concurrency}
@@ -160,7 +198,32 @@ def write_load(
         ]
         for name, speed in speeds.items()
     }
+    comparisons = {}
+    for name, speed in speeds.items():
+        if name == "baseline":
+            continue
+        gain = estimate(speed, speed * 0.99 / 1.01, speed * 1.01 / 0.99)
+        if name == "method":
+            gain = estimate(*speedup)
+        elif name in variants:
+            gain = estimate(*variants[name][1])
+        basis = "throughput"
+        if qps is not None and "baseline" not in overloaded and name not in overloaded:
+            ratio = tpot_p99[0] / tpot_p99[1]
+            gain = estimate(ratio, ratio * 0.99 / 1.01, ratio * 1.01 / 0.99)
+            basis = "latency"
+        changes = []
+        for label, of_sides in (classes or {}).items():
+            ratios: dict[str, Any] = {"median": None, "slowest": None}
+            if name in of_sides:
+                own, base = of_sides[name], of_sides["baseline"]
+                ratios["median"] = estimate(own["tpot_p50"] / base["tpot_p50"])
+                ratios["slowest"] = estimate(own["tpot_p99"] / base["tpot_p99"])
+            signature = label in class_signature if name == "method" else None
+            changes.append({"name": label, "has_signature": signature} | ratios)
+        comparisons[name] = comparison(None if name in short else gain, basis, classes=changes)
     results = {
+        "schema": SCHEMA,
         "kind": "load",
         "complete": complete,
         "stopped": stopped,
@@ -168,30 +231,25 @@ def write_load(
         "intervals": intervals_of,
         "sides": sides,
         "side_intervals": intervals,
+        "acceptance": {name: acceptance() for name in comparisons},
+        "step_times": {},
+        "comparisons": comparisons,
         "classes": classes or {},
-        "class_signature": list(class_signature),
-        "class_unclear": list(class_unclear),
         "timeline": timeline,
-        "controller": {name: list(thoughts) for name in ("method", *variants)} if thoughts else {},
+        "controller": {name: list(controller_estimates) for name in ("method", *variants)},
         "limits": limits or {},
         "definitions": {"goodput": "requests per second within the limits"},
         "provenance": provenance(data)
         | {
-            "method": {"name": method, "lossless": True, "num_draft_tokens": bound},
+            "method": {"name": method, "lossless": True, "num_draft_tokens": most},
             "controller": controller,
         },
         "outputs": {
-            name: {
-                "output_statement": "output unchanged",
-                "num_outputs_compared": 9,
-                "num_outputs_equal": 9,
-            }
-            for name in speeds
+            name: OUTPUT | {"num_outputs_compared": 9, "num_outputs_equal": 9} for name in speeds
         },
     }
     config = {
         "sampling": sampling(temperature),
-        "reset": reset,
         "proposer": proposer or {"num_draft_tokens": None if bound else 10},
         "controller": dict(settings or {}),
         "variants": {name: dict(changes) for name, (changes, _) in variants.items()},
@@ -207,7 +265,7 @@ def write_simulation(
     timing: str = "Fitted",
     error: float = 1.1,
 ) -> Path:
-    """Of what `write_load` wrote. error: of every figure, as a factor."""
+    """Write a simulation of what `write_load` wrote, with every figure wrong by a factor."""
     figures = {
         f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)
     }
@@ -225,6 +283,7 @@ def write_simulation(
         }
     }
     results = {
+        "schema": SCHEMA,
         "kind": "simulation",
         "complete": True,
         "summary": {"arrivals": "closed_loop", "concurrency": concurrency, "max_running": 8},

@@ -1,17 +1,19 @@
 """From intervals and limits to an answer, and which setting is recommended."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specresearch.bench.estimate import Estimate
+from specresearch.bench.side_comparison import ClassChange
 from specresearch.reporting import Limits, gather
-from specresearch.reporting.comparisons import ClassChange, Load
 from specresearch.reporting.decision import Answer, Decision, Outcome, decide
-from specresearch.reporting.estimates import Estimate
-from specresearch.reporting.facts import _of_class
-from specresearch.reporting.verdicts import headline, word
+from specresearch.reporting.tail_findings import _class_change
+from specresearch.reporting.verdicts import explain, headline
+from specresearch.reporting.workload import Load
 from tests.reporting.folders import Interval, write_load, write_run
 
 FASTER, SLOWER, UNCLEAR = (1.5, 1.4, 1.6), (0.8, 0.7, 0.9), (1.02, 0.9, 1.15)
@@ -62,7 +64,7 @@ def test_answers(
     write_loads(tmp_path, gains)
     (decision,) = decide_on()
     assert decision.answer is answer
-    verdict = word(decision, Limits())
+    verdict = explain(decision, Limits())
     assert verdict.headline == words
     assert all(f"{gain[0]:.2f}" in str(verdict.table) for gain in gains)
     assert headline([verdict]).startswith(words)
@@ -77,8 +79,12 @@ def test_the_crossover_lies_between_the_last_faster_and_the_first_slower_load(
         Load("concurrency", 4.0),
         Load("concurrency", 16.0),
     )
-    (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Crosses over")
-    assert fact.lines == (
+    (finding,) = (
+        finding
+        for finding in explain(decision, Limits()).findings
+        if finding.term == "Crosses over"
+    )
+    assert finding.lines == (
         "between 4 and 16 requests at a time; in between it cannot be told (8: 1.02, 0.85 to 1.21)",
     )
 
@@ -149,7 +155,7 @@ def test_wrong_output_is_turned_off_however_fast(tmp_path: Path, decide_on: Deci
     write_run(tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199)
     (decision,) = decide_on()
     assert decision.answer is Answer.OFF
-    assert "changes the target's output" in word(decision, Limits()).reason
+    assert "changes the target's output" in explain(decision, Limits()).reason
     write_run(
         tmp_path / "a", (9.0, 8.0, 10.0), batch_size=8, num_outputs_equal=199, num_rounding_ties=1
     )
@@ -159,7 +165,9 @@ def test_wrong_output_is_turned_off_however_fast(tmp_path: Path, decide_on: Deci
 def test_unchanged_outputs_of_all_loads_are_one_sum(tmp_path: Path, decide_on: Decide) -> None:
     def told() -> str:
         return next(
-            fact.lines[0] for fact in word(decide_on()[0], Limits()).facts if fact.term == "Output"
+            finding.lines[0]
+            for finding in explain(decide_on()[0], Limits()).findings
+            if finding.term == "Output"
         )
 
     for batch_size in (1, 2, 4):
@@ -185,7 +193,7 @@ def test_the_setting_that_never_loses_much_is_recommended(
     best = decision.best_fixed(Load("concurrency", 1.0))
     assert best is not None
     assert best.comparison.policy.length == 5
-    verdict = word(decision, Limits())
+    verdict = explain(decision, Limits())
     assert verdict.table.rows[0][3].startswith("5 drafts: 2.00")
     assert verdict.table.rows[1][3] == "this setting"
 
@@ -224,7 +232,7 @@ def test_workloads_are_decided_apart(tmp_path: Path, decide_on: Decide) -> None:
         ("cnndm, temperature 1", Answer.OFF),
         ("sharegpt, temperature 0", Answer.OFF),
     ]
-    words = headline([word(decision, Limits()) for decision in decisions])
+    words = headline([explain(decision, Limits()) for decision in decisions])
     assert words == "It depends on the workload: turn it on for 1 and turn it off for 2"
 
 
@@ -276,11 +284,11 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(
         point = decision.points[-1]
         assert (point.load.amount, point.outcome, point.verdict) == (16.0, outcome, words)
         assert [p.comparison.basis for p in decision.points] == [
-            "median latency",
-            "median latency",
+            "latency",
+            "latency",
             "throughput",
         ]
-        told = {fact.term: fact.lines for fact in word(decision, Limits()).facts}
+        told = {finding.term: finding.lines for finding in explain(decision, Limits()).findings}
         assert "plain decoding could not answer 16" in told["Keeping up"][0]
         assert told["Crosses over"][0].startswith(
             {
@@ -301,13 +309,13 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(
     (decision,) = decide_on(limits)
     assert decision.answer is Answer.ON
     assert decision.points[0].broken == ()
-    verdict = word(decision, limits)
-    facts = {fact.term: fact.lines for fact in verdict.facts}
+    verdict = explain(decision, limits)
+    findings = {finding.term: finding.lines for finding in verdict.findings}
     assert (
         "not compared at 16 requests per second, where neither side keeps up"
-        in facts["Your limits"][0]
+        in findings["Your limits"][0]
     )
-    assert "Slowest requests" not in facts
+    assert "Slowest requests" not in findings
     assert verdict.table.rows[0][-1] == "-"
     write_load(tmp_path / "a", FASTER, overloaded=("baseline",), **told)
     assert decide_on(limits)[0].points[0].broken == ("tpot_p99",)
@@ -325,16 +333,12 @@ def test_an_overloaded_point_without_any_figure_stays_and_is_unclear(
     folder = write_load(
         tmp_path / "high", (1.0, 0.9, 1.1), qps=16.0, overloaded=("baseline",), answered=False
     )
-    text = (
-        (folder / "results.json")
-        .read_text()
-        .replace('"throughput"', '"x"')
-        .replace('"speedup": 1.0', '"x": 1')
-    )
-    (folder / "results.json").write_text(text)
+    results = json.loads((folder / "results.json").read_text())
+    results["comparisons"]["method"]["gain"] = None
+    (folder / "results.json").write_text(json.dumps(results))
     (decision,) = decide_on()
     assert [point.outcome for point in decision.points] == [Outcome.FASTER, Outcome.UNCLEAR]
-    assert word(decision, Limits()).table.rows[1][1:4] == ("-", "cannot tell (overloaded)", "-")
+    assert explain(decision, Limits()).table.rows[1][1:4] == ("-", "cannot tell (overloaded)", "-")
 
 
 @pytest.mark.parametrize("is_load", [True, False])
@@ -345,9 +349,13 @@ def test_other_lengths_are_asked_for_as_the_program_takes_them(
         write_load(tmp_path / "a", FASTER, controller="fixed", bound=5)
     else:
         write_run(tmp_path / "a", FASTER, batch_size=8)
-    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Draft length")
-    assert fact.lines == ("5, the only one measured. To compare others, add",)
-    assert fact.command == (
+    (finding,) = (
+        finding
+        for finding in explain(decide_on()[0], Limits()).findings
+        if finding.term == "Draft length"
+    )
+    assert finding.lines == ("5, the only one measured. To compare others, add",)
+    assert finding.command == (
         '"compare=[2,4,8]"' if is_load else "-m proposer.num_draft_tokens=2,4,8"
     )
 
@@ -359,13 +367,19 @@ def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: De
         for name, (p50, p99) in {"hidden": (0.8, 1.3), "other": (0.8, 0.9)}.items()
     }
     write_load(tmp_path / "a", FASTER, concurrency=8, classes=classes, class_signature=["hidden"])
-    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Who pays")
-    assert fact.lines[1] == (
+    (finding,) = (
+        finding
+        for finding in explain(decide_on()[0], Limits()).findings
+        if finding.term == "Who pays"
+    )
+    assert finding.lines[1] == (
         "At 8 requests at a time: hidden faster at the median and slower among its slowest requests (0.80, no interval; 1.30, no "
         "interval); other no clear change (0.80, no interval; 0.90, no interval)."
     )
     write_load(tmp_path / "a", FASTER, concurrency=8)
-    assert not any(fact.term == "Who pays" for fact in word(decide_on()[0], Limits()).facts)
+    assert not any(
+        finding.term == "Who pays" for finding in explain(decide_on()[0], Limits()).findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -391,8 +405,9 @@ def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: De
 def test_a_class_is_judged_by_its_intervals(
     median: Interval, slowest: Interval, signature: bool | None, says: str
 ) -> None:
-    change = ClassChange("a", {}, {}, Estimate(*median), Estimate(*slowest), signature)
-    assert _of_class(change).startswith(f"a {says} ({median[0]:.2f}, ")
+    change = ClassChange("a", Estimate(*median), Estimate(*slowest), signature)
+    (clause,) = _class_change(change)
+    assert clause.startswith(f"a {says} ({median[0]:.2f}, ")
 
 
 def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Decide) -> None:
@@ -407,8 +422,10 @@ def test_who_pays_is_told_of_the_recommended_side(tmp_path: Path, decide_on: Dec
     write_load(tmp_path / "a", SLOWER, concurrency=8, fixed={2: 2.0}, classes=classes)
     (decision,) = decide_on()
     assert decision.policy.length == 2
-    (fact,) = (fact for fact in word(decision, Limits()).facts if fact.term == "Who pays")
-    assert "a no clear change (0.80, no interval; 0.80, no interval)" in fact.lines[1]
+    (finding,) = (
+        finding for finding in explain(decision, Limits()).findings if finding.term == "Who pays"
+    )
+    assert "a no clear change (0.80, no interval; 0.80, no interval)" in finding.lines[1]
 
 
 @pytest.mark.parametrize(
@@ -440,7 +457,7 @@ def test_the_reason_is_the_one_that_decided(
     words: str,
 ) -> None:
     write_load(tmp_path / "a", gains[0], **told)
-    verdict = word(decide_on(limits)[0], limits)
+    verdict = explain(decide_on(limits)[0], limits)
     assert words in verdict.reason
     assert ("a limit may be broken" in verdict.headline) == ("may break" in words)
 
@@ -449,7 +466,7 @@ def test_a_broken_limit_is_told_apart_from_a_loss(tmp_path: Path, decide_on: Dec
     write_load(tmp_path / "1", (1.3, 1.2, 1.4), concurrency=1, tpot_p99=(0.01, 0.02))
     write_load(tmp_path / "4", SLOWER, concurrency=4)
     limits = Limits(tpot=0.015)
-    reason = word(decide_on(limits)[0], limits).reason
+    reason = explain(decide_on(limits)[0], limits).reason
     assert "breaks a limit that plain decoding keeps (TPOT P99) at 1 request at a time." in reason
     assert (
         "It is only 0.80 times as fast (95% interval 0.68 to 0.92), slower than plain decoding, at 4"
@@ -481,7 +498,7 @@ def test_a_side_that_falls_behind_is_not_recommended(tmp_path: Path, decide_on: 
 def test_the_best_measured_keeps_the_limits(tmp_path: Path, decide_on: Decide) -> None:
     write_run(tmp_path / "a", (1.2, 1.1, 1.3), batch_size=8)
     write_run(tmp_path / "b", (9.0, 8.0, 9.9), batch_size=8, length=8, num_outputs_equal=199)
-    verdict = word(decide_on()[0], Limits())
+    verdict = explain(decide_on()[0], Limits())
     assert verdict.table.rows[0][3] == "this setting"
 
 
@@ -490,7 +507,9 @@ def test_wrong_output_somewhere_is_no_crossover(tmp_path: Path, decide_on: Decid
     write_run(tmp_path / "b", FASTER, batch_size=8, num_outputs_equal=199)
     (decision,) = decide_on()
     assert decision.answer is Answer.OFF
-    assert not any(fact.term == "Crosses over" for fact in word(decision, Limits()).facts)
+    assert not any(
+        finding.term == "Crosses over" for finding in explain(decision, Limits()).findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -507,8 +526,12 @@ def test_a_setting_that_is_off_crosses_over_below_its_first_loss(
     tmp_path: Path, decide_on: Decide, gains: list[Interval], words: str
 ) -> None:
     write_loads(tmp_path, gains)
-    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "Crosses over")
-    assert fact.lines == (words,)
+    (finding,) = (
+        finding
+        for finding in explain(decide_on()[0], Limits()).findings
+        if finding.term == "Crosses over"
+    )
+    assert finding.lines == (words,)
 
 
 def test_how_to_turns_on_what_is_recommended(tmp_path: Path, decide_on: Decide) -> None:
@@ -519,16 +542,22 @@ def test_how_to_turns_on_what_is_recommended(tmp_path: Path, decide_on: Decide) 
             concurrency=concurrency,
             controller="fixed",
         )
-    (fact,) = (fact for fact in word(decide_on()[0], Limits()).facts if fact.term == "How to")
+    (finding,) = (
+        finding
+        for finding in explain(decide_on()[0], Limits()).findings
+        if finding.term == "How to"
+    )
     assert (
-        fact.command
+        finding.command
         == "controller=batch_size_cutoff controller.max_requests=4 controller.num_draft_tokens=10"
     )
     for concurrency, gain in ((4, 1.5), (16, 0.8)):
         write_load(
             tmp_path / str(concurrency), (gain, gain - 0.1, gain + 0.1), concurrency=concurrency
         )
-    assert not any(fact.term == "How to" for fact in word(decide_on()[0], Limits()).facts)
+    assert not any(
+        finding.term == "How to" for finding in explain(decide_on()[0], Limits()).findings
+    )
 
 
 def test_a_workload_under_two_kinds_of_load_is_one_workload(
@@ -536,16 +565,16 @@ def test_a_workload_under_two_kinds_of_load_is_one_workload(
 ) -> None:
     write_load(tmp_path / "closed", FASTER)
     write_load(tmp_path / "open", qps=4.0)
-    words = [word(decision, Limits()) for decision in decide_on()]
+    words = [explain(decision, Limits()) for decision in decide_on()]
     assert headline(words) == "Turn it on: at every kind of load measured"
     write_load(tmp_path / "open", qps=4.0, tpot_p99=(0.01, 0.02))
-    words = [word(decision, Limits()) for decision in decide_on()]
+    words = [explain(decision, Limits()) for decision in decide_on()]
     assert (
         headline(words)
         == "It depends on the kind of load: turn it on in 1 of 2 cases and turn it off in 1 of 2 cases"
     )
     write_load(tmp_path / "other", FASTER, data="sharegpt")
-    words = [word(decision, Limits()) for decision in decide_on()]
+    words = [explain(decision, Limits()) for decision in decide_on()]
     assert headline(words).startswith(
         "It depends on the workload and the kind of load: turn it on in 2 of 3 cases"
     )

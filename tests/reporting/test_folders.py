@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Limits, compose, gather
-from specresearch.reporting.comparisons import Load
 from specresearch.reporting.decision import decide
 from specresearch.reporting.folders import Material
+from specresearch.reporting.workload import Load
 from tests.reporting.folders import write_load, write_run, write_simulation
-
-ROWS_MISSING = "requests.jsonl is missing: latencies and acceptance come without intervals"
 
 
 def notes(material: Material, *, is_used: bool | None = None) -> dict[str, str]:
@@ -28,7 +26,7 @@ def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -
         [tmp_path, tmp_path / "sweep", tmp_path / "sweep" / "2-ngram" / "results.json"]
     )
     assert [comparison.policy.length for comparison in material.comparisons] == [1, 2, 10]
-    assert {note.text for note in material.notes} == {ROWS_MISSING}
+    assert material.notes == []
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> None:
@@ -37,6 +35,8 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
     write_run(tmp_path / "unpaired", None)
     write_load(tmp_path / "no-plain", plain=False)
     write_run(tmp_path / "torn").joinpath("results.json").write_text('{"complete": tr')
+    old = write_run(tmp_path / "old") / "results.json"
+    old.write_text(old.read_text().replace('"schema": 2', '"schema": 1'))
     for name, content in {
         "list": [1],
         "foreign": {"accuracy": 0.9},
@@ -56,6 +56,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
         "baseline": "plain decoding only",
         "unpaired": "no paired baseline",
         "no-plain": "without a paired baseline",
+        "old": "was written by another version (schema 1, this is 2); measure again",
         "torn": "Expecting value",
         "list": "not the results of a run",
         "foreign": "no run of this project",
@@ -76,7 +77,6 @@ def test_unfinished_and_bare_folders_are_used_with_a_note(tmp_path: Path) -> Non
     told = [note.text for note in material.notes]
     assert any(text.startswith("unfinished") for text in told)
     assert any("the queue grew to 257 requests" in text for text in told)
-    assert ROWS_MISSING in told
 
 
 @pytest.mark.parametrize("content", [None, {}, {"kind": "load"}, {"summary": {}, "provenance": {}}])
@@ -125,12 +125,12 @@ def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None
         "ngram, 5 drafts": pytest.approx(0.9),
     }
     (trace,) = material.traces
-    assert list(trace.sides) == [
+    assert list(trace.timelines) == [
         "ngram, goodput controller",
         "plain decoding",
         "ngram, 2 drafts, best in hindsight",
     ]
-    assert trace.own_best is not None
+    assert trace.speedup_over_best is not None
 
 
 def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
@@ -147,21 +147,6 @@ def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
 def test_the_length_of_a_fixed_controller_is_what_the_proposer_was_bound_to(tmp_path: Path) -> None:
     write_load(tmp_path / "a", controller="fixed", bound=7)
     assert [c.policy.label for c in gather([tmp_path]).comparisons] == ["ngram, 7 drafts"]
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_a_controller_that_remembers_is_told_pass_by_pass(tmp_path: Path, reset: bool) -> None:
-    """What it wrote in earlier passes stands in the later ones again."""
-    passes = [[100.0, 150.0], [100.0, 150.0] if reset else [100.0, 200.0, 260.0]]
-    rows = [{"repeat": float(n), "step": step} for n, steps in enumerate(passes) for step in steps]
-    write_load(tmp_path / "a", thoughts=rows, reset=reset)
-    (trace,) = gather([tmp_path]).traces
-    told = [(row["repeat"], row["step"]) for row in trace.thoughts]
-    assert told == [
-        (0.0, 100.0),
-        (0.0, 150.0),
-        *((1.0, step) for step in ([100.0, 150.0] if reset else [200.0, 260.0])),
-    ]
 
 
 def test_definitions_that_differ_between_kinds_are_told_apart(tmp_path: Path) -> None:
@@ -183,7 +168,7 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
     write_simulation(tmp_path / "elsewhere", concurrency=7)
     write_simulation(tmp_path / "machine", timing="Roofline")
     material = gather([tmp_path])
-    found = {(one.prediction.folder.name, one.measured.policy.label) for one in material.foreseen}
+    found = {(one.prediction.folder.name, one.measured.policy.label) for one in material.checked}
     assert found == {("same", "ngram, goodput controller"), ("same", "ngram, 2 drafts")}
     told = notes(material, is_used=False)
     assert told.keys() == {"elsewhere", "machine"}
@@ -193,7 +178,7 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
         section for section in compose(material, Limits()).sections if section.name == "predicted"
     )
     (picture,) = section.pictures
-    assert "what simulations foresaw" in section.introduction
+    assert "what simulations predicted" in section.introduction
     assert "TPOT P99 10%" in picture.alt
     assert picture.table.rows[0][5] == "11.0 ms; 10.0 ms (9.9 to 10.1)"
 
@@ -203,7 +188,7 @@ def test_an_open_load_with_another_number_of_running_requests_is_another_setting
 ) -> None:
     write_load(tmp_path / "load", concurrency=16)
     write_simulation(tmp_path / "narrow", concurrency=16)  # eight may run, so that eight wait
-    assert gather([tmp_path]).foreseen == []
+    assert gather([tmp_path]).checked == []
 
 
 BOUNDED = {"bounded": ({"max_slowdown": 1.05}, (1.7, 1.6, 1.8))}
@@ -246,14 +231,12 @@ def test_settings_that_differ_between_folders_are_told_apart(
     assert labels(tmp_path) == [f"ngram, goodput controller ({words.format(n)})" for n in (2, 4)]
     traces = gather([tmp_path]).traces
     assert [trace.policy.label for trace in traces] == labels(tmp_path)
-    assert [next(iter(trace.sides)) for trace in traces] == labels(tmp_path)
+    assert [next(iter(trace.timelines)) for trace in traces] == labels(tmp_path)
 
 
 def test_drafts_of_a_tree_are_its_nodes(tmp_path: Path) -> None:
-    """The positions that were seen are its depth."""
     folder = write_run(tmp_path / "a", length=None)
     results = json.loads((folder / "results.json").read_text())
-    assert labels(folder) == ["ngram, 2 drafts"]
     results["provenance"]["method"] |= {"num_draft_tokens": 60}
     (folder / "results.json").write_text(json.dumps(results))
     assert labels(folder) == ["ngram, 60 drafts"]
@@ -274,15 +257,25 @@ def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
 
 
 def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
-    thought = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
-    write_load(tmp_path / "a", variants=BOUNDED, fixed={2: 1.1}, thoughts=[thought], concurrency=8)
+    estimates = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
+    write_load(
+        tmp_path / "a",
+        variants=BOUNDED,
+        fixed={2: 1.1},
+        controller_estimates=[estimates],
+        concurrency=8,
+    )
     material = gather([tmp_path])
     free, bounded = material.traces
     assert (
-        next(iter(bounded.sides)) == bounded.policy.label == "ngram, goodput controller (bounded)"
+        next(iter(bounded.timelines))
+        == bounded.policy.label
+        == "ngram, goodput controller (bounded)"
     )
-    assert bounded.thoughts == (thought,)
-    assert [trace.own_best and trace.own_best.value for trace in (free, bounded)] == [1.01, 1.05]
+    assert bounded.controller_estimates == (estimates,)
+    assert [
+        trace.speedup_over_best and trace.speedup_over_best.value for trace in (free, bounded)
+    ] == [1.01, 1.05]
     (section,) = (s for s in compose(material, Limits()).sections if s.name == "controllers")
     assert all("bounded" in picture.caption for picture in section.pictures)
     assert "Of the recommended settings" in section.introduction

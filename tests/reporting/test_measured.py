@@ -1,12 +1,10 @@
-"""What `run` and `load` really leave behind is read, whole and after a kill."""
+"""What `run` and `load` really write is read, complete and while they go on."""
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from tiny_models import build, letters_tokenizer
@@ -18,12 +16,10 @@ from specresearch.data import PromptDataset
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Poisson
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.runner import LoadRunner, LoadSettings
-from specresearch.loadtest.summary import LoadFigures
 from specresearch.loadtest.workload import RequestClass
 from specresearch.proposers import NGram
 from specresearch.reporting import Limits, compose, gather
 from specresearch.reporting.comparisons import Output
-from specresearch.reporting.load_folder import _Reader
 from tests.bench.test_output_check import Gullible
 
 Measure = Callable[..., Path]
@@ -69,11 +65,21 @@ def measured_run(measure_run: Callable[..., Path]) -> Path:
     return measure_run(SamplingParams(max_new_tokens=10), Rejection())
 
 
-def leave_as_a_kill_would(folder: Path) -> None:
-    """Take the figures out of a folder's results."""
-    results = json.loads((folder / "results.json").read_text())
-    bare = {name: type(value)() for name, value in results.items()} | {"complete": False}
-    (folder / "results.json").write_text(json.dumps(bare | {"provenance": results["provenance"]}))
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Collect what a run writes before its last results, and write after every group or pass."""
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr("specresearch.bench.flush.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("specresearch.bench.flush.MOST_COST", 0)
+    for kind in (ResultsFolder, LoadFolder):
+        write = kind.write_results
+
+        def keep(folder: Any, results: Any, write: Callable[..., None] = write) -> None:
+            write(folder, results)
+            written.append(json.loads((folder.path / "results.json").read_text()))
+
+        monkeypatch.setattr(kind, "write_results", keep)
+    return written
 
 
 @pytest.fixture
@@ -84,6 +90,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
         max_waiting: int = 256,
         sampling: SamplingParams | None = None,
         rule: AcceptanceSampler | None = None,
+        repeats: int = 1,
     ) -> Path:
         folder = tmp_path / "load"
         sampling = sampling or SamplingParams(max_new_tokens=8)
@@ -93,6 +100,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
             compare=(2,),
             warmup=0,
             max_waiting=max_waiting,
+            repeats=repeats,
         )
         LoadRunner(
             target,
@@ -125,63 +133,72 @@ def test_a_run(measured_run: Path) -> None:
     )
     assert comparison.output.is_same
     for name in ("ttft_p50", "tpot_p99", "e2el_p90"):
-        own, plain = comparison.own[name], comparison.plain[name]
+        own, baseline = comparison.speculative[name], comparison.baseline[name]
         assert own is not None
-        assert plain is not None
-        assert (own.value, plain.value) == pytest.approx(
+        assert baseline is not None
+        assert (own.value, baseline.value) == pytest.approx(
             (summary[name], summary[f"baseline_{name}"])
         )
         assert own.has_interval == name.endswith(
             "p50"
         )  # a dozen prompts say nothing of the slowest tenth
-    told = comparison.own.acceptance
-    assert told is not None
-    assert told.rate is not None
-    assert told.rate.value == pytest.approx(summary["draft_acceptance_rate"])
-    assert told.p10 is not None
-    assert comparison.plain.tokens_per_step == pytest.approx(1)
+    acceptance = comparison.speculative.acceptance
+    assert acceptance is not None
+    assert acceptance.rate is not None
+    assert acceptance.rate.value == pytest.approx(summary["draft_acceptance_rate"])
+    assert acceptance.p10 is not None
+    assert comparison.baseline.step is not None
+    assert comparison.baseline.step.tokens == pytest.approx(1)
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_sampled_output_of_a_run_is_judged_by_its_check(
     measure_run: Callable[..., Path], is_broken: bool
 ) -> None:
-    """Whole, and from the rows that a kill left."""
     rule = Gullible() if is_broken else Rejection()
     folder = measure_run(SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20), rule)
-    (whole,) = gather([folder]).comparisons
-    assert (whole.output.is_same, whole.output.is_wrong) == (not is_broken, is_broken)
-    leave_as_a_kill_would(folder)
-    (killed,) = gather([folder]).comparisons
-    assert killed.output == whole.output
+    (comparison,) = gather([folder]).comparisons
+    output = comparison.output
+    assert (output.is_same, output.is_wrong) == (not is_broken, is_broken)
 
 
 def test_a_control_that_fails_makes_the_output_wrong() -> None:
-    told = {"output_statement": "", "output_p_value": 0.5, "baseline_output_p_value": 1e-9}
-    assert Output.of(told, lossless=True).is_wrong
-    assert not Output.of(told | {"baseline_output_p_value": 0.4}, lossless=True).is_wrong
+    figures = {"output_statement": "", "output_p_value": 0.5, "baseline_output_p_value": 1e-9}
+    figures |= {"num_outputs_compared": 0, "num_outputs_equal": None, "num_rounding_ties": 0}
+    assert Output.of(figures, lossless=True).is_wrong
+    assert not Output.of(figures | {"baseline_output_p_value": 0.4}, lossless=True).is_wrong
 
 
-def test_a_killed_run_is_reported_from_its_rows(measured_run: Path) -> None:
-    whole = gather([measured_run]).comparisons[0].gain
-    leave_as_a_kill_would(measured_run)
-    material = gather([measured_run])
+def test_a_run_that_goes_on_is_reported(
+    measure_run: Callable[..., Path], flushed: list[dict[str, Any]]
+) -> None:
+    folder = measure_run(SamplingParams(max_new_tokens=10), Rejection())
+    begun, first, *_, last, whole = flushed
+    assert len(flushed) == 1 + 12  # at the beginning, and after every group
+    assert first["sides"]["method"]["num_requests"] == 1
+    leave(folder, last)
+    material = gather([folder])
     (comparison,) = material.comparisons
-    assert comparison.gain == whole
+    assert comparison.gain is not None
+    assert comparison.num_requests == 11
     assert "unfinished" in material.notes[0].text
-    groups = (measured_run / "groups.jsonl").read_text().splitlines(keepends=True)
-    (measured_run / "groups.jsonl").write_text(groups[0])
+    leave(folder, begun)
     with pytest.raises(ValueError, match="stopped before both sides had decoded a group"):
-        gather([measured_run])
+        gather([folder])
+    leave(folder, whole)
+    assert gather([folder]).notes == []
+
+
+def leave(folder: Path, results: dict[str, Any]) -> None:
+    """Put results as they were at some time into the folder."""
+    (folder / "results.json").write_text(json.dumps(results))
 
 
 @pytest.mark.parametrize(
     ("arrivals", "label"),
     [(ClosedLoop(2), "2 requests at a time"), (Poisson(5.0), "5 requests per second")],
 )
-def test_a_load_run_and_what_a_kill_leaves_of_it(
-    measured_load: Callable[..., Path], arrivals: Arrivals, label: str
-) -> None:
+def test_a_load_run(measured_load: Callable[..., Path], arrivals: Arrivals, label: str) -> None:
     folder = measured_load(arrivals, max_running=12)  # all that come: nobody is overloaded
     results = json.loads((folder / "results.json").read_text())
     material = gather([folder])
@@ -191,9 +208,9 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
     for comparison in by_label.values():
         assert comparison.gain is not None
         assert comparison.output.is_same
-        assert comparison.own.acceptance is not None
-        assert comparison.own.acceptance.histogram is not None
-        assert comparison.plain.step["verify"] > 0
+        assert comparison.speculative.acceptance is not None
+        assert comparison.baseline.step is not None
+        assert comparison.baseline.step.parts["verify"] > 0
     whole = by_label["ngram, 4 drafts"]
     assert whole.gain is not None
     if whole.load.is_closed:
@@ -201,94 +218,62 @@ def test_a_load_run_and_what_a_kill_leaves_of_it(
         names = {section.name for section in compose(material, Limits()).sections}
         assert {"speedup", "latency", "acceptance", "steps", "predicted", "controllers"} <= names
 
-    bare: dict[str, Any] = {"kind": "load", "complete": False, "provenance": results["provenance"]}
-    (folder / "results.json").write_text(json.dumps(bare))
-    config = yaml.safe_load((folder / "config.yaml").read_text()) | {
-        "limits": {"ttft": 0.5, "tpot": 0.05}
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    killed = gather([folder])
-    assert {c.policy.label: c.gain for c in killed.comparisons} == {
-        label: c.gain for label, c in by_label.items()
-    }
-    assert killed.limits == [{"ttft": 0.5, "tpot": 0.05}]
+
+def test_a_load_run_that_goes_on_is_reported(
+    measured_load: Callable[..., Path], flushed: list[dict[str, Any]]
+) -> None:
+    folder = measured_load(ClosedLoop(2), repeats=2)
+    begun, first, whole = flushed
+    assert (first["complete"], whole["complete"]) == (False, True)
+    assert first["summary"]["num_repeats"] == 1
+    assert first.keys() == whole.keys()
+    leave(folder, first)
+    material = gather([folder])
+    assert len(material.comparisons) == 2
+    assert all(comparison.gain is not None for comparison in material.comparisons)
+    assert any("unfinished" in note.text for note in material.notes)
+    leave(folder, begun)
+    with pytest.raises(ValueError, match="stopped before a side had decoded all requests once"):
+        gather([folder])
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_sampled_output_of_a_load_is_judged_by_its_check(
     measured_load: Callable[..., Path], is_broken: bool
 ) -> None:
-    """Whole, and from the passes that a kill left."""
     rule = Gullible() if is_broken else Rejection()
     sampling = SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20)
     folder = measured_load(ClosedLoop(2), sampling=sampling, rule=rule)
-    whole = {c.policy.label: c.output for c in gather([folder]).comparisons}
-    assert [(output.is_same, output.is_wrong) for output in whole.values()] == [
+    outputs = [comparison.output for comparison in gather([folder]).comparisons]
+    assert [(output.is_same, output.is_wrong) for output in outputs] == [
         (not is_broken, is_broken)
     ] * 2
-    results = json.loads((folder / "results.json").read_text())
-    bare = {"kind": "load", "complete": False, "provenance": results["provenance"]}
-    (folder / "results.json").write_text(json.dumps(bare))
-    killed = {c.policy.label: c.output for c in gather([folder]).comparisons}
-    assert {k: output.words for k, output in killed.items()} == {
-        k: output.words for k, output in whole.items()
-    }
-    assert [output.is_wrong for output in killed.values()] == [is_broken] * 2
 
 
-def test_rows_of_another_version_cost_the_intervals_only(
-    measured_load: Callable[..., Path],
-) -> None:
-    folder = measured_load(ClosedLoop(2))
-    rows = (folder / "requests.jsonl").read_text().replace('"e2el"', '"latency"')
-    (folder / "requests.jsonl").write_text(rows)
-    material = gather([folder])
-    assert len(material.comparisons) == 2
-    assert any("of another version" in note.text for note in material.notes)
-
-
-def test_nothing_is_lost_of_a_killed_load_run(measured_load: Callable[..., Path]) -> None:
-    """What a whole run wrote into results.json is what is made of its rows."""
+def test_an_overloaded_load_run_says_why_it_stopped(measured_load: Callable[..., Path]) -> None:
     folder = measured_load(Poisson(2000.0), max_waiting=1)
-    whole = json.loads((folder / "results.json").read_text())
-    bare = {"kind": "load", "complete": False, "provenance": whole["provenance"]}
-    told = json.loads(json.dumps(_Reader(folder, bare).results))
-    for name in (part.name for part in fields(LoadFigures)):
-        if name != "summary":
-            assert told[name] == whole[name], name
-    assert {
-        key: value for key, value in told["summary"].items() if value is not None
-    }.items() <= whole["summary"].items()
-    assert {"method", "arrivals", "qps", "max_running", "overloaded"} <= told["summary"].keys()
-    assert "the queue grows without bound" in told["stopped"]
-    (folder / "results.json").write_text(json.dumps(bare))
-    assert any(note.text.startswith("stopped early") for note in gather([folder]).notes)
-
-
-@pytest.mark.parametrize("content", ["damaged", "old"])
-def test_steps_that_cannot_be_read_cost_the_step_times_only(
-    measured_load: Callable[..., Path], content: str
-) -> None:
-    folder = measured_load(ClosedLoop(2))
-    whole = gather([folder])
-    if content == "damaged":
-        (folder / "steps.parquet").write_bytes(b"PAR1 torn")
-    else:
-        table = pq.read_table(folder / "steps.parquet")
-        pq.write_table(
-            table.rename_columns([n.replace("verify", "forward") for n in table.column_names]),
-            folder / "steps.parquet",
-        )
     material = gather([folder])
-    assert "steps.parquet cannot be read: no step times" in [note.text for note in material.notes]
-    for own, before in zip(material.comparisons, whole.comparisons, strict=True):
-        assert own.policy == before.policy
-        assert own.gain is not None
-        assert own.own["tpot_p99"] == before.own["tpot_p99"]
-        assert own.own.acceptance == before.own.acceptance
-        assert own.own.step == {}
+    assert all(comparison.any_overloaded for comparison in material.comparisons)
+    assert any("the queue grows without bound" in note.text for note in material.notes)
 
 
-def test_config_is_read_from_the_folder(measured_run: Path) -> None:
+@pytest.mark.parametrize("kind", ["run", "load"])
+def test_folders_of_another_version_are_refused(
+    measured_run: Path, measured_load: Callable[..., Path], kind: str
+) -> None:
+    """They are neither reported nor resumed."""
+    folder = measured_run if kind == "run" else measured_load(ClosedLoop(2))
+    results = json.loads((folder / "results.json").read_text())
+    del results["schema"]
+    leave(folder, results)
+    words = r"written by another version \(schema 1, this is 2\); measure again"
+    with pytest.raises(ValueError, match=words):
+        gather([folder])
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    with pytest.raises(ValueError, match=words):
+        (ResultsFolder if kind == "run" else LoadFolder)(folder, config, resume=True)
+
+
+def test_the_load_is_read_from_the_settings(measured_run: Path) -> None:
     config = yaml.safe_load((measured_run / "config.yaml").read_text())
     assert config["batch_size"] == gather([measured_run]).comparisons[0].load.amount == 1

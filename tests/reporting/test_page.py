@@ -1,5 +1,6 @@
 """The page stands alone, says everything that its figures show in words and tables, and trusts no name."""
 
+import json
 import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -64,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: {"baseline": figures, "method": figures | {"tpot_p50": 0.008, "tpot_p99": worst}}
         for name, worst in (("structured", 0.009), ("creative", 0.013))
     }
-    thought = {
+    estimates = {
         "repeat": 0.0,
         "step": 100.0,
         "measured_seconds": 0.02,
@@ -78,7 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             between,
             concurrency=concurrency,
             fixed={2: gain, 5: 0.8},
-            thoughts=[thought],
+            controller_estimates=[estimates],
             classes=classes,
             class_signature=["creative"],
         )
@@ -139,7 +140,7 @@ def test_what_is_drawn_over_time_stands_in_the_table(written: Written) -> None:
 
 
 def test_nothing_is_announced_that_is_not_there(written: Written, tmp_path: Path) -> None:
-    assert "simulations foresaw" not in written.markdown
+    assert "simulations predicted" not in written.markdown
     assert "The table has the intervals" in written.markdown
     write_run(tmp_path / "runs")  # without rows, latencies have none
     assert (
@@ -233,12 +234,12 @@ def test_names_from_files_are_text_and_never_markup(tmp_path: Path) -> None:
 def test_the_smallest_material_is_enough(tmp_path: Path) -> None:
     """One comparison without interval, latencies or acceptance."""
     folder = write_run(tmp_path / "runs" / "a", (1.5, None, None))  # type: ignore[arg-type]
-    text = (folder / "results.json").read_text()
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        text = text.replace(f"{name}_p", "x")
-    (folder / "results.json").write_text(
-        text.replace("num_draft_tokens", "x").replace("ideal_speedup", "x")
-    )
+    results = json.loads((folder / "results.json").read_text())
+    for side in results["sides"]:
+        results["sides"][side] = {"throughput": 100.0, "num_requests": 200}
+    results["acceptance"] = {}
+    results["comparisons"]["method"]["ideal_speedup"] = None
+    (folder / "results.json").write_text(json.dumps(results))
     html = Written.of(tmp_path / "runs", tmp_path / "out").html
     assert "Measure more: no difference from plain decoding can be told yet" in html
     assert "(too little was measured for an interval)" in html

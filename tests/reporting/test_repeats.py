@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specresearch.bench.estimate import Estimate, paired_ratio
 from specresearch.reporting import Limits, gather
-from specresearch.reporting.comparisons import CONCURRENCY, Comparison, Load, Policy, Side
-from specresearch.reporting.comparisons import Workload as Scene
+from specresearch.reporting.comparisons import Comparison, Side
 from specresearch.reporting.decision import Answer, Outcome, decide, judge
-from specresearch.reporting.estimates import Estimate, paired_ratio, pooled
+from specresearch.reporting.estimates import pooled, simultaneous
+from specresearch.reporting.workload import CONCURRENCY, Load, Policy
+from specresearch.reporting.workload import Workload as Scene
 from tests.reporting.folders import write_run
 
 NUM_REPORTS, NUM_SETTINGS, LOADS, NUM_GROUPS = 300, 8, (1, 4, 16), 24
@@ -69,12 +71,12 @@ def test_a_setting_that_is_clearly_faster_is_found_among_many() -> None:
 
 def test_intervals_that_hold_together_are_wider_and_one_alone_is_not() -> None:
     gain = Estimate(1.5, 1.4, 1.6, 30.0)
-    assert gain.simultaneous(1) == gain
-    wide, unknown = gain.simultaneous(10), replace(gain, freedom=None).simultaneous(10)
+    assert simultaneous(gain, 1) == gain
+    wide, unknown = simultaneous(gain, 10), simultaneous(replace(gain, freedom=None), 10)
     assert wide.low is not None
     assert unknown.low is not None
     assert unknown.low < wide.low < 1.4
-    assert Estimate(1.5).simultaneous(10) == Estimate(1.5)
+    assert simultaneous(Estimate(1.5), 10) == Estimate(1.5)
 
 
 @pytest.mark.parametrize("same_units", [True, False])

@@ -1,10 +1,10 @@
-"""Ratios of two sides that decoded the same requests, from their rows."""
+"""Ratios of two sides of a load test that decoded the same requests."""
 
 import numpy as np
 import pytest
 
-from specresearch.reporting.estimates import Estimate
-from specresearch.reporting.load_rows import has_signature, latency_ratio, tpot_ratios
+from specresearch.bench.estimate import Estimate
+from specresearch.loadtest.comparison import PairedSides, _has_signature
 from specresearch.rows import RequestRow
 from tests.loadtest.load_rows import request, side
 
@@ -28,7 +28,7 @@ def test_requests_that_share_a_queue_are_no_independent_units() -> None:
             side(name, rows_of(name, seconds))
             for name, seconds in zip(("method", "baseline"), queued, strict=True)
         )
-        ratio = latency_ratio(own, plain)
+        ratio = PairedSides(own, plain).latency_ratio()
         assert ratio is not None
         missed += ratio.is_above(1.0) or ratio.is_below(1.0)
         drawn = rng.integers(len(queued[0]), size=(400, len(queued[0])))
@@ -45,10 +45,11 @@ def test_only_what_both_answered_is_compared() -> None:
     plain = side(
         "baseline", [row for row in rows_of("baseline", np.full(40, 3.0)) if row.id != "20"]
     )
-    ratio = latency_ratio(own, plain)
+    ratio = PairedSides(own, plain).latency_ratio()
     assert ratio is not None
     assert (ratio.value, ratio.low) == (pytest.approx(2.0), pytest.approx(2.0))
-    assert latency_ratio(own, side("baseline", rows_of("baseline", np.full(1, 3.0)))) is None
+    short = side("baseline", rows_of("baseline", np.full(1, 3.0)))
+    assert PairedSides(own, short).latency_ratio() is None
 
 
 def test_one_burst_has_no_interval() -> None:
@@ -60,7 +61,7 @@ def test_one_burst_has_no_interval() -> None:
         )
         for name, ttft in (("method", 1.0), ("baseline", 2.0))
     ]
-    ratio = latency_ratio(*sides)
+    ratio = PairedSides(*sides).latency_ratio()
     assert ratio is not None
     assert ratio.value == pytest.approx(1.5)
     assert not ratio.has_interval
@@ -74,7 +75,7 @@ def test_a_queue_that_never_empties_is_one_stretch() -> None:
         side(name, rows_of(name, waits * factor + rng.random(40)))
         for name, factor in (("method", 1.04), ("baseline", 1.0))
     ]
-    ratio = latency_ratio(*sides)
+    ratio = PairedSides(*sides).latency_ratio()
     assert ratio is not None
     assert ratio.value == pytest.approx(0.96, abs=0.01)
     assert not ratio.has_interval
@@ -96,14 +97,18 @@ def test_a_class_pays_only_where_its_tail_was_measured(num: int) -> None:
             ("baseline", lambda n: 0.1),
         )
     ]
-    same = tpot_ratios(sides[0], sides[1], "a")
-    assert [ratio and ratio.value for ratio in same] == [pytest.approx(1.0)] * 2
-    median, slowest = tpot_ratios(sides[0], sides[1], "b")
-    assert median is not None
-    assert slowest is not None
-    assert median.is_below(1.0)
-    assert slowest.value == pytest.approx(3.0)
-    assert slowest.is_above(1.0) == (num > 400)
-    assert has_signature(median, slowest) is (True if num > 400 else None)
-    assert has_signature(Estimate(1.1, 1.0, 1.2), Estimate(1.1, 0.9, 1.2)) is False
-    assert tpot_ratios(sides[0], sides[1], "c") == (None, None)
+    pair = PairedSides(*sides)
+    same = pair.class_change("a")
+    assert [ratio and ratio.value for ratio in (same.median, same.slowest)] == [
+        pytest.approx(1.0)
+    ] * 2
+    change = pair.class_change("b")
+    assert change.median is not None
+    assert change.slowest is not None
+    assert change.median.is_below(1.0)
+    assert change.slowest.value == pytest.approx(3.0)
+    assert change.slowest.is_above(1.0) == (num > 400)
+    assert change.has_signature is (True if num > 400 else None)
+    assert _has_signature(Estimate(1.1, 1.0, 1.2), Estimate(1.1, 0.9, 1.2)) is False
+    unknown = pair.class_change("c")
+    assert (unknown.median, unknown.slowest, unknown.has_signature) == (None, None, None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specresearch.reporting.estimates import Estimate, paired_ratio, percentiles, ratio_of
+from specresearch.bench.estimate import Estimate, paired_ratio, percentile_estimate
 
 
 def width(estimate: Estimate | None) -> float:
@@ -25,29 +25,23 @@ def test_a_paired_ratio_is_narrow_where_units_differ_and_sides_do_not() -> None:
     assert width(paired_ratio(fast, rng.permutation(plain))) > 5 * width(paired)
 
 
-def test_separate_intervals_give_a_wider_ratio_that_holds_the_extremes() -> None:
-    ratio = ratio_of(Estimate(3.0, 2.7, 3.3), Estimate(2.0, 1.8, 2.2))
-    assert ratio is not None
-    assert (ratio.low, ratio.high) == (pytest.approx(2.7 / 2.2), pytest.approx(3.3 / 1.8))
-    bare = ratio_of(Estimate(3.0), Estimate(2.0, 1.8, 2.2))
-    assert bare is not None
-    assert not bare.has_interval
-    assert ratio_of(None, Estimate(2.0)) is None
-
-
 def test_percentiles_are_numpys_with_an_interval_by_unit() -> None:
     values = np.random.default_rng(1).normal(10, 1, 400)
-    alone = percentiles(values.tolist(), [str(i) for i in range(400)], (50, 99))
-    assert alone[50].value == pytest.approx(np.percentile(values, 50))
-    assert alone[99].value == pytest.approx(np.percentile(values, 99))
+    units = [str(i) for i in range(400)]
+    for percent in (50, 99):
+        estimate = percentile_estimate(values.tolist(), units, percent)
+        assert estimate is not None
+        assert estimate.value == pytest.approx(np.percentile(values, percent))
     few = np.repeat(values[:20], 20)  # four hundred values of twenty units are worth twenty
-    together = percentiles(few.tolist(), [str(i // 20) for i in range(400)], (50,))
-    assert width(together[50]) > 2.5 * width(alone[50])
+    together = percentile_estimate(few.tolist(), [str(i // 20) for i in range(400)], 50)
+    assert width(together) > 2.5 * width(percentile_estimate(values.tolist(), units, 50))
 
 
 def test_nothing_and_one_unit_have_no_interval() -> None:
-    assert percentiles([], [], (50,)) == {}
-    assert not percentiles([1.0, 2.0], ["a", "a"], (50,))[50].has_interval
+    assert percentile_estimate([], [], 50) is None
+    median = percentile_estimate([1.0, 2.0], ["a", "a"], 50)
+    assert median is not None
+    assert not median.has_interval
     assert Estimate.of(None) is None
     assert Estimate.of(float("nan")) is None
     assert not Estimate(2.0).is_above(1.0)

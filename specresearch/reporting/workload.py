@@ -1,0 +1,135 @@
+"""What was decoded, under which load, and how much was drafted."""
+
+from dataclasses import dataclass
+
+BATCH, CONCURRENCY = "batch", "concurrency"
+CLOSED = (BATCH, CONCURRENCY)  # a request starts when one ends, so a faster side does more work
+AXES = {
+    BATCH: "prompts decoded in batches, all of a batch at once",
+    CONCURRENCY: "a fixed number of requests always in flight",
+    "replay": "requests arriving as in a recorded trace",
+}
+FIXED = "fixed"  # the controller with a fixed draft length
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What was decoded, and where: figures of one workload may be compared with one another.
+
+    Attributes:
+        sampling: The settings in words.
+        distinction: What tells it from other workloads with the same label.
+    """
+
+    data: str
+    sampling: str
+    max_new_tokens: int | None
+    max_prompt_tokens: int | None
+    target: str
+    machine: str
+    distinction: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return the name in the report."""
+        label = f"{self.data}, {self.sampling}"
+        return f"{label} ({self.distinction})" if self.distinction else label
+
+
+@dataclass(frozen=True, order=True)
+class Load:
+    """How many requests came.
+
+    Attributes:
+        axis: BATCH for requests decoded together, CONCURRENCY for requests always in flight, or the
+            name of an arrival process.
+        amount: Requests, or requests per second of an arrival process.
+    """
+
+    axis: str
+    amount: float
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether a request starts when another one ends."""
+        return self.axis in CLOSED
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether there is one request at a time."""
+        return self.is_closed and self.amount <= 1
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the amount."""
+        units = {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}
+        return units.get(self.axis, "requests per second")
+
+    @property
+    def axis_label(self) -> str:
+        """Return what a load of this kind is, as a phrase."""
+        return AXES.get(self.axis, f"requests arriving by themselves ({self.axis} arrivals)")
+
+    @property
+    def amount_label(self) -> str:
+        """Return the amount without its unit."""
+        is_exact = self.is_closed or self.amount >= 1000
+        return f"{self.amount:g}" if is_exact else f"{self.amount:.3g}"
+
+    @property
+    def short_label(self) -> str:
+        """Return the amount with a short unit."""
+        if self.axis == BATCH:
+            return f"batch of {self.amount:g}"
+        if self.axis == CONCURRENCY:
+            return f"{self.amount:g} at a time"
+        return f"{self.amount_label}/s"
+
+    @property
+    def label(self) -> str:
+        """Return the amount with its unit."""
+        if self.axis == BATCH:
+            return f"batches of {self.amount_label}"
+        unit = self.unit.replace("requests", "request", 1) if self.amount == 1 else self.unit
+        return f"{self.amount_label} {unit}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much is drafted.
+
+    Attributes:
+        length: Draft tokens of a step; None if a controller decides.
+        variant: Settings that tell it from other policies of the same method.
+    """
+
+    method: str
+    controller: str
+    length: int | None = None
+    variant: str = ""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Return whether every step drafts the same number of tokens."""
+        return self.controller == FIXED
+
+    @property
+    def how(self) -> str:
+        """Return the label without the method's name."""
+        if not self.is_fixed:
+            words = f"{self.controller} controller"
+        elif self.length is None:
+            words = "fixed length"
+        else:
+            words = f"{self.length} draft{'' if self.length == 1 else 's'}"
+        return f"{words} ({self.variant})" if self.variant else words
+
+    @property
+    def label(self) -> str:
+        """Return the name in tables and figures."""
+        return f"{self.method}, {self.how}"
+
+    @property
+    def phrase(self) -> str:
+        """Return the name inside a sentence."""
+        return f"{self.method} with {'' if self.is_fixed else 'the '}{self.how}"
