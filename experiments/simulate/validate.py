@@ -24,6 +24,7 @@ from specresearch.data.files import find_file, read_records
 from specresearch.files import replace_text
 from specresearch.files.jsonl import to_line
 from specresearch.results.folder import RESULTS, STEPS
+from specresearch.rows import BASELINE, FIXED
 from specresearch.simulate import build
 from specresearch.simulation.timing import Timing, Work
 
@@ -42,7 +43,7 @@ RECORDED, LONGEST, OTHERS = (
 NUM_RECORDED = 64  # requests of a recording
 SEED = 1  # of what is predicted; recordings have 0
 FITTED, CLOSED = (1, 16), (4, 8)  # requests in flight: recorded, and predicted
-UTILISATION = 0.6  # of an open load, in units of what plain decoding finished at the larger recorded concurrency
+UTILISATION = 0.6  # of an open load, in units of what the baseline finished at the larger recorded concurrency
 LIMITS = {"throughput": 0.10, "tpot_p99": 0.20}  # what the errors are held against
 FIGURES = (
     "throughput",
@@ -112,10 +113,10 @@ def measure(folder: Path, overrides: list[str]) -> None:
 def loads_of(pair: Pair) -> dict[str, list[str]]:
     """What is predicted: closed loops, and one of Poisson arrivals."""
     loads = {f"closed-{n}": ["arrivals=closed_loop", f"arrivals.concurrency={n}"] for n in CLOSED}
-    plain = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"][
-        "plain"
+    baseline = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"][
+        BASELINE
     ]
-    rate = UTILISATION * plain["request_throughput"]
+    rate = UTILISATION * baseline["request_throughput"]
     return loads | {"poisson": ["arrivals=poisson", f"arrivals.qps={rate:.3g}"]}
 
 
@@ -164,29 +165,35 @@ def predict(pair: Pair, load: str) -> tuple[dict[str, Any], Timing]:
 
 
 def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
-    """Of a side's measured steps, in the mean: what they took, and what the timing model says of the same work."""
-    works = [
-        Work(
-            len(step.context),
-            sum(step.num_draft_tokens),
-            step.num_nodes - 1,
-            step.num_nodes,
-            sum(step.context),
-            max(step.context),
-            step.num_prefill_tokens,
-            sum(
-                (k + 1) * (known + k + 1)
-                for k, known in zip(step.num_draft_tokens, step.context, strict=True)
-            ),
-            step.num_lazy_prefill_tokens,
-            can_draft=step.side != "plain",
-            is_asked=step.num_nodes > 1
-            or step.side.startswith("fixed-"),  # n-gram may be asked and find nothing
-        )
-        for step in steps.itertuples()
-    ]
-    measured = (steps["total"] + steps["schedule"]).mean()
-    return measured, sum(timing.step(work).total for work in works) / len(works)
+    """Return the mean seconds of a side's measured steps, and of the same work as predicted."""
+    measured = steps["total"] + steps["schedule"]
+    predicted = [predicted_seconds(step, timing) for step in steps.itertuples()]
+    return measured.mean(), sum(predicted) / len(predicted)
+
+
+def predicted_seconds(step: Any, timing: Timing) -> float:
+    """Return what a timing model predicts for one measured step."""
+    attended = 0
+    for num_drafts, context in zip(step.num_draft_tokens, step.context, strict=True):
+        attended += (num_drafts + 1) * (context + num_drafts + 1)
+    work = Work(
+        num_rows=len(step.context),
+        num_drafts=sum(step.num_draft_tokens),
+        longest=step.num_nodes - 1,
+        num_nodes=step.num_nodes,
+        context=sum(step.context),
+        max_context=max(step.context),
+        num_prefill_tokens=step.num_prefill_tokens,
+        attended=attended,
+        num_lazy_prefill_tokens=step.num_lazy_prefill_tokens,
+        can_draft=step.side != BASELINE,
+    )
+    # An n-gram search may be asked for drafts and find none.
+    is_asked = step.num_nodes > 1 or step.side.startswith(FIXED)
+    seconds = timing.propose(work) if is_asked else 0.0
+    seconds += timing.verify(work) + timing.overhead(work)
+    timing.between(work)
+    return seconds
 
 
 def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
@@ -198,10 +205,10 @@ def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
         guess = predicted[side]
         figures = {name: (own[name], guess[name]) for name in FIGURES}
         figures["step_seconds"] = step_seconds(steps[steps["side"] == side], timing)
-        plain = told["sides"]["plain"], predicted["plain"]
+        baseline = told["sides"][BASELINE], predicted[BASELINE]
         if load != "poisson":
-            figures["speedup"] = _over(own, guess, plain, "throughput")
-        figures["tpot_p99_over_plain"] = _over(own, guess, plain, "tpot_p99")
+            figures["speedup"] = _over(own, guess, baseline, "throughput")
+        figures["tpot_p99_over_baseline"] = _over(own, guess, baseline, "tpot_p99")
         for name, (measured, foreseen) in figures.items():
             between = told["side_intervals"][side].get(name) or (None, None)
             yield {
@@ -223,11 +230,11 @@ def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
 def _over(
     own: Mapping[str, float],
     guess: Mapping[str, float],
-    plain: tuple[Mapping[str, float], Mapping[str, float]],
+    baseline: tuple[Mapping[str, float], Mapping[str, float]],
     name: str,
 ) -> tuple[float, float]:
-    """A figure over plain decoding's of the same run, measured and predicted: how fast the machine was cancels out."""
-    return own[name] / plain[0][name], guess[name] / plain[1][name]
+    """A figure over the baseline's of the same run, measured and predicted: how fast the machine was cancels out."""
+    return own[name] / baseline[0][name], guess[name] / baseline[1][name]
 
 
 def summary_of(table: pd.DataFrame) -> str:

@@ -16,8 +16,8 @@ from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.summary import summarize_load
 from specresearch.rows import BASELINE, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
-from specresearch.simulation.events import SimulatedPass, Simulation
 from specresearch.simulation.method import Method
+from specresearch.simulation.one_pass import SimulatedPass, Simulation
 from specresearch.simulation.recordings import version_caution
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.timing import Timing
@@ -67,18 +67,18 @@ class Simulator:
                 self.arrivals
             )  # refuses a closed loop without a middle
         self.max_len = self.settings.max_len or header.target["max_len"]
-        reads_late = self.drafting.reads_late
+        lazy_prefill = self.drafting.prefills_lazily
         self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
         self.methods = {BASELINE: Method(Fixed(0))}
         if most:
-            self.methods[METHOD] = Method(self.controller, kind, most, reads_late)
+            self.methods[METHOD] = Method(self.controller, kind, most, lazy_prefill)
             for length in self.settings.compare:
                 if not 1 <= length <= most:
                     raise ValueError(
                         f"compare={list(self.settings.compare)} holds {length}, and drafts have 1 to {most} tokens; leave it out "
                         "or raise num_draft_tokens"
                     )
-                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most, reads_late)
+                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most, lazy_prefill)
 
     @property
     def num_requests(self) -> int:

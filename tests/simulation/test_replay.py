@@ -9,15 +9,8 @@ from jaxtyping import Float
 
 from specresearch.acceptance.block import accept_block
 from specresearch.proposal import Proposal
-from specresearch.simulation.acceptance import (
-    Blocks,
-    Coins,
-    Positions,
-    StandIns,
-    Table,
-    Trees,
-    run_ends,
-)
+from specresearch.simulation.acceptance import Blocks, Coins, Table, Trees, run_ends
+from specresearch.simulation.positions import Positions, StandIns
 
 NUM, VOCAB = 3, 3  # positions, tokens
 

@@ -27,9 +27,9 @@ from specresearch.proposal import DraftKind
 from specresearch.rows import PassKey
 from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing
 from specresearch.simulation.acceptance import Coins, Replay
-from specresearch.simulation.events import SimulatedPass
-from specresearch.simulation.replays import ReplayedRequest, Text
-from specresearch.simulation.timing import Seconds, Work
+from specresearch.simulation.one_pass import SimulatedPass
+from specresearch.simulation.replays import ReplayedOutput, ReplayedRequest, replayed_sampling
+from specresearch.simulation.timing import Work
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
@@ -47,15 +47,14 @@ def request_of(
     num_tokens: int,
     replay: Replay | None = None,
     num_prompt: int = 1,
-    **text: Sequence[float],
+    **estimates: Sequence[float],
 ) -> ReplayedRequest:
     replay = replay or coins(0.0, num_tokens)
-    sampling = SamplingParams(max_new_tokens=num_tokens)
     return ReplayedRequest(
         [0] * num_prompt,
-        sampling,
+        replayed_sampling(num_tokens),
         str(number),
-        text=Text(replay, num_tokens, **text),
+        output=ReplayedOutput(replay, num_tokens, **estimates),
         num_tokens=num_tokens,
     )
 
@@ -137,9 +136,9 @@ class Watched(Linear):
         super().__init__(1.0)
         self.works: list[Work] = []
 
-    def step(self, work: Work) -> Seconds:
+    def verify(self, work: Work) -> float:
         self.works.append(work)
-        return super().step(work)
+        return super().verify(work)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -219,9 +218,9 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
     )
     list(engine.generate(requests))
     drafting = Drafting(recording, SIDE, "rejection", 4)
-    assert drafting.reads_late
+    assert drafting.prefills_lazily
     replays, machine = Replays(drafting, 56), Watched()
-    method = Method(OnAndOff(), drafting.kind, 4, drafting.reads_late)
+    method = Method(OnAndOff(), drafting.kind, 4, drafting.prefills_lazily)
     planned = [replays.request(number) for number in range(3)]
     simulate(planned, machine, ClosedLoop(3), method, max_running=2, max_len=56)
     told = [work.num_lazy_prefill_tokens for work in machine.works if work.num_rows]
@@ -264,8 +263,7 @@ def test_an_overloaded_queue_is_given_up_with_what_there_is() -> None:
 
 def throughput(controller: Controller, rate: float, most: int, timing: Timing) -> float:
     with unchecked():
-        texts = [Text(coins(rate, 150, seed), 150) for seed in range(12)]
-        requests = [replace(request_of(i, 150), text=text) for i, text in enumerate(texts)]
+        requests = [request_of(i, 150, coins(rate, 150, seed=i)) for i in range(12)]
         made = simulate(requests, timing, ClosedLoop(4), Method(controller, SCORED, most))
     return 12 * 150 / made.row.wall
 
@@ -309,9 +307,10 @@ def test_controllers_of_every_kind_steer_a_simulation() -> None:
 def test_rounds_are_drawn_anew_and_share_ids(tmp_path: Path) -> None:
     recording = record(tmp_path, draft_model(4), requests_of(3, 1.0))
     replays = Replays(Drafting(recording, SIDE, "rejection", 4), 56)
-    assert [replays.request(n).id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
+    assert [replays.request(n).recorded_id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
+    assert len({replays.request(n).id for n in range(6)}) == 6
     made = [
-        [replays.request(n, repeat).text.replay.step(i, 4) for i in range(20)]
+        [replays.request(n, repeat).output.draft(i, 4) for i in range(20)]
         for n, repeat in ((0, 0), (3, 0), (0, 1))
     ]
     assert made[0] != made[1] != made[2] != made[0]
