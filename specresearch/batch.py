@@ -133,7 +133,7 @@ class RequestState:
 
     @property
     def num_remaining(self) -> int:
-        return self.max_new_tokens - self.num_generated
+        return self.max_new_tokens + self.num_prompt_tokens - len(self.tokens)
 
     def fail(self, reason: str) -> None:
         """End here, with what has been generated so far."""
@@ -144,26 +144,27 @@ class RequestState:
         self, new: Sequence[int], decode: Callable[[list[int]], str] | None, now: float
     ) -> int:
         """`take` at a point in time. Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone."""
-        before = self.num_generated
+        before = len(self.tokens)
         try:
             self.take(new, decode)
         except Exception as error:
             logger.exception("request %r", self.id)
             self.fail(f"{type(error).__name__}: {error}")
-        taken = self.num_generated - before
+        taken = len(self.tokens) - before
         self.token_times.extend([now] * taken)
         return taken
 
     def take(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
         """Append tokens up to the one that ends the output; returns how many were taken and sets `finish_reason`."""
         stop = self.request.sampling.stop
+        max_tokens = self.num_prompt_tokens + self.max_new_tokens
         for taken, token in enumerate(new, start=1):
             self.tokens.append(token)
             if token in self.end_ids:
                 self.finish_reason = "eos" if token in self.eos_token_ids else "stop"
             elif stop and decode is not None and self._meets_stop_string(stop, decode):
                 self.finish_reason = "stop"
-            elif self.num_remaining <= 0:
+            elif len(self.tokens) >= max_tokens:
                 self.finish_reason = "length"
             if self.finish_reason:
                 return taken
@@ -224,7 +225,7 @@ class Batch:
     @cached_property
     def room(self) -> tuple[int, ...]:
         """How many drafts each row could still use: one token of every step comes from the target itself."""
-        return tuple(max(row.num_remaining - 1, 0) for row in self.rows)
+        return tuple([max(row.num_remaining - 1, 0) for row in self.rows])
 
     @cached_property
     def sampling(self) -> SamplingBatch:
@@ -287,7 +288,7 @@ class Batch:
                 counts.append(0)
             else:
                 counts.append(row.deliver([*accepted, next_token], self.decode, now))
-        packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
+        packed[:, 0].clamp_(max=torch.tensor(counts))
         path = packed[:, 4 : 4 + width].masked_fill_(torch.arange(width) > packed[:, :1], -1)
         clipped = Verdict(path, packed[:, 0], packed[:, 1], expected)
         return Delivery(clipped, tuple(counts), tuple(packed[:, 2].tolist()))

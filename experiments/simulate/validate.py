@@ -113,9 +113,9 @@ def measure(folder: Path, overrides: list[str]) -> None:
 def loads_of(pair: Pair) -> dict[str, list[str]]:
     """What is predicted: closed loops, and one of Poisson arrivals."""
     loads = {f"closed-{n}": ["arrivals=closed_loop", f"arrivals.concurrency={n}"] for n in CLOSED}
-    baseline = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))["sides"][
-        BASELINE
-    ]
+    baseline = json.loads((pair.recording(FITTED[-1]) / RESULTS).read_text(encoding="utf-8"))[
+        "sides"
+    ][BASELINE]
     rate = UTILISATION * baseline["request_throughput"]
     return loads | {"poisson": ["arrivals=poisson", f"arrivals.qps={rate:.3g}"]}
 

@@ -7,11 +7,18 @@ import torch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.kv_cache import SlotCache
 from specresearch.models.slots import Slots
-from specresearch.proposal import Proposal
+from specresearch.proposal import Proposal, Verdict
 from specresearch.simulation.machine import Machine
 
 TOKEN, END = 0, 1  # the vocabulary: any token, and one that ends an output
 VOCAB_SIZE = 2
+
+
+def known_lengths(proposal: Proposal) -> Sequence[int]:
+    """Return the nodes of each row, root included."""
+    if proposal.host_lengths is None:
+        return proposal.lengths.tolist()
+    return proposal.host_lengths
 
 
 class SimulatedModel(CausalLM):
@@ -65,6 +72,11 @@ class SimulatedModel(CausalLM):
         self._spend_prefill(num_tokens)
         return ModelOutput(torch.empty((len(slots), 0, VOCAB_SIZE)))
 
+    def commit(self, slots: Sequence[int], verdict: Verdict) -> None:
+        """Keep the root and the accepted drafts, of which there is nothing to move."""
+        for slot, num_accepted in zip(slots, verdict.num_accepted.tolist(), strict=True):
+            self.lengths[slot] += 1 + num_accepted
+
     def _spend_prefill(self, num_tokens: int) -> None:
         raise NotImplementedError
 
@@ -76,9 +88,7 @@ class SimulatedTarget(SimulatedModel):
         self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()
     ) -> ModelOutput:
         """Spend the time of a pass over every node of every row."""
-        lengths = proposal.host_lengths
-        if lengths is None:
-            lengths = tuple(proposal.lengths.tolist())
+        lengths = known_lengths(proposal)
         contexts = [self.lengths[slot] for slot in slots]
         self.machine.verify(contexts, lengths, proposal.topology.max_depth)
         return ModelOutput(torch.zeros((*proposal.token_ids.shape, VOCAB_SIZE)))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.batch import Batch, RequestState
@@ -30,8 +30,8 @@ class ReplayedProposal(Proposal):
         expected: The probability that each draft of the chain is accepted; None if it is unknown.
     """
 
-    num_accepted: Int[Tensor, " B"]
-    num_left: Int[Tensor, " B"]
+    num_accepted: tuple[int, ...]
+    num_left: tuple[int, ...]
     expected: Float[Tensor, "B _"] | None
 
 
@@ -55,13 +55,15 @@ class ReplayingProposer(Proposer):
         self.score_reader = score_reader
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> ReplayedProposal:
-        drafts = []
+        drafts: list[Drafted] = []
+        num_left: list[int] = []
         for row, allowed in zip(batch.rows, budget, strict=True):
-            drafts.append(output_of(row).draft(row.num_generated, allowed))
+            request, position = request_of(row), row.num_generated
+            drafts.append(request.output.draft(position, allowed))
+            num_left.append(request.num_tokens - position)
         self._spend(batch, budget, drafts)
-        lengths = tuple(draft.num + 1 for draft in drafts)
+        lengths = tuple([draft.num + 1 for draft in drafts])
         width = max(lengths)
-        num_left = [request_of(row).num_tokens - row.num_generated for row in batch.rows]
         token_ids = torch.full((len(drafts), width), TOKEN)
         for b, draft in enumerate(drafts):
             if draft.accepted >= num_left[b]:
@@ -72,8 +74,8 @@ class ReplayingProposer(Proposer):
             lengths=upload(lengths, batch.device),
             scores=self._scores(batch.rows, lengths, width) if self.score_reader else None,
             host_lengths=lengths,
-            num_accepted=upload([draft.accepted for draft in drafts], batch.device),
-            num_left=upload(num_left, batch.device),
+            num_accepted=tuple([draft.accepted for draft in drafts]),
+            num_left=tuple(num_left),
             expected=_expected(batch.rows, lengths, width),
         )
 

@@ -8,7 +8,7 @@ from specresearch.acceptance.base import AcceptanceSampler, prefix
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import SamplingBatch
 from specresearch.simulation.machine import Machine
-from specresearch.simulation.models import END, TOKEN
+from specresearch.simulation.models import END, TOKEN, known_lengths
 from specresearch.simulation.proposer import ReplayedProposal
 
 
@@ -28,14 +28,18 @@ class ReplayingRule(AcceptanceSampler):
     ) -> Verdict:
         assert isinstance(proposal, ReplayedProposal)
         self.machine.accept()
-        num_accepted = torch.minimum(proposal.num_accepted, proposal.lengths - 1)
-        is_last = num_accepted + 1 == proposal.num_left
-        expected = proposal.expected
-        if expected is not None:
-            expected = expected[:, : proposal.topology.max_depth]
+        depth = proposal.topology.max_depth
+        num_accepted, next_tokens = [], []
+        lengths = known_lengths(proposal)
+        rows = zip(proposal.num_accepted, lengths, proposal.num_left, strict=True)
+        for accepted, length, num_left in rows:
+            number = min(accepted, length - 1)
+            num_accepted.append(number)
+            next_tokens.append(END if number + 1 == num_left else TOKEN)
+        on_device = torch.tensor(num_accepted)
         return Verdict(
-            path=prefix(num_accepted, proposal.topology.max_depth),
-            num_accepted=num_accepted,
-            next_token=torch.where(is_last, END, TOKEN),
-            expected=expected,
+            path=prefix(on_device, depth),
+            num_accepted=on_device,
+            next_token=torch.tensor(next_tokens),
+            expected=None if proposal.expected is None else proposal.expected[:, :depth],
         )
