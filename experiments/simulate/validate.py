@@ -168,7 +168,7 @@ def step_seconds(steps: pd.DataFrame, timing: Timing) -> tuple[float, float]:
     """Return the mean seconds of a side's measured steps, and of the same work as predicted."""
     measured = steps["total"] + steps["schedule"]
     predicted = [predicted_seconds(step, timing) for step in steps.itertuples()]
-    return measured.mean(), sum(predicted) / len(predicted)
+    return float(measured.mean()), sum(predicted) / len(predicted)
 
 
 def predicted_seconds(step: Any, timing: Timing) -> float:
@@ -190,9 +190,9 @@ def predicted_seconds(step: Any, timing: Timing) -> float:
     )
     # An n-gram search may be asked for drafts and find none.
     is_asked = step.num_nodes > 1 or step.side.startswith(FIXED)
-    seconds = timing.propose(work) if is_asked else 0.0
-    seconds += timing.verify(work) + timing.overhead(work)
-    timing.between(work)
+    seconds = timing.propose_seconds(work) if is_asked else 0.0
+    seconds += timing.verify_seconds(work) + timing.overhead_seconds(work)
+    timing.between_seconds(work)
     return seconds
 
 
@@ -204,7 +204,7 @@ def compare(pair: Pair, load: str) -> Iterator[dict[str, Any]]:
     for side, own in told["sides"].items():
         guess = predicted[side]
         figures = {name: (own[name], guess[name]) for name in FIGURES}
-        figures["step_seconds"] = step_seconds(steps[steps["side"] == side], timing)
+        figures["step_seconds"] = step_seconds(pd.DataFrame(steps[steps["side"] == side]), timing)
         baseline = told["sides"][BASELINE], predicted[BASELINE]
         if load != "poisson":
             figures["speedup"] = _over(own, guess, baseline, "throughput")

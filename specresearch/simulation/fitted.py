@@ -66,7 +66,7 @@ class RecordedSteps:
 
 
 class Noise:
-    """Draws how much longer a step takes than predicted, as recorded ones did, a block at a time."""
+    """Draws by what factor steps deviate from their prediction, a recorded block at a time."""
 
     def __init__(self, ratios: Float[np.ndarray, " n"]) -> None:
         self.ratios = ratios
@@ -135,24 +135,24 @@ class Fitted(Timing):
         self.num_simulated = 0
         self.num_beyond = 0
 
-    def prefill(self, work: Work) -> float:
+    def prefill_seconds(self, work: Work) -> float:
         return self.parts["prefill"].seconds(work) * self._factor("prefill")
 
-    def lazy_prefill(self, work: Work) -> float:
+    def lazy_prefill_seconds(self, work: Work) -> float:
         return self.parts["lazy_prefill"].seconds(work) * self._factor("decode")
 
-    def propose(self, work: Work) -> float:
+    def propose_seconds(self, work: Work) -> float:
         return self.parts["propose"].seconds(work) * self._factor("decode")
 
-    def verify(self, work: Work) -> float:
+    def verify_seconds(self, work: Work) -> float:
         return self.parts["verify"].seconds(work) * self._factor("decode")
 
-    def overhead(self, work: Work) -> float:
+    def overhead_seconds(self, work: Work) -> float:
         if not work.num_rows:
             return 0.0
         return self.parts["overhead"].seconds(work) * self._factor("decode")
 
-    def between(self, work: Work) -> float:
+    def between_seconds(self, work: Work) -> float:
         self._factors = {}
         self.num_simulated += 1
         for name, recorded in self._extents.items():

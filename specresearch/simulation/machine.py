@@ -26,12 +26,12 @@ class Machine:
     def prefill(self, num_tokens: int) -> None:
         """Spend the time in which the target caches prompt tokens."""
         self._work = replace(self._work, num_prefill_tokens=num_tokens)
-        self.clock.advance(self.timing.prefill(self._work))
+        self.clock.advance(self.timing.prefill_seconds(self._work))
 
     def lazy_prefill(self, num_tokens: int) -> None:
         """Spend the time in which the proposer caches tokens that it had put off."""
         self._work = replace(self._work, num_lazy_prefill_tokens=num_tokens)
-        self.clock.advance(self.timing.lazy_prefill(self._work))
+        self.clock.advance(self.timing.lazy_prefill_seconds(self._work))
 
     def propose(self, contexts: Sequence[int], num_drafts: int, longest: int) -> None:
         """Spend the time of drafting.
@@ -48,7 +48,7 @@ class Machine:
             longest=longest,
             context=sum(contexts),
         )
-        self.clock.advance(self.timing.propose(self._work))
+        self.clock.advance(self.timing.propose_seconds(self._work))
 
     def verify(self, contexts: Sequence[int], lengths: Sequence[int], longest: int) -> None:
         """Spend the time of the target's pass over every node.
@@ -71,15 +71,15 @@ class Machine:
             max_context=max(contexts),
             attended=attended,
         )
-        self.clock.advance(self.timing.verify(self._work))
+        self.clock.advance(self.timing.verify_seconds(self._work))
 
     def accept(self) -> None:
         """Spend the time of acceptance, commit and everything else on the host."""
-        self.clock.advance(self.timing.overhead(self._work))
+        self.clock.advance(self.timing.overhead_seconds(self._work))
 
     def end_step(self) -> None:
         """Spend the time until the next step begins."""
         if not self._work.num_rows:
             self.accept()  # a step without rows, which has not come to acceptance
-        self.clock.advance(self.timing.between(self._work))
+        self.clock.advance(self.timing.between_seconds(self._work))
         self._work = self._no_work

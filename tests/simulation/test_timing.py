@@ -51,8 +51,10 @@ def on_that_machine(recording: Recording, **noise: float) -> Recording:
 
 def step_seconds(timing: Timing, work: Work) -> float:
     """A whole step but for prefill and the time between steps."""
-    seconds = timing.propose(work) + timing.verify(work) + timing.overhead(work)
-    timing.between(work)
+    seconds = (
+        timing.propose_seconds(work) + timing.verify_seconds(work) + timing.overhead_seconds(work)
+    )
+    timing.between_seconds(work)
     return seconds
 
 
@@ -65,14 +67,14 @@ def test_a_fit_finds_the_machine(recording: Recording) -> None:
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording))
     drafting = Work(3, 6, 3, 4, 60, 22, 0, 207, can_draft=True)
-    assert fitted.propose(drafting) == pytest.approx(1e-3 + 6e-3, rel=0.05)
-    assert fitted.verify(drafting) == pytest.approx(0.02 + 8e-3 + 3e-3 + 6e-4, rel=0.03)
-    assert fitted.overhead(drafting) == pytest.approx(2.3e-3, rel=0.05)
-    assert fitted.between(drafting) == pytest.approx(1e-3, rel=0.01)
-    assert fitted.prefill(drafting) == 0.0
+    assert fitted.propose_seconds(drafting) == pytest.approx(1e-3 + 6e-3, rel=0.05)
+    assert fitted.verify_seconds(drafting) == pytest.approx(0.02 + 8e-3 + 3e-3 + 6e-4, rel=0.03)
+    assert fitted.overhead_seconds(drafting) == pytest.approx(2.3e-3, rel=0.05)
+    assert fitted.between_seconds(drafting) == pytest.approx(1e-3, rel=0.01)
+    assert fitted.prefill_seconds(drafting) == 0.0
     baseline = Work(1, 0, 0, 1, 20, 20, 9, 21)
-    assert fitted.propose(baseline) == 0.0
-    assert fitted.prefill(baseline) == pytest.approx(3e-3 + 18e-4, rel=0.2)
+    assert fitted.propose_seconds(baseline) == 0.0
+    assert fitted.prefill_seconds(baseline) == pytest.approx(3e-3 + 18e-4, rel=0.2)
     assert fitted.describe().startswith(
         f"fitted to {len(recording.steps)} steps of up to 4 requests"
     )
@@ -113,7 +115,9 @@ def test_a_machine_that_attends_row_by_row_is_not_taken_for_one_that_pads(
     fitted = Fitted(noise=False)
     fitted.bind(recording)
     uneven = Work(4, 7, 7, 8, 560, 500, 0, 3 * 21 + 8 * 508, can_draft=True)
-    assert fitted.verify(uneven) == pytest.approx(0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05)
+    assert fitted.verify_seconds(uneven) == pytest.approx(
+        0.01 + 2e-5 * (3 * 21 + 8 * 508), rel=0.05
+    )
 
 
 def test_a_pass_is_slower_behind_a_prompt_and_that_is_told_apart(recording: Recording) -> None:
@@ -121,7 +125,7 @@ def test_a_pass_is_slower_behind_a_prompt_and_that_is_told_apart(recording: Reco
     steps["verify"] += 5e-3 * (steps["num_prefill_tokens"] > 0)
     fitted = Fitted(noise=False)
     fitted.bind(recording)
-    behind, alone = (fitted.verify(Work(3, 0, 0, 1, 60, 22, num, 63)) for num in (9, 0))
+    behind, alone = (fitted.verify_seconds(Work(3, 0, 0, 1, 60, 22, num, 63)) for num in (9, 0))
     assert alone == pytest.approx(0.02 + 3e-3 + 6e-4, rel=0.05)
     assert behind - alone == pytest.approx(5e-3, rel=0.1)
 
@@ -132,8 +136,8 @@ def test_more_work_is_never_faster(recording: Recording) -> None:
     seconds = []
     for n in range(1, 60):
         work = Work(n, 2 * n, 2, 3, 20 * n, 20, 0, 69 * n, can_draft=True)
-        seconds.append(fitted.verify(work))
-        fitted.between(work)
+        seconds.append(fitted.verify_seconds(work))
+        fitted.between_seconds(work)
     assert seconds == sorted(seconds)
     caution = fitted.caution()
     assert caution is not None
@@ -170,13 +174,13 @@ def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:
         step_overhead=1e-3,
     )
     few = Work(2, 8, 4, 5, 1000, 600, can_draft=True)
-    assert machine.verify(few) == pytest.approx((10e9 + 1e9) / 0.5e12 + 1e-4)
-    assert machine.propose(few) == pytest.approx(4 * ((1e9 + 1e8) / 0.5e12 + 1e-4))
-    assert machine.overhead(few) == 1e-3
+    assert machine.verify_seconds(few) == pytest.approx((10e9 + 1e9) / 0.5e12 + 1e-4)
+    assert machine.propose_seconds(few) == pytest.approx(4 * ((1e9 + 1e8) / 0.5e12 + 1e-4))
+    assert machine.overhead_seconds(few) == 1e-3
     many = Work(1000, 0, 0, 1, 0, 0, 100_000)
-    assert machine.verify(many) == pytest.approx(2 * 5e9 * 1000 / 0.5e14 + 1e-4)
-    assert machine.prefill(many) == pytest.approx(2 * 5e9 * 100_000 / 0.5e14 + 1e-4)
-    assert machine.propose(many) == 0.0
+    assert machine.verify_seconds(many) == pytest.approx(2 * 5e9 * 1000 / 0.5e14 + 1e-4)
+    assert machine.prefill_seconds(many) == pytest.approx(2 * 5e9 * 100_000 / 0.5e14 + 1e-4)
+    assert machine.propose_seconds(many) == 0.0
     with pytest.raises(ValueError, match=r"timing.bandwidth=0.0 must be above 0"):
         Roofline(0.0, 1.0, 1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match=r"timing.efficiency=2.0 is a share"):
@@ -191,12 +195,12 @@ def test_drafting_takes_time_even_without_drafts_and_lazy_prefill_when_it_happen
     fitted = Fitted(noise=False)
     fitted.bind(on_that_machine(recording))
     nothing_found = Work(4, 0, 0, 1, 80, 22, 0, 84, can_draft=True)
-    assert fitted.propose(nothing_found) > 0
-    assert fitted.lazy_prefill(nothing_found) == 0
+    assert fitted.propose_seconds(nothing_found) > 0
+    assert fitted.lazy_prefill_seconds(nothing_found) == 0
     few = Work(num_lazy_prefill_tokens=9)
-    assert fitted.lazy_prefill(few) == pytest.approx(2e-3 + 9e-4, rel=0.1)
+    assert fitted.lazy_prefill_seconds(few) == pytest.approx(2e-3 + 9e-4, rel=0.1)
     roofline = Roofline(1e12, 1e14, 10e9, 5e9, 1e6, 1e9, 0.5e9, 1e5, efficiency=0.5)
     many = Work(num_lazy_prefill_tokens=10_000)
-    assert roofline.lazy_prefill(many) == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
+    assert roofline.lazy_prefill_seconds(many) == pytest.approx(2 * 0.5e9 * 10_000 / 0.5e14)
     linear = Linear(1e-3, lazy_prefill_token=1e-5)
-    assert linear.lazy_prefill(Work(num_lazy_prefill_tokens=200)) == pytest.approx(2e-3)
+    assert linear.lazy_prefill_seconds(Work(num_lazy_prefill_tokens=200)) == pytest.approx(2e-3)
