@@ -102,9 +102,7 @@ class Drafting:
 
     @cached_property
     def can_redraft(self) -> bool:
-        """Whether the proposer reads nothing but the request's own tokens, so that it can draft
-        again without a model.
-        """
+        """Whether the proposer reads the request's own tokens only, and can draft again."""
         settings = self.recording.header.config.get("proposer")
         if not settings or self.kind.trees or {"draft", "proposers"} & settings.keys():
             return False
@@ -178,7 +176,7 @@ class Drafting:
         return Coins(accepts)
 
     def estimates(self, number: int) -> Estimates:
-        """Return what the drafter thinks of a draft at each position, as far as it is known."""
+        """Return scores and expected acceptance at each position, as far as they are known."""
         if self.can_redraft or self.kind.trees or not self.num_draft_tokens:
             return Estimates()
         positions = self.positions[number]
