@@ -1,6 +1,7 @@
 """How long each part of a simulated step takes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from specresearch.recording.recording import Recording
@@ -90,7 +91,7 @@ class Timing(ABC):
         return None
 
 
-def _check_parameters(timing: Timing, *positive: str) -> None:
+def _check_parameters(timing: Timing, positive: Collection[str] = ()) -> None:
     """Raise ValueError for a field below 0, or for a `positive` one that is 0."""
     for name, value in vars(timing).items():
         if name in positive and value <= 0:
@@ -184,9 +185,8 @@ class Roofline(Timing):
     step_overhead: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_parameters(
-            self, "bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency"
-        )
+        positive = ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency")
+        _check_parameters(self, positive)
         if self.efficiency > 1:
             raise ValueError(
                 f"timing.efficiency={self.efficiency} is a share of what the machine can do; give "
