@@ -151,7 +151,7 @@ class RequestState:
 
     @property
     def num_remaining(self) -> int:
-        return self.max_new_tokens - self.num_generated
+        return self.max_new_tokens + self.num_prompt_tokens - len(self.tokens)
 
     def fail(self, reason: str) -> None:
         """End the request with what has been generated so far."""
@@ -165,26 +165,27 @@ class RequestState:
 
         Whatever goes wrong, such as a tokenizer that cannot decode, fails this row alone.
         """
-        before = self.num_generated
+        before = len(self.tokens)
         try:
             self.append(new, decode)
         except Exception as error:
             logger.exception("request %r", self.id)
             self.fail(f"{type(error).__name__}: {error}")
-        num_appended = self.num_generated - before
+        num_appended = len(self.tokens) - before
         self.token_times.extend([now] * num_appended)
         return num_appended
 
     def append(self, new: Sequence[int], decode: Callable[[list[int]], str] | None) -> int:
         """Append tokens up to the one that ends the output; returns how many were appended."""
         stop = self.request.sampling.stop
+        max_tokens = self.num_prompt_tokens + self.max_new_tokens
         for num_appended, token in enumerate(new, start=1):
             self.tokens.append(token)
             if token in self.end_ids:
                 self.finish_reason = "eos" if token in self.eos_token_ids else "stop"
             elif stop and decode is not None and self._contains_stop_string(stop, decode):
                 self.finish_reason = "stop"
-            elif self.num_remaining <= 0:
+            elif len(self.tokens) >= max_tokens:
                 self.finish_reason = "length"
             if self.finish_reason:
                 return num_appended
@@ -254,7 +255,7 @@ class Batch:
 
         One token of every step is the target's own.
         """
-        return tuple(max(row.num_remaining - 1, 0) for row in self.rows)
+        return tuple([max(row.num_remaining - 1, 0) for row in self.rows])
 
     @cached_property
     def sampling(self) -> SamplingBatch:
@@ -307,7 +308,7 @@ class Batch:
                 counts.append(0)
             else:
                 counts.append(row.deliver([*accepted, next_token], self.decode, now))
-        packed[:, 0] = torch.minimum(packed[:, 0], torch.tensor(counts))
+        packed[:, 0].clamp_(max=torch.tensor(counts))
         is_behind = torch.arange(width) > packed[:, :1]
         path = packed[:, 4 : 4 + width].masked_fill_(is_behind, -1)
         cut = Verdict(path, packed[:, 0], packed[:, 1], expected)

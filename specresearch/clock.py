@@ -19,7 +19,8 @@ class Lap:
         self._events: list[torch.cuda.Event] = []
 
     def __enter__(self) -> "Lap":
-        self._mark()
+        if self._device is not None:
+            self._mark(self._device)
         self._begin = self._clock.now()
         return self
 
@@ -30,13 +31,13 @@ class Lap:
         trace: TracebackType | None,
     ) -> None:
         self._seconds = self._clock.now() - self._begin
-        self._mark()
-
-    def _mark(self) -> None:
         if self._device is not None:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))
-            self._events.append(event)
+            self._mark(self._device)
+
+    def _mark(self, device: torch.device) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        self._events.append(event)
 
     @property
     def seconds(self) -> float:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from specresearch.bench.estimate import Estimate, estimate_of, percentile_estimate
 from specresearch.metrics import Counts
-from specresearch.statistics.intervals import SHARE, Histogram, Statistic
+from specresearch.statistics import SHARE, Histogram, Statistic
 
 
 @dataclass(frozen=True)

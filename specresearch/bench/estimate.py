@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.statistics.intervals import (
+from specresearch.statistics import (
     POSITIVE,
     Interval,
     Statistic,

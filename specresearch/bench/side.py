@@ -10,7 +10,7 @@ from specresearch.bench.rows import GroupRow
 from specresearch.bench.side_comparison import StepTimes
 from specresearch.metrics import Counts
 from specresearch.rows import RequestRow
-from specresearch.statistics.intervals import percentile, ratio_of
+from specresearch.statistics import percentile, ratio_of
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 PERCENTS = (50, 90, 99)

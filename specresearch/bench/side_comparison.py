@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specresearch.bench.estimate import Estimate
-from specresearch.statistics.intervals import ratio_of
+from specresearch.statistics import ratio_of
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 

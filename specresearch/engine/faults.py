@@ -17,11 +17,11 @@ def find_faults(proposal: Proposal, logits: Float[Tensor, "B N V"]) -> Int[Tenso
     """
     used = proposal.acceptable
     largest = logits.amax(-1)  # NaN if any is; -inf if no token is possible
-    drafter = torch.zeros(len(used), dtype=torch.bool, device=used.device)
+    faults = _any_strange(largest, used) * TARGET_FAULT
     for values in _probabilities(proposal):
-        drafter = drafter | _any_strange(values, used)
-    fault = torch.where(drafter, DRAFTER_FAULT, 0)
-    return torch.where(_any_strange(largest, used), TARGET_FAULT, fault)
+        drafter_faults = _any_strange(values, used) * DRAFTER_FAULT
+        faults = torch.where(faults > 0, faults, drafter_faults)
+    return faults
 
 
 def _probabilities(proposal: Proposal) -> list[Float[Tensor, "B N"]]:

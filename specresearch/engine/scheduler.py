@@ -118,7 +118,7 @@ class Scheduler:
         """Preempt, admit, and schedule prefill chunks."""
         with self.clock.lap(_SCHEDULE, on_host=True):
             freed = self._preempt()
-            num_decoding = sum(row.is_prefilled for row in self.running)
+            num_decoding = sum([row.is_prefilled for row in self.running])
             num_beside_roots = self.step_limit - num_decoding
             num_drafts = num_decoding * (self._num_reserved - 1)
             left = num_beside_roots - min(num_drafts, num_beside_roots // MAX_DRAFT_SHARE)
@@ -201,7 +201,8 @@ class Scheduler:
     def _preempt(self) -> list[int]:
         """Preempt the requests admitted last until the step fits; one always stays."""
         freed = []
-        self._num_held = sum(map(self._num_columns, self.running))
+        num_tokens = sum([len(row.tokens) for row in self.running])
+        self._num_held = num_tokens + (self._num_reserved - 1) * len(self.running)
         while len(self.running) > 1 and self._num_held > self.cache_limit:
             row = self.running.pop()
             self._num_held -= self._num_columns(row)

@@ -16,7 +16,7 @@ from specresearch.bench.side_comparison import (
 )
 from specresearch.loadtest.side import PERCENTS, LoadSide, ranked, stretches_of
 from specresearch.loadtest.window import NUM_BLOCKS, Window
-from specresearch.statistics.intervals import Interval, percentile_ratio
+from specresearch.statistics import Interval, percentile_ratio
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _flash(
     plan: AttentionPlan,
     settings: _Settings,
 ) -> Float[Tensor, "B N Hq Dv"]:
-    from flash_attn import flash_attn_with_kvcache
+    from flash_attn import flash_attn_with_kvcache  # pyright: ignore[reportMissingImports]
 
     return flash_attn_with_kvcache(
         query.transpose(1, 2),

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from specresearch.bench.estimate import Estimate
-from specresearch.statistics.intervals import LEAST_UNITS, LEVEL
+from specresearch.statistics import LEAST_UNITS, LEVEL
 
 LEAST_FREEDOM = LEAST_UNITS - 2  # assumed where degrees of freedom are unknown
 

@@ -1,9 +1,9 @@
-"""What a recording says of settings that were not measured: other draft lengths, rules, controllers, loads and machines."""
+"""Predict from a recording what was not measured: other draft lengths, controllers and machines."""
 
 from specresearch.simulation.drafting import Drafting
-from specresearch.simulation.events import Simulation
 from specresearch.simulation.fitted import Fitted
 from specresearch.simulation.method import Method
+from specresearch.simulation.one_pass import Simulation
 from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.simulator import SimulationSettings, Simulator

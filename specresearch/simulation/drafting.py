@@ -1,37 +1,34 @@
-"""What a recording says of drafting: which requests can be decoded again, under which rules, and what that assumes."""
+"""Which recorded requests can be replayed, under which rules, and what that assumes."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from hydra.utils import get_class, instantiate
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from specresearch.acceptance import RULES
-from specresearch.batch import Batch, Request, RequestState
 from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import RecordedRequest, Recording
-from specresearch.simulation.acceptance import (
-    Blocks,
-    Coins,
-    Positions,
-    Replay,
-    StandIns,
-    Table,
-    Trees,
-    run_ends,
-)
+from specresearch.simulation.acceptance import Blocks, Coins, Replay, Table, Trees, run_ends
+from specresearch.simulation.positions import Estimates, Positions, StandIns
+from specresearch.simulation.redrafting import is_redraftable, recorded_drafts, redraft
 
 EXACT_IF_GREEDY = ("typical",)  # rules that are lossy at other temperatures only
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """One side of a recording, to be drafted again under `rule`, by up to `num_draft_tokens` drafts in a step.
+    """One side of a recording, to be replayed under another rule or draft length.
 
-    Raises ValueError for what only the model knows, with the reason.
+    Attributes:
+        side: Side of the recording.
+        rule: Name of the acceptance rule.
+        num_draft_tokens: The most drafts in a step; 0 for plain decoding.
+
+    Raises:
+        ValueError: If only the model knows what would happen.
     """
 
     recording: Recording
@@ -41,50 +38,57 @@ class Drafting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        header = self.recording.header
         if not self.requests:
             raise ValueError(
-                f"{self.recording.path} holds no finished request of side {self.side!r}"
+                f"{self.recording.path} holds no finished request of side {self.side!r}; record "
+                "the run again to its end, or use another side"
             )
         if self.rule not in RULES:
             raise ValueError(f"acceptance={self.rule} is not known; use one of {', '.join(RULES)}")
-        same, rule = self.rule == header.acceptance, RULES[self.rule]
-        warm = next(
-            (request.sampling for request in self.requests if not request.sampling.is_greedy), None
-        )
-        is_exact = rule.lossless or (self.rule in EXACT_IF_GREEDY and warm is None)
-        if not (same or is_exact):
+        self._check_rule()
+        self._check_drafts()
+
+    def _check_rule(self) -> None:
+        header = self.recording.header
+        is_recorded = self.rule == header.acceptance
+        temperature = max(request.sampling.temperature for request in self.requests)
+        rule = RULES[self.rule]
+        is_exact = rule.lossless or (self.rule in EXACT_IF_GREEDY and temperature == 0)
+        if not (is_recorded or is_exact):
             raise ValueError(
-                f"acceptance={self.rule} moves the output to another text than the recorded one, and only the model knows how "
-                "that would go on; measure it with specresearch.run"
+                f"acceptance={self.rule} moves the output to another text than the recorded one, "
+                "and only the model knows how that would go on; measure it with specresearch.run"
             )
-        if not (same or header.lossless):
+        if not (is_recorded or header.lossless):
             raise ValueError(
-                f"the recording was made with acceptance={header.acceptance}, whose text is not a sample of the target's "
-                f"distribution, so that nothing follows for acceptance={self.rule}; record with acceptance=rejection"
+                f"the recording was made with acceptance={header.acceptance}, whose text is not a "
+                "sample of the target's distribution, so that nothing follows for "
+                f"acceptance={self.rule}; record with acceptance=rejection"
             )
         refusal = rule().refuses(self.kind)
         if refusal:
             raise ValueError(f"acceptance={self.rule} cannot judge the recorded drafts: {refusal}")
-        if self.rule == "greedy" and warm is not None:
+        if self.rule == "greedy" and temperature > 0:
             raise ValueError(
-                f"acceptance=greedy is exact for temperature 0 only, and the recording has temperature={warm.temperature}"
+                "acceptance=greedy is exact for temperature 0 only, and the recording has "
+                f"temperature={temperature}; use acceptance=rejection"
             )
-        self._check_drafts()
 
     def _check_drafts(self) -> None:
         header = self.recording.header
-        if self.can_draft_again or not self.num_draft_tokens:
+        if self.can_redraft or not self.num_draft_tokens:
             return
         if header.fixed.get(self.side) is None:
             raise ValueError(
-                f"side {self.side!r} was recorded under a controller that chose how much to draft, so that it is not known what "
-                "the drafter would have made otherwise; record with controller=fixed"
+                f"side {self.side!r} was recorded under a controller that chose how much to draft, "
+                "so that it is not known what the proposer would have drafted otherwise; record "
+                "with controller=fixed"
             )
         if self.kind.trees and self.num_draft_tokens != header.num_draft_tokens:
             raise ValueError(
-                f"num_draft_tokens={self.num_draft_tokens}: the recording has trees of {header.num_draft_tokens} nodes, and what "
-                "others would hold is not known; record with that number"
+                f"num_draft_tokens={self.num_draft_tokens}: the recording has trees of "
+                f"{header.num_draft_tokens} nodes, and what others would hold is not known; record "
+                "with that number"
             )
 
     @property
@@ -93,180 +97,147 @@ class Drafting:
 
     @cached_property
     def requests(self) -> tuple[RecordedRequest, ...]:
+        """The finished requests of the side."""
         return self.recording.requests(self.side)
 
     @cached_property
-    def can_draft_again(self) -> bool:
-        """The proposer has nothing but the request's own tokens to go on, so that it can be asked again."""
-        told = self.recording.header.config.get("proposer")
-        if not told or self.kind.trees:
+    def can_redraft(self) -> bool:
+        """Whether the proposer reads the request's own tokens only, and can draft again."""
+        settings = self.recording.header.config.get("proposer")
+        if not settings or self.kind.trees or {"draft", "proposers"} & settings.keys():
             return False
-        kind = get_class(told["_target_"])
-        inherited = all(
-            getattr(kind, name) is getattr(Proposer, name)
-            for name in ("bind", "lazy_prefill", "observe")
-        )
-        reads_only_tokens = inherited and not kind.hidden_layers
-        return (
-            reads_only_tokens
-            and not {"draft", "proposers"} & told.keys()
-            and self._proposer.memory != "warm"
-        )
+        is_candidate = is_redraftable(get_class(settings["_target_"]))
+        return is_candidate and self._proposer.memory != "warm"
 
     @property
-    def reads_late(self) -> bool:
-        """The drafter reads a prompt when it first drafts for it."""
+    def prefills_lazily(self) -> bool:
+        """Whether the proposer prefills a request on its first draft."""
         return bool(self.recording.steps["num_lazy_prefill_tokens"].any())
 
     @cached_property
-    def _proposer(self) -> Proposer:
-        return instantiate(self.recording.header.config["proposer"], _convert_="all")
-
-    @cached_property
     def always_drafts_all(self) -> bool:
-        """Every recorded step drafted as much as it was allowed to."""
-        most, max_len = (
-            self.recording.header.fixed[self.side],
-            self.recording.header.target["max_len"],
-        )
+        """Whether every recorded step drafted as much as it was allowed to."""
+        most = self.recording.header.fixed[self.side]
+        max_len = self.recording.header.target["max_len"]
         assert most is not None
-        return all(
-            len(step.draft_ids)
-            == min(most if own is None else own, _room(request, step.position, max_len))
-            for request in self.requests
-            for step in request.steps
-            for own in [request.num_draft_tokens]
-        )
+        for request in self.requests:
+            requested = request.num_draft_tokens
+            limit = most if requested is None else requested
+            for step in request.steps:
+                if len(step.draft_ids) != min(limit, _room(request, step.position, max_len)):
+                    return False
+        return True
 
     @property
     def assumption(self) -> str:
         """What the numbers of accepted drafts rest on."""
         if not self.num_draft_tokens:
             return "nothing is drafted"
-        if self.can_draft_again:
+        if self.can_redraft:
             return "drafts are made again from the recorded text by the proposer itself; exact"
         if self.kind.trees:
-            return "trees as recorded; one that begins inside a recorded path has the rest of that path"
-        share = np.mean(np.concatenate([~p.asked for p in self._known]))
-        missing = f"{share:.1%} of positions were never drafted at, and others stand in for them"
+            return "trees as recorded; one that begins inside a recorded path has its rest"
+        is_missing = np.concatenate([~positions.is_judged for positions in self._known])
+        missing = (
+            f"{np.mean(is_missing):.1%} of positions have no recorded draft and take that of a "
+            "similar position"
+        )
         if self.always_drafts_all:
-            return f"what the drafter thinks of a position does not depend on where the step began; {missing}"
+            return f"a draft does not depend on where its step began; {missing}"
         return f"a draft that begins inside a recorded one is the rest of that one; {missing}"
+
+    def replay(self, number: int, copy: int = 0) -> Replay:
+        """Return the replay of the request of a number.
+
+        Args:
+            copy: 0 repeats what the recorded rule drew; others draw anew.
+        """
+        request = self.requests[number]
+        if not self.num_draft_tokens:
+            nothing = [0] * request.num_tokens
+            return Table(nothing, nothing)
+        if self.can_redraft:
+            return self._redrafted(number)
+        lengths, num_nodes = recorded_drafts(request)
+        known = self._known[number]
+        if self.kind.trees:
+            is_accepted = known.is_judged & known.is_accepted
+            return Trees(num_nodes.tolist(), lengths.tolist(), is_accepted)
+        odds = self.positions[number].odds
+        rng = np.random.default_rng([self.seed, 2, number, copy])
+        uniforms = rng.random(request.num_tokens)
+        if copy == 0:
+            uniforms = known.as_recorded(uniforms)
+        accepts = uniforms < odds
+        if not self.always_drafts_all:
+            return _rest_of_recorded(lengths.tolist(), accepts)
+        if self.rule == "block" and not request.sampling.is_greedy:
+            return Blocks(odds, uniforms)
+        return Coins(accepts)
+
+    def estimates(self, number: int) -> Estimates:
+        """Return scores and expected acceptance at each position, as far as they are known."""
+        if self.can_redraft or self.kind.trees or not self.num_draft_tokens:
+            return Estimates()
+        positions = self.positions[number]
+        return Estimates(_known_or_empty(positions.scores), _known_or_empty(positions.expected))
+
+    @cached_property
+    def positions(self) -> list[Positions]:
+        """The positions of every request, with stand-ins from its own category."""
+        rng = np.random.default_rng([self.seed, 1])
+        categories = [request.category for request in self.requests]
+        stand_ins = {}
+        for name in set(categories):
+            known = []
+            for positions, category in zip(self._known, categories, strict=True):
+                if category == name:
+                    known.append(positions)
+            stand_ins[name] = StandIns(known)
+        filled = []
+        for positions, category in zip(self._known, categories, strict=True):
+            filled.append(stand_ins[category].fill(positions, rng))
+        return filled
+
+    @cached_property
+    def _known(self) -> list[Positions]:
+        header = self.recording.header
+        outcome_only = self.kind.trees or not header.lossless
+        is_block = header.acceptance == "block"
+        return [
+            Positions.of(request, outcome_only=outcome_only, is_block=is_block)
+            for request in self.requests
+        ]
+
+    @cached_property
+    def _proposer(self) -> Proposer:
+        return instantiate(self.recording.header.config["proposer"], _convert_="all")
 
     @cached_property
     def _tables(self) -> dict[int, Table]:
         return {}
 
-    @cached_property
-    def _known(self) -> list[Positions]:
-        by_outcome = self.kind.trees or not self.recording.header.lossless
-        is_block = self.recording.header.acceptance == "block"
-        return [
-            Positions.of(request, by_outcome=by_outcome, is_block=is_block)
-            for request in self.requests
-        ]
-
-    @cached_property
-    def positions(self) -> list[Positions]:
-        """Of every request, with stand-ins from its own category."""
-        rng = np.random.default_rng([self.seed, 1])
-        categories = [request.category for request in self.requests]
-        stand_ins = {
-            name: StandIns(
-                [p for p, own in zip(self._known, categories, strict=True) if own == name]
-            )
-            for name in set(categories)
-        }
-        return [
-            stand_ins[name].fill(p, rng) for name, p in zip(categories, self._known, strict=True)
-        ]
-
-    def replay(self, number: int, copy: int = 0) -> Replay:
-        """The request of that number. copy: 0 repeats what the recorded rule drew; others draw anew."""
-        if not self.num_draft_tokens:
-            nothing = [0] * self.requests[number].num_tokens
-            return Table(nothing, nothing)
-        if self.can_draft_again:
-            return self._drafted_again(number)
-        if self.kind.trees:
-            return self._recorded_trees(number)
-        positions, known = self.positions[number], self._known[number]
-        uniforms = np.random.default_rng([self.seed, 2, number, copy]).random(len(known.asked))
-        if copy == 0:
-            below = np.nan_to_num(known.threshold).clip(0, 1)
-            as_drawn = np.where(known.accepted, uniforms * below, below + uniforms * (1 - below))
-            uniforms = np.where(known.asked, as_drawn, uniforms)
-        accepts = uniforms < positions.odds
-        if not self.always_drafts_all:
-            return self._rest_of_recorded(number, accepts)
-        if self.rule == "block" and not self.requests[number].sampling.is_greedy:
-            return Blocks(positions.odds, uniforms)
-        return Coins(accepts)
-
-    def told(self, number: int) -> tuple[list[float], list[float]]:
-        """What the drafter thinks of its draft at every position, and how probable acceptance is; empty where it is not known."""
-        if self.can_draft_again or self.kind.trees or not self.num_draft_tokens:
-            return [], []
-        positions = self.positions[number]
-        scores, expected = (
-            v.tolist() if np.isfinite(v).all() else []
-            for v in (positions.score, positions.expected)
-        )
-        return scores, expected
-
-    def _drafted_again(self, number: int) -> Table:
+    def _redrafted(self, number: int) -> Table:
         if number not in self._tables:
-            vocab_size = self.recording.header.target["vocab_size"]
-            self._tables[number] = draft_again(
-                self._proposer, self.requests[number], self.num_draft_tokens, vocab_size
+            self._tables[number] = redraft(
+                self._proposer,
+                self.requests[number],
+                self.num_draft_tokens,
+                self.recording.header.target["vocab_size"],
             )
         return self._tables[number]
 
-    def _rest_of_recorded(self, number: int, accepts: Bool[np.ndarray, " E"]) -> Table:
-        lengths, _ = _recorded_drafts(self.requests[number])
-        met = np.array(run_ends(accepts)) - np.arange(len(accepts))
-        return Table(lengths.tolist(), met.tolist())
 
-    def _recorded_trees(self, number: int) -> Trees:
-        known = self._known[number]
-        depth, num_nodes = _recorded_drafts(self.requests[number])
-        return Trees(num_nodes.tolist(), depth.tolist(), known.asked & known.accepted)
+def _rest_of_recorded(lengths: list[int], accepts: Bool[np.ndarray, " E"]) -> Table:
+    num_accepted = np.array(run_ends(accepts)) - np.arange(len(accepts))
+    return Table(lengths, num_accepted.tolist())
 
 
-def draft_again(
-    proposer: Proposer, request: RecordedRequest, num_draft_tokens: int, vocab_size: int
-) -> Table:
-    """The drafts of a proposer that reads nothing but tokens, asked at every position of the recorded output."""
-    total = len(request.prompt_ids) + request.num_tokens + 1
-    state = RequestState(Request(request.prompt_ids, request.sampling), 0, 0, frozenset(), total)
-    text, device = request.token_ids.tolist(), torch.device("cpu")
-    lengths, met = [], []
-    proposer.start([state], None)
-    for position, token in enumerate(text):
-        proposal = proposer.propose(Batch([state], device, vocab_size), [num_draft_tokens])
-        drafts = proposal.token_ids[0, 1 : int(proposal.lengths[0])].tolist()
-        agrees = [draft == own for draft, own in zip(drafts, text[position:], strict=False)]
-        lengths.append(len(drafts))
-        met.append([*agrees, False].index(False))
-        state.tokens.append(token)
-    proposer.finish([0])
-    return Table(lengths, met)
-
-
-def _recorded_drafts(
-    request: RecordedRequest,
-) -> tuple[Int[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """For every position, how much of the path recorded there is left, and how many nodes its draft had."""
-    left, num_nodes = np.zeros((2, request.num_tokens), dtype=np.int64)
-    for step in request.steps:
-        here = slice(step.position, step.position + step.num_new)
-        left[here] = np.maximum(step.depth - np.arange(step.num_new), 0)
-        num_nodes[here] = len(step.draft_ids)
-    return left, num_nodes
+def _known_or_empty(values: np.ndarray) -> list[float]:
+    return values.tolist() if np.isfinite(values).all() else []
 
 
 def _room(request: RecordedRequest, position: int, max_len: int) -> int:
-    """How many drafts the engine allowed for."""
-    return max(
-        min(request.sampling.max_new_tokens, max_len - len(request.prompt_ids)) - position - 1, 0
-    )
+    """Return how many drafts the engine allowed for."""
+    limit = min(request.sampling.max_new_tokens, max_len - len(request.prompt_ids))
+    return max(limit - position - 1, 0)

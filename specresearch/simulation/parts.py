@@ -1,4 +1,4 @@
-"""The parts of a step's time, each linear in features of its work, with weights that are never negative."""
+"""The parts of a step's time, each linear in features of its work, without negative weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from specresearch.simulation.timing import Work
 
 _ROUNDS = 30  # of reweighting, which turns least squares into least absolute deviations
-_RIDGE = 1e-6  # of what all steps say: decides between features that did not vary apart
+_RIDGE = 1e-6  # of all information: decides between features that did not vary apart
 _VERIFY_EDGES = (0, 1, 2, 8, 32, 128, 512)
 _PREFILL_EDGES = (0, 64, 512, 4096, 32768)
 
@@ -21,7 +21,7 @@ Features = Callable[[Work], list[int | float]]
 
 @dataclass(frozen=True)
 class Part:
-    """seconds = features(work) . weights; more work is never faster."""
+    """Predicts seconds = features(work) . weights. More work is never faster."""
 
     features: Features
     weights: Float[np.ndarray, " F"]
@@ -34,36 +34,30 @@ class Part:
         *,
         keep_sum: bool = True,
     ) -> "Part":
-        """The least sum of |error| / seconds, so that short steps count as much as long ones and absurd ones little.
+        """Fit the weights to measured steps.
 
-        Steps without any of these features say nothing. keep_sum: scaled to add up to the measured seconds, absurd ones included.
+        The least sum of |error| / seconds is sought, so that short steps count as much as long ones
+        and outliers little. Steps without any of the features are left out.
+
+        Args:
+            keep_sum: Scale the predictions to add up to the measured seconds, outliers included.
         """
-        x = np.array([features(work) for work in works], dtype=float).reshape(
-            len(works), len(features(Work()))
-        )
-        told = x.any(axis=1)
-        x, y = x[told], seconds[told]
+        num_features = len(features(Work()))
+        rows = [features(work) for work in works]
+        x = np.array(rows, dtype=float).reshape(len(works), num_features)
+        has_features = x.any(axis=1)
+        x, y = x[has_features], seconds[has_features]
         if not len(y):
-            return Part(features, np.zeros(x.shape[1]))
+            return Part(features, np.zeros(num_features))
         scale = np.maximum(x.max(0), 1e-12)
         x = x / scale
-        unit = np.maximum(y, 0.1 * float(np.median(y)) + 1e-9)
-        error, weights = np.ones(len(y)), np.zeros(x.shape[1])
-        for _ in range(_ROUNDS):
-            weight = 1 / np.maximum(error, 1e-3) / unit**2
-            information = (x * weight[:, None]).T @ x
-            information += (_RIDGE * np.trace(information) / len(scale) + 1e-30) * np.eye(
-                len(scale)
-            )
-            root = np.linalg.cholesky(information)
-            weights, _ = nnls(root.T, np.linalg.solve(root, x.T @ (weight * y)))
-            error = np.abs(y - x @ weights) / unit
+        weights = _least_relative_deviations(x, y)
         total = float((x @ weights).sum())
-        return Part(
-            features, weights / scale * (float(y.sum()) / total if total and keep_sum else 1.0)
-        )
+        factor = float(y.sum()) / total if total and keep_sum else 1.0
+        return Part(features, weights / scale * factor)
 
     def seconds(self, work: Work) -> float:
+        """Return the predicted seconds."""
         return sum(map(mul, self.features(work), self._weights))
 
     @cached_property
@@ -71,63 +65,94 @@ class Part:
         return self.weights.tolist()
 
 
-def _rises(value: int, edges: Sequence[int]) -> list[int]:
-    """How much of `value` lies between each edge and the next: what is linear in these is linear between the edges."""
-    return [
-        min(max(value - low, 0), high - low)
-        for low, high in zip(edges, (*edges[1:], 1 << 30), strict=True)
-    ]
+def _least_relative_deviations(
+    x: Float[np.ndarray, "n F"], y: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " F"]:
+    """Return weights that are not negative, by least squares reweighted again and again."""
+    num_features = x.shape[1]
+    unit = np.maximum(y, 0.1 * float(np.median(y)) + 1e-9)
+    error = np.ones(len(y))
+    weights = np.zeros(num_features)
+    for _ in range(_ROUNDS):
+        weight = 1 / np.maximum(error, 1e-3) / unit**2
+        information = (x * weight[:, None]).T @ x
+        ridge = _RIDGE * np.trace(information) / num_features + 1e-30
+        root = np.linalg.cholesky(information + ridge * np.eye(num_features))
+        weights, _ = nnls(root.T, np.linalg.solve(root, x.T @ (weight * y)))
+        error = np.abs(y - x @ weights) / unit
+    return weights
+
+
+def _pieces(value: int, edges: Sequence[int]) -> list[int]:
+    """Return how much of `value` lies between each edge and the next.
+
+    What is linear in these is linear between the edges.
+    """
+    pieces = []
+    for low, high in zip(edges, (*edges[1:], 1 << 30), strict=True):
+        pieces.append(min(max(value - low, 0), high - low))
+    return pieces
 
 
 def of_verify(work: Work) -> list[int | float]:
-    """Tokens, padding, rows (each may be a call of attention), what attention reads, and what it computes: every node with
-    every token before it, by row or padded, as the machine may do either; and whether a prompt was read just before, which leaves
-    caches cold."""
+    """Return tokens, padding, rows, context, attended tokens and whether a prefill came before.
+
+    Each row may be a call of attention. Attention may look at every token before a node, or at
+    those of the longest row. A prefill leaves caches cold.
+    """
     if not work.num_rows:
         return [0.0] * (len(_VERIFY_EDGES) + 7)
-    rows, tokens = work.num_rows, work.num_tokens
-    num_padded, rises = rows * work.num_nodes, _rises(tokens, _VERIFY_EDGES)
-    has_read = work.num_prefill_tokens + work.num_lazy_prefill_tokens > 0
+    num_padded = work.num_rows * work.num_nodes
+    follows_prefill = work.num_prefill_tokens + work.num_lazy_prefill_tokens > 0
     return [
         1.0,
-        *rises,
-        num_padded - tokens,
-        rows,
+        *_pieces(work.num_tokens, _VERIFY_EDGES),
+        num_padded - work.num_tokens,
+        work.num_rows,
         work.context,
         work.attended,
         num_padded * work.max_context,
-        has_read,
+        follows_prefill,
     ]
 
 
 def of_propose(work: Work) -> list[int | float]:
-    """A pass for each draft of the longest, as a draft LM makes them; and what is done for every row, as a search is. Nothing is
-    done where no drafts are asked for."""
-    if not (work.is_asked and work.num_rows):
+    """Return a pass of a draft LM for each draft of the longest, and a search for every row."""
+    if not (work.can_draft and work.num_rows):
         return [0.0] * 6
-    rows, longest, num_drafts = work.num_rows, work.longest, work.num_drafts
-    return [1.0, rows, longest > 0, longest, num_drafts, work.context / rows * num_drafts]
+    return [
+        1.0,
+        work.num_rows,
+        work.longest > 0,
+        work.longest,
+        work.num_drafts,
+        work.context / work.num_rows * work.num_drafts,
+    ]
 
 
 def of_overhead(work: Work) -> list[int | float]:
-    return (
-        [1.0, work.num_rows, work.num_tokens, work.num_rows * work.num_nodes]
-        if work.num_rows
-        else [0.0] * 4
-    )
+    """Return rows, tokens and nodes with padding."""
+    if not work.num_rows:
+        return [0.0] * 4
+    return [1.0, work.num_rows, work.num_tokens, work.num_rows * work.num_nodes]
 
 
 def of_prefill(work: Work) -> list[int | float]:
-    """Some drafters read prompts along with the target."""
-    tokens = work.num_prefill_tokens
-    if not tokens:
+    """Return tokens of prompts, and again if a method is there, which may prefill as well."""
+    num_tokens = work.num_prefill_tokens
+    if not num_tokens:
         return [0.0] * (len(_PREFILL_EDGES) + 3)
-    return [1.0, *_rises(tokens, _PREFILL_EDGES), work.can_draft, tokens * work.can_draft]
+    pieces = _pieces(num_tokens, _PREFILL_EDGES)
+    return [1.0, *pieces, work.can_draft, num_tokens * work.can_draft]
 
 
 def of_lazy_prefill(work: Work) -> list[int | float]:
-    return [1.0, work.num_lazy_prefill_tokens] if work.num_lazy_prefill_tokens else [0.0, 0.0]
+    """Return the tokens of a lazy prefill."""
+    if not work.num_lazy_prefill_tokens:
+        return [0.0, 0.0]
+    return [1.0, work.num_lazy_prefill_tokens]
 
 
 def of_between(work: Work) -> list[int | float]:
+    """Return the rows."""
     return [1.0, work.num_rows]

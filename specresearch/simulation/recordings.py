@@ -9,7 +9,7 @@ from specresearch.recording.recording import Header, Recording
 
 
 def open_recording(path: Path) -> Recording:
-    """Raises ValueError for one that cannot be read, with its file."""
+    """Return the recording in a folder. Raises ValueError, with its file, if it is damaged."""
     try:
         return Recording(path)
     except (OSError, pa.ArrowException) as error:
@@ -19,9 +19,12 @@ def open_recording(path: Path) -> Recording:
 
 
 def version_caution(header: Header) -> str | None:
-    """What to doubt of a recording that another version of the package made in the same format."""
-    own = version("specresearch")
-    if header.package == own:
+    """Return what to doubt of a recording that another version of the package made."""
+    current = version("specresearch")
+    if header.package == current:
         return None
-    told = header.package or "an unknown version"
-    return f"recorded by specresearch {told} and read by {own}: what that version did otherwise is not in the recording"
+    recorded = header.package or "an unknown version"
+    return (
+        f"recorded by specresearch {recorded} and read by {current}: what that version did "
+        "otherwise is not in the recording"
+    )

@@ -1,20 +1,28 @@
-"""The requests of a simulated load: recorded ones, over and over, with the lengths of a trace if there is one."""
+"""The requests of a simulated load: recorded ones, over and over.
+
+With a trace, they take its lengths.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from specresearch.batch import Request, RequestState
 from specresearch.data.traces import TraceRow
-from specresearch.simulation.acceptance import Replay
+from specresearch.sampling import SamplingParams
+from specresearch.simulation.acceptance import Drafted, Replay
 from specresearch.simulation.drafting import Drafting
+from specresearch.simulation.models import END, TOKEN
 
 
 @dataclass(frozen=True)
-class Text:
-    """What is known of a recorded output of `length` tokens. An output longer than the recorded one goes through it again.
+class ReplayedOutput:
+    """What is known of a recorded output. A longer output goes through it again.
 
-    scores, expected: of a draft at each position; empty where they are not known.
+    Attributes:
+        length: Its tokens.
+        scores: The drafter's own probability of a draft at each position; empty if it is unknown.
+        expected: The probability that a draft at each position is accepted; empty if it is unknown.
     """
 
     replay: Replay
@@ -22,75 +30,113 @@ class Text:
     scores: Sequence[float] = ()
     expected: Sequence[float] = ()
 
+    def draft(self, position: int, budget: int) -> Drafted:
+        """Return what is drafted after `position` tokens, and how much of it is accepted."""
+        return self.replay.step(position % self.length, budget)
+
     def scores_at(self, position: int, num: int) -> list[float]:
-        """Of `num` drafts made after `position` tokens; the last that is known stands for those behind the end."""
-        return self._part(self.scores, position, num)
+        """Return the scores of `num` drafts after `position` tokens.
+
+        Behind the end of the output the last known score is repeated.
+        """
+        return self._values_at(self.scores, position, num)
 
     def expected_at(self, position: int, num: int) -> list[float]:
-        return self._part(self.expected, position, num)
+        """Return `expected` of `num` drafts after `position` tokens, like `scores_at`."""
+        return self._values_at(self.expected, position, num)
 
-    def _part(self, values: Sequence[float], position: int, num: int) -> list[float]:
+    def _values_at(self, values: Sequence[float], position: int, num: int) -> list[float]:
+        if not values:
+            return []
         begin = position % self.length
-        found = list(values[begin : begin + num])
-        return found + [values[-1]] * (num - len(found)) if found else []
+        known = list(values[begin : begin + num])
+        return known + [values[-1]] * (num - len(known))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedRequest(Request):
-    """A request of which it is known how it goes on: `num_tokens` of `text`, ended by `ends_for`. Its token ids mean nothing."""
+    """A request of which it is known how it goes on. Its token ids mean nothing.
 
-    text: Text
+    Attributes:
+        num_tokens: Tokens of its output, unless `max_new_tokens` or the target's limit is reached
+            before.
+        finish_reason: Why the output ends there.
+        recorded_id: Id of the recorded request.
+    """
+
+    output: ReplayedOutput
     num_tokens: int
-    ends_for: str = "length"
+    finish_reason: str = "length"
+    recorded_id: str = ""
 
 
-def text_of(row: RequestState) -> Text:
+def request_of(row: RequestState) -> ReplayedRequest:
+    """Return the request of a row."""
     assert isinstance(row.request, ReplayedRequest)
-    return row.request.text
+    return row.request
+
+
+def output_of(row: RequestState) -> ReplayedOutput:
+    """Return what is known of the output of a row."""
+    return request_of(row).output
+
+
+@lru_cache
+def replayed_sampling(max_new_tokens: int) -> SamplingParams:
+    """Return parameters under which an output ends with the token `END`, or at the limit."""
+    return SamplingParams(max_new_tokens=max_new_tokens, stop_token_ids=(END,), ignore_eos=True)
 
 
 class Replays:
-    """Numbered requests. The first round repeats what was drawn when they were recorded, every later one draws anew.
+    """The requests of a simulated load, by number.
 
-    All copies of a recorded request share its id, so that intervals count it once. trace: lengths; prompts and outputs are as
-    long as its rows say, within max_len tokens.
+    The first round repeats what was drawn when they were recorded; every later round draws anew.
+    All copies of a recorded request share its `recorded_id`, so that intervals count it once.
+
+    Args:
+        max_len: The most tokens of a request.
+        trace: Lengths of prompts and outputs in place of the recorded ones.
     """
 
     def __init__(
         self, drafting: Drafting, max_len: int, trace: Sequence[TraceRow] | None = None
     ) -> None:
-        self.drafting, self.max_len, self.trace = drafting, max_len, trace
-        self._text = lru_cache(maxsize=4096)(self._make_text)
+        self.drafting = drafting
+        self.max_len = max_len
+        self.trace = trace
+        self._output = lru_cache(maxsize=4096)(self._make_output)
 
     def request(self, number: int, repeat: int = 0) -> ReplayedRequest:
-        copy, recorded = divmod(number, len(self.drafting.requests))
-        found = self.drafting.requests[recorded]
-        num_prompt, num_tokens, ends_for = (
-            len(found.prompt_ids),
-            found.num_tokens,
-            found.finish_reason,
-        )
-        sampling = replace(found.sampling, stop=(), logprobs=None)
+        """Return the request of a number."""
+        copy, index = divmod(number, len(self.drafting.requests))
+        recorded = self.drafting.requests[index]
+        num_prompt_tokens = len(recorded.prompt_ids)
+        num_tokens = recorded.num_tokens
+        max_new_tokens = recorded.sampling.max_new_tokens
+        finish_reason = recorded.finish_reason
         if self.trace is not None:
             row = self.trace[number % len(self.trace)]
-            num_prompt = min(row.num_prompt_tokens, self.max_len - 1)
-            num_tokens, ends_for = min(row.num_output_tokens, self.max_len - num_prompt), "length"
-            sampling = replace(sampling, max_new_tokens=num_tokens)
+            num_prompt_tokens = min(row.num_prompt_tokens, self.max_len - 1)
+            num_tokens = min(row.num_output_tokens, self.max_len - num_prompt_tokens)
+            max_new_tokens = num_tokens
+            finish_reason = "length"
         return ReplayedRequest(
-            [0] * num_prompt,
-            sampling,
-            f"{found.repeat}:{found.id}",
-            found.num_draft_tokens,
-            found.category,
-            text=self._text(recorded, copy * 1000 + repeat),
+            [TOKEN] * num_prompt_tokens,
+            replayed_sampling(max_new_tokens),
+            str(number),
+            recorded.num_draft_tokens,
+            recorded.category,
+            output=self._output(index, copy * 1000 + repeat),
             num_tokens=num_tokens,
-            ends_for=ends_for,
+            finish_reason=finish_reason,
+            recorded_id=f"{recorded.repeat}:{recorded.id}",
         )
 
-    def _make_text(self, recorded: int, copy: int) -> Text:
+    def _make_output(self, index: int, copy: int) -> ReplayedOutput:
         drafting = self.drafting
-        found = drafting.requests[recorded]
+        length = drafting.requests[index].num_tokens
+        replay = drafting.replay(index, copy)
         if not drafting.num_draft_tokens:
-            return Text(drafting.replay(recorded, copy), found.num_tokens)
-        scores, expected = drafting.told(recorded)
-        return Text(drafting.replay(recorded, copy), found.num_tokens, scores, expected)
+            return ReplayedOutput(replay, length)
+        estimates = drafting.estimates(index)
+        return ReplayedOutput(replay, length, estimates.scores, estimates.expected)

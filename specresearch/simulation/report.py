@@ -1,7 +1,7 @@
-"""What a simulation says, on one screen."""
+"""Print a simulation's figures on one screen."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -11,60 +11,67 @@ from specresearch.loadtest.folder import LoadResults
 from specresearch.loadtest.report import load_warnings
 from specresearch.rows import BASELINE
 
-_LATENCIES = [
-    (f"{name} P{p}", f"{name.lower()}_p{p}") for name in ("TTFT", "TPOT", "E2EL") for p in (50, 99)
-]
+_LATENCIES = {
+    "TTFT P50": "ttft_p50",
+    "TTFT P99": "ttft_p99",
+    "TPOT P50": "tpot_p50",
+    "TPOT P99": "tpot_p99",
+    "E2EL P50": "e2el_p50",
+    "E2EL P99": "e2el_p99",
+}
+_NUMBERS = {
+    "goodput, requests per second": "goodput",
+    "tokens per forward": "tokens_per_target_forward",
+    "acceptance rate": "draft_acceptance_rate",
+    "acceptance rate, P10": "acceptance_p10",
+    "drafts per step": "mean_draft_length",
+    "running, mean": "running_mean",
+    "waiting, most": "waiting_max",
+    "preemptions": "num_preemptions",
+}
 
 
 def print_simulation(results: LoadResults, folder: Path, console: Console | None = None) -> None:
+    """Print the figures of every side, what they rest on, and what to doubt."""
     console = console or Console(highlight=False)
-    told, limits = results.provenance, results.limits
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("simulated")
-    for name in results.sides:
-        table.add_column(name, justify="right", no_wrap=True)
-    for label, values in _lines(results).items():
-        if any(value is not None for value in values):
-            table.add_row(label, *("-" if value is None else value for value in values))
+    provenance, limits = results.provenance, results.limits
     console.print()
-    console.print(table)
+    console.print(_table(results))
     console.print(
         f"goodput: TTFT up to {_seconds(limits['ttft'])}, TPOT up to {_seconds(limits['tpot'])}"
     )
-    console.print(f"times: {told['timing']}")
-    console.print(f"drafts: {told['assumption']}")
-    for caution in told["cautions"]:
+    console.print(f"times: {provenance['timing']}")
+    console.print(f"drafts: {provenance['assumption']}")
+    for caution in provenance["cautions"]:
         console.print(f"[yellow]caution[/]: {caution}")
     for warning in load_warnings(results):
         console.print(Text(warning, style="bold yellow"))
-    rate = told["requests_per_second_of_simulation"]
+    rate = provenance["requests_per_second_of_simulation"]
     speed = f" ({rate:,.0f} requests simulated per second)" if rate else ""
     console.print(f"{folder}/results.json{speed}")
 
 
-def _lines(results: LoadResults) -> dict[str, list[str | None]]:
+def _table(results: LoadResults) -> Table:
+    """Return a row per figure and a column per side, without figures that no side has."""
     sides = results.sides
-    plain = sides.get(BASELINE, {}).get("throughput")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("simulated")
+    for side in sides:
+        table.add_column(side, justify="right", no_wrap=True)
 
-    def row(name: str, show: Any) -> list[str | None]:
-        return [None if side.get(name) is None else show(side[name]) for side in sides.values()]
+    def add_row(label: str, name: str, show: Callable[[float], str]) -> None:
+        values = [figures.get(name) for figures in sides.values()]
+        if any(value is not None for value in values):
+            table.add_row(label, *("-" if value is None else show(value) for value in values))
 
-    def speedup(throughput: float) -> str:
-        return f"{throughput / plain:.2f}" if plain else "-"
-
-    lines = {"tokens per second": row("throughput", _number), "speedup": row("throughput", speedup)}
-    lines |= {label: row(name, _seconds) for label, name in _LATENCIES}
-    lines |= {
-        "goodput, requests per second": row("goodput", _number),
-        "tokens per forward": row("tokens_per_target_forward", _number),
-        "acceptance rate": row("draft_acceptance_rate", _number),
-        "acceptance rate, P10": row("acceptance_p10", _number),
-        "drafts per step": row("mean_draft_length", _number),
-        "running, mean": row("running_mean", _number),
-        "waiting, most": row("waiting_max", _number),
-        "preemptions": row("num_preemptions", _number),
-    }
-    return lines
+    baseline = sides.get(BASELINE, {}).get("throughput")
+    add_row("tokens per second", "throughput", _number)
+    add_row("speedup", "throughput", lambda rate: f"{rate / baseline:.2f}" if baseline else "-")
+    for label, name in _LATENCIES.items():
+        add_row(label, name, _seconds)
+    for label, name in _NUMBERS.items():
+        add_row(label, name, _number)
+    return table
 
 
 def _seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""A load run without the model: the same sides, the same figures, on a simulated clock."""
+"""A load test without the model: the same sides and figures, on a simulated clock."""
 
 import time
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.summary import summarize_load
-from specresearch.rows import BASELINE, METHOD, PassKey
+from specresearch.rows import BASELINE, FIXED, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
-from specresearch.simulation.events import SimulatedPass, Simulation
 from specresearch.simulation.method import Method
+from specresearch.simulation.one_pass import SimulatedPass, Simulation
 from specresearch.simulation.recordings import version_caution
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.timing import Timing
@@ -25,9 +25,12 @@ from specresearch.simulation.timing import Timing
 
 @dataclass(frozen=True)
 class SimulationSettings(PassSettings):
-    """num_requests: None: every recorded request once, and at least WAVES times a closed loop's concurrency.
+    """What is simulated of each side.
 
-    max_len: tokens of a request; None: as recorded.
+    Attributes:
+        num_requests: Requests of a pass; None takes every recorded request once, and at least
+            `WAVES` times a closed loop's concurrency.
+        max_len: The most tokens of a request; None takes the recorded limit.
     """
 
     max_running: int = 8
@@ -43,7 +46,14 @@ class SimulationSettings(PassSettings):
 
 @dataclass
 class Simulator:
-    """Decodes the requests of `drafting` again, plainly and with its method, under one load. controller_name: for reports."""
+    """Decodes recorded requests again, plainly and with their method, under one load.
+
+    Attributes:
+        controller_name: Name of the controller, for reports.
+        num_simulated: Requests simulated so far.
+        seconds: How long the simulation took.
+        cautions: What to doubt of the figures.
+    """
 
     drafting: Drafting
     timing: Timing
@@ -57,31 +67,19 @@ class Simulator:
     cautions: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        header, most, kind = (
-            self.drafting.recording.header,
-            self.drafting.num_draft_tokens,
-            self.drafting.kind,
-        )
+        header = self.drafting.recording.header
         if self.settings.num_requests is not None:
-            LoadSettings(self.settings.num_requests).count(
-                self.arrivals
-            )  # refuses a closed loop without a middle
+            # Refuses a closed loop that is nothing but warm-up and tail.
+            LoadSettings(self.settings.num_requests).count(self.arrivals)
         self.max_len = self.settings.max_len or header.target["max_len"]
-        reads_late = self.drafting.reads_late
-        self.cautions |= {caution for caution in [version_caution(header)] if caution is not None}
-        self.methods = {BASELINE: Method(Fixed(0))}
-        if most:
-            self.methods[METHOD] = Method(self.controller, kind, most, reads_late)
-            for length in self.settings.compare:
-                if not 1 <= length <= most:
-                    raise ValueError(
-                        f"compare={list(self.settings.compare)} holds {length}, and drafts have 1 to {most} tokens; leave it out "
-                        "or raise num_draft_tokens"
-                    )
-                self.methods[f"fixed-{length}"] = Method(Fixed(length), kind, most, reads_late)
+        caution = version_caution(header)
+        if caution is not None:
+            self.cautions.add(caution)
+        self.methods = self._methods()
 
     @property
     def num_requests(self) -> int:
+        """Return the requests of a pass."""
         if self.settings.num_requests is not None:
             return self.settings.num_requests
         if self.arrivals.rows is not None:
@@ -89,24 +87,24 @@ class Simulator:
         return max(len(self.drafting.requests), WAVES * (self.arrivals.concurrency or 0))
 
     def run(self) -> LoadResults:
-        """Every pass of every side, and its figures as `kind` simulation."""
+        """Simulate every pass of every side and return the figures."""
         begin = time.perf_counter()
-        passes = {
-            name: [
-                self._pass(PassKey(repeat, 0, name), method)
-                for repeat in range(self.settings.repeats)
-            ]
-            for name, method in self.methods.items()
-        }
+        passes: dict[str, list[SimulatedPass]] = {}
+        for side, method in self.methods.items():
+            keys = [PassKey(repeat, 0, side) for repeat in range(self.settings.repeats)]
+            passes[side] = [self._pass(key, method) for key in keys]
         self.seconds = time.perf_counter() - begin
         settings = self.settings
-        sides = {name: self._side(name, made) for name, made in passes.items()}
+        sides = {name: self._side(name, of_side) for name, of_side in passes.items()}
         figures = summarize_load(sides, settings.limits, settings.max_running)
-        for told in (figures.summary, *figures.sides.values()):
-            told["schedule_share"] = None  # the scheduler's own time is not simulated
-        header = self.drafting.recording.header
-        setting = {"method": header.method, "controller": self.controller_name}
-        setting |= self.arrivals.describe() | {"max_running": settings.max_running}
+        for summary in (figures.summary, *figures.sides.values()):
+            summary["schedule_share"] = None  # the scheduler takes no time on a simulated clock
+        setting = {
+            "method": self.drafting.recording.header.method,
+            "controller": self.controller_name,
+            **self.arrivals.describe(),
+            "max_running": settings.max_running,
+        }
         return LoadResults.of(
             figures,
             setting,
@@ -116,35 +114,62 @@ class Simulator:
             provenance=self._provenance(),
         )
 
-    def _pass(self, place: PassKey, method: Method) -> SimulatedPass:
-        settings, seed = self.settings, (self.settings.seed << 16) + place.repeat
+    def _methods(self) -> dict[str, Method]:
+        """Return the sides: the baseline, the method, and each fixed length to compare."""
+        methods = {BASELINE: Method(Fixed(0))}
+        most = self.drafting.num_draft_tokens
+        if not most:
+            return methods
+        controllers = {METHOD: self.controller}
+        for length in self.settings.compare:
+            if not 1 <= length <= most:
+                raise ValueError(
+                    f"compare={list(self.settings.compare)} holds {length}, and drafts have 1 to "
+                    f"{most} tokens; leave it out or raise num_draft_tokens"
+                )
+            controllers[f"{FIXED}{length}"] = Fixed(length)
+        for side, controller in controllers.items():
+            methods[side] = Method(
+                controller, self.drafting.kind, most, self.drafting.prefills_lazily
+            )
+        return methods
+
+    def _pass(self, key: PassKey, method: Method) -> SimulatedPass:
+        settings = self.settings
+        seed = (settings.seed << 16) + key.repeat
         replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
         feed = Feed(self.arrivals.times(self.num_requests, seed), self.arrivals.concurrency)
+        stops = Stops(settings.max_waiting, settings.max_seconds)
         simulation = Simulation(
             self.timing, method, self.scheduling, settings.max_running, self.max_len
         )
-        stops = Stops(settings.max_waiting, settings.max_seconds)
-        made = simulation.run(
-            place, feed, lambda number: replays.request(number, place.repeat), stops, seed
+        simulated = simulation.run(
+            key, feed, lambda number: replays.request(number, key.repeat), stops, seed
         )
-        self.num_simulated += len(made.requests)
+        self.num_simulated += len(simulated.requests)
         caution = self.timing.caution()
         if caution is not None:
-            self.cautions.add(f"{place.side}: {caution}")
-        return made
+            self.cautions.add(f"{key.side}: {caution}")
+        return simulated
 
-    def _side(self, name: str, made: Sequence[SimulatedPass]) -> LoadSide:
+    def _side(self, name: str, passes: Sequence[SimulatedPass]) -> LoadSide:
+        requests = []
+        steps = {}
+        for simulated in passes:
+            requests += simulated.requests
+            steps[simulated.row.key.repeat] = PassSteps.of(simulated.log.pop())
         return LoadSide.of(
-            name,
-            [each.row for each in made],
-            [request for each in made for request in each.requests],
-            {each.row.key.repeat: PassSteps.of(each.log.pop()) for each in made},
-            self.arrivals.concurrency,
-            self.settings.limits,
+            name=name,
+            passes=[simulated.row for simulated in passes],
+            requests=requests,
+            steps=steps,
+            concurrency=self.arrivals.concurrency,
+            limits=self.settings.limits,
         )
 
     def _provenance(self) -> dict[str, Any]:
         drafting = self.drafting
+        speed = self.num_simulated / self.seconds if self.seconds else None
         return {
             "recording": str(drafting.recording.path),
             "recorded": asdict(drafting.recording.header),
@@ -156,7 +181,5 @@ class Simulator:
             "timing": self.timing.describe(),
             "cautions": sorted(self.cautions),
             "num_requests": self.num_requests,
-            "requests_per_second_of_simulation": self.num_simulated / self.seconds
-            if self.seconds
-            else None,
+            "requests_per_second_of_simulation": speed,
         }

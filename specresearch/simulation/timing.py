@@ -1,24 +1,27 @@
-"""How long a simulated step takes."""
+"""How long each part of a simulated step takes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from specresearch.metrics import StepTimes
 from specresearch.recording.recording import Recording
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a step has to do.
+    """What a step has to do, as far as it is known by then.
 
-    num_rows: requests that decode. num_drafts: in all. longest: the deepest draft. num_nodes: of the
-    widest row, root included. context: committed tokens of all rows. max_context: of the longest.
-    num_prefill_tokens: of prompts. attended: nodes times the tokens each looks at, where no row is
-    padded to another's. num_lazy_prefill_tokens: tokens that the draft model prefills lazily.
-    can_draft: a method is there, whatever it drafts. is_asked: for drafts in this step, whether it
-    has any or not.
+    Attributes:
+        num_rows: Requests that decode.
+        num_drafts: Drafts of all rows.
+        longest: Depth of the deepest draft.
+        num_nodes: Nodes of the widest row, root included.
+        context: Committed tokens of all rows.
+        max_context: Committed tokens of the longest row.
+        num_prefill_tokens: Prompt tokens that the target caches in this step.
+        attended: Nodes times the tokens that each attends to, without padding.
+        num_lazy_prefill_tokens: Tokens that the proposer had put off and prefills now.
+        can_draft: True if there is a method, even if it drafts nothing in this step.
     """
 
     num_rows: int = 0
@@ -31,175 +34,196 @@ class Work:
     attended: int = 0
     num_lazy_prefill_tokens: int = 0
     can_draft: bool = False
-    is_asked: bool = False
 
     @property
     def num_tokens(self) -> int:
-        """That the target verifies."""
+        """Return the tokens that the target verifies."""
         return self.num_rows + self.num_drafts
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """Of the parts of a step. overhead: of acceptance, commit and all else on the host. prefill: of the target, and of a drafter
-    that reads with it; lazy_prefill: of one that reads later. between: until the next step begins."""
-
-    propose: float = 0.0
-    verify: float = 0.0
-    overhead: float = 0.0
-    prefill: float = 0.0
-    lazy_prefill: float = 0.0
-    between: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Of the step proper, which is what a request waits for between its tokens, but for prefill and `between`."""
-        return self.propose + self.verify + self.overhead
-
-    def times(self, prefill: float) -> StepTimes:
-        """As the engine would have recorded them. prefill: of the target, all since the last record."""
-        return StepTimes(
-            self.propose,
-            self.verify,
-            self.overhead,
-            0.0,
-            self.total,
-            prefill + self.lazy_prefill,
-            lazy_prefill=self.lazy_prefill,
-        )
-
-
 class Timing(ABC):
-    """A model of a machine, which may learn from the recording that is decoded again."""
+    """A model of a machine: the seconds of each part of a step.
+
+    The methods are called in the order in which they stand here, those without work left out. Only
+    `overhead_seconds` and `between_seconds` are called in every step, and the latter ends it.
+    """
 
     def bind(self, recording: Recording) -> None:
-        """Called once. Raises ValueError for a recording that does not say enough."""
+        """Learn from the recording that is simulated; called once.
+
+        Raises:
+            ValueError: If the recording does not say enough.
+        """
 
     def restart(self, seed: int) -> None:
-        """A pass begins; the same seed gives the same times."""
+        """Begin a pass; the same seed gives the same times."""
 
     @abstractmethod
-    def step(self, work: Work) -> Seconds:
-        """Called once for every step of a pass, in their order."""
+    def prefill_seconds(self, work: Work) -> float:
+        """Return the seconds of the target's prefill, and of a proposer that prefills with it."""
+
+    @abstractmethod
+    def lazy_prefill_seconds(self, work: Work) -> float:
+        """Return the seconds of the prefill that the proposer had put off."""
+
+    @abstractmethod
+    def propose_seconds(self, work: Work) -> float:
+        """Return the seconds of drafting, whether any draft comes of it or not."""
+
+    @abstractmethod
+    def verify_seconds(self, work: Work) -> float:
+        """Return the seconds of the target's pass."""
+
+    @abstractmethod
+    def overhead_seconds(self, work: Work) -> float:
+        """Return the seconds of acceptance, commit and everything else on the host."""
+
+    def between_seconds(self, work: Work) -> float:
+        """Return the seconds until the next step begins."""
+        return 0.0
 
     def describe(self) -> str:
-        """One line on what it knows."""
+        """Return one line on what the model knows."""
         return type(self).__name__.lower()
 
     def caution(self) -> str | None:
-        """What to doubt of the last pass, if anything."""
+        """Return what to doubt of the last pass, if anything."""
         return None
 
 
-def _check_told(arguments: Mapping[str, Any], positive: Collection[str] = ()) -> dict[str, float]:
-    """A constructor's arguments by name. Raises ValueError for one below 0, and for a `positive` one that is 0."""
-    told = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
-    for name, value in told.items():
-        if value < 0 or (value == 0 and name in positive):
-            raise ValueError(
-                f"timing.{name}={value} must be {'above 0' if name in positive else '0 or more'}"
-            )
-    return told
+def _check_parameters(timing: Timing, positive: Collection[str] = ()) -> None:
+    """Raise ValueError for a field below 0, or for a `positive` one that is 0."""
+    for name, value in vars(timing).items():
+        if name in positive and value <= 0:
+            raise ValueError(f"timing.{name}={value} must be above 0")
+        if value < 0:
+            raise ValueError(f"timing.{name}={value} must be 0 or more")
 
 
+@dataclass(frozen=True)
 class Linear(Timing):
-    """Every part linear in what it depends on; seconds, as a user knows or measured them.
+    """Every part is linear in what it depends on. All parameters are seconds.
 
-    verify_token: of each root and draft; verify_context: of each committed token that is attended to. draft: of each draft of the
-    longest, as for a draft LM's pass; draft_token: of each draft of each row. prefill, prefill_token: of a step that reads
-    prompts; lazy_prefill_token: of each token that a draft LM
-    prefills lazily. overhead: of every step.
+    Attributes:
+        verify: Each pass of the target.
+        verify_token: Each root and draft.
+        verify_context: Each committed token that is attended to.
+        draft: Each draft of the longest chain, as for a pass of a draft LM.
+        draft_token: Each draft of each row.
+        prefill: Each step that prefills prompts.
+        prefill_token: Each prompt token.
+        lazy_prefill_token: Each token that a draft LM prefills on a request's first draft.
+        overhead: Each step.
     """
 
-    def __init__(
-        self,
-        verify: float,
-        verify_token: float = 0.0,
-        verify_context: float = 0.0,
-        draft: float = 0.0,
-        draft_token: float = 0.0,
-        prefill: float = 0.0,
-        prefill_token: float = 0.0,
-        lazy_prefill_token: float = 0.0,
-        overhead: float = 0.0,
-    ) -> None:
-        self.told = _check_told(locals())
+    verify: float
+    verify_token: float = 0.0
+    verify_context: float = 0.0
+    draft: float = 0.0
+    draft_token: float = 0.0
+    prefill: float = 0.0
+    prefill_token: float = 0.0
+    lazy_prefill_token: float = 0.0
+    overhead: float = 0.0
 
-    def step(self, work: Work) -> Seconds:
-        told, is_decoding = self.told, work.num_rows > 0
-        verify = (
-            told["verify"]
-            + told["verify_token"] * work.num_tokens
-            + told["verify_context"] * work.context
-        )
-        return Seconds(
-            told["draft"] * work.longest + told["draft_token"] * work.num_drafts,
-            verify if is_decoding else 0.0,
-            told["overhead"],
-            told["prefill"] + told["prefill_token"] * work.num_prefill_tokens
-            if work.num_prefill_tokens
-            else 0.0,
-            told["lazy_prefill_token"] * work.num_lazy_prefill_tokens,
-        )
+    def __post_init__(self) -> None:
+        _check_parameters(self)
+
+    def prefill_seconds(self, work: Work) -> float:
+        return self.prefill + self.prefill_token * work.num_prefill_tokens
+
+    def lazy_prefill_seconds(self, work: Work) -> float:
+        return self.lazy_prefill_token * work.num_lazy_prefill_tokens
+
+    def propose_seconds(self, work: Work) -> float:
+        return self.draft * work.longest + self.draft_token * work.num_drafts
+
+    def verify_seconds(self, work: Work) -> float:
+        tokens = self.verify_token * work.num_tokens
+        return self.verify + tokens + self.verify_context * work.context
+
+    def overhead_seconds(self, work: Work) -> float:
+        return self.overhead
 
     def describe(self) -> str:
-        return "given: " + ", ".join(
-            f"{name} {value:.3g} s" for name, value in self.told.items() if value
-        )
+        settings = [f"{name} {value:.3g} s" for name, value in vars(self).items() if value]
+        return "given: " + ", ".join(settings)
 
 
+@dataclass(frozen=True)
 class Roofline(Timing):
-    """A pass takes the longer of moving its bytes and doing its arithmetic; of a machine that need not be at hand.
+    """A pass takes the longer of moving its bytes and doing its arithmetic.
 
-    bandwidth: bytes per second of the accelerator's memory. flops: operations per second. efficiency: share of both that is
-    reached. weight_bytes: read in every pass; parameters: used for every token (of a mixture of experts, the active ones).
-    kv_bytes: of one cached token. draft_*: of a draft LM, which takes a pass for each draft; 0 for one that drafts on the host.
-    overhead: seconds of every pass that are neither, such as launches; step_overhead: of every step.
+    It predicts a machine that need not be at hand.
+
+    Attributes:
+        bandwidth: Bytes per second of the accelerator's memory.
+        flops: Operations per second.
+        weight_bytes: Bytes of the target's weights, read in every pass.
+        parameters: Parameters of the target that every token goes through: of a mixture of experts,
+            the active ones.
+        kv_bytes: Bytes of one cached token of the target.
+        draft_weight_bytes: Like `weight_bytes`, of a draft LM, which takes a pass for each draft;
+            0 for a proposer that drafts on the host.
+        draft_parameters: Like `parameters`, of the draft LM.
+        draft_kv_bytes: Like `kv_bytes`, of the draft LM.
+        efficiency: Share of bandwidth and flops that is reached.
+        overhead: Seconds of every pass besides, such as launches.
+        step_overhead: Seconds of every step besides.
     """
 
-    def __init__(
-        self,
-        bandwidth: float,
-        flops: float,
-        weight_bytes: float,
-        parameters: float,
-        kv_bytes: float,
-        draft_weight_bytes: float = 0.0,
-        draft_parameters: float = 0.0,
-        draft_kv_bytes: float = 0.0,
-        efficiency: float = 0.7,
-        overhead: float = 0.0,
-        step_overhead: float = 0.0,
-    ) -> None:
-        _check_told(
-            locals(), ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency")
-        )
-        if efficiency > 1:
+    bandwidth: float
+    flops: float
+    weight_bytes: float
+    parameters: float
+    kv_bytes: float
+    draft_weight_bytes: float = 0.0
+    draft_parameters: float = 0.0
+    draft_kv_bytes: float = 0.0
+    efficiency: float = 0.7
+    overhead: float = 0.0
+    step_overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive = ("bandwidth", "flops", "weight_bytes", "parameters", "kv_bytes", "efficiency")
+        _check_parameters(self, positive)
+        if self.efficiency > 1:
             raise ValueError(
-                f"timing.efficiency={efficiency} is a share of what the machine can do and at most 1"
+                f"timing.efficiency={self.efficiency} is a share of what the machine can do; give "
+                "at most 1"
             )
-        self.bandwidth, self.flops = bandwidth * efficiency, flops * efficiency
-        self.target = (weight_bytes, parameters, kv_bytes)
-        self.draft = (draft_weight_bytes, draft_parameters, draft_kv_bytes)
-        self.overhead, self.step_overhead = overhead, step_overhead
 
-    def _pass(self, model: tuple[float, float, float], num_tokens: int, context: int) -> float:
-        weight_bytes, parameters, kv_bytes = model
-        moved, done = weight_bytes + kv_bytes * context, 2 * parameters * num_tokens
-        return max(moved / self.bandwidth, done / self.flops) + self.overhead
+    def prefill_seconds(self, work: Work) -> float:
+        return self._target_pass(work.num_prefill_tokens, 0)
 
-    def step(self, work: Work) -> Seconds:
-        has_draft_model = self.draft[0] > 0
-        propose = verify = prefill = lazy_prefill = 0.0
-        if work.num_rows:
-            verify = self._pass(self.target, work.num_tokens, work.context)
-            if has_draft_model:
-                propose = work.longest * self._pass(self.draft, work.num_rows, work.context)
-        if work.num_prefill_tokens:
-            prefill = self._pass(self.target, work.num_prefill_tokens, 0)
-        if has_draft_model and work.num_lazy_prefill_tokens:
-            lazy_prefill = self._pass(self.draft, work.num_lazy_prefill_tokens, 0)
-        return Seconds(propose, verify, self.step_overhead, prefill, lazy_prefill)
+    def lazy_prefill_seconds(self, work: Work) -> float:
+        return self._draft_pass(work.num_lazy_prefill_tokens, 0)
+
+    def propose_seconds(self, work: Work) -> float:
+        return work.longest * self._draft_pass(work.num_rows, work.context)
+
+    def verify_seconds(self, work: Work) -> float:
+        return self._target_pass(work.num_tokens, work.context)
+
+    def overhead_seconds(self, work: Work) -> float:
+        return self.step_overhead
 
     def describe(self) -> str:
-        return f"roofline of {self.bandwidth / 1e9:,.0f} GB/s and {self.flops / 1e12:,.1f} Tflop/s within reach"
+        bandwidth = f"{self.bandwidth * self.efficiency / 1e9:,.0f} GB/s"
+        flops = f"{self.flops * self.efficiency / 1e12:,.1f} Tflop/s"
+        return f"roofline of {bandwidth} and {flops} within reach"
+
+    def _target_pass(self, num_tokens: int, context: int) -> float:
+        num_bytes = self.weight_bytes + self.kv_bytes * context
+        return self._pass(num_bytes, 2 * self.parameters * num_tokens)
+
+    def _draft_pass(self, num_tokens: int, context: int) -> float:
+        if not self.draft_weight_bytes:
+            return 0.0
+        num_bytes = self.draft_weight_bytes + self.draft_kv_bytes * context
+        return self._pass(num_bytes, 2 * self.draft_parameters * num_tokens)
+
+    def _pass(self, num_bytes: float, num_operations: float) -> float:
+        moving = num_bytes / (self.bandwidth * self.efficiency)
+        computing = num_operations / (self.flops * self.efficiency)
+        return max(moving, computing) + self.overhead

@@ -45,7 +45,7 @@ def test_ngram_drafts_are_made_again_exactly(
     greedy_ngram: Recording, num_draft_tokens: int
 ) -> None:
     drafting = drafting_of(greedy_ngram, 8)
-    assert drafting.can_draft_again
+    assert drafting.can_redraft
     counts = replayed(drafting, num_draft_tokens)
     assert counts == decoded(ngram(), requests_of(6), controller=Fixed(num_draft_tokens))
     assert sum(count.num_accepted_tokens for count in counts.values()) > 10
@@ -59,7 +59,7 @@ def test_every_proposer_that_reads_tokens_only_is_asked_again(tmp_path: Path) ->
     settings = {"num_draft_tokens": 6, "min_probability": 0.3, "branch": False}
     config = {"proposer": {"_target_": "specresearch.proposers.Suffix", **settings}}
     recording = record(tmp_path, Suffix(**settings), requests_of(4), config=config)
-    assert drafting_of(recording, 6).can_draft_again
+    assert drafting_of(recording, 6).can_redraft
     assert replayed(drafting_of(recording, 6), 2) == decoded(
         Suffix(**settings), requests_of(4), controller=Fixed(2)
     )
@@ -67,7 +67,7 @@ def test_every_proposer_that_reads_tokens_only_is_asked_again(tmp_path: Path) ->
     other = record(
         tmp_path / "global", Suffix(**settings, use_global=True), requests_of(2), config=config
     )
-    assert not drafting_of(other, 6).can_draft_again
+    assert not drafting_of(other, 6).can_redraft
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +80,10 @@ def test_a_greedy_draft_lm_is_replayed_exactly_at_every_length(
     greedy_draft_model: Recording, num_draft_tokens: int
 ) -> None:
     drafting = drafting_of(greedy_draft_model, 24)
-    assert not drafting.can_draft_again
+    assert not drafting.can_redraft
     assert drafting.always_drafts_all
     assert all(
-        positions.asked[:-1].all() for positions in drafting._known
+        positions.is_judged[:-1].all() for positions in drafting._known
     )  # drafts were as long as the output
     counts = replayed(drafting, num_draft_tokens)
     actual = decoded(draft_model(24), requests_of(6), controller=Fixed(num_draft_tokens))
@@ -162,7 +162,7 @@ def test_drafts_that_stop_early_are_the_rest_of_the_recorded_ones(tmp_path: Path
         tmp_path, ngram(), requests_of(4)
     )  # without its configuration nobody can be asked again
     drafting = drafting_of(recording, 8)
-    assert not drafting.can_draft_again
+    assert not drafting.can_redraft
     assert not drafting.always_drafts_all
     assert replayed(drafting, 8) == decoded(ngram(), requests_of(4))
     assert "rest of that one" in drafting.assumption

@@ -92,7 +92,7 @@ def measure(
     return done
 
 
-def foresee(
+def predict(
     drafting: Drafting, timing: Timing, length: int, arrivals: Arrivals
 ) -> list[RequestRow]:
     method = Method(Fixed(length), drafting.kind, 8)
@@ -113,16 +113,18 @@ def test_what_is_predicted_is_what_is_measured(clock: Clock, tmp_path: Path, nam
     for arrivals, length in ((ClosedLoop(3), 0), (ClosedLoop(3), 3), (Poisson(12.0), 2)):
         proposer = ngram() if name == "ngram" else draft_model(8)
         measured = measure(clock, proposer, Fixed(length), requests_of(NUM_REQUESTS), arrivals)
-        foreseen, otherwise = (foresee(drafting, timing, n, arrivals) for n in (length, 8 - length))
+        predicted, otherwise = (
+            predict(drafting, timing, n, arrivals) for n in (length, 8 - length)
+        )
         num_steps = [
-            sum(row.counts.num_target_forwards for row in rows) for rows in (measured, foreseen)
+            sum(row.counts.num_target_forwards for row in rows) for rows in (measured, predicted)
         ]
         assert num_steps[1] == pytest.approx(num_steps[0], rel=0.02)
         for figure, within in (("e2el", 0.1), ("tpot", 0.1), ("ttft", 0.25)):
             for percent in (50, 99):
                 own, guess, other = (
                     np.percentile([getattr(row, figure) for row in rows], percent)
-                    for rows in (measured, foreseen, otherwise)
+                    for rows in (measured, predicted, otherwise)
                 )
                 assert guess == pytest.approx(own, rel=within), (
                     arrivals.describe(),

@@ -9,15 +9,7 @@ from jaxtyping import Float
 
 from specresearch.acceptance.block import accept_block
 from specresearch.proposal import Proposal
-from specresearch.simulation.acceptance import (
-    Blocks,
-    Coins,
-    Positions,
-    StandIns,
-    Table,
-    Trees,
-    run_ends,
-)
+from specresearch.simulation.acceptance import Blocks, Coins, Table, Trees, run_ends
 
 NUM, VOCAB = 3, 3  # positions, tokens
 
@@ -114,25 +106,3 @@ def test_trees_are_whole_or_nothing() -> None:
 def test_blocks_of_point_masses_accept_what_meets_the_text() -> None:
     odds = np.array([np.inf, np.inf, 0.0, np.inf])
     assert [Blocks(odds, np.full(4, 0.99)).step(i, 9).accepted for i in range(4)] == [2, 1, 0, 1]
-
-
-def positions(
-    odds: Float[np.ndarray, " E"], logprobs: Float[np.ndarray, " E"], asked: list[bool]
-) -> Positions:
-    known = np.array(asked)
-    told = np.where(known, odds, np.nan)
-    return Positions(known, known & (odds >= 1), told, np.minimum(told, 1), logprobs, told, told)
-
-
-def test_stand_ins_are_alike_where_the_target_is() -> None:
-    rng = np.random.default_rng(0)
-    logprobs = -rng.exponential(1.0, 4000)
-    odds = np.exp(logprobs) * 2
-    asked = rng.random(4000) < 0.9
-    filled = StandIns([positions(odds, logprobs, asked.tolist())]).fill(
-        positions(odds, logprobs, asked.tolist()), rng
-    )
-    assert np.isfinite(filled.odds).all()
-    assert (filled.odds[asked] == odds[asked]).all()
-    missing = ~asked & (logprobs > -2)
-    assert np.abs(filled.odds[missing] - odds[missing]).mean() < 0.1 * odds[missing].std()

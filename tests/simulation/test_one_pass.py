@@ -1,12 +1,22 @@
-"""The simulated loop against closed forms, queueing theory and the engine itself."""
+"""A simulated pass against closed forms, queueing theory and the engine itself."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import NGRAM, SIDE, draft_model, ngram, record, requests_of, target, unchecked
+from recorded import (
+    NGRAM,
+    SIDE,
+    decoded,
+    draft_model,
+    ngram,
+    record,
+    requests_of,
+    target,
+    unchecked,
+)
 
 from specresearch import Engine, Request, SamplingParams
 from specresearch.batch import Batch
@@ -27,9 +37,9 @@ from specresearch.proposal import DraftKind
 from specresearch.rows import PassKey
 from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing
 from specresearch.simulation.acceptance import Coins, Replay
-from specresearch.simulation.events import SimulatedPass
-from specresearch.simulation.replays import ReplayedRequest, Text
-from specresearch.simulation.timing import Seconds, Work
+from specresearch.simulation.one_pass import SimulatedPass
+from specresearch.simulation.replays import ReplayedOutput, ReplayedRequest, replayed_sampling
+from specresearch.simulation.timing import Work
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
@@ -47,15 +57,14 @@ def request_of(
     num_tokens: int,
     replay: Replay | None = None,
     num_prompt: int = 1,
-    **text: Sequence[float],
+    **estimates: Sequence[float],
 ) -> ReplayedRequest:
     replay = replay or coins(0.0, num_tokens)
-    sampling = SamplingParams(max_new_tokens=num_tokens)
     return ReplayedRequest(
         [0] * num_prompt,
-        sampling,
+        replayed_sampling(num_tokens),
         str(number),
-        text=Text(replay, num_tokens, **text),
+        output=ReplayedOutput(replay, num_tokens, **estimates),
         num_tokens=num_tokens,
     )
 
@@ -130,16 +139,19 @@ def test_queueing_is_that_of_theory() -> None:
     assert waiting(Constant(rho / service), 100, service) == pytest.approx(0.0, abs=1e-9)
 
 
+@dataclass(frozen=True)
 class Watched(Linear):
-    """A second a step; remembers what each had to do."""
+    """Takes a second a step and remembers what each had to do."""
 
-    def __init__(self) -> None:
-        super().__init__(1.0)
-        self.works: list[Work] = []
+    verify: float = 1.0
+    works: list[Work] = field(default_factory=list)
 
-    def step(self, work: Work) -> Seconds:
+    def __post_init__(self) -> None:
+        pass  # `works` is no number to be checked
+
+    def verify_seconds(self, work: Work) -> float:
         self.works.append(work)
-        return super().step(work)
+        return super().verify_seconds(work)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -186,6 +198,62 @@ def test_the_recorded_run_is_repeated_step_by_step(tmp_path: Path, batch_size: i
     assert made.row.wall == pytest.approx(len(steps))
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_an_output_that_a_token_ends_is_drafted_on_as_in_the_engine(
+    tmp_path: Path, batch_size: int
+) -> None:
+    """The engine cannot know that the end is near; drafts behind it are made and not judged."""
+    whole = record(tmp_path / "whole", draft_model(6), requests_of(5))
+    requests = []
+    for request, recorded in zip(requests_of(5), whole.requests(SIDE), strict=True):
+        end = int(recorded.token_ids[10])
+        sampling = replace(request.sampling, stop_token_ids=(end,))
+        requests.append(replace(request, sampling=sampling))
+    recording = record(tmp_path, draft_model(6), requests, batch_size=batch_size)
+    reasons = [request.finish_reason for request in recording.requests(SIDE)]
+    assert set(reasons) == {"stop"}
+    drafting = Drafting(recording, SIDE, "rejection", 6)
+    replays = Replays(drafting, 56)
+    planned = [replays.request(number) for number in range(5)]
+    method = Method(Fixed(), drafting.kind, 6, drafting.prefills_lazily)
+    made = simulate(planned, Linear(1.0), ClosedLoop(5), method, max_running=batch_size, max_len=56)
+    actual = decoded(draft_model(6), requests, batch_size=batch_size)
+    counts = {row.id.removeprefix("0:"): row.counts for row in made.requests}
+    assert {id: c.num_draft_tokens for id, c in counts.items()} == {
+        id: c.num_draft_tokens for id, c in actual.items()
+    }
+    assert {id: c.num_accepted_tokens for id, c in counts.items()} == {
+        id: c.num_accepted_tokens for id, c in actual.items()
+    }
+    assert [row.finish_reason for row in made.requests] == reasons
+
+
+def test_a_controller_that_cuts_drafts_saves_verification_and_not_drafting() -> None:
+    scores = [0.1] * 12  # so that only the first draft of each step is verified
+    request = request_of(0, 12, Coins(np.ones(12, dtype=bool)), scores=scores)
+    timing = Linear(0.01, verify_token=1e-3, draft=2e-3)
+    made = simulate([request], timing, ClosedLoop(1), Method(Confidence(0.4), SCORED, 3))
+    num_steps = made.requests[0].counts.num_target_forwards
+    assert num_steps == 6
+    table = made.log.pop()
+    assert table["propose"].to_pylist() == pytest.approx([6e-3] * 5 + [2e-3])
+    assert table["verify"].to_pylist() == pytest.approx([0.012] * 6)
+
+
+def test_drafting_takes_no_time_in_steps_that_ask_for_no_drafts() -> None:
+    class Search(Linear):
+        """Takes a second whenever it is asked for drafts."""
+
+        def propose_seconds(self, work: Work) -> float:
+            return 1.0
+
+    requests = [request_of(0, 4)]
+    asked = simulate(requests, Search(1.0), ClosedLoop(1), Method(Fixed(2), DraftKind(), 2))
+    assert asked.row.wall == 4 + 3  # the last step has no room for a draft
+    idle = simulate(requests, Search(1.0), ClosedLoop(1), Method(Fixed(0), DraftKind(), 2))
+    assert idle.row.wall == 4
+
+
 class OnAndOff(Controller):
     """Drafts three in steps 3 to 5 and from 24 on, nothing in the others."""
 
@@ -199,8 +267,8 @@ class OnAndOff(Controller):
         self.num_steps += 1
 
 
-def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
-    """Prompts when it first drafts, and what it missed; here under a controller that was not recorded."""
+def test_a_draft_lm_prefills_lazily_as_it_does_in_the_engine(tmp_path: Path) -> None:
+    """It prefills prompts on the first draft, and what it missed; under another controller here."""
     steps: list[StepRecord] = []
     requests = [
         Request(
@@ -219,9 +287,9 @@ def test_a_draft_lm_reads_late_as_it_does_in_the_engine(tmp_path: Path) -> None:
     )
     list(engine.generate(requests))
     drafting = Drafting(recording, SIDE, "rejection", 4)
-    assert drafting.reads_late
+    assert drafting.prefills_lazily
     replays, machine = Replays(drafting, 56), Watched()
-    method = Method(OnAndOff(), drafting.kind, 4, drafting.reads_late)
+    method = Method(OnAndOff(), drafting.kind, 4, drafting.prefills_lazily)
     planned = [replays.request(number) for number in range(3)]
     simulate(planned, machine, ClosedLoop(3), method, max_running=2, max_len=56)
     told = [work.num_lazy_prefill_tokens for work in machine.works if work.num_rows]
@@ -245,7 +313,7 @@ def test_the_scheduler_is_the_real_one() -> None:
     ]
     assert first == [4, 4, 4]
     table = made.log.pop()
-    assert len(table) < made.row.wall  # there were steps that read prompts only
+    assert len(table) < made.row.wall  # there were steps of prefill alone
 
 
 def test_an_overloaded_queue_is_given_up_with_what_there_is() -> None:
@@ -264,8 +332,7 @@ def test_an_overloaded_queue_is_given_up_with_what_there_is() -> None:
 
 def throughput(controller: Controller, rate: float, most: int, timing: Timing) -> float:
     with unchecked():
-        texts = [Text(coins(rate, 150, seed), 150) for seed in range(12)]
-        requests = [replace(request_of(i, 150), text=text) for i, text in enumerate(texts)]
+        requests = [request_of(i, 150, coins(rate, 150, seed=i)) for i in range(12)]
         made = simulate(requests, timing, ClosedLoop(4), Method(controller, SCORED, most))
     return 12 * 150 / made.row.wall
 
@@ -309,9 +376,10 @@ def test_controllers_of_every_kind_steer_a_simulation() -> None:
 def test_rounds_are_drawn_anew_and_share_ids(tmp_path: Path) -> None:
     recording = record(tmp_path, draft_model(4), requests_of(3, 1.0))
     replays = Replays(Drafting(recording, SIDE, "rejection", 4), 56)
-    assert [replays.request(n).id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
+    assert [replays.request(n).recorded_id for n in range(6)] == ["0:r0", "0:r1", "0:r2"] * 2
+    assert len({replays.request(n).id for n in range(6)}) == 6
     made = [
-        [replays.request(n, repeat).text.replay.step(i, 4) for i in range(20)]
+        [replays.request(n, repeat).output.draft(i, 4) for i in range(20)]
         for n, repeat in ((0, 0), (3, 0), (0, 1))
     ]
     assert made[0] != made[1] != made[2] != made[0]
