@@ -1,15 +1,20 @@
 """`python -m specresearch.certify +proposer=ngram acceptance=rejection`: is this method lossless?"""
 
 import sys
-from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from specresearch.certification.certificate import REFUTED, UNTESTED, Certificate
 from specresearch.certification.from_config import build_certifier, open_folder
 from specresearch.certification.report import print_certificate, write_certificate
-from specresearch.cli import INTERRUPTED, check_keys, entry_point, folder_override
+from specresearch.cli import (
+    INTERRUPTED,
+    check_keys,
+    entry_point,
+    folder_override,
+    output_folder,
+    sweep_folder,
+)
 from specresearch.files.lock import lock_folder
 
 NOT_CERTIFIED = 1
@@ -29,11 +34,11 @@ def main() -> None:
 def run(cfg: DictConfig) -> Certificate:
     """Write one certificate into Hydra's output folder."""
     check_keys(cfg, "certify", "proposer")
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = output_folder()
     with lock_folder(folder):
         open_folder(folder, resume=cfg.resume)
         try:
-            certificate = build_certifier(cfg, folder).run(progress=cfg.progress)
+            certificate = build_certifier(cfg, folder, sweep_folder()).run(progress=cfg.progress)
         except KeyboardInterrupt:
             override = folder_override(folder)
             print(f"interrupted; to continue, repeat the command with {override} resume=true")

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from specresearch.certification.certificate import CERTIFICATE
-from specresearch.certification.plan import Plan
+from specresearch.certification.plan import TrialPlan
 from specresearch.certification.runner import Certifier
 from specresearch.certification.substitution import build_on_toy
 from specresearch.certification.targets import Toy
@@ -43,35 +42,32 @@ def open_folder(folder: Path, *, resume: bool) -> None:
     write_json(folder / PROVENANCE, software | {"git_commit": git_commit(PACKAGE)})
 
 
-def build_certifier(cfg: DictConfig, folder: Path) -> Certifier:
-    """Build everything that the configuration names, on toy targets."""
+def build_certifier(cfg: DictConfig, folder: Path, sweep_folder: Path | None = None) -> Certifier:
+    """Build everything that the configuration names, on toy targets.
+
+    Args:
+        sweep_folder: Shared by the jobs of a sweep, which share counts that no method changes.
+    """
     trials = []
     for name, settings in cfg.trials.items():
         if settings is not None:
             trials.append(_trial(cfg, str(name)))
     if not trials:
         raise ValueError("trials is empty; keep at least one, such as trials.mixed")
-    hydra_cfg = HydraConfig.get()
     class_name = type(trials[0].proposer).__name__.lower()
     default_name = class_name if cfg.get("proposer") else "plain"
-    stress_folder = None
-    if is_multirun():
-        stress_folder = Path(hydra_cfg.sweep.dir).absolute() / "stress"
     recorded = [str(key) for key in cfg if key not in MAY_CHANGE]
     config: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, recorded), resolve=False)
-    plan = Plan(
-        method=hydra_cfg.runtime.choices.get("proposer") or default_name,
+    plan = TrialPlan(
+        method=HydraConfig.get().runtime.choices.get("proposer") or default_name,
         rule=instantiate(cfg.acceptance, _convert_="all"),
         trials=trials,
         sampled=_sampling_params(cfg.sampled),
         greedy=_sampling_params(cfg.greedy),
         settings=CertifierSettings(**{f.name: cfg[f.name] for f in fields(CertifierSettings)}),
     )
+    stress_folder = sweep_folder / "stress" if sweep_folder else None
     return Certifier(plan, folder, stress_folder, config)
-
-
-def is_multirun() -> bool:
-    return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _trial(cfg: DictConfig, name: str) -> Trial:

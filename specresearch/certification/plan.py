@@ -22,7 +22,7 @@ Settings: TypeAlias = Mapping[str, SamplingParams]
 
 
 @dataclass
-class Plan:
+class TrialPlan:
     """What is tested, and how sharply.
 
     Attributes:

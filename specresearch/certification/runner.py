@@ -20,7 +20,7 @@ from specresearch.certification.certificate import Certificate
 from specresearch.certification.counts import CountsFile, Tally
 from specresearch.certification.greedy_outputs import GreedyReference, greedy_test
 from specresearch.certification.outcomes import GreedyTest, sampled_tests
-from specresearch.certification.plan import Plan
+from specresearch.certification.plan import TrialPlan
 from specresearch.certification.sampled_outputs import in_bursts, sample_outputs
 from specresearch.certification.targets import ragged_prompts
 from specresearch.controllers import Fixed
@@ -40,7 +40,7 @@ class Certifier:
         config: the command's configuration, for the record.
     """
 
-    plan: Plan
+    plan: TrialPlan
     folder: Path
     stress_folder: Path | None = None
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -6,9 +6,12 @@ from specresearch.cli.errors import one_line
 from specresearch.cli.folder import (
     exit_interrupted,
     folder_override,
+    is_named,
     is_sweep,
     open_folder,
+    output_folder,
     resume_command,
+    sweep_folder,
 )
 from specresearch.cli.signals import INTERRUPTED
 
@@ -20,8 +23,11 @@ __all__ = [
     "entry_point",
     "exit_interrupted",
     "folder_override",
+    "is_named",
     "is_sweep",
     "one_line",
     "open_folder",
+    "output_folder",
     "resume_command",
+    "sweep_folder",
 ]

@@ -21,6 +21,21 @@ def is_sweep() -> bool:
     return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
+def sweep_folder() -> Path | None:
+    """Return the folder that the jobs of a multirun share, or None outside of one."""
+    return Path(HydraConfig.get().sweep.dir).absolute() if is_sweep() else None
+
+
+def is_named() -> bool:
+    """Return whether the user chose the output folder, or this is a job of a multirun."""
+    overrides = HydraConfig.get().overrides.hydra
+    return is_sweep() or any(key.startswith("hydra.run.dir=") for key in overrides)
+
+
+def output_folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
 def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
     """Open Hydra's output folder for a kind of run.
 
@@ -28,17 +43,15 @@ def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
         ValueError: If the folder holds something else, or if a run is to be resumed and no folder
             is named.
     """
-    hydra_cfg = HydraConfig.get()
-    overrides = hydra_cfg.overrides.hydra
-    is_named = is_sweep() or any(key.startswith("hydra.run.dir=") for key in overrides)
-    if cfg.resume and not is_named:
+    if cfg.resume and not is_named():
         raise ValueError(
             "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
         )
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
-    path = Path(hydra_cfg.runtime.output_dir)
-    return kind(path, {str(key): value for key, value in config.items()}, resume=cfg.resume)
+    return kind(
+        output_folder(), {str(key): value for key, value in config.items()}, resume=cfg.resume
+    )
 
 
 def folder_override(folder: Path, *, sweep: bool | None = None) -> str:
@@ -58,7 +71,7 @@ def resume_command(
         sweep: The folder is that of a job of a multirun; None: if this is one.
     """
     override = folder_override(folder, sweep=sweep)
-    replaced = ("resume", override.partition("=")[0])
+    replaced = ("resume", "force", override.partition("=")[0])
     kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
     return shlex.join(["python", "-m", program, *kept, override, "resume=true"])
 

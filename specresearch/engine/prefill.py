@@ -15,7 +15,7 @@ from specresearch.proposers import Proposer
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PrefillChunk:
     """The next tokens of a request to prefill.
 
     Attributes:
@@ -52,7 +52,7 @@ class Prefill:
         # The hidden states of each chunk so far, by slot: a tensor [n, H] for every layer.
         self._hidden: dict[int, list[tuple[Tensor, ...]]] = {}
 
-    def run(self, chunks: Sequence[Chunk]) -> None:
+    def run(self, chunks: Sequence[PrefillChunk]) -> None:
         """Prefill all chunks in one pass."""
         if not chunks:
             return
@@ -92,7 +92,7 @@ class Prefill:
         for slot in slots:
             self._hidden.pop(slot, None)
 
-    def _extend(self, chunks: Sequence[Chunk]) -> None:
+    def _extend(self, chunks: Sequence[PrefillChunk]) -> None:
         slots, tokens = [], []
         for chunk in chunks:
             slot = chunk.row.slot

@@ -9,7 +9,7 @@ from itertools import count
 from specresearch.batch import Request, RequestState
 from specresearch.clock import Clock
 from specresearch.engine.checks import Host, check_request
-from specresearch.engine.prefill import Chunk
+from specresearch.engine.prefill import PrefillChunk
 from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
@@ -23,7 +23,7 @@ class NoSlotError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The beginning of a step.
 
     Attributes:
@@ -32,7 +32,7 @@ class Plan:
     """
 
     freed: list[int]
-    chunks: list[Chunk]
+    chunks: list[PrefillChunk]
 
 
 class Scheduler:
@@ -114,7 +114,7 @@ class Scheduler:
             rank = self.settings.policy.rank(row)
             heapq.heappush(self.waiting, (True, rank, next(self._tie_breaks), row))
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """Preempt, admit, and schedule prefill chunks."""
         with self.clock.lap(_SCHEDULE, on_host=True):
             freed = self._preempt()
@@ -125,7 +125,7 @@ class Scheduler:
             chunks = []
             for row in self._prefilling(may_admit=not freed):
                 num_uncached = len(row.tokens) - self.target.lengths[row.slot]
-                chunks.append(Chunk(row, min(num_uncached, left), num_uncached <= left))
+                chunks.append(PrefillChunk(row, min(num_uncached, left), num_uncached <= left))
                 left -= num_uncached - 1 + self._num_reserved
                 if left <= 0:
                     break
@@ -135,7 +135,7 @@ class Scheduler:
                     "every slot of the target is in use by another engine; finish its requests "
                     "first"
                 )
-            return Plan(freed, chunks)
+            return StepPlan(freed, chunks)
 
     def grant(self, wanted: Sequence[int], limits: Sequence[int]) -> list[int]:
         """Return the draft budget of each row: what it wants, within its limit and the step's."""

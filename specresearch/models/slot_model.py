@@ -17,7 +17,7 @@ from specresearch.proposal import Topology, Verdict, upload
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SlotChunk:
     """The tokens that one pass appends to some rows of a batch.
 
     Attributes:
@@ -107,7 +107,7 @@ class SlotModel(Slots):
             self.max_len = max_len
             self._use_cache(cache)
 
-    def _chunks(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[Chunk]:
+    def _chunks(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[SlotChunk]:
         """Split a ragged append into passes; each counts as committed once the next is asked for.
 
         Args:
@@ -126,7 +126,7 @@ class SlotModel(Slots):
                 padded.append(part + [0] * (width - len(part)))
                 if counts[row] <= begin + width:
                     ends[row] = i * width + len(part) - 1
-            yield Chunk(rows, chunk_slots, begin, lengths, upload(padded, self.device), ends)
+            yield SlotChunk(rows, chunk_slots, begin, lengths, upload(padded, self.device), ends)
             for slot, length in zip(chunk_slots, lengths, strict=True):
                 self.lengths[slot] += length
 

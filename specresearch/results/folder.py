@@ -68,7 +68,8 @@ class RunFolder:
                 f"{path} already holds {content}; {remedy}choose another hydra.run.dir"
             )
         if self.is_resumed:
-            self._check_config()
+            remedy = "repeat the original command with resume=true, or choose another hydra.run.dir"
+            check_settings(path, self.config, self.may_change, remedy)
             try:
                 self._load()
             except (KeyError, TypeError) as error:
@@ -84,15 +85,6 @@ class RunFolder:
                 files.add(path.name)
         disposable = BEFORE_ROWS if CONFIG in files else TRACKER_FILES
         return set() if files <= disposable and not self._is_complete else files
-
-    def _check_config(self) -> None:
-        differing = differing_settings(read_config(self.path), self.config, self.may_change)
-        if differing:
-            changes = [f"{key} was {old!r} and is now {new!r}" for key, old, new in differing]
-            raise ValueError(
-                f"{self.path} was started with other settings: {'; '.join(changes)}; repeat the "
-                "original command with resume=true, or choose another hydra.run.dir"
-            )
 
     def _load(self) -> None:
         """Read the rows of an earlier session, and drop those of unfinished work."""
@@ -165,6 +157,18 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     replace_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_settings(
+    folder: Path, settings: Mapping[str, Any], may_change: Sequence[str], remedy: str
+) -> None:
+    """Raise ValueError if the run in `folder` was started with other settings."""
+    differing = differing_settings(read_config(folder), settings, may_change)
+    if differing:
+        changes = [f"{key} was {old!r} and is now {new!r}" for key, old, new in differing]
+        raise ValueError(
+            f"{folder} was started with other settings: {'; '.join(changes)}; {remedy}"
+        )
 
 
 def check_software(

@@ -15,7 +15,7 @@ from specresearch.models.packed import has_packed_layers
 from specresearch.sampling import at_least_float32
 from specresearch.training.chunked_loss import DraftRows, chunked_losses
 from specresearch.training.objectives import CHUNK_ROWS, Objective
-from specresearch.training.students import Step, Student
+from specresearch.training.students import Student, StudentStep
 
 CHUNK_ARRAYS = 12  # of a chunk's logits in float32, at most
 CHUNK_BYTES = 1 << 30
@@ -223,7 +223,7 @@ class Distillation(nn.Module):
 
     def _feature_distance(
         self,
-        step: Step,
+        step: StudentStep,
         rows: Int[Tensor, " R"],
         columns: Int[Tensor, " R"],
         valid: Bool[Tensor, " R"],

@@ -11,7 +11,7 @@ from torch import nn
 
 from specresearch.training.acceptance_estimate import AcceptancePredictor
 from specresearch.training.parity import DecodedText, collect_decisions
-from specresearch.training.students import EagleStudent, Step, Student
+from specresearch.training.students import EagleStudent, Student, StudentStep
 from specresearch.training.students.base import HiddenStates, TokenIds
 
 ROTARY_BASES = (10_000, 500_000, 1_000_000)
@@ -61,7 +61,7 @@ def shift_features(student: Student, offset: int) -> Student:
 
     def steps(
         token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         layers = [layer.roll(offset, dims=1) for layer in hidden]
         return student.steps(token_ids, layers, num_steps)
 

@@ -39,13 +39,19 @@ from specresearch.training.trainer import DistillTrainer
 
 logger = logging.getLogger(__name__)
 
+TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
 VOCABULARY_EXAMPLES = 1000
 
 
 class TrainingRun:
     """Everything a configuration names, constructed and validated before any text is generated.
 
-    `settings` is the resolved configuration, `choices` the name chosen in each config group.
+    Args:
+        settings: The resolved configuration.
+        choices: The name chosen in each config group.
+
+    Raises:
+        ValueError: If settings contradict each other, or if the training will not fit in memory.
     """
 
     def __init__(
@@ -208,6 +214,17 @@ def initial_checkpoint(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if name is None or settings["student"].get("from_scratch"):
         return None
     return {"checkpoint": str(name), "provenance": read_provenance(str(name))}
+
+
+def check_method(choices: Mapping[str, str]) -> None:
+    """Raise ValueError if the chosen method has nothing to train, or with another's student."""
+    method, student = choices.get("proposer"), choices.get("student")
+    if method not in TRAINABLE:
+        raise ValueError(
+            f"proposer={method} has nothing to train; choose one of {', '.join(TRAINABLE)}"
+        )
+    if student != method:
+        raise ValueError(f"student={student} is not for proposer={method}; leave student= out")
 
 
 def _without_targets(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The folder of a training run: what it may hold, and how the run in it is resumed."""
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from specresearch.files import replace_text
@@ -14,9 +14,8 @@ from specresearch.results.fingerprint import DECODING, PACKAGE, describe_softwar
 from specresearch.results.folder import (
     CONFIG,
     PROVENANCE,
+    check_settings,
     check_software,
-    differing_settings,
-    read_config,
     write_json,
 )
 from specresearch.results.provenance import git_commit
@@ -51,13 +50,18 @@ class Processes:
         """Read what torchrun sets."""
         return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
 
+    def select_device(self) -> None:
+        """Give each process of a machine a GPU of its own, if there are any."""
+        if self.count > 1 and torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
 
 @dataclass(frozen=True)
 class TrainFolder:
     """The folder of a training run.
 
     Attributes:
-        is_named: True if the command line names it.
+        is_named: True if the command line names it or its sweep's.
         is_sweep: True if it is one job's folder in a sweep.
     """
 
@@ -67,14 +71,13 @@ class TrainFolder:
 
     def open(self, settings: Mapping[str, Any], processes: Processes) -> None:
         """Record settings and code of a run that starts here, or resumes with the same ones."""
-        is_named = self.is_named or self.is_sweep
-        if processes.count > 1 and not is_named:
+        if processes.count > 1 and not self.is_named:
             raise ValueError(
                 f"{processes.count} processes need one folder between them: "
                 "add hydra.run.dir=<folder>"
             )
         is_resumed = settings["resume"]
-        if is_resumed and not is_named:
+        if is_resumed and not self.is_named:
             raise ValueError(
                 "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
             )
@@ -90,7 +93,8 @@ class TrainFolder:
             )
         software = describe_software((*DECODING, "training"))
         if has_started and not settings["force"]:
-            self._check_settings(settings)
+            remedy = "use the same, or continue with these by force=true"
+            check_settings(self.path, settings, MUTABLE_SETTINGS, remedy)
             check_software(self.path, software, "continue with this by force=true")
         output = settings["output"]
         if output and not is_resumed and Path(output).exists() and any(Path(output).iterdir()):
@@ -98,19 +102,6 @@ class TrainFolder:
         config = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
         replace_text(self.path / CONFIG, config)
         write_json(self.path / PROVENANCE, software | {"git_commit": git_commit(PACKAGE)})
-
-    def _check_settings(self, settings: Mapping[str, Any]) -> None:
-        changes = [
-            f"{key} was {before!r} and is now {now!r}"
-            for key, before, now in differing_settings(
-                read_config(self.path), settings, MUTABLE_SETTINGS
-            )
-        ]
-        if changes:
-            raise ValueError(
-                f"{self.path} was started with other settings: {'; '.join(changes)}; use the same, "
-                "or continue with these by force=true"
-            )
 
     def check_corpus(self, fingerprint: str, *, is_resumed: bool, is_forced: bool) -> None:
         """Record the corpus, which must be that of the run to resume."""
@@ -125,16 +116,7 @@ class TrainFolder:
                 )
         replace_text(file, fingerprint + "\n")
 
-    def resume_command(self, arguments: Sequence[str]) -> str:
-        """Return the command that resumes a run started with `arguments`."""
-        folder = f"hydra.run.dir={self.path}"
-        if self.is_sweep:
-            folder = f"hydra.sweep.dir={self.path.parent}"
-        replaced = ("resume", "force", folder.partition("=")[0])
-        kept = [argument for argument in arguments if argument.partition("=")[0] not in replaced]
-        return shlex.join(["python", "-m", "specresearch.distill", *kept, folder, "resume=true"])
-
-    def stopped_remedy(self, arguments: Sequence[str], learning_rate: float) -> str:
+    def stopped_remedy(self, resume_command: str, learning_rate: float) -> str:
         """Say how to continue after the weights became non-finite."""
         checkpoint = last_checkpoint(self.path)
         lower_rate = f"train.learning_rate={learning_rate / 10:g}"
@@ -145,5 +127,5 @@ class TrainFolder:
             )
         return (
             f"{checkpoint.name} is from before that; continue from it with a lower rate:\n"
-            f"  {self.resume_command(arguments)} {lower_rate} force=true"
+            f"  {resume_command} {lower_rate} force=true"
         )

@@ -19,7 +19,7 @@ from specresearch.certification.adversaries import Adversary, Attack, shifted
 from specresearch.certification.certificate import (
     Certificate,
 )
-from specresearch.certification.plan import Plan
+from specresearch.certification.plan import TrialPlan
 from specresearch.certification.report import print_certificate
 from specresearch.certification.runner import Certifier
 from specresearch.certification.targets import Toy
@@ -237,7 +237,7 @@ def certify_it(
     """Certify a method in one trial with few samples.
 
     Args:
-        changes: fields of `CertifierSettings`, `TrialSettings`, `Trial` or `Plan` to change.
+        changes: fields of `CertifierSettings`, `TrialSettings`, `Trial` or `TrialPlan` to change.
     """
 
     def pop_changes(names: Iterable[str]) -> dict[str, Any]:
@@ -254,7 +254,9 @@ def certify_it(
     parts |= pop_changes(parts)
     trial = Trial("only", TrialSettings(**trial_settings), proposer=proposer, **parts)
     groups: dict[str, Any] = {"sampled": PLAIN, "greedy": {}} | changes
-    plan = Plan("it", rule or Rejection(), [trial], settings=replace(FEW, **settings), **groups)
+    plan = TrialPlan(
+        "it", rule or Rejection(), [trial], settings=replace(FEW, **settings), **groups
+    )
     return Certifier(plan, folder).run(progress=False)
 
 

@@ -19,7 +19,7 @@ from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa
 from specresearch.training.corpus.examples import Example
 from specresearch.training.distillation import Distillation
 from specresearch.training.objectives import ForwardKL
-from specresearch.training.students import EagleStudent, Step, Student
+from specresearch.training.students import EagleStudent, Student, StudentStep
 from specresearch.training.students.build import draft_student, eagle_student, medusa_student
 from specresearch.training.students.initialization import (
     most_frequent,
@@ -161,7 +161,7 @@ def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyP
     mask[:, 1:5] = True
     losses, steps = [float(distillation(token_ids, mask).detach())], student.steps
 
-    def disturbed(first_row: bool, *inputs: Any) -> Iterator[Step]:
+    def disturbed(first_row: bool, *inputs: Any) -> Iterator[StudentStep]:
         for i, step in enumerate(steps(*inputs)):
             assert step.first_row == i
             states = torch.cat([torch.randn_like(step.states[:, :i]), step.states[:, i:]], dim=1)

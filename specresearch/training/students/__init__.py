@@ -1,6 +1,6 @@
 """Drafters as trainable students, one file per method."""
 
-from specresearch.training.students.base import Step, Student
+from specresearch.training.students.base import Student, StudentStep
 from specresearch.training.students.draft_model import DraftStudent
 from specresearch.training.students.eagle import EagleStudent
 from specresearch.training.students.joint_medusa import JointMedusaStudent
@@ -11,6 +11,6 @@ __all__ = [
     "EagleStudent",
     "JointMedusaStudent",
     "MedusaStudent",
-    "Step",
     "Student",
+    "StudentStep",
 ]

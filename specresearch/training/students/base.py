@@ -26,7 +26,7 @@ HiddenStates = Sequence[Float[Tensor, "B T _"]]
 
 
 @dataclass(frozen=True)
-class Step:
+class StudentStep:
     """One drafting step over whole sequences.
 
     Attributes:
@@ -107,7 +107,7 @@ class Student(ABC):
     @abstractmethod
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         """Yield the steps of training, or the first `num_steps` of decoding.
 
         The last step stands for all that follow.

@@ -17,8 +17,8 @@ from specresearch.training.lora import Adapter, Lora
 from specresearch.training.students.base import (
     ADAPTER_FOLDER,
     HiddenStates,
-    Step,
     Student,
+    StudentStep,
     TokenIds,
     save_model,
 )
@@ -47,10 +47,10 @@ class DraftStudent(Student):
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         known_ids = token_ids.clamp(max=self.draft.vocab_size - 1)
         states = self.draft.forward_whole(known_ids, (FINAL_NORM,)).hidden[0]
-        yield Step(states, self._readout, shift=0)
+        yield StudentStep(states, self._readout, shift=0)
 
     def _readout(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         logits = self.draft.readout(states)

@@ -10,7 +10,13 @@ from specresearch.models.head_fit import lm_head_of
 from specresearch.models.head_writing import save_eagle_head
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.proposers import Eagle, Eagle3, Proposer
-from specresearch.training.students.base import STEP_DECAY, HiddenStates, Step, Student, TokenIds
+from specresearch.training.students.base import (
+    STEP_DECAY,
+    HiddenStates,
+    Student,
+    StudentStep,
+    TokenIds,
+)
 
 
 class EagleStudent(Student):
@@ -63,14 +69,14 @@ class EagleStudent(Student):
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         captured = hidden[: len(self.model.captured_layers)]
         outputs = self.model.unroll(token_ids, captured, num_steps or self.num_steps)
         for i, states in enumerate(outputs):
             regression = None
             if self.feature_weight:
                 regression = (self.model.head.readable(states), hidden[-1][:, 1:])
-            yield Step(
+            yield StudentStep(
                 states=states,
                 readout=self.model.readout,
                 shift=1,

@@ -23,7 +23,7 @@ from specresearch.training.lora import Adapter, Lora
 from specresearch.training.students.base import (
     ADAPTER_FOLDER,
     HiddenStates,
-    Step,
+    StudentStep,
     TokenIds,
     save_model,
 )
@@ -101,13 +101,13 @@ class JointMedusaStudent(MedusaStudent):
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.is_joint):
             states = self.backbone.forward_whole(token_ids, (FINAL_NORM,)).hidden[0]
         for step in super().steps(token_ids, (states,), num_steps):
             yield replace(step, weight=step.weight * self.head_weight)
         if num_steps is None and self.is_joint:
-            yield Step(states, self.backbone.readout, shift=0, name=BACKBONE)
+            yield StudentStep(states, self.backbone.readout, shift=0, name=BACKBONE)
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
         """Write the backbone to a folder beside the heads, which name it as their target."""

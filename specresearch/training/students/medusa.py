@@ -9,7 +9,13 @@ from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import Medusa, Proposer
-from specresearch.training.students.base import STEP_DECAY, HiddenStates, Step, Student, TokenIds
+from specresearch.training.students.base import (
+    STEP_DECAY,
+    HiddenStates,
+    Student,
+    StudentStep,
+    TokenIds,
+)
 
 
 class MedusaStudent(Student):
@@ -28,7 +34,7 @@ class MedusaStudent(Student):
 
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StudentStep]:
         for i, head in enumerate(list(self.heads)[:num_steps]):
             layers = list(head.children())
             if self.heads.vocab_size is None:
@@ -37,7 +43,7 @@ class MedusaStudent(Student):
             states = hidden[0]
             for block in blocks:
                 states = block(states)
-            yield Step(states, lm_head, shift=1 + i, weight=STEP_DECAY**i)
+            yield StudentStep(states, lm_head, shift=1 + i, weight=STEP_DECAY**i)
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         depth = min(num_draft_tokens, len(self.heads))
