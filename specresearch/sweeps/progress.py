@@ -1,7 +1,6 @@
 """The progress of a multirun: a line before every job, with an estimate of the remaining time."""
 
 import sys
-import time
 from math import prod
 from typing import Any
 
@@ -10,12 +9,15 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from specresearch.clock import Clock
+
 
 class SweepProgress(Callback):
     """A Hydra callback that prints progress; silent for single runs and with `progress=false`."""
 
     def __init__(self) -> None:
         self.num_jobs: int | None = None
+        self._clock = Clock()
         self._started = 0.0
         self._first_job: int | None = None
         self._swept: set[str] = set()
@@ -24,7 +26,7 @@ class SweepProgress(Callback):
         num_values = swept(config)
         self.num_jobs = prod(num_values.values())
         self._swept = set(num_values)
-        self._started = time.monotonic()
+        self._started = self._clock.now()
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN or not config.get("progress", True):
@@ -34,7 +36,7 @@ class SweepProgress(Callback):
             self._first_job = job
         overrides = config.hydra.overrides.task
         varied = [word for word in overrides if word.split("=")[0] in self._swept]
-        seconds = time.monotonic() - self._started
+        seconds = self._clock.now() - self._started
         print(self.line(job, " ".join(varied), seconds), file=sys.stderr)
 
     def line(self, job: int, overrides: str, seconds: float) -> str:

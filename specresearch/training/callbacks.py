@@ -1,11 +1,11 @@
 """Evaluation, checkpoints and timing between optimiser steps."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import TrainerCallback
 
+from specresearch.clock import Clock
 from specresearch.training.corpus.examples import Example, collate
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
@@ -38,6 +38,7 @@ class DistillCallback(TrainerCallback):
         self._step_start = 0.0
         self._num_tokens = 0
         self._seconds = 0.0
+        self._clock = Clock()
 
     def pop_throughput(self) -> tuple[int, float]:
         """Return this process's tokens and seconds since the last call, and reset them.
@@ -60,10 +61,10 @@ class DistillCallback(TrainerCallback):
         for group in optimizer.param_groups:
             if CUSTOM_RATE in group:
                 group["lr"] *= student.rate_scale  # the schedule resets it before every step
-        self._step_start = time.perf_counter()
+        self._step_start = self._clock.now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._seconds += time.perf_counter() - self._step_start
+        self._seconds += self._clock.now() - self._step_start
         self._num_tokens += self.step_tokens
         self.advance(1, self.step_tokens)
         self.step_tokens = 0
