@@ -1,0 +1,44 @@
+"""What a group of settings holds: types, ranges, and a line of explanation for each key."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TARGET = "_target_"
+
+
+class Settings(BaseModel):
+    """Base of all groups of settings.
+
+    A value must have exactly the annotated type: 2.5 is no whole number, and 1 is not true.
+    Defaults are those of conf/; a key without one here must be there.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield a sentence for every contradiction between keys that are allowed by themselves."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Marks a key whose settings depend on the class that it names by `_target_`.
+
+    Attributes:
+        group: The config group, such as "proposer".
+        models: Settings of the project's own classes, by the class's path. Classes of yours may
+            have any settings.
+    """
+
+    group: str
+    models: Mapping[str, type[Settings]]
+
+
+def key(description: str, example: Any, **constraints: Any) -> Any:
+    """Declare a key: a line for --help, an allowed value, and limits as in `pydantic.Field`."""
+    return Field(description=description, examples=[example], **constraints)

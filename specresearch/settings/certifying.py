@@ -1,0 +1,93 @@
+"""Settings of certificates."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from specresearch.settings.base import Choice, Settings, key
+from specresearch.settings.check import problems_of
+from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, Sampling
+from specresearch.settings.drafting import PROPOSER
+
+SAMPLING_DEFAULTS = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "max_new_tokens": 128,
+    "stop": [],
+    "stop_token_ids": [],
+    "ignore_eos": False,
+    "draft_threshold": None,
+}
+
+
+class Toy(Settings):
+    vocab_size: int = key("tokens of the vocabulary", 9, ge=3)
+    seed: int = key("of the weights", 0, ge=0)
+    sharpness: float = key("higher values give sharper distributions", 1.0, gt=0)
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] = key(
+        "of weights and passes", "float32"
+    )
+
+
+TOY = Choice("toy", {"specresearch.certification.targets.Toy": Toy})
+
+
+class Trial(Settings):
+    sampled: list[str] | None = key(
+        "names of sampled settings; null takes all", ["top_k"], default=None
+    )
+    stress: list[str] = key("sampled settings that adversaries decode, too", ["top_k"], default=[])
+    greedy: list[str] | None = key(
+        "names of greedy settings; null takes all", ["plain"], default=None
+    )
+    toy: dict[str, Any] = key("changes to the toy target", {"vocab_size": 9}, default={})
+    batch_size: int = key("requests decoded together", 256, ge=1, default=256)
+    max_step_tokens: int | None = key("limit of the scheduler", 20, ge=1, default=None)
+    max_cache_tokens: int | None = key("limit of the scheduler", 60, ge=1, default=None)
+    max_draft_tokens: int | None = key("limit of drafts per step", 6, ge=1, default=None)
+    equal_seeds: bool = key("decode in waves whose requests share a seed", True, default=False)
+    coarseness: float = key("detects this many times visible_tv", 2.0, ge=1, default=1.0)
+
+
+class Strength(Settings):
+    visible_tv: float = key("see visible_tv", 0.1, gt=0, lt=1)
+    seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
+    crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
+    num_greedy_prompts: int = key("see num_greedy_prompts", 36, ge=1)
+
+
+class Certify(Settings):
+    proposer: Annotated[Any, PROPOSER] = key("the method to test", None, default=None)
+    acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", None)
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
+    strength: Strength = key("how sharp the tests are: quick or sharp", None)
+    alpha: float = key("probability that a lossless method is refuted", 0.001, gt=0, lt=1)
+    power: float = key("probability that a deviation of visible_tv is detected", 0.9, gt=0, lt=1)
+    visible_tv: float = key("total variation that every test detects", 0.05, gt=0, lt=1)
+    num_greedy_prompts: int = key("prompts of greedy tests", 36, ge=1)
+    max_draft_tokens: int | None = key(
+        "limit of drafts per step; null leaves it to the method", 4, ge=1
+    )
+    seed: int = key("of samples and prompts", 0, ge=0)
+    toy: Annotated[Any, TOY] = key("the target: a random Llama", None)
+    sampled: dict[str, dict[str, Any]] = key(
+        "sampled settings, by name", {"plain": {"temperature": 1.0}}
+    )
+    greedy: dict[str, dict[str, Any]] = key(
+        "greedy settings, by name", {"plain": {"temperature": 0.0}}
+    )
+    trials: dict[str, Trial | None] = key("conditions to test under, by name", {"mixed": {}})
+    resume: bool = key("continue the counts in hydra.run.dir", True)
+    progress: bool = key("show progress", False)
+
+    def conflicts(self) -> Iterator[str]:
+        for group in ("sampled", "greedy"):
+            for name, changes in getattr(self, group).items():
+                yield from problems_of(
+                    {**SAMPLING_DEFAULTS, **changes}, Sampling, f"{group}.{name}."
+                )

@@ -1,0 +1,53 @@
+"""Settings of datasets and trackers."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from specresearch.settings.base import Choice, Settings, key
+
+
+class Dataset(Settings):
+    name: str = key("the shipped sample, and the name in messages", "cnndm")
+    format: str = key("published format of the records", "sharegpt")
+    template: str = key("raw, chat, summary, maths or code", "chat")
+    path: str | None = key("a local file in that format", "ShareGPT.json")
+    source: Literal["auto", "hub", "sample"] = key("auto tries the hub, then the sample", "sample")
+    hub_id: str | None = key("any dataset of the hub", "openai/gsm8k", default=None)
+    config: str | None = key("its configuration", "main", default=None)
+    split: str | None = key("its split", "test", default=None)
+    revision: str | None = key("commit, tag or branch on the hub", "main", default=None)
+    hub_file: str | None = key("one file of that dataset's repository", "data.json", default=None)
+    field: str | None = key("the field that holds the prompt", "question", default=None)
+    limit: int | None = key("rows to use; null takes all", 100, ge=1)
+    shuffle: bool = key("choose rows at random, by seed", True)
+    seed: int = key("of the choice", 0, ge=0)
+    max_turns: int | None = key("turns to keep of each row; null keeps all", 1, ge=1)
+    max_prompt_tokens: int | None = key("longest prompt", 1024, ge=1)
+    overlong: Literal["cut", "refuse"] = key("what happens to longer prompts", "refuse")
+
+    def conflicts(self) -> Iterator[str]:
+        if self.source == "hub" and self.hub_id is None:
+            yield f"dataset.source=hub, but {self.name} has no dataset.hub_id"
+
+
+DATASET = Choice("dataset", {"specresearch.data.PromptDataset": Dataset})
+
+
+class NoTracker(Settings):
+    """Nothing is tracked."""
+
+
+class Wandb(Settings):
+    project: str = key("project on Weights & Biases", "specresearch")
+    mode: Literal["online", "offline", "disabled"] = key("offline needs no login", "offline")
+    entity: str | None = key("user or team", "my-team")
+    name: str | None = key("name of the run", "ngram-10")
+    group: str | None = key("group of runs", "draft-lengths")
+    tags: list[str] = key("tags of the run", ["ngram"])
+    every: int = key("steps averaged in one point of the live curves", 10, ge=1)
+
+
+TRACKER: Any = Choice(
+    "tracker",
+    {"specresearch.trackers.NoTracker": NoTracker, "specresearch.trackers.WandbTracker": Wandb},
+)

@@ -1,0 +1,179 @@
+"""Settings of what is decoded: sampling, acceptance rules, controllers, schedulers."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from specresearch.settings.base import Choice, Settings, key
+
+
+class Sampling(Settings):
+    temperature: float = key("0 is greedy", 0.7, ge=0, le=1e5)
+    top_k: int = key("sample from the k likeliest tokens; 0 turns it off", 50, ge=0)
+    top_p: float = key(
+        "sample from the likeliest tokens of this mass; 1 turns it off", 0.9, gt=0, le=1
+    )
+    min_p: float = key(
+        "drop tokens below this times the likeliest; 0 turns it off", 0.05, ge=0, lt=1
+    )
+    repetition_penalty: float = key("1 turns it off", 1.1, ge=0.01, le=100)
+    presence_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
+    frequency_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
+    max_new_tokens: int = key("tokens of an output at most", 256, ge=1)
+    stop: str | list[str] = key("strings that end an output, which is cut before them", ["\n\n"])
+    stop_token_ids: list[Annotated[int, Ge(0)]] = key("token ids that end an output", [2])
+    ignore_eos: bool = key("decode past the end of text", True)
+    draft_threshold: float | None = key(
+        "of acceptance=threshold, for these requests", 0.6, ge=0, le=1
+    )
+
+
+SAMPLING = Choice("sampling", {"specresearch.sampling.SamplingParams": Sampling})
+
+
+class Rule(Settings):
+    """A rule without settings."""
+
+
+class Typical(Settings):
+    epsilon: float = key("accept a draft with p above this", 0.09, ge=0, le=1)
+    delta: float = key("or above delta x exp(-entropy of p), if that is less", 0.3, ge=0, le=1)
+
+
+class Threshold(Settings):
+    threshold: float | None = key(
+        "accept drafts with a higher q; null takes the workload's value", 0.6, ge=0, le=1
+    )
+    workload: Literal["code", "structured", "prose"] = key(
+        "code means 0.75, structured 0.65, prose 0.5", "code"
+    )
+    entropy_scale: float = key(
+        "above 0 asks more of an undecided drafter; needs sampled drafts", 0.5
+    )
+
+
+ACCEPTANCE = Choice(
+    "acceptance",
+    {
+        "specresearch.acceptance.Rejection": Rule,
+        "specresearch.acceptance.Greedy": Rule,
+        "specresearch.acceptance.Block": Rule,
+        "specresearch.acceptance.Typical": Typical,
+        "specresearch.acceptance.Threshold": Threshold,
+    },
+)
+
+
+def _num_draft_tokens() -> Any:
+    return key("drafts of a step; null leaves it to the proposer", 5, ge=0)
+
+
+def _trace_every() -> Any:
+    return key("steps averaged into one row of the trace", 100, ge=1)
+
+
+class Fixed(Settings):
+    num_draft_tokens: int | None = _num_draft_tokens()
+
+
+class BatchSizeCutoff(Settings):
+    max_requests: int = key("no drafts while more requests run", 8, ge=1)
+    num_draft_tokens: int | None = _num_draft_tokens()
+
+
+class AcceptanceGate(Settings):
+    min_acceptance: float = key(
+        "a request stops drafting if it accepts less than this", 0.5, ge=0, le=1
+    )
+    window: int = key("steps with drafts that the ratio is measured over", 16, ge=1)
+    probe_every: int = key("steps after which a stopped request tries again", 32, ge=1)
+    num_draft_tokens: int | None = _num_draft_tokens()
+    trace_every: int = _trace_every()
+
+
+class Confidence(Settings):
+    min_confidence: float = key(
+        "drop drafts behind the first one with a lower score", 0.4, ge=0, le=1
+    )
+    num_draft_tokens: int | None = _num_draft_tokens()
+    trace_every: int = _trace_every()
+
+
+class Heuristic(Settings):
+    start: int = key("drafts of a request's first step", 5, ge=0)
+    min_draft_tokens: int = key("drafts of a step at least", 1, ge=0)
+    max_draft_tokens: int = key("drafts of a step at most", 20, ge=1)
+    trace_every: int = _trace_every()
+
+
+class Goodput(Settings):
+    max_draft_tokens: int = key("drafts of a step at most", 10, ge=1)
+    max_slowdown: float | None = key(
+        "1.05: no request's time per token may exceed plain decoding's by more than 5%; null "
+        "maximizes throughput alone",
+        1.05,
+        ge=1,
+    )
+    probe_every: int = key(
+        "least steps between two measurements; 4 times as many in steady state", 25, ge=2
+    )
+    prior_weight: float = key(
+        "a request's own drafts that weigh as much as the run's mean acceptance", 15.0, gt=0
+    )
+    memory: float = key("steps after which a measured time has weight 1/e", 50.0, gt=1)
+    trace_every: int = _trace_every()
+
+
+CONTROLLER = Choice(
+    "controller",
+    {
+        "specresearch.controllers.Fixed": Fixed,
+        "specresearch.controllers.BatchSizeCutoff": BatchSizeCutoff,
+        "specresearch.controllers.AcceptanceGate": AcceptanceGate,
+        "specresearch.controllers.Confidence": Confidence,
+        "specresearch.controllers.Heuristic": Heuristic,
+        "specresearch.controllers.Goodput": Goodput,
+    },
+)
+
+
+class FirstCome(Settings):
+    """Serves requests in order of arrival."""
+
+
+class ShortestPrompt(Settings):
+    ageing: float = key("each second of waiting counts as so many prompt tokens fewer", 100.0, gt=0)
+
+
+POLICY = Choice(
+    "scheduler.policy",
+    {
+        "specresearch.engine.FirstCome": FirstCome,
+        "specresearch.engine.ShortestPrompt": ShortestPrompt,
+    },
+)
+
+
+class Scheduler(Settings):
+    policy: Annotated[Any, POLICY] = key("which waiting request is admitted next", None)
+    max_step_tokens: int | None = key(
+        "prompt tokens and draft nodes of one step; null: whole prompts at once", 512, ge=1
+    )
+    max_cache_tokens: int | None = key(
+        "cached tokens of all requests with drafts; null: max_len for each", 16384, ge=1
+    )
+
+
+SCHEDULER = Choice("scheduler", {"specresearch.engine.SchedulerSettings": Scheduler})
+
+
+def longest_chain(proposer: Any, controller: Any) -> Iterator[str]:
+    """Yield a sentence if a controller is told to draft more than the proposer can."""
+    most = (proposer or {}).get("num_draft_tokens")
+    wanted = (controller or {}).get("num_draft_tokens")
+    if isinstance(most, int) and isinstance(wanted, int) and wanted > most:
+        yield (
+            f"controller.num_draft_tokens={wanted} is more than proposer.num_draft_tokens={most}; "
+            "raise the second or lower the first"
+        )

@@ -1,0 +1,172 @@
+"""Settings of models and proposers."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from specresearch.settings.base import Choice, Settings, key
+
+MAX_DRAFTS = 1024  # of a step; more is a slip of the keyboard
+Tree = Literal["chain", "static", "dynamic"]
+Paths = list[list[Annotated[int, Ge(0)]]] | str | None
+Layers = list[int] | None
+Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+
+
+class Model(Settings):
+    model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B")
+    device: str = key("auto, cpu, cuda, cuda:1 or balanced (spread over GPUs)", "cuda")
+    dtype: Dtype = key("precision; auto is bfloat16 on a GPU, float32 on a CPU", "bfloat16")
+    attention: Literal["slot", "flash", "sdpa", "eager"] = key("attention backend", "flash")
+    max_len: int | None = key(
+        "longest prompt and output in tokens; null is the model's own limit",
+        4096,
+        ge=2,
+        default=None,
+    )
+    prefill_chunk: int = key("prompt tokens of one pass", 1024, ge=1)
+    compile: bool = key(
+        "compile passes over few tokens: minutes at first, faster on slow hosts", True
+    )
+    pack_weights: bool | None = key(
+        "on a CPU: a second copy of the weights; null where memory is ample", False
+    )
+    revision: str | None = key("commit, tag or branch on the hub", "main")
+    trust_remote_code: bool = key("run code that comes with the model", True)
+    allow_pickle: bool = key("read weights that are not safetensors", True)
+    quantization: dict[str, Any] | None = key(
+        "of the weights on loading (pip install 'specresearch[quantization]')",
+        {"load_in_4bit": True},
+        default=None,
+    )
+
+
+MODEL = Choice("model", {"specresearch.models.CausalLM.from_pretrained": Model})
+
+
+class Draft(Model):
+    model: str = key("set draft=<folder or hub id>", "Qwen/Qwen3-0.6B")
+
+
+DRAFT = Choice("draft", {"specresearch.models.CausalLM.from_pretrained": Draft})
+
+
+class _Tree(Settings):
+    tree: Tree = key(
+        "fixed paths of child ranks (static), or the most confident nodes (dynamic)",
+        "dynamic",
+        default="chain",
+    )
+    num_draft_tokens: int | None = key(
+        "nodes of a tree, or length of a chain; null: 60 (dynamic), 24 (static), 5 (chain)",
+        16,
+        ge=1,
+        le=MAX_DRAFTS,
+        default=None,
+    )
+    depth: int = key("levels of a tree", 6, ge=1, le=MAX_DRAFTS, default=6)
+    top_k: int = key("nodes of a dynamic tree expanded in each level", 8, ge=1, default=8)
+    paths: Paths = key(
+        "of a static tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]], default=None
+    )
+    sample: bool = key(
+        "sample a chain's drafts; false takes the likeliest tokens", False, default=True
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        if self.paths is not None and self.tree != "static":
+            yield f"proposer.paths is for proposer.tree=static, not {self.tree}"
+
+
+class DraftModel(_Tree):
+    draft: Annotated[Any, DRAFT] = key("the draft model", None)
+
+
+def _head() -> Any:
+    return key(
+        "folder, hub id or zoo: name; null: the target's own, if it names one", "out/student"
+    )
+
+
+class Eagle(_Tree):
+    head: str | None = _head()
+    revision: str | None = key("commit, tag or branch on the hub", "main")
+    overrides: dict[str, Any] | None = key(
+        "keys of the head's config to replace", {"rope_theta": 1e4}
+    )
+
+
+class Eagle3(Eagle):
+    layer_ids: Layers = key(
+        "target layers that the head reads; null: its config's, or the usual 3", [2, 16, 29]
+    )
+    id_convention: Literal["inputs", "outputs"] | None = key(
+        "ids of layer inputs or outputs; null: as in the config of its author", "outputs"
+    )
+
+
+class Medusa(Settings):
+    head: str | None = _head()
+    revision: str | None = key("commit, tag or branch on the hub", "main")
+    num_draft_tokens: int = key("nodes of the tree", 63, ge=1, le=MAX_DRAFTS)
+    paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
+
+
+class NGram(Settings):
+    num_draft_tokens: int = key("longest draft", 10, ge=1, le=MAX_DRAFTS)
+    n_max: int = key("longest match looked for", 4, ge=1)
+    n_min: int = key("shortest match looked for", 2, ge=1)
+
+    def conflicts(self) -> Iterator[str]:
+        if self.n_min > self.n_max:
+            yield f"proposer.n_min={self.n_min} is above proposer.n_max={self.n_max}"
+
+
+class Suffix(Settings):
+    num_draft_tokens: int = key("nodes of a draft", 32, ge=1, le=MAX_DRAFTS)
+    max_factor: float = key("at most max_factor x (length of the match) + offset nodes", 1.0, gt=0)
+    offset: float = key("see max_factor", 0.0, ge=0)
+    min_probability: float = key(
+        "tokens less likely by their counts are not drafted", 0.1, ge=0, le=1
+    )
+    branch: bool = key("draft trees; false drafts chains", False)
+    max_depth: int = key("longest counted sequence; a match is at most half as long", 64, ge=2)
+    use_global: bool = key("search earlier outputs, too; use order=shuffled", True)
+    max_global_nodes: int = key("size of that memory", 500000, ge=2)
+
+
+class TokenRecycling(Settings):
+    num_draft_tokens: int = key("nodes of the tree", 80, ge=1, le=MAX_DRAFTS)
+    top_k: int = key("successors kept for every token", 8, ge=1)
+    depth: int = key("levels of the tree", 6, ge=1)
+    paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
+    warm: bool = key("one memory for all requests; use order=shuffled", True)
+
+
+class Lookahead(Settings):
+    window_size: int = key("W: positions guessed at once", 7, ge=1)
+    ngram_size: int = key("N: tokens of an n-gram, the root included", 5, ge=2)
+    num_ngrams: int = key("G: n-grams kept for one token and verified in one step", 7, ge=1)
+
+
+PROPOSERS: dict[str, type[Settings]] = {
+    "specresearch.proposers.DraftModel": DraftModel,
+    "specresearch.proposers.Eagle": Eagle,
+    "specresearch.proposers.Eagle3": Eagle3,
+    "specresearch.proposers.Lookahead": Lookahead,
+    "specresearch.proposers.Medusa": Medusa,
+    "specresearch.proposers.NGram": NGram,
+    "specresearch.proposers.Suffix": Suffix,
+    "specresearch.proposers.TokenRecycling": TokenRecycling,
+}
+PROPOSER = Choice("proposer", PROPOSERS)
+
+
+class Cascade(Settings):
+    proposers: Annotated[list[Any], PROPOSER] = key(
+        "each request uses the first that has drafts for it", None, min_length=2
+    )
+
+
+PROPOSERS["specresearch.proposers.Cascade"] = Cascade
