@@ -5,21 +5,25 @@ and those in `__all__` of `specresearch.acceptance`, `specresearch.controllers`,
 `specresearch.engine` and `specresearch.proposers`, change only with an entry in CHANGELOG.md.
 """
 
-from specresearch.acceptance import AcceptanceSampler
-from specresearch.batch import Batch, Request
-from specresearch.clock import Clock
-from specresearch.controllers import Controller
-from specresearch.engine import (
-    Engine,
-    RequestFailedError,
-    RequestOutput,
-    SchedulerSettings,
-    Step,
-)
-from specresearch.models import CausalLM
-from specresearch.proposal import Proposal, Verdict
-from specresearch.proposers import Proposer
-from specresearch.sampling import SamplingParams
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specresearch.acceptance import AcceptanceSampler
+    from specresearch.batch import Batch, Request
+    from specresearch.clock import Clock
+    from specresearch.controllers import Controller
+    from specresearch.engine import (
+        Engine,
+        RequestFailedError,
+        RequestOutput,
+        SchedulerSettings,
+        Step,
+    )
+    from specresearch.models import CausalLM
+    from specresearch.proposal import Proposal, Verdict
+    from specresearch.proposers import Proposer
+    from specresearch.sampling import SamplingParams
 
 __version__ = "0.1.0"
 
@@ -41,3 +45,32 @@ __all__ = [
     "Verdict",
     "__version__",
 ]
+
+# Imported on first use: help and wrong settings need no torch, which takes seconds to import.
+_MODULES = {
+    "AcceptanceSampler": "acceptance",
+    "Batch": "batch",
+    "CausalLM": "models",
+    "Clock": "clock",
+    "Controller": "controllers",
+    "Engine": "engine",
+    "Proposal": "proposal",
+    "Proposer": "proposers",
+    "Request": "batch",
+    "RequestFailedError": "engine",
+    "RequestOutput": "engine",
+    "SamplingParams": "sampling",
+    "SchedulerSettings": "engine",
+    "Step": "engine",
+    "Verdict": "proposal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

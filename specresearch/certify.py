@@ -4,12 +4,8 @@ import sys
 
 from omegaconf import DictConfig
 
-from specresearch.certification.certificate import REFUTED, UNTESTED, Certificate
-from specresearch.certification.from_config import build_certifier, open_folder
-from specresearch.certification.report import print_certificate, write_certificate
 from specresearch.cli import (
     INTERRUPTED,
-    check_keys,
     entry_point,
     folder_override,
     output_folder,
@@ -21,19 +17,18 @@ NOT_CERTIFIED = 1
 
 
 def main() -> None:
-    verdicts: list[str] = []
-
-    def certify(cfg: DictConfig) -> None:
-        verdicts.append(run(cfg).verdict)
-
-    entry_point(certify, "certify")
-    if {REFUTED, UNTESTED} & set(verdicts):
+    passed: list[bool] = []
+    entry_point(lambda cfg: passed.append(run(cfg)), "certify")
+    if not all(passed):
         sys.exit(NOT_CERTIFIED)
 
 
-def run(cfg: DictConfig) -> Certificate:
-    """Write one certificate into Hydra's output folder."""
-    check_keys(cfg, "certify", "proposer")
+def run(cfg: DictConfig) -> bool:
+    """Write one certificate into Hydra's output folder, and return whether the method passed."""
+    from specresearch.certification.certificate import REFUTED, UNTESTED
+    from specresearch.certification.from_config import build_certifier, open_folder
+    from specresearch.certification.report import print_certificate, write_certificate
+
     folder = output_folder()
     with lock_folder(folder):
         open_folder(folder, resume=cfg.resume)
@@ -44,7 +39,7 @@ def run(cfg: DictConfig) -> Certificate:
             print(f"interrupted; to continue, repeat the command with {override} resume=true")
             sys.exit(INTERRUPTED)
         print_certificate(certificate, write_certificate(certificate, folder))
-    return certificate
+    return certificate.verdict not in (REFUTED, UNTESTED)
 
 
 if __name__ == "__main__":

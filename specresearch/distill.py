@@ -6,11 +6,9 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from transformers.utils.logging import disable_progress_bar
 
 from specresearch.cli import (
     INTERRUPTED,
-    check_keys,
     entry_point,
     is_named,
     is_sweep,
@@ -18,9 +16,6 @@ from specresearch.cli import (
     resume_command,
 )
 from specresearch.files.lock import lock_folder
-from specresearch.training.run import TrainingRun, check_method
-from specresearch.training.run_folder import Processes, TrainFolder
-from specresearch.training.trainer import TrainingStoppedError
 
 PROGRAM = "specresearch.distill"
 
@@ -31,7 +26,12 @@ def main() -> None:
 
 def distill(cfg: DictConfig) -> None:
     """Run one training into Hydra's output folder."""
-    check_keys(cfg, "distill", "proposer", "draft", "draft_device", "heads")
+    from transformers.utils.logging import disable_progress_bar
+
+    from specresearch.training.run import TrainingRun, check_method
+    from specresearch.training.run_folder import Processes, TrainFolder
+    from specresearch.training.trainer import TrainingStoppedError
+
     choices: dict[str, str] = dict(HydraConfig.get().runtime.choices)
     check_method(choices)
     folder = TrainFolder(output_folder(), is_named=is_named(), is_sweep=is_sweep())

@@ -4,8 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli import check_keys, entry_point
-from specresearch.training.export import export_head
+from specresearch.cli import entry_point
 
 
 def main() -> None:
@@ -14,7 +13,8 @@ def main() -> None:
 
 def export(cfg: DictConfig) -> None:
     """Write the head and print a summary."""
-    check_keys(cfg, "export")
+    from specresearch.training.export import export_head
+
     settings: Any = OmegaConf.to_container(cfg, throw_on_missing=True)
     print(export_head(**settings))
 

@@ -2,12 +2,9 @@
 
 from omegaconf import DictConfig
 
-from specresearch.bench import ResultsFolder, print_report
-from specresearch.bench.build import build_runner, build_settings
-from specresearch.cli import check_keys, entry_point, exit_interrupted, open_folder
+from specresearch.cli import entry_point, exit_interrupted, open_folder
 
 PROGRAM = "specresearch.run"
-OPTIONAL = ("proposer", "draft", "draft_device", "heads")  # keys that only some methods have
 
 
 def main() -> None:
@@ -16,7 +13,10 @@ def main() -> None:
 
 def run(cfg: DictConfig) -> None:
     """Measure one method into Hydra's output folder."""
-    check_keys(cfg, "run", *OPTIONAL)
+    # Wrong settings have been refused by now, without waiting for these imports.
+    from specresearch.bench import ResultsFolder, print_report
+    from specresearch.bench.build import build_runner, build_settings
+
     settings = build_settings(cfg)
     folder = open_folder(cfg, ResultsFolder)
     results = build_runner(cfg, settings, folder).run(progress=cfg.progress)

@@ -5,8 +5,6 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from specresearch.cli import entry_point
-from specresearch.tree_tuning.choice import choose, print_choice, save_choice
-from specresearch.tree_tuning.measurement import measure
 
 
 def main() -> None:
@@ -15,6 +13,9 @@ def main() -> None:
 
 def tree(cfg: DictConfig) -> None:
     """Print the best trees, and write the fastest to `output`."""
+    from specresearch.tree_tuning.choice import choose, print_choice, save_choice
+    from specresearch.tree_tuning.measurement import measure
+
     folders = [cfg.run] if isinstance(cfg.run, str) else cfg.run
     runs = [Path(folder) for folder in folders]
     measurement = measure(*runs)

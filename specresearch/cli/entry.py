@@ -15,10 +15,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specresearch.cli.config import conf_dir
-from specresearch.cli.errors import USER_ERRORS, explain
+from specresearch.cli.errors import explain, is_user_error
 from specresearch.cli.folder import is_sweep
 from specresearch.cli.signals import INTERRUPTED, signals_interrupt
-from specresearch.files import means_full
+from specresearch.settings.check import check_settings, plain
+from specresearch.settings.commands import schema_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 FAILED = 2  # exit code
@@ -36,17 +37,19 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     warnings.showwarning = _show_warning
     logging.raiseExceptions = False  # of a log file on a full disk
     failed = False
+    schema = schema_of(config_name)
 
     @functools.wraps(task)
     def guarded(cfg: DictConfig) -> None:
         nonlocal failed
         try:
+            check_settings(plain(cfg), schema)
             task(cfg)
         except Exception as error:
-            if wants_traceback or not (isinstance(error, USER_ERRORS) or means_full(error)):
+            if wants_traceback or not is_user_error(error):
                 raise
             failed = True  # the other jobs of a multirun go on
-            _say(f"error: {_job()}{explain(error, can_resume='resume' in cfg)}")
+            _say(f"error: {_job()}{explain(error, schema, can_resume='resume' in cfg)}")
 
     with signals_interrupt() as stop:
         try:
@@ -64,7 +67,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback:
                 raise
             failed = True
-            _say(f"error: {explain(error)}")
+            _say(f"error: {explain(error, schema)}")
     if failed:
         sys.exit(FAILED if stop.signum is None else stop.exit_code)
 

@@ -6,33 +6,47 @@ import shutil
 import sys
 from pathlib import Path
 
-import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import (
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from specresearch.cli.folder import folder_override
 from specresearch.files import means_full
+from specresearch.settings.base import Settings
+from specresearch.settings.check import nearest, unknown_key
 
 USER_ERRORS = (
     ValueError,
     MemoryError,
     OSError,
-    torch.OutOfMemoryError,
     HydraException,
     OmegaConfBaseException,
 )
+OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here
 _NOISE = ("full_key:", "object_type=", "See https://")  # beginnings of lines that say nothing
 
 
-def explain(error: BaseException, *, can_resume: bool = False) -> str:
+def is_user_error(error: BaseException) -> bool:
+    """Return whether an error is about settings, files or memory, and not a mistake in the code."""
+    is_known = isinstance(error, USER_ERRORS) or type(error).__name__ == OUT_OF_MEMORY
+    return is_known or means_full(error)
+
+
+def explain(error: BaseException, schema: type[Settings], *, can_resume: bool = False) -> str:
     """Return what went wrong and what to do about it, in one line.
 
     Args:
+        schema: The command's settings.
         can_resume: The command can continue a run that was stopped.
     """
     if not means_full(error):
-        return one_line(error)
+        unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
+        return _unknown_key(unknown[1], schema) if unknown else one_line(error)
     filename = getattr(error, "filename", None)
     folder = Path.cwd()
     if HydraConfig.initialized():
@@ -54,7 +68,7 @@ def one_line(error: BaseException) -> str:
     """Return an error's message without the machinery that it passed through."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        return f"there is no {group}={name}; available: {', '.join(error.options)}"
+        return f"there is no {group}={name}{nearest(name, error.options)}"
     if isinstance(error, InstantiationException) and error.__cause__ is not None:
         key = re.search(r"full_key: (\S+)", str(error))
         cause = one_line(error.__cause__)
@@ -64,16 +78,18 @@ def one_line(error: BaseException) -> str:
     unset = re.match(r"Error resolving interpolation '\$\{(\w+)\}'", str(error))
     if unset:
         return f"{unset[1]} is not set; add +{unset[1]}=..."
-    unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
-    if unknown:
-        return _unknown_key(unknown[1])
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override} cannot be read ({error.message.splitlines()[0]}); quote values with "
+            "brackets, braces or commas, as in 'stop=[a,b]'"
+        )
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith(_NOISE)]
     return " ".join(kept) or type(error).__name__
 
 
-def _unknown_key(key: str) -> str:
+def _unknown_key(key: str, schema: type[Settings]) -> str:
     group = key.partition(".")[0]
     if any(re.match(rf"\+?{group}=.*,", argument) for argument in sys.argv[1:]):
         return f"{key!r} belongs to a {group} of which a sweep has several; write ++{key}=..."
-    return f"there is no key {key!r} here; --help lists those there are"
+    return unknown_key(key, schema)

@@ -4,16 +4,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from specresearch.cli.signals import INTERRUPTED
-from specresearch.results.folder import RunFolder
+from specresearch.results.config import CONFIG
 
-Folder = TypeVar("Folder", bound=RunFolder)
+if TYPE_CHECKING:
+    from specresearch.results.folder import RunFolder
+
+Folder = TypeVar("Folder", bound="RunFolder")
 
 
 def is_sweep() -> bool:
@@ -46,6 +49,11 @@ def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
     if cfg.resume and not is_named():
         raise ValueError(
             "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
+    if cfg.resume and not is_sweep() and not (output_folder() / CONFIG).exists():
+        raise ValueError(
+            f"{output_folder()} holds no run to resume; set hydra.run.dir to one that does, or "
+            "leave resume=true out"
         )
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)

@@ -46,7 +46,11 @@ MODEL = Choice("model", {"specresearch.models.CausalLM.from_pretrained": Model})
 
 
 class Draft(Model):
-    model: str = key("set draft=<folder or hub id>", "Qwen/Qwen3-0.6B")
+    model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B")
+
+    def conflicts(self) -> Iterator[str]:
+        if self.model is None:
+            yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
 
 DRAFT = Choice("draft", {"specresearch.models.CausalLM.from_pretrained": Draft})

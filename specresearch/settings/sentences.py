@@ -31,7 +31,7 @@ def show(value: Any) -> str:
         return f"[{', '.join(map(show, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
-    return json.dumps(value)
+    return json.dumps(value, default=str)
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any]) -> str:

@@ -161,7 +161,7 @@ class Distill(Settings):
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
     heads: dict[str, str] | None = key("heads made for the target", None, default=None)
     proposer: Annotated[Any, PROPOSER] = key("the drafter to train", None)
-    student: Annotated[Any, STUDENT] = key("what of it is trained", None)
+    student: Annotated[Any, STUDENT] = key("what of it is trained", None, default=None)
     dataset: Annotated[Any, DATASET] = key("the prompts", None)
     corpus: Annotated[Any, CORPUS] = key("the text to train on", None)
     objective: Annotated[Any, OBJECTIVE] = key("what is minimised", None)

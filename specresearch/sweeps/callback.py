@@ -8,7 +8,6 @@ import pandas as pd
 import yaml
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
@@ -37,11 +36,9 @@ RUN_COLUMNS = {
 
 
 class CompareRuns(Callback):
-    """A Hydra callback that summarises multiruns; single runs are left alone."""
+    """A Hydra callback that summarises multiruns."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        if config.hydra.mode != RunMode.MULTIRUN:
-            return
         folder = Path(config.hydra.sweep.dir)
         rows = collect(folder)
         if rows:

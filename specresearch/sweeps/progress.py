@@ -1,6 +1,7 @@
 """The progress of a multirun: a line before every job, with an estimate of the remaining time."""
 
 import sys
+import time
 from math import prod
 from typing import Any
 
@@ -9,7 +10,6 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from specresearch.clock import Clock
 
 
 class SweepProgress(Callback):
@@ -17,7 +17,6 @@ class SweepProgress(Callback):
 
     def __init__(self) -> None:
         self.num_jobs: int | None = None
-        self._clock = Clock()
         self._started = 0.0
         self._first_job: int | None = None
         self._swept: set[str] = set()
@@ -26,7 +25,7 @@ class SweepProgress(Callback):
         num_values = swept(config)
         self.num_jobs = prod(num_values.values())
         self._swept = set(num_values)
-        self._started = self._clock.now()
+        self._started = time.monotonic()
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN or not config.get("progress", True):
@@ -36,7 +35,7 @@ class SweepProgress(Callback):
             self._first_job = job
         overrides = config.hydra.overrides.task
         varied = [word for word in overrides if word.split("=")[0] in self._swept]
-        seconds = self._clock.now() - self._started
+        seconds = time.monotonic() - self._started
         print(self.line(job, " ".join(varied), seconds), file=sys.stderr)
 
     def line(self, job: int, overrides: str, seconds: float) -> str:
