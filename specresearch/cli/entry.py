@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
 from specresearch.cli.folder import is_sweep
+from specresearch.cli.help import print_help, wants_help
 from specresearch.cli.signals import INTERRUPTED, signals_interrupt
 from specresearch.settings.check import check_settings, plain
 from specresearch.settings.commands import schema_of
@@ -32,6 +33,9 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     HYDRA_FULL_ERROR=1 shows the traceback instead. Ctrl-C, SIGTERM and SIGHUP end it with 128 plus
     the number of the signal.
     """
+    if wants_help(sys.argv[1:]):
+        print_help(config_name, sys.argv[1:])
+        return
     wants_traceback = os.environ.get(FULL_ERROR) == "1"
     os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
     warnings.showwarning = _show_warning

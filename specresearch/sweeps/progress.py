@@ -11,7 +11,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 
-
 class SweepProgress(Callback):
     """A Hydra callback that prints progress; silent for single runs and with `progress=false`."""
 

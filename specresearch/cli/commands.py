@@ -1,0 +1,69 @@
+"""The commands, what each is for, and how it is used."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CommandHelp:
+    """What help says about a command.
+
+    Attributes:
+        examples: Arguments, each a command that works as it stands or after earlier ones.
+    """
+
+    purpose: str
+    examples: tuple[str, str]
+
+
+COMMANDS = {
+    "run": CommandHelp(
+        "measure a method beside plain decoding",
+        (
+            "+proposer=ngram dataset=cnndm",
+            "+proposer=draft_model dataset=sharegpt batch_size=8 sampling.temperature=1",
+        ),
+    ),
+    "load": CommandHelp(
+        "measure a method under load",
+        (
+            "+proposer=ngram arrivals.qps=4",
+            "+proposer=draft_model arrivals=closed_loop arrivals.concurrency=8 'compare=[1,2,5]'",
+        ),
+    ),
+    "report": CommandHelp(
+        "write one page from any set of runs: should speculation be turned on?",
+        ("outputs", "outputs --ttft 0.5 --tpot 0.05"),
+    ),
+    "simulate": CommandHelp(
+        "answer what-if questions from a recording",
+        (
+            "recording=rec arrivals=poisson arrivals.qps=40 controller=goodput",
+            "recording=rec -m arrivals.concurrency=1,8,32 'compare=[2,4]'",
+        ),
+    ),
+    "certify": CommandHelp(
+        "prove that a method leaves the distribution of the output as it is",
+        (
+            "+proposer=ngram acceptance=rejection",
+            "-m +proposer=ngram,suffix acceptance=rejection,block",
+        ),
+    ),
+    "tree": CommandHelp(
+        "choose the draft tree that would have been fastest",
+        ("run=outputs/tree", "run=outputs/tree max_draft_tokens=32 output=paths.json"),
+    ),
+    "distill": CommandHelp(
+        "train a drafter towards its target",
+        (
+            "+proposer=draft_model draft=zoo:tiny_draft dataset=sharegpt train.steps=200",
+            "+proposer=eagle proposer.head=null dataset=sharegpt corpus=fixed",
+        ),
+    ),
+    "export": CommandHelp(
+        "write a trained head as serving engines read it",
+        (
+            "head=zoo:tiny_eagle format=eagle output=exported",
+            "head=zoo:tiny_medusa format=medusa output=exported pickle=true",
+        ),
+    ),
+}
