@@ -20,6 +20,8 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from specresearch.models.packaged import PACKAGES, packaged_folder
+
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
 INDEXES = {
@@ -40,7 +42,9 @@ class ModelNotLoadedError(ValueError):
 
 
 def resolve(model: str) -> str:
-    """Turn `zoo:name` into the folder in the package; keep a path or hub id.
+    """Turn `zoo:name` into the folder in the package, and a hub id that a package brings into its.
+
+    Any other path or hub id is returned as it is.
 
     Raises:
         ModelNotLoadedError: For an unknown zoo name; lists those that exist.
@@ -51,7 +55,7 @@ def resolve(model: str) -> str:
             "hub id"
         )
     if not model.startswith("zoo:"):
-        return model
+        return str(packaged_folder(model) or model)
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
     if model.removeprefix("zoo:") not in names:
         raise ModelNotLoadedError(
@@ -263,7 +267,7 @@ def _explain(model: str, path: str, error: Exception) -> str:
         except (OSError, ValueError):
             hint = ""
         return f"the folder {path} does not hold a usable causal LM: {reason}{hint}"
-    return (
-        f"{model!r} is neither a local folder nor reachable on the hub: {reason}; check the "
-        "spelling and the network, or use target=tiny, which ships with the package"
-    )
+    remedy = "check the spelling and the network, or use target=tiny, which ships with the package"
+    if model in PACKAGES:
+        remedy = f"log in where it can be reached, or {PACKAGES[model].install_command}"
+    return f"{model!r} is neither a local folder nor reachable on the hub: {reason}; {remedy}"
