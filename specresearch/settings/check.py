@@ -78,7 +78,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; there are: {', '.join(names)}" if names else ""
 
 
-def _plain(container: DictConfig | ListConfig, name: Any) -> Any:
+def _plain(container: Any, name: Any) -> Any:
     try:
         value = container[name]
     except InterpolationResolutionError:
