@@ -5,7 +5,6 @@ import random
 from dataclasses import dataclass, field, fields, replace
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
-from specresearch.batch import Request
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
@@ -22,6 +21,7 @@ from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder
+from specresearch.request import Request
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed

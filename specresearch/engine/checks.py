@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from specresearch.acceptance import RULES, AcceptanceSampler
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer, is_own
+from specresearch.request import RequestState
 
 OWN_CHECKS, FOREIGN_CHECKS = 0, 32
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import torch
 
 from specresearch.acceptance import AcceptanceSampler, LossySampler, Rejection
-from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
+from specresearch.batch import Batch, Delivery
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
 from specresearch.engine.checks import ProposalCheck, check_rule
@@ -27,6 +27,7 @@ from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import Proposal
 from specresearch.proposers import Autoregressive, Proposer
+from specresearch.request import FAILED, Request, RequestState
 from specresearch.sampling import SamplingParams
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from threading import Lock
 
-from specresearch.batch import Request, RequestState
+from specresearch.request import Request, RequestState
 
 
 @dataclass(frozen=True)

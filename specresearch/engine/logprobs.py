@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.batch import Batch, Delivery, TokenLogprob
+from specresearch.batch import Batch, Delivery
 from specresearch.proposal import upload
+from specresearch.request import TokenLogprob
 
 
 def record_logprobs(batch: Batch, logits: Float[Tensor, "B N V"], delivery: Delivery) -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from specresearch.batch import TokenLogprob
 from specresearch.metrics import RequestRecord
+from specresearch.request import TokenLogprob
 
 
 class RequestFailedError(ValueError):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from specresearch.batch import RequestState
+from specresearch.request import RequestState
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
-from specresearch.batch import Request
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from specresearch.batch import Request, RequestState
 from specresearch.clock import Clock
 from specresearch.engine.checks import Host, check_request
 from specresearch.engine.prefill import Chunk
 from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
+from specresearch.request import Request, RequestState
 
 MAX_DRAFT_SHARE = 4  # while prompts are prefilled: a quarter of what the roots leave
 _SCHEDULE = "schedule"  # the lap of the clock

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from specresearch.batch import Request
 from specresearch.controllers import Controller
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposers import Proposer, is_own
+from specresearch.request import Request
 from specresearch.sampling import derive_seed
 
 

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from specresearch.batch import RequestState
 from specresearch.metrics.counts import Counts
+from specresearch.request import RequestState
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.acceptance.base import own_probability, target_distribution
-from specresearch.batch import RequestState
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import Step
 from specresearch.files import written_whole
@@ -26,6 +25,7 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind, Proposal, upload
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import NUM_TOP, PARTS, RECORDING, SCHEMA, TIMES, Header
+from specresearch.request import RequestState
 from specresearch.results.provenance import device_name
 
 _ROWS_PER_PART = 4096

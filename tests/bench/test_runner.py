@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection, Typical
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.bench import ResultsFolder, Runner, RunSettings
 from specresearch.clock import Clock
 from specresearch.data import PromptDataset
@@ -23,6 +23,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.recording.recorder import Recorder, describe_recording
+from specresearch.request import RequestState
 from specresearch.rows import BASELINE, METHOD
 from specresearch.sampling import SamplingBatch
 

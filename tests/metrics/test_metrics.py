@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from specresearch import metrics
-from specresearch.batch import Batch, Delivery, Request, RequestState
+from specresearch.batch import Batch, Delivery
 from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal, Topology, Verdict
+from specresearch.request import Request, RequestState
 
 # drafted, depth, accepted, new: a chain of 3 twice, a step without drafts, a chain of 1, a tree of 6 nodes and depth 2
 STEPS = [(3, 3, 3, 4), (3, 3, 1, 2), (0, 0, 0, 1), (1, 1, 0, 1), (6, 2, 1, 2)]
