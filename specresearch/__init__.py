@@ -1,4 +1,4 @@
-"""Speculative decoding of language models, with every method on one verifier and every result beside its baseline."""
+"""Speculative decoding: every method on one verifier, every result beside its baseline."""
 
 from specresearch.engine import Engine, RequestOutput
 from specresearch.models import CausalLM
