@@ -1,4 +1,4 @@
-"""The names of the sides, and the key that rows of one pass share."""
+"""Names of the sides, and the key that the rows of one pass share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 BASELINE = "baseline"  # plain decoding
 METHOD = "method"  # the method with the controller that was chosen
-FIXED = "fixed-"  # the method with a fixed draft length, which follows
+FIXED = "fixed-"  # prefix of the method with a fixed draft length
 
 
 @dataclass(frozen=True, order=True)
