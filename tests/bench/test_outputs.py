@@ -10,7 +10,7 @@ from tiny_models import build, letters_tokenizer
 from specresearch import CausalLM
 from specresearch.acceptance import Greedy
 from specresearch.bench import Runner, RunSettings
-from specresearch.bench.outputs import LogitGap, measure_rounding
+from specresearch.bench.logit_gap import LogitGap, measure_rounding
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import NGram
 
