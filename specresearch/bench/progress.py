@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TypeVar
 
 from rich import progress as bars
 from rich.console import Console
@@ -10,6 +10,8 @@ from rich.console import Console
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.side import RunSide
 from specresearch.rows import BASELINE, METHOD
+
+B = TypeVar("B", bound="Bar")
 
 
 class Bar:
@@ -30,7 +32,7 @@ class Bar:
         )
         self._task = self._bar.add_task("loading", total=total, note="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self: B) -> B:
         self._bar.start()
         return self
 

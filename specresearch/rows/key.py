@@ -11,7 +11,7 @@ FIXED = "fixed-"  # prefix of the method with a fixed draft length
 
 @dataclass(frozen=True, order=True)
 class PassKey:
-    """One pass of one side: over a group of prompts in a run, over the whole workload in a load test.
+    """One pass of one side: over a group of prompts, or over the whole workload of a load test.
 
     Attributes:
         group: Number of the group of prompts; 0 in a load test.

@@ -150,7 +150,7 @@ def test_a_request_that_fails_ends_the_run_in_its_sentence(
     tmp_path: Path,
     sampling: SamplingParams,
 ) -> None:
-    """With everything that watches a step looking on. What was measured before is kept, and goes on once numbers are sound."""
+    """Every observer is attached. Finished groups are kept, and a resumed run completes."""
     honest = engine.find_faults
     calls = 0
 
@@ -218,10 +218,8 @@ def test_sampled_runs_are_reproducible_and_state_their_guarantee(
     results = [runner.run() for runner in runs]
     assert results[0].summary["outputs_equal"] is None
     statement = results[0].summary["output_statement"]
-    assert re.match(
-        r"output consistent with the target's distribution \(\d+ tokens, p = .*; plain decoding p = ",
-        statement,
-    )
+    evidence = r"\(\d+ tokens, p = .*; plain decoding p = "
+    assert re.match(f"output consistent with the target's distribution {evidence}", statement)
     assert tokens(runs[0].folder, METHOD) == tokens(runs[1].folder, METHOD)
     outputs = tokens(runs[0].folder, BASELINE)
     assert outputs[0, "p0/0"] != outputs[1, "p0/0"]

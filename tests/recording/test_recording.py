@@ -1,4 +1,4 @@
-"""A recording holds what was decoded, survives interruptions, and is refused where it does not belong."""
+"""A recording holds what was decoded, survives interruptions, and is rejected elsewhere."""
 
 import json
 from dataclasses import replace
