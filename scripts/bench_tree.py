@@ -24,10 +24,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specresearch import CausalLM, Request, SamplingParams
 from specresearch.acceptance import Greedy
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
+from specresearch.request import RequestState
 from specresearch.results.provenance import describe_process
 from specresearch.statistics import median_of
 

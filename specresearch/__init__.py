@@ -6,7 +6,7 @@ and those in `__all__` of `specresearch.acceptance`, `specresearch.controllers`,
 """
 
 from specresearch.acceptance import AcceptanceSampler
-from specresearch.batch import Batch, Request
+from specresearch.batch import Batch
 from specresearch.clock import Clock
 from specresearch.controllers import Controller
 from specresearch.engine import (
@@ -19,6 +19,7 @@ from specresearch.engine import (
 from specresearch.models import CausalLM
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Proposer
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 
 __version__ = "0.1.0"

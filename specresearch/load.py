@@ -1,4 +1,4 @@
-"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: what does a method do under load?"""
+"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load."""
 
 from omegaconf import DictConfig
 

@@ -5,7 +5,7 @@ from operator import is_
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from specresearch.batch import RequestState
+from specresearch.request import RequestState
 
 State = TypeVar("State")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.batch import Request
 from specresearch.engine import Engine, RequestOutput
+from specresearch.request import Request
 from specresearch.rows import StepLog
 
 TICK = 1.0  # seconds between two looks at how far a pass is

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler
+from specresearch.bench.logit_gap import LogitGap
 from specresearch.bench.output_check import P_VALUES, OutputScores
-from specresearch.bench.outputs import LogitGap, OutputComparison
+from specresearch.bench.outputs import OutputComparison
 from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.workload import Workload
 from specresearch.models import CausalLM

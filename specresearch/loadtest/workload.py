@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from specresearch.batch import Request
 from specresearch.data import Prompt, PromptDataset, Row, render
 from specresearch.data.traces import TraceRow
 from specresearch.models import CausalLM
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams, derive_seed
 
 NEAREST = 8  # prompts of about the right length, of which one is taken

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.proposers import DraftModel, Proposer
+from specresearch.request import RequestState
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.machine import Machine
 from specresearch.simulation.models import END, TOKEN, SimulatedDraft

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import RecordedRequest
+from specresearch.request import Request, RequestState
 from specresearch.simulation.acceptance import Table
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from specresearch.batch import Request, RequestState
 from specresearch.data.traces import TraceRow
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
 from specresearch.simulation.acceptance import Drafted, Replay
 from specresearch.simulation.drafting import Drafting

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import config
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
+from specresearch.request import Request, RequestState
 
 
 @contextmanager

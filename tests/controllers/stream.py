@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from simulation import Machine, record_of
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
+from specresearch.request import Request, RequestState
 
 PREFILL = 25e-3  # seconds of the target's for a prompt
 READ_ONCE, READ_TOKEN = 1.5e-3, 25e-6  # seconds of a drafter that reads late: a pass, a token

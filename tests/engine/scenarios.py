@@ -1,4 +1,4 @@
-"""A target, requests of many lengths, and ways of drafting whose state must survive chunks and preemption."""
+"""A target, requests of many lengths, and proposers whose state must survive preemption."""
 
 import copy
 from collections.abc import Callable

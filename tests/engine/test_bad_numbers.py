@@ -69,7 +69,7 @@ def test_a_row_of_nan_fails_alone(name: str, temperature: float) -> None:
 
 
 def test_a_slot_that_held_nan_is_clean_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short request beside a long one reads columns behind its own under the mask; the control does not scrub them."""
+    """A short request beside a long one reads masked columns; the control does not scrub them."""
     target = poisoned()
     long = Request((1,) * 40, SamplingParams(max_new_tokens=2), "long")
     bad = Request((POISON,) * 30, SamplingParams(max_new_tokens=2), "bad")

@@ -215,7 +215,7 @@ class TestThreads:
         assert not own_target.in_use
 
     def test_requests_that_come_and_go_from_many_threads(self, own_target: CausalLM) -> None:
-        """None is lost, none comes twice, no slot leaks, and whoever stays gets the tokens of plain decoding."""
+        """No request is lost or doubled, no slot leaks, and outputs equal plain decoding's."""
         engine = Engine(own_target, DraftModel(shared_draft(), 3), max_batch_size=3)
         kept: list[tuple[str, int]] = []
         dropped: list[str] = []

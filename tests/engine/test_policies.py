@@ -8,7 +8,7 @@ ONE_TOKEN = SamplingParams(max_new_tokens=1)
 
 
 def order_of(engine: Engine, arrivals: dict[str, tuple[int, float]]) -> list[str]:
-    """Ids as they finish, one at a time, of requests with so many prompt tokens that came at such a time."""
+    """Return ids in order of completion, for requests of (prompt tokens, arrival time)."""
     for id, (num_tokens, arrival) in arrivals.items():
         engine.submit(Request([1] * num_tokens, ONE_TOKEN, id), arrival)
     finished = []

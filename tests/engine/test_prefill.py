@@ -5,10 +5,10 @@ import pytest
 from scenarios import ALL, PROPOSERS, SAMPLED_CASES, decode, plain, prompts, tokens_of
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import RequestState
 from specresearch.engine import SchedulerSettings
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposers import NGram
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"

@@ -1,4 +1,4 @@
-"""Limits of steps and of the cache, preemption, and the interface for requests that come one by one."""
+"""Limits of steps and of the cache, preemption, and requests that arrive one by one."""
 
 import random
 from typing import Any
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Meter:
-    """What each call of `Engine.step` really reads, and how many columns are held when it verifies."""
+    """Records the tokens of each `Engine.step`, and the columns held at verification."""
 
     def __init__(self, target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.target, self.read = target, 0
@@ -91,7 +91,7 @@ class TestStepLimit:
         assert limit - 1 <= max(meter.tokens) <= limit
 
     def test_drafts_leave_most_to_prompts_that_are_being_read(self, target: CausalLM) -> None:
-        """Three requests that would draft 14 tokens each get a quarter of what their roots leave, and the fourth the rest."""
+        """Three requests that want 14 drafts each share a quarter; a prompt gets the rest."""
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=31)
         engine = Engine(
@@ -150,7 +150,7 @@ class TestCacheLimit:
     def test_negative_control_a_proposer_that_is_not_started_again(
         self, target: CausalLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A draft LM that keeps the keys and values of whoever had the slot before drafts something else."""
+        """With keys and values of the slot's former request, a draft LM drafts something else."""
         free = decode(Engine(target, PROPOSERS["draft_model"](), max_batch_size=4), **SAMPLED)
         proposer = PROPOSERS["draft_model"]()
         assert isinstance(proposer, DraftModel)
@@ -231,7 +231,7 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
 
 
 def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
-    """Room is kept for what was asked in two steps running; a controller that measures a length asks once."""
+    """Room is reserved for lengths wanted in two steps running, not for a controller's probe."""
     target.allocate(2)
     scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, max_nodes=11)
     for number in range(2):

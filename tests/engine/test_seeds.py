@@ -1,4 +1,4 @@
-"""What a seed promises: draws of a request's own, and the same tokens where nothing carries from others."""
+"""Seeds give each request its own draws, and the same tokens if requests are isolated."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -170,7 +170,7 @@ WARM: dict[str, Callable[[], Proposer]] = {
 def second_outputs(
     proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]
 ) -> Fit:
-    """The fit of the last request of every round, which was preceded by another of the same seed."""
+    """Return the fit of each round's last request, after another one of the same seed."""
     engine = Engine(toy_target(), proposer, max_batch_size=1, num_checked=0)
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in seeds:
@@ -188,7 +188,7 @@ def second_outputs(
 def test_a_warm_memory_with_equal_seeds_stays_lossless(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one request said becomes the draft of the next. The negative control lets both share their draws."""
+    """One request's output becomes the next one's draft; the control lets both share draws."""
     prompts = [(1, 2, 3), (1, 2, 3)]
     assert second_outputs(WARM[name](), prompts, range(300)).p_value > 1e-3
     monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)

@@ -1,7 +1,8 @@
 """What is said of the outputs of all sides together, and that what is wrong is never hidden by what is not."""
 
+from specresearch.bench.logit_gap import LogitGap
 from specresearch.bench.output_check import CHANGED, OutputScores
-from specresearch.bench.outputs import Difference, LogitGap, OutputComparison
+from specresearch.bench.outputs import Difference, OutputComparison
 from specresearch.loadtest.outputs import SideOutputs, check_of, joined, scores_of
 from specresearch.loadtest.rows import PassRow
 from tests.loadtest.load_rows import finished, request

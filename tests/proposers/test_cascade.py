@@ -10,7 +10,7 @@ from tiny_models import VOCAB, build
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import Threshold
 from specresearch.acceptance.rejection import accept_by_rejection
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.engine import Step
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
@@ -23,6 +23,7 @@ from specresearch.proposers import (
     Suffix,
     TokenRecycling,
 )
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"

@@ -6,13 +6,14 @@ import torch
 from tiny_models import VOCAB, build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.engine import Step
 from specresearch.metrics import StepRecord
 from specresearch.models.pairing import PairMismatchError
 from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"

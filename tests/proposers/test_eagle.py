@@ -11,7 +11,7 @@ from tiny_models import VOCAB, build
 from torch import Tensor
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.engine import Step
 from specresearch.metrics import StepRecord
@@ -19,6 +19,7 @@ from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Eagle, Eagle3, NGram
+from specresearch.request import RequestState
 
 H, LAYERS = 16, 4
 TARGET: Any = build("llama", seed=1, num_hidden_layers=LAYERS)

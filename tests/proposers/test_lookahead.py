@@ -6,10 +6,11 @@ import torch
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.proposers import Lookahead
 from specresearch.proposers.lookahead import NGramPool
+from specresearch.request import RequestState
 
 MODEL = build("llama", seed=1)
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposers import NGram
 from specresearch.proposers.ngram import NGramIndex
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
 
 

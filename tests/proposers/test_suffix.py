@@ -7,9 +7,10 @@ import torch
 from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Suffix
+from specresearch.request import RequestState
 
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
 

@@ -7,10 +7,11 @@ import torch
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import TokenRecycling
+from specresearch.request import RequestState
 
 MODEL = build("llama", seed=1)
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]

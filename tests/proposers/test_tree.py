@@ -13,10 +13,11 @@ from scipy import stats
 from torch import Tensor
 
 from specresearch.acceptance.rejection import accept_by_rejection
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
 
 V = 7

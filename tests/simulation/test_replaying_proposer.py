@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.clock import ManualClock
 from specresearch.controllers import Confidence
 from specresearch.proposal import DraftKind
+from specresearch.request import RequestState
 from specresearch.simulation import Linear
 from specresearch.simulation.acceptance import Drafted, Replay
 from specresearch.simulation.machine import Machine
