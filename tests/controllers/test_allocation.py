@@ -100,6 +100,6 @@ def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
         time = float(seconds(chosen.max(keepdims=True), np.array([[float(chosen.sum())]]))[0, 0])
         return float(tokens.sum()) / (time + float((reading * tokens * (chosen > 0)).sum()))
 
-    chosen, free = (allocate(rows, seconds, reading=told) for told in (reading, 0 * reading))
+    chosen, free = (allocate(rows, seconds, prefill=told) for told in (reading, 0 * reading))
     assert rate(tuple(chosen)) > 0.98 * max(map(rate, itertools.product(range(5), repeat=3)))
     assert rate(tuple(chosen)) >= rate(tuple(free))

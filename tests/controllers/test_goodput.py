@@ -372,7 +372,7 @@ def test_a_cut_output_does_not_count_as_a_refusal() -> None:
     controller.budget(batch_of(rows_of(1)))
     whole = record_of([5], [3])
     controller.observe(replace(whole, num_new_tokens=(3,)))
-    (state,) = controller._requests.met
+    (state,) = controller._evidence.requests.selected
     acceptance = state.acceptance
     assert (acceptance.happened, acceptance.tried) == (3, 3)
     controller.observe(whole)
@@ -386,9 +386,9 @@ def test_finished_requests_are_forgotten() -> None:
     for size in (3, 2):
         controller.budget(batch_of(rows[:size]))
         controller.observe(record_of([0] * size, [0] * size))
-    assert len(controller._requests) == 3
+    assert len(controller._evidence.requests) == 3
     del rows[1:]
-    assert len(controller._requests) == 1
+    assert len(controller._evidence.requests) == 1
 
 
 def test_reset_forgets_everything() -> None:

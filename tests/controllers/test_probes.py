@@ -14,7 +14,7 @@ def due(
         if probes.is_due(step, num_strange):
             found.append(step)
         num_strange = num_strange + 1 if step in strange else 0
-        probes.tell(step in news)
+        probes.note_change(step in news)
         probes.observe(step, num_strange)
     return found
 
