@@ -64,8 +64,9 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     """What `python -m specresearch.load` constructs, and refuses, before anything is decoded; with a small target and draft."""
     # Imported here, so that the package's shapes are checked as it is imported.
     from specresearch.cli import conf_dir
-    from specresearch.loadtest.build import build_runner, build_settings
+    from specresearch.loadtest.build import build_runner
     from specresearch.loadtest.folder import LoadFolder
+    from specresearch.loadtest.settings import LoadSettings
 
     draft = next(
         each.removeprefix("target.model=")
@@ -78,7 +79,9 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
             given = [*overrides, *target_overrides, f"draft={draft}"]
             cfg = hydra.compose("load", given, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
-            return build_runner(cfg, build_settings(cfg), LoadFolder(tmp_path / "run", {}))
+            return build_runner(
+                cfg, LoadSettings.from_config(cfg), LoadFolder(tmp_path / "run", {})
+            )
 
     return build
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:Resourc
 
 @pytest.fixture
 def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
-    """`python -m specresearch.load` in an empty folder with a small target, three prompts and a closed loop of two."""
+    """Run the command in an empty folder: small target, three prompts, closed loop of two."""
     base = [
         *target_overrides,
         *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff") * 3),
@@ -93,7 +93,7 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     )
     assert sampled.startswith("output consistent with the target's distribution (16 tokens, p = ")
     assert results["class_unclear"] == ["calm", "warm"]
-    assert "calm, warm: not measurable" in outcome.out
+    assert "calm, warm: too few requests to tell" in outcome.out
 
 
 @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
@@ -173,7 +173,7 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
         patch.setattr(LoadRunner, "_measure", interrupt)
         broken = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")
     assert broken.code == 130
-    assert "the passes that are done are kept" in broken.out
+    assert "the finished passes are kept" in broken.out
     advice = broken.out.strip().splitlines()[-1].split()
     assert advice[:3] == ["python", "-m", "specresearch.load"]
     refused = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")

@@ -27,7 +27,7 @@ from specresearch.files import replace_text
 from specresearch.files.jsonl import to_line
 from specresearch.results.folder import RESULTS, STEPS
 from specresearch.rows import BASELINE, FIXED, METHOD
-from specresearch.simulate import build
+from specresearch.simulation.build import build_simulator
 from specresearch.simulation.timing import Timing, Work
 
 HERE = Path(__file__).parent
@@ -169,7 +169,7 @@ def predict(pair: Pair, load: str) -> tuple[dict[str, Any], Timing]:
         "repeats=1" if load == "poisson" else "repeats=5",
     ]
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        simulator = build(hydra.compose("simulate", overrides), "goodput")
+        simulator = build_simulator(hydra.compose("simulate", overrides), "goodput")
     return simulator.run().sides, simulator.timing
 
 

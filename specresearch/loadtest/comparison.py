@@ -14,7 +14,8 @@ from specresearch.bench.side_comparison import (
     StepTimes,
     ideal_speedup,
 )
-from specresearch.loadtest.side import PERCENTS, LoadSide, ranked, stretches_of
+from specresearch.loadtest.request_figures import PERCENTS, ranked, stretches_of
+from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.window import NUM_BLOCKS, Window
 from specresearch.statistics import Interval, percentile_ratio
 
