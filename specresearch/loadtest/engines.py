@@ -115,8 +115,8 @@ class SideEngines:
             if compare or self.variants:
                 side = f"compare={compare}" if compare else f"variants.{next(iter(self.variants))}"
                 raise ValueError(
-                    f"{side} is a way of drafting, and nothing drafts; add +proposer=..., or leave it "
-                    "out"
+                    f"{side} is a way of drafting, and nothing drafts; add +proposer=..., or leave "
+                    "it out"
                 )
             return controllers
         controllers[METHOD] = self.controller
@@ -124,8 +124,8 @@ class SideEngines:
             if length > self.proposer.num_draft_tokens:
                 raise ValueError(
                     f"compare={compare} holds {length} and the proposer makes at most "
-                    f"{self.proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or leave "
-                    "that length out"
+                    f"{self.proposer.num_draft_tokens} drafts; raise proposer.num_draft_tokens or "
+                    "leave that length out"
                 )
             controllers[f"{FIXED}{length}"] = Fixed(length)
         return controllers | dict(self.variants)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from specresearch.loadtest.arrivals import Arrivals, is_count
 from specresearch.loadtest.loop import Feed, Stops
@@ -12,6 +12,8 @@ NUM_OPEN_REQUESTS = 64
 NUM_CLOSED_REQUESTS = 24
 WAVES = 4  # requests of a closed loop, as a multiple of its concurrency
 MIN_WAVES = 3
+
+Settings = TypeVar("Settings", bound="PassSettings")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class PassSettings:
             raise ValueError(f"compare={list(self.compare)} names a draft length twice; remove one")
 
     @classmethod
-    def from_config(cls, cfg: Mapping[str, Any]) -> Self:
+    def from_config(cls: type[Settings], cfg: Mapping[str, Any]) -> Settings:
         """Return the settings that a configuration holds, among other keys."""
         values = {field.name: cfg[field.name] for field in fields(cls)}
         values["compare"] = tuple(cfg["compare"])
