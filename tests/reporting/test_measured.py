@@ -113,7 +113,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
             ),
             proposer=NGram(4, 3, 1),
             method="ngram",
-            acceptance=rule,
+            acceptance=rule or Rejection(),
             controller_name="fixed",
         ).run(progress=False)
         return folder
