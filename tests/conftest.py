@@ -11,8 +11,9 @@ import pytest
 import torch
 from command_line import BuildLoad, Outcome, Typed, call
 from hydra.core.hydra_config import HydraConfig
-from jaxtyping import config
+from shape_checks import install, unchecked
 
+install()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -85,10 +86,9 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
 
 @pytest.fixture
 def untyped() -> Iterator[None]:
-    """The package as users have it, without checks of shapes and types as its functions are called."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    """Run the package as users have it, without checks of shapes and types."""
+    with unchecked():
+        yield
 
 
 @pytest.fixture(autouse=True)
