@@ -1,4 +1,4 @@
-"""The command, as it is typed: drafters that are trained, saved, loaded back and resumed, and what is refused."""
+"""`python -m specresearch.distill`: train, save, load and resume drafters."""
 
 import errno
 import json
@@ -54,7 +54,7 @@ PROPOSERS: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target, a draft, another with another tokenizer, and heads for a target of another width."""
+    """Write a target, a draft, one with another tokenizer, and heads for another width."""
     folder = tmp_path_factory.mktemp("models")
     made: dict[str, dict[str, Any]] = {
         "target": {"num_hidden_layers": 4},
@@ -72,7 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(models: Path, tmp_path: Path) -> list[str]:
-    """Overrides for a small target, twelve prompts, and a run of a second."""
+    """Return overrides for a small target, twelve prompts and a run of about a second."""
     letters = random.Random(0)
     texts = ["".join(letters.choices("abcdef", k=12)) for _ in range(12)]
     prompts = tmp_path / "prompts.jsonl"
@@ -107,7 +107,7 @@ def base(models: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def command(base: list[str], typed: Typed) -> Run:
-    """`python -m specresearch.distill` in an empty folder; overrides are added."""
+    """Run `python -m specresearch.distill` in an empty folder."""
     return lambda *overrides: typed(distill.main, [*base, *overrides])
 
 
@@ -116,7 +116,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def curve(folder: Path) -> dict[int, tuple[float, float]]:
-    """Loss and expected acceptance by step."""
+    """Return loss and expected acceptance by step."""
     rows = [row for row in metrics(folder) if "loss" in row]
     assert len({row["step"] for row in rows}) == len(rows)
     return {row["step"]: (row["loss"], row["step_0/expected_acceptance"]) for row in rows}
@@ -129,14 +129,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(params=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of target and drafter. In float32 layers are packed, the small ones of these models too."""
+    """Dtype of target and drafter. In float32, layers are packed even in these small models."""
     if request.param == "float32":
         monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     return request.param
 
 
 def drafter(method: str, folder: Path, dtype: str) -> Proposer:
-    """What `specresearch.run` would draft with, in chains of three."""
+    """Return the proposer that `specresearch.run` would build, drafting chains of three."""
     if method == "draft_model":
         return DraftModel(CausalLM.from_pretrained(str(folder), dtype=dtype, device="cpu"), 3)
     if method == "medusa":
@@ -161,7 +161,7 @@ def tokens_per_step(
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
+def test_a_trained_drafter_loads_and_drafts_as_before(
     command: Run, models: Path, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
     method, is_joint = recipe.split(",")[0], recipe == "medusa, joint"
@@ -211,10 +211,10 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
 
 @pytest.mark.parametrize("dtype", ["float32"], indirect=True)
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if "joint" not in recipe])
-def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
+def test_the_final_report_describes_the_saved_drafter(
     command: Run, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
-    """By the first evaluation of a run that goes on from it."""
+    """The first evaluation of a run initialised from it reports the same."""
     method = recipe.split(",")[0]
     own = [f"+proposer={method}", f"target.dtype={dtype}", "train.learning_rate=0.1"]
     assert command(*own, *RECIPES[recipe], "hydra.run.dir=out").code == 0
@@ -230,7 +230,7 @@ def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
         assert first[name] == pytest.approx(last[name], rel=1e-4), name
 
 
-def test_medusa_2_makes_another_target_and_leaves_the_old_one(
+def test_medusa_2_saves_a_new_target_and_leaves_the_old_one_unchanged(
     command: Run, models: Path, tmp_path: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in (models / "target").iterdir()}
@@ -254,7 +254,7 @@ def test_medusa_2_makes_another_target_and_leaves_the_old_one(
         )
 
 
-def test_features_on_disk_teach_the_same(
+def test_training_on_features_from_disk_gives_the_same_curve(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = ["+proposer=eagle3", "student.num_steps=2", "train.learning_rate=0.01"]
@@ -317,12 +317,12 @@ def test_another_corpus_does_not_change_the_vocabulary_of_a_run(
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_a_killed_run_goes_on_as_if_it_had_not_been(
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    """The student's text is written again before every step, so the data depend on every step before, too.
+    """The student decodes new text before every step, so the data depend on all earlier steps.
 
-    It is written in 16 bits while 32 are trained, or with layers that could be packed.
+    It decodes in 16 bits while 32 are trained, or with layers that could be packed.
     """
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -370,7 +370,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     assert (whole / written).read_bytes() == (broken / written).read_bytes()
 
 
-def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_path: Path) -> None:
+def test_a_killed_process_can_be_resumed(command: Run, base: list[str], tmp_path: Path) -> None:
     own = [
         "+proposer=eagle",
         "train.learning_rate=0.01",
@@ -397,7 +397,7 @@ def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_pat
         assert torch.equal(weight, weights(tmp_path / "broken")[name])
 
 
-def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_path: Path) -> None:
+def test_resuming_with_other_settings_needs_force(command: Run, tmp_path: Path) -> None:
     own = [
         "+proposer=medusa",
         "hydra.run.dir=out",
@@ -423,7 +423,7 @@ def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_pa
     assert list(curve(tmp_path / "out")) == [1, 2, 3]
 
 
-def test_a_run_is_resumed_with_its_own_text_or_by_force(command: Run, tmp_path: Path) -> None:
+def test_resuming_with_other_text_needs_force(command: Run, tmp_path: Path) -> None:
     own = [
         "+proposer=medusa",
         "hydra.run.dir=out",
@@ -438,7 +438,7 @@ def test_a_run_is_resumed_with_its_own_text_or_by_force(command: Run, tmp_path: 
     assert command(*own, "resume=true", "force=true").code == 0
 
 
-def test_how_much_is_evaluated_may_change(command: Run) -> None:
+def test_evaluation_settings_may_change_on_resuming(command: Run) -> None:
     own = ["+proposer=medusa", "hydra.run.dir=out"]
     assert command(*own).code == 0
     outcome = command(*own, "resume=true", "evaluation.num_texts=2")
@@ -465,10 +465,8 @@ def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_weights_that_a_step_has_ruined_are_not_saved(
-    command: Run, tmp_path: Path, steps: int
-) -> None:
-    """The last step, too: no drafter comes out."""
+def test_weights_ruined_by_a_step_are_not_saved(command: Run, tmp_path: Path, steps: int) -> None:
+    """If the last step ruins them, no drafter is written."""
     own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", f"train.steps={steps}"]
     outcome = command(*own, "train.learning_rate=1e200")
     assert outcome.code == 2
@@ -477,7 +475,9 @@ def test_weights_that_a_step_has_ruined_are_not_saved(
     assert not [*(tmp_path / "out").glob("checkpoint-*"), *(tmp_path / "out").glob("student*")]
 
 
-def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights_as_one(
+    command: Run, base: list[str], tmp_path: Path
+) -> None:
     own = [
         "+proposer=eagle3",
         "student.num_steps=2",
@@ -518,7 +518,7 @@ def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_pa
     )
 
 
-def test_wandb_gets_the_figures_and_the_drafter(
+def test_wandb_gets_the_metrics_and_the_drafter(
     command: Run, offline: Path, tmp_path: Path
 ) -> None:
     assert (
@@ -632,7 +632,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert last.startswith("error: ")
 
 
-def test_what_several_processes_cannot_do_is_refused(
+def test_settings_that_need_a_single_process_are_rejected(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

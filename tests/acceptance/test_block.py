@@ -1,4 +1,4 @@
-"""Block verification against the same rule written token by token, enumerated exactly."""
+"""Block verification equals the rule written token by token and enumerated exactly."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ Model: TypeAlias = Callable[[Prefix], Row]
 
 
 def toy(seed: int, num_zeros: int = 0) -> Model:
-    """A distribution for every prefix."""
+    """Draw a distribution for every prefix."""
 
     @lru_cache
     def probs(prefix: Prefix) -> Row:
@@ -44,7 +44,7 @@ def one_hot(q: Model) -> Model:
 
 
 def kept(p: Model, q: Model, drafts: Prefix) -> list[float]:
-    """P_0 to P_k."""
+    """Return P_0 to P_k."""
     result = [1.0]
     for i, token in enumerate(drafts):
         result.append(min(1.0, result[-1] * p(drafts[:i])[token] / q(drafts[:i])[token]))
@@ -56,7 +56,7 @@ def residual(p: Model, q: Model, drafts: Prefix, i: int) -> Row:
 
 
 def chances(p: Model, q: Model, drafts: Prefix) -> list[float]:
-    """h_1 to h_k."""
+    """Return h_1 to h_k."""
     reach, result = kept(p, q, drafts), []
     for i in range(1, len(drafts)):
         total = residual(p, q, drafts, i).sum()
@@ -69,7 +69,7 @@ def tokenwise_residual(p: Model, q: Model, drafts: Prefix, i: int) -> Row:
 
 
 def num_kept_law(h: Sequence[float], *, first_failure: bool = False) -> list[float]:
-    """Probability of keeping 0 to k drafts."""
+    """Return the probability of keeping 0 to k drafts."""
     law = [0.0] * (len(h) + 1)
     for passed in itertools.product([False, True], repeat=len(h)):
         chance = float(np.prod([x if ok else 1 - x for x, ok in zip(h, passed, strict=True)]))
@@ -83,12 +83,12 @@ def num_kept_law(h: Sequence[float], *, first_failure: bool = False) -> list[flo
 
 
 def stops(prefix: Prefix) -> bool:
-    """Whether a ragged drafter ends after this prefix; it may look at what it has drafted."""
+    """Return True if a ragged drafter stops after this prefix, which may depend on its drafts."""
     return len(prefix) == NUM_DRAFTS or (len(prefix) > 0 and sum(prefix) % 3 == 2)
 
 
 def all_drafts(q: Model, ends: Callable[[Prefix], bool]) -> dict[Prefix, float]:
-    """Every chain of drafts, with its probability."""
+    """Yield every chain of drafts with its probability."""
     done: dict[Prefix, float] = {}
     growing: dict[Prefix, float] = {(): 1.0}
     while growing:
@@ -203,7 +203,7 @@ def chains(
 class TestTheCode:
     @pytest.mark.parametrize("p", [P, SPARSE_P], ids=["full", "with_zeros"])
     @pytest.mark.parametrize("drafter", DRAFTERS)
-    def test_decides_as_the_formulas_do(self, p: Model, drafter: str) -> None:
+    def test_the_code_decides_like_the_formulas(self, p: Model, drafter: str) -> None:
         q = DRAFTERS[drafter]
         proposal, probs, uniforms = chains(p, q, 400, sampled=drafter != "point_mass")
         verdict = accept_block(proposal, probs, uniforms)
@@ -226,7 +226,7 @@ class TestTheCode:
                     )
 
     def test_more_padding_changes_nothing(self) -> None:
-        """The last draft's own test belongs to the row's length, not to the width of the batch."""
+        """The last draft is tested at the row's own length, not at the width of the batch."""
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
         whole = accept_block(proposal, probs, uniforms)
         assert proposal.draft_probs is not None
@@ -258,7 +258,7 @@ class TestTheCode:
         assert torch.equal(with_probe.path, shorter.path)
         assert torch.equal(with_probe.next_token, shorter.next_token)
 
-    def test_keeps_more_than_rejection_of_the_same_drafts(self) -> None:
+    def test_it_keeps_more_drafts_than_rejection(self) -> None:
         proposal, probs, _ = chains(P, Q, 500, sampled=True)
         uniforms = torch.rand(20, 500, NUM_DRAFTS + 1, dtype=torch.float64)
         block, rejection = (
@@ -281,7 +281,7 @@ class TestTheCode:
 
     @pytest.mark.parametrize("drafter", ["sampled", "never_sampled", "point_mass"])
     @pytest.mark.parametrize("num_nodes", [2, 4])
-    def test_probability_zero_is_never_accepted_nor_drawn(
+    def test_tokens_of_probability_zero_are_never_accepted_or_drawn(
         self, drafter: str, num_nodes: int
     ) -> None:
         p = torch.zeros(1, num_nodes, V)
@@ -304,8 +304,8 @@ class TestTheCode:
 
 
 class TestTheRule:
-    def test_greedy_rows_are_decided_as_by_the_greedy_rule(self) -> None:
-        """Alone and beside a row that samples; drafts of a greedy row may be sampled or not."""
+    def test_greedy_rows_are_decided_by_the_greedy_rule(self) -> None:
+        """This holds alone and beside a sampled row, and for sampled or fixed drafts."""
         generator = torch.Generator().manual_seed(6)
         logits = torch.randn((60, NUM_DRAFTS + 1, V), generator=generator)
         tokens = torch.randint(0, V, (60, NUM_DRAFTS + 1), generator=generator)
@@ -321,7 +321,7 @@ class TestTheRule:
                 assert torch.equal(got.path[:-1], want.path[:-1])
                 assert torch.equal(got.next_token[:-1], want.next_token[:-1])
 
-    def test_rejects_trees(self) -> None:
+    def test_trees_are_refused(self) -> None:
         assert Block().refuses(DraftKind(sampled=True)) is None
         assert Block().refuses(DraftKind()) is None
         assert "chains only" in str(Block().refuses(DraftKind(trees=True)))

@@ -1,4 +1,4 @@
-"""What is exact is certified."""
+"""Exact methods are certified."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ from specresearch.proposers import (
 )
 
 
-class TestWhatIsExactIsCertified:
+class TestExactMethodsAreCertified:
     def test_with_adversaries_and_greedy_outputs(self, tmp_path: Path) -> None:
         made = certify_it(
             tmp_path, NGram(), sampled=SETTINGS, stress=("everything",), greedy=GREEDY
@@ -74,9 +74,7 @@ class TestWhatIsExactIsCertified:
         assert made.verdict == CERTIFIED
         assert 0.1 < made.sampled[0].num_accepted_tokens / made.sampled[0].num_draft_tokens < 0.9
 
-    def test_requests_that_are_preempted_and_prompts_that_are_read_in_chunks(
-        self, tmp_path: Path
-    ) -> None:
+    def test_preempted_requests_and_chunked_prompts(self, tmp_path: Path) -> None:
         sampled = {"top_k": SETTINGS["top_k"]}
         crowd: dict[str, Any] = {
             "batch_size": 8,
@@ -95,7 +93,7 @@ class TestWhatIsExactIsCertified:
         assert made.greedy[0].num_equal == made.greedy[0].num_requests == 2 * FEW.num_greedy_prompts
         assert "of requests preempted" in printed(made)
 
-    def test_limits_that_preempt_too_few_prove_nothing_of_preemption(self, tmp_path: Path) -> None:
+    def test_too_few_preemptions_leave_preemption_untested(self, tmp_path: Path) -> None:
         made = certify_it(
             tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15
         )
@@ -114,16 +112,14 @@ class TestWhatIsExactIsCertified:
         assert "rounding may move outputs by" in printed(made)
 
     @pytest.mark.parametrize("name", WARM)
-    def test_seeds_shared_with_what_a_warm_proposer_remembers(
-        self, tmp_path: Path, name: str
-    ) -> None:
+    def test_equal_seeds_and_a_warm_proposer(self, tmp_path: Path, name: str) -> None:
         made = certify_it(tmp_path, WARM[name](), **WAVES)
         assert not made.failures
         assert made.sampled[1].num_draft_tokens > made.sampled[1].fit.num_samples
 
     @pytest.mark.slow
     @pytest.mark.parametrize("controller", [AcceptanceGate, Goodput, Heuristic, BatchSizeCutoff])
-    def test_seeds_shared_with_what_a_controller_has_seen(
+    def test_equal_seeds_and_a_controller_with_memory(
         self, tmp_path: Path, controller: Callable[[], Controller]
     ) -> None:
         made = certify_it(
@@ -132,13 +128,13 @@ class TestWhatIsExactIsCertified:
         assert made.verdict in (CERTIFIED, UNTESTED)
         assert not made.failures
 
-    def test_plain_decoding_need_not_draft_but_a_method_must(self, tmp_path: Path) -> None:
+    def test_a_method_must_draft_but_plain_decoding_need_not(self, tmp_path: Path) -> None:
         assert certify_it(tmp_path / "plain", Autoregressive()).verdict == CERTIFIED
         never = certify_it(tmp_path / "never", NGram(n_min=9, n_max=9))
         assert never.verdict == UNTESTED
         assert "UNTESTED" in printed(never)
 
-    def test_a_few_drafts_prove_nothing(self, tmp_path: Path) -> None:
+    def test_too_few_drafts_leave_a_method_untested(self, tmp_path: Path) -> None:
         sampled = {"everything": SETTINGS["everything"]}
         made = certify_it(tmp_path, Copycat(), controller=Seldom(), sampled=sampled, batch_size=16)
         assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
@@ -148,7 +144,7 @@ class TestWhatIsExactIsCertified:
             in made.statement
         )
 
-    def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
+    def test_a_greedy_rule_is_certified_for_temperature_0(self, tmp_path: Path) -> None:
         made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
         assert (made.verdict, len(made.sampled)) == (CERTIFIED, 0)
         assert "exact for temperature 0 only" in made.refused["settings plain"]

@@ -1,4 +1,4 @@
-"""The command: verdicts, exit codes, errors and multiruns."""
+"""`python -m specresearch.certify`: verdicts, exit codes, errors and multiruns."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from specresearch.cli import conf_dir
 
 @pytest.fixture
 def command(typed: Typed) -> Run:
-    """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
+    """Run `python -m specresearch.certify` with few samples in an empty folder."""
     few = [
         "visible_tv=0.2",
         "toy.vocab_size=4",
@@ -63,7 +63,7 @@ class TestTheCommand:
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
     @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
-    def test_one_knob_sets_how_sharp_all_trials_are(
+    def test_strength_sets_the_visible_distance_of_all_trials(
         self, tmp_path: Path, strength: str, tv: float
     ) -> None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -82,7 +82,9 @@ class TestTheCommand:
         assert any(trial.settings.equal_seeds for trial in made.trials)
         assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
 
-    def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
+    def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
+        self, command: Run
+    ) -> None:
         own_rule = f"acceptance._target_={AboveAFloor.__module__}.AboveAFloor"
         outcome = command(
             f"+proposer._target_={Copycat.__module__}.Copycat", own_rule, "hydra.run.dir=out"
@@ -103,7 +105,7 @@ class TestTheCommand:
         assert drawn == {f"mixed-{name}" for name in ATTACKS}
         assert not list(Path("sweep").glob("*/stress"))
 
-    def test_ctrl_c_says_how_to_continue(
+    def test_ctrl_c_prints_how_to_resume(
         self, command: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupt(self: Certifier, **_: object) -> Certificate:

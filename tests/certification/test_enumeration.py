@@ -14,7 +14,7 @@ from specresearch.sampling import SamplingBatch, logits_to_probs
 
 class TestEnumeration:
     @pytest.mark.parametrize("name", SETTINGS)
-    def test_probabilities_add_up_and_agree_with_the_engine_s_sampling(self, name: str) -> None:
+    def test_probabilities_sum_to_one_and_agree_with_the_engines_sampling(self, name: str) -> None:
         prompt, sampling = (0, 3, 2, 0, 3), SETTINGS[name]
         distribution = enumerate_outputs(toy(), prompt, sampling)
         assert distribution.probs.sum() == pytest.approx(1)
@@ -29,7 +29,7 @@ class TestEnumeration:
             wanted = next_token_probs(logits[0].numpy(), prompt, output, sampling)
             assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), wanted)
 
-    def test_logits_are_those_of_each_context_alone(self) -> None:
+    def test_logits_equal_those_of_each_context_alone(self) -> None:
         contexts = [(0,), (1, 2, 3), (2, 2), (1, 2, 3)]
         together = toy().logits(contexts)
         alone = torch.cat([Toy(vocab_size=4, seed=2).logits([context]) for context in contexts])

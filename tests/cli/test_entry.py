@@ -1,4 +1,4 @@
-"""Where conf/ is found, and that every choice in it composes and names things that exist."""
+"""conf/ is found, and every choice in it composes and names objects that exist."""
 
 import importlib
 import inspect
@@ -79,7 +79,7 @@ def test_a_built_wheel_carries_every_file_of_conf(tmp_path: Path) -> None:
     }
 
 
-def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_conf_names_the_searched_folders(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/conf"):
         conf_dir(tmp_path)
 
@@ -133,7 +133,7 @@ def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None
 @LIKE_MODELS
 @pytest.mark.parametrize("proposer", METHODS)
 @pytest.mark.parametrize("name", LOAD_EXPERIMENTS)
-def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
+def test_every_load_experiment_is_accepted_and_has_enough_samples(
     build_load: BuildLoad, name: str, proposer: str
 ) -> None:
     runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
@@ -154,7 +154,7 @@ def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
 def test_the_grid_of_the_load_study_is_accepted(
     build_load: BuildLoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposer: str
 ) -> None:
-    """Its script, with a `python` that writes down what it is given."""
+    """Run its script with a `python` that records its arguments."""
     told, stub = tmp_path / "told", tmp_path / "bin" / "python"
     stub.parent.mkdir()
     stub.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
@@ -224,7 +224,7 @@ def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
     assert one_line(ValueError()) == "ValueError"
 
 
-def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
+def test_the_error_for_a_key_of_a_swept_group_suggests_two_plus_signs(
     compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Exception, match="n_min") as unknown:
@@ -240,7 +240,7 @@ def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
     )
 
 
-def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:
+def test_unknown_top_level_keys_are_rejected(compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(ValueError, match=r"unknown key 'num_promts'; there are: .*num_prompts"):
         check_keys(compose("+num_promts=3"), "run", *OPTIONAL)
     check_keys(compose("+num_promts=3"), "run", *OPTIONAL, "num_promts")

@@ -1,4 +1,4 @@
-"""A target, requests of many lengths, and ways of drafting whose state must survive chunks and preemption."""
+"""A target, ragged requests, and proposers whose state must survive chunks and preemption."""
 
 import copy
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def shared_target() -> CausalLM:
 
 @lru_cache
 def shared_draft() -> CausalLM:
-    """The target with a little noise: right often, not always."""
+    """Return the target with a little noise: it often drafts the right token, not always."""
     model = copy.deepcopy(MODEL)
     torch.manual_seed(2)
     with torch.no_grad():
@@ -90,7 +90,7 @@ SAMPLED_CASES = [
 
 
 def prompts() -> list[tuple[int, ...]]:
-    """One token, and up to 40, every other one a repeated pattern."""
+    """Return prompts of 1 to 40 tokens; every other one repeats a pattern."""
     generator = torch.Generator().manual_seed(5)
     lengths = (1, 26, 3, 40, 9, 33)
     patterns = [
@@ -117,5 +117,5 @@ def tokens_of(outputs: dict[str, RequestOutput]) -> dict[str, tuple[int, ...]]:
 
 @lru_cache
 def plain() -> dict[str, tuple[int, ...]]:
-    """What plain greedy decoding says."""
+    """Return the tokens of plain greedy decoding."""
     return tokens_of(decode(Engine(shared_target(), max_batch_size=8)))

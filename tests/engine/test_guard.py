@@ -1,4 +1,4 @@
-"""A step is all or nothing, and other threads may ask while one is made."""
+"""A step succeeds as a whole or not at all, and other threads may submit meanwhile."""
 
 import copy
 import threading
@@ -25,7 +25,7 @@ def own_target() -> CausalLM:
 
 
 def run(engine: Engine) -> dict[str, tuple[int, ...]]:
-    """Everything to the end."""
+    """Step until no work is left; return the tokens of each request."""
     outputs = {}
     while engine.has_work:
         engine.step()
@@ -53,7 +53,7 @@ PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft_model", "eagle", "token_recycling"])
 @pytest.mark.parametrize("place", PLACES)
-def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
+def test_after_an_exception_the_engine_refuses_work_until_it_is_aborted(
     own_target: CausalLM, place: str, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(own_target, ALL[drafter](), max_batch_size=3)
@@ -79,7 +79,7 @@ def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
 
 
 @pytest.mark.parametrize("place", ["release", "finish"])
-def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
+def test_a_failure_after_the_last_request_loses_no_output_and_no_slot(
     own_target: CausalLM, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(own_target, NGram(3))
@@ -96,7 +96,7 @@ def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
     assert tokens_of(decode(engine)) == plain()
 
 
-def test_a_full_target_is_no_failure(own_target: CausalLM) -> None:
+def test_a_full_target_does_not_fail_the_engine(own_target: CausalLM) -> None:
     one, other = (Engine(own_target, max_batch_size=1) for _ in range(2))
     one.submit(Request((1, 2), SamplingParams(max_new_tokens=3), "mine"))
     one.step()
@@ -108,7 +108,7 @@ def test_a_full_target_is_no_failure(own_target: CausalLM) -> None:
 
 
 class TestGenerate:
-    def test_calls_that_take_turns_get_their_own_outputs(self, own_target: CausalLM) -> None:
+    def test_interleaved_calls_get_their_own_outputs(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, NGram(3), max_batch_size=2)
         halves = [engine.generate(requests()[::2]), engine.generate(requests()[1::2])]
         outputs: list[dict[str, tuple[int, ...]]] = [{}, {}]
@@ -142,7 +142,9 @@ class TestGenerate:
 
 
 class TestCancel:
-    def test_what_waits_what_runs_and_what_has_finished(self, own_target: CausalLM) -> None:
+    def test_waiting_running_and_finished_requests_can_be_cancelled(
+        self, own_target: CausalLM
+    ) -> None:
         engine = Engine(own_target, NGram(3), max_batch_size=2)
         for request in requests(max_new_tokens=20):
             engine.submit(request)
@@ -154,7 +156,7 @@ class TestCancel:
         outputs = run(engine)
         assert sorted(outputs) == ["1", "2", "3", "4", "short"]
 
-    def test_outputs_that_wait_survive_an_abort(self, own_target: CausalLM) -> None:
+    def test_unpopped_outputs_survive_an_abort(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, max_batch_size=2)
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "done"))
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=9), "dropped"))
@@ -164,7 +166,7 @@ class TestCancel:
         assert not engine.has_work
         assert not own_target.in_use
 
-    def test_an_id_is_free_again_once_its_output_is_taken_or_dropped(
+    def test_an_id_is_free_again_once_its_output_is_popped_or_dropped(
         self, own_target: CausalLM
     ) -> None:
         engine = Engine(own_target, max_batch_size=2)
@@ -174,7 +176,7 @@ class TestCancel:
             engine.submit(Request((1, 2), id="b"))
             engine.cancel("b")
 
-    def test_inside_a_step_it_takes_effect_at_the_end(self, own_target: CausalLM) -> None:
+    def test_cancelling_inside_a_step_takes_effect_at_its_end(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, max_batch_size=2, observers=[lambda step: engine.cancel("a")])
         engine.submit(Request((1, 2), id="a"))
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=2), "b"))
@@ -214,8 +216,10 @@ class TestThreads:
         assert later not in run(engine)
         assert not own_target.in_use
 
-    def test_requests_that_come_and_go_from_many_threads(self, own_target: CausalLM) -> None:
-        """None is lost, none comes twice, no slot leaks, and whoever stays gets the tokens of plain decoding."""
+    def test_requests_are_submitted_and_cancelled_from_many_threads(
+        self, own_target: CausalLM
+    ) -> None:
+        """No output is lost or doubled, no slot leaks, and every output equals plain decoding."""
         engine = Engine(own_target, DraftModel(shared_draft(), 3), max_batch_size=3)
         kept: list[tuple[str, int]] = []
         dropped: list[str] = []
@@ -257,7 +261,7 @@ class TestOneTarget:
     @pytest.mark.parametrize(
         "drafter", ["draft_model", "medusa", "token_recycling", "eagle", "lookahead"]
     )
-    def test_a_second_engine_that_grows_the_cache_leaves_the_first_as_it_is(
+    def test_a_second_engine_that_grows_the_cache_does_not_affect_the_first(
         self, own_target: CausalLM, drafter: str
     ) -> None:
         first = Engine(own_target, ALL[drafter](), max_batch_size=2)
@@ -287,8 +291,8 @@ class TestOneTarget:
         )
 
 
-def test_an_engine_begins_with_nothing_learnt(own_target: CausalLM) -> None:
-    """Its first draws may equal those of an engine that taught the proposer."""
+def test_a_new_engine_resets_a_warm_proposer(own_target: CausalLM) -> None:
+    """Its first draws may equal those of the engine that taught the proposer."""
     proposer: Any = ALL["token_recycling"]()
     proposer.warm = True
     decode(Engine(own_target, proposer, max_batch_size=2))

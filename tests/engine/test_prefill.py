@@ -30,10 +30,10 @@ def test_prompts_in_chunks_give_the_same_output(
 @pytest.mark.parametrize(
     ("name", "max_step_tokens"), [*((name, 5) for name in ALL), ("eagle", 4), ("suffix", 9)]
 )
-def test_in_few_tokens_the_greedy_output_stays(
+def test_tight_step_limits_do_not_change_greedy_output(
     target: CausalLM, name: str, max_step_tokens: int
 ) -> None:
-    """Drafts are cut, and rows wait beside others that decode."""
+    """Drafts are cut short, and rows wait while others decode."""
     proposer = ALL[name]
     settings = SchedulerSettings(max_step_tokens=max_step_tokens)
     assert (
@@ -43,7 +43,7 @@ def test_in_few_tokens_the_greedy_output_stays(
 
 
 class Listening(NGram):
-    """Remembers what `start` was given."""
+    """Record the arguments of `start`."""
 
     hidden_layers = (0, 2)
 
@@ -92,7 +92,7 @@ def test_a_proposer_is_started_once_with_the_states_of_the_whole_prompt(
     target.release(slot)
 
 
-def test_nothing_is_decoded_before_a_prompt_is_in(target: CausalLM) -> None:
+def test_decoding_starts_after_the_whole_prefill(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(max_step_tokens=8))
     engine.submit(Request([1] * 30, SamplingParams(max_new_tokens=3)))
     steps = []

@@ -1,4 +1,4 @@
-"""Limits of steps and of the cache, preemption, and the interface for requests that come one by one."""
+"""Step and cache limits, preemption, and requests submitted one by one."""
 
 import random
 from typing import Any
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Meter:
-    """What each call of `Engine.step` really reads, and how many columns are held when it verifies."""
+    """Measure the tokens that each `Engine.step` processes, and the cache columns it holds."""
 
     def __init__(self, target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.target, self.read = target, 0
@@ -80,7 +80,7 @@ class TestStepLimit:
     @pytest.mark.parametrize(
         ("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)]
     )
-    def test_no_step_reads_more(
+    def test_no_step_processes_more_tokens(
         self, target: CausalLM, meter: Meter, name: str, limit: int
     ) -> None:
         settings = SchedulerSettings(max_step_tokens=limit)
@@ -90,8 +90,8 @@ class TestStepLimit:
         meter.run(engine)
         assert limit - 1 <= max(meter.tokens) <= limit
 
-    def test_drafts_leave_most_to_prompts_that_are_being_read(self, target: CausalLM) -> None:
-        """Three requests that would draft 14 tokens each get a quarter of what their roots leave, and the fourth the rest."""
+    def test_drafts_leave_most_of_a_step_to_prefill(self, target: CausalLM) -> None:
+        """Three drafting requests share a quarter of what their roots leave; prefill gets the rest."""
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=31)
         engine = Engine(
@@ -122,7 +122,7 @@ class TestCacheLimit:
     @pytest.mark.parametrize(
         ("name", "limit"), [*((name, 70) for name in ALL), ("lookahead", 56), ("suffix", 110)]
     )
-    def test_it_is_never_exceeded_and_the_greedy_output_stays(
+    def test_it_is_never_exceeded_and_greedy_output_does_not_change(
         self, target: CausalLM, meter: Meter, name: str, limit: int
     ) -> None:
         settings = SchedulerSettings(max_cache_tokens=limit)
@@ -150,7 +150,7 @@ class TestCacheLimit:
     def test_negative_control_a_proposer_that_is_not_started_again(
         self, target: CausalLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A draft LM that keeps the keys and values of whoever had the slot before drafts something else."""
+        """A draft model that keeps a slot's old keys and values drafts other tokens."""
         free = decode(Engine(target, PROPOSERS["draft_model"](), max_batch_size=4), **SAMPLED)
         proposer = PROPOSERS["draft_model"]()
         assert isinstance(proposer, DraftModel)
@@ -167,7 +167,9 @@ class TestCacheLimit:
         tight = decode(Engine(target, proposer, max_batch_size=4, scheduling=settings), **SAMPLED)
         assert tokens_of(tight) != tokens_of(free)
 
-    def test_the_last_admitted_goes_and_is_the_next_to_come_back(self, target: CausalLM) -> None:
+    def test_the_last_admitted_is_preempted_first_and_readmitted_first(
+        self, target: CausalLM
+    ) -> None:
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_cache_tokens=40)
         engine = Engine(
@@ -184,7 +186,7 @@ class TestCacheLimit:
         company = ["".join(step.request_ids) for step in steps]
         assert company == ["012"] * 5 + ["01"] * 5 + ["23"] * 5 + ["3"] * 5
 
-    def test_alone_a_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
+    def test_a_single_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
         settings = SchedulerSettings(max_cache_tokens=29)
         engine = Engine(
             target, NGram(10, 1, 1), max_batch_size=2, scheduling=settings, observers=[meter.watch]
@@ -194,7 +196,7 @@ class TestCacheLimit:
         assert len(output.token_ids) == 20
         assert max(meter.columns) <= 29
 
-    def test_a_request_that_can_never_fit_is_refused(self, target: CausalLM) -> None:
+    def test_a_request_that_can_never_fit_is_rejected(self, target: CausalLM) -> None:
         engine = Engine(target, scheduling=SchedulerSettings(max_cache_tokens=28))
         with pytest.raises(
             ValueError,
@@ -207,8 +209,8 @@ class TestCacheLimit:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
-    """Random limits, policies and arrivals in between; nothing hangs, and greedy output stays."""
+def test_every_request_is_served_alike_under_any_limits(seed: int) -> None:
+    """With random limits, policies and arrivals, nothing hangs and greedy output does not change."""
     draw, target = random.Random(seed), shared_target()
     batch_size = draw.choice([1, 2, 5])
     settings = SchedulerSettings(
@@ -230,8 +232,8 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
     assert not target.in_use
 
 
-def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
-    """Room is kept for what was asked in two steps running; a controller that measures a length asks once."""
+def test_an_occasional_long_draft_preempts_no_request(target: CausalLM) -> None:
+    """Room is reserved for lengths asked for twice in a row; a controller's probe asks once."""
     target.allocate(2)
     scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, max_nodes=11)
     for number in range(2):
@@ -253,7 +255,7 @@ def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
 
 
 class TestInterface:
-    def test_requests_that_come_in_the_middle(self, target: CausalLM) -> None:
+    def test_requests_may_be_submitted_between_steps(self, target: CausalLM) -> None:
         expected = tokens_of(decode(Engine(target, NGram(3), max_batch_size=2), **SAMPLED))
         engine, coming, outputs = (
             Engine(target, NGram(3), max_batch_size=2),
@@ -270,7 +272,7 @@ class TestInterface:
         assert tokens_of(outputs) == expected
         assert list(engine.pop_finished()) == []
 
-    def test_outputs_wait_until_they_are_taken(self, target: CausalLM) -> None:
+    def test_outputs_wait_until_they_are_popped(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
         for number in range(3):
             engine.submit(Request([1, 2], SamplingParams(max_new_tokens=1), str(number)))
@@ -281,7 +283,7 @@ class TestInterface:
         assert [output.id for output in engine.pop_finished()] == ["0", "1", "2"]
         assert not engine.has_work
 
-    def test_generate_takes_only_what_it_has_asked_for(self, target: CausalLM) -> None:
+    def test_generate_yields_only_its_own_requests(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
         mine = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
         assert [
@@ -289,7 +291,7 @@ class TestInterface:
         ] == ["0"]
         assert [output.id for output in engine.pop_finished()] == [mine]
 
-    def test_waiting_counts_from_the_arrival(self, target: CausalLM) -> None:
+    def test_queue_time_counts_from_the_arrival(self, target: CausalLM) -> None:
         clock = ManualClock()
         clock.advance(5.0)
         engine = Engine(target, clock=clock)
@@ -316,7 +318,7 @@ class TestInterface:
             order += [output.id for output in engine.pop_finished()]
         assert order == ["short", "long"]
 
-    def test_observers_take_no_time_of_the_requests(self, target: CausalLM) -> None:
+    def test_the_time_of_observers_is_excluded_from_request_times(self, target: CausalLM) -> None:
         seen: list[StepRecord] = []
         clock = ManualClock()
 
@@ -337,7 +339,7 @@ class TestInterface:
         assert len(seen) >= 2
         assert all(record.e2el == 0 for record in records)
 
-    def test_records_tell_who_waits_and_what_was_read(self, target: CausalLM) -> None:
+    def test_records_hold_the_queue_length_and_prefill_tokens(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=16)
         outputs = decode(
@@ -356,7 +358,7 @@ class TestInterface:
         assert all(step.times.schedule > 0 for step in steps)
         assert [step.start for step in steps] == sorted(step.start for step in steps)
 
-    def test_controllers_keep_what_they_know_of_a_preempted_request(self, target: CausalLM) -> None:
+    def test_controllers_keep_their_state_of_a_preempted_request(self, target: CausalLM) -> None:
         controller = Goodput(3, probe_every=4)
         settings = SchedulerSettings(max_step_tokens=20, max_cache_tokens=80)
         engine = Engine(
@@ -372,7 +374,7 @@ class TestInterface:
 
 @pytest.mark.parametrize("name", ["max_step_tokens", "max_cache_tokens"])
 @pytest.mark.parametrize("value", [0, -3, True])
-def test_limits_are_whole_numbers(name: str, value: Any) -> None:
+def test_limits_must_be_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"
     ):

@@ -1,4 +1,4 @@
-"""Matrix 3, through the engine: whoever drafts, whole outputs have exactly the enumerated distribution of the target."""
+"""Matrix 3, through the engine: outputs have the target's distribution for every proposer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -74,7 +74,7 @@ def draft() -> CausalLM:
 
 @lru_cache
 def settings() -> dict[str, SampledSetting]:
-    """Each on a prompt of its own length, from one token on, and with as many samples as show `VISIBLE_TV`."""
+    """Return the settings, each with a prompt of another length and samples to detect VISIBLE_TV."""
     prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
     made = {}
     for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
@@ -131,7 +131,7 @@ def decode(
     names: tuple[str, ...],
     num_checked: int | None = None,
 ) -> dict[str, Tally]:
-    """All settings side by side in the same batches, over one engine that refills its slots."""
+    """Decode all settings in the same batches of one engine that refills its slots."""
     engine = Engine(target(), proposer, rule, max_batch_size=512, num_checked=num_checked)
     requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
     order = np.random.default_rng(0).permutation(len(requests))
@@ -160,7 +160,7 @@ def test_outputs_have_the_enumerated_distribution(drafter: str, name: str) -> No
 
 
 @pytest.mark.parametrize("name", BY_BLOCK)
-def test_block_verification(name: str) -> None:
+def test_block_verification_gives_the_enumerated_distribution(name: str) -> None:
     assert (
         p_value(decoded("draft_sampled", Block, BY_BLOCK)[name], settings()[name].distribution)
         > ALPHA
@@ -175,7 +175,7 @@ def test_speculation_really_happened() -> None:
 
 
 def labelled_as_drawn(proposer: Proposer) -> Proposer:
-    """Its drafts, passed off as drawn from a distribution that they were not drawn from."""
+    """Label a proposer's drafts as drawn from a distribution that they were not drawn from."""
     propose = proposer.propose
 
     def mislabel(batch: Batch, budget: Sequence[int]) -> Proposal:
@@ -191,7 +191,7 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_negative_control_drafts_labelled_as_drawn_from_elsewhere(drafter: str) -> None:
+def test_negative_control_drafts_labelled_with_another_distribution(drafter: str) -> None:
     tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",), num_checked=0)
     assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
 
@@ -209,7 +209,7 @@ def test_negative_control_other_settings_are_told_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_output_does_not_depend_on_company(drafter: str) -> None:
+def test_output_does_not_depend_on_the_rest_of_the_batch(drafter: str) -> None:
     prompt, sampling = (
         settings()["everything"].prompt,
         replace(PARAMS["everything"], seed=123, max_new_tokens=10),
@@ -225,7 +225,7 @@ def test_output_does_not_depend_on_company(drafter: str) -> None:
     assert len({output.token_ids for output in together.values()}) > 5
 
 
-def test_the_engine_seed_fixes_requests_without_one() -> None:
+def test_the_engine_seed_determines_requests_without_one() -> None:
     def outputs(seed: int) -> list[tuple[int, ...]]:
         engine = Engine(target(), max_batch_size=4, seed=seed)
         return [

@@ -34,7 +34,7 @@ Give = Callable[[Batch, Sequence[int]], Proposal]
 
 
 class Stub(Proposer):
-    """Drafts what it is told for the rows it is asked about, and keeps what it is given."""
+    """Draft fixed tokens for the requested rows, and record every argument."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Stub(Proposer):
 
 
 def chain_of(*slots: int, length: int = 3, first: int = 0) -> Give:
-    """Chains first, first + 1, ... for some slots, nothing for the others."""
+    """Return chains first, first + 1, ... for some slots, and no drafts for the others."""
 
     def give(batch: Batch, budget: Sequence[int]) -> Proposal:
         tokens = torch.cat(
@@ -121,7 +121,7 @@ class TestRows:
         assert proposal.token_ids[0, :3].tolist() == [5, 20, 21]
         assert proposal.token_ids[1].tolist() == [6, 0, 1, 2, 3]
 
-    def test_lengths_that_the_host_knows_stay_known(self) -> None:
+    def test_host_lengths_are_kept(self) -> None:
         rows = [
             RequestState(Request(p, SamplingParams()), i, i, frozenset(), 40)
             for i, p in enumerate([(1, 1), (2,)])
@@ -132,7 +132,7 @@ class TestRows:
         assert Cascade([known, other]).propose(batch, [3, 0]).host_lengths == (4, 1)
         assert Cascade([known, other]).propose(batch, [3, 3]).host_lengths is None
 
-    def test_nobody_is_asked_in_vain(self) -> None:
+    def test_proposers_are_called_only_for_rows_that_need_drafts(self) -> None:
         first, second = Stub(chain_of(0, 1)), Stub(chain_of(0, 1))
         Cascade([first, second]).propose(batch_of(2), [3, 3])
         assert not second.asked
@@ -148,7 +148,7 @@ class TestRows:
         Cascade([chains, short, trees]).propose(batch, [9])
         assert [part.asked[0][1] for part in (chains, short, trees)] == [[3], [2], [8]]
 
-    def test_trees_beside_chains(self) -> None:
+    def test_trees_and_chains_share_a_batch(self) -> None:
         parts = [
             Stub(chain_of(1, length=8), num_draft_tokens=8),
             Stub(tree, DraftKind(trees=True), 5),
@@ -209,7 +209,7 @@ class TestProbabilities:
         assert len(lengths) > 2
 
     def test_greedy_rows_of_a_tree_beside_sampled_drafts(self) -> None:
-        """The target's choice is one-hot there, and no drafted probability must come in its way."""
+        """The target is one-hot in greedy rows, which the draft probabilities must not disturb."""
         batch = batch_of(2, temperature=1.0)
         greedy = replace(batch.rows[0].request, sampling=SamplingParams())
         batch = Batch(
@@ -235,7 +235,7 @@ class TestProbabilities:
 
 
 class Compare:
-    """Checks after every step that a draft's cache is what a fresh computation gives."""
+    """Check after every step that a draft's cache equals a fresh computation."""
 
     def __init__(self, draft: CausalLM) -> None:
         self.draft, self.fresh = draft, CausalLM(copy.deepcopy(DRAFT), max_len=48)
@@ -260,7 +260,7 @@ class Compare:
 
 
 class NotSplit(Cascade):
-    """Lets the draft model draft for the rows of others too."""
+    """Let the draft model draft for rows of other proposers too."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = super().propose(batch, budget)
@@ -273,8 +273,8 @@ class NotSplit(Cascade):
 
 
 @pytest.mark.parametrize("kind", [Cascade, NotSplit])
-def test_a_draft_model_that_is_skipped_keeps_its_cache_right(kind: type[Cascade]) -> None:
-    """The negative control spoils it."""
+def test_a_skipped_draft_model_keeps_its_cache_correct(kind: type[Cascade]) -> None:
+    """The negative control breaks the cache."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
     compare = Compare(draft)
     cascade = kind([NGram(3, n_max=1, n_min=1), DraftModel(draft, 4)])
@@ -331,14 +331,14 @@ class TestForwarding:
         assert later.lazy_prefill(batch.rows) == 0
         assert first.lazy_prefill(batch.rows) == 29
 
-    def test_binding_and_finishing(self) -> None:
+    def test_bind_and_finish_are_forwarded(self) -> None:
         parts, target = [Stub(), Stub()], CausalLM(copy.deepcopy(TARGET), self_test=False)
         cascade = Cascade(parts)
         cascade.bind(target, 3)
         cascade.finish([2, 0])
         assert [part.seen for part in parts] == [[(target, 3), [2, 0]]] * 2
 
-    def test_layers_that_are_known_after_binding_only(self) -> None:
+    def test_hidden_layers_may_be_known_only_after_binding(self) -> None:
         class Late(Stub):
             def bind(self, target: CausalLM, num_slots: int) -> None:
                 self.hidden_layers = (1,)
@@ -349,7 +349,7 @@ class TestForwarding:
 
 
 class TestDeclared:
-    def test_kinds_and_sizes_are_joined(self) -> None:
+    def test_kinds_and_sizes_are_combined(self) -> None:
         mixed = Cascade([Suffix(12), NGram(30)])
         assert mixed.kind == DraftKind(trees=True, sampled=False, scored=False)
         assert mixed.num_draft_tokens == 30
@@ -357,25 +357,25 @@ class TestDeclared:
         scored = Cascade([Suffix(12, branch=False), Suffix(30, branch=False)])
         assert scored.kind == DraftKind(scored=True)
 
-    def test_probabilities_of_some_drafts_only_are_not_declared(self) -> None:
-        """Threshold would meet n-gram's drafts and have nothing to compare."""
+    def test_probabilities_of_only_some_drafts_are_not_declared(self) -> None:
+        """Threshold would have nothing to compare for n-gram drafts."""
         sampling = Stub(kind=DraftKind(sampled=True))
         assert not Cascade([NGram(), sampling]).kind.sampled
         assert Cascade([sampling, sampling]).kind.sampled
         assert Threshold().refuses(Cascade([NGram(), sampling]).kind) is not None
 
-    def test_one_proposer_is_not_enough(self) -> None:
+    def test_a_single_proposer_is_rejected(self) -> None:
         with pytest.raises(ValueError, match="a cascade needs at least two proposers; got 1"):
             Cascade([NGram()])
 
     @pytest.mark.parametrize("order", [1, -1])
-    def test_a_fixed_tree_beside_sampled_drafts(self, order: int) -> None:
+    def test_a_fixed_tree_beside_sampled_drafts_is_rejected(self, order: int) -> None:
         parts = [TokenRecycling(8), Stub(kind=DraftKind(sampled=True))][::order]
         with pytest.raises(
             ValueError, match="TokenRecycling drafts trees that are not sampled, Stub samples"
         ):
             Cascade(parts)
 
-    def test_probes(self) -> None:
+    def test_proposers_with_probes_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="Lookahead verifies probe nodes"):
             Cascade([NGram(), Lookahead()])

@@ -34,7 +34,7 @@ def draft() -> CausalLM:
 
 
 class Alternating(Controller):
-    """Speculates in some steps only, so that the draft has much to catch up with."""
+    """Speculate only in some steps, so that the draft has much to prefill."""
 
     def __init__(self, pattern: tuple[int, ...]) -> None:
         self.pattern, self.num_steps = pattern, 0
@@ -89,7 +89,7 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
     assert num_refused > 10
 
 
-def test_catching_up_beside_a_row_near_its_limit(target: CausalLM) -> None:
+def test_a_row_may_prefill_many_tokens_beside_one_near_its_limit(target: CausalLM) -> None:
     """One row missed many steps; another is new, and its prompt fills the cache."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=40)
     long = tuple(i % VOCAB for i in range(37))
@@ -180,7 +180,7 @@ def test_without_sampling_drafts_are_point_masses(propose: Propose, draft: Causa
     )
 
 
-def test_no_budget_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
+def test_a_budget_of_0_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
     proposal, _ = propose(draft, [0, 0], SamplingParams())
     assert proposal.token_ids.shape == (2, 1)
 
@@ -202,18 +202,18 @@ def test_rows_that_pad_an_embedding_are_never_drafted(
     assert int(proposal.token_ids.max()) < VOCAB
 
 
-def test_a_draft_of_another_vocabulary_is_refused(target: CausalLM) -> None:
+def test_a_draft_with_another_vocabulary_is_rejected(target: CausalLM) -> None:
     with pytest.raises(PairMismatchError, match="vocabularies of 31 and 29"):
         Engine(target, DraftModel(CausalLM(build("llama", vocab_size=29))))
 
 
-def test_bad_number_of_drafts(draft: CausalLM) -> None:
+def test_a_bad_number_of_drafts_is_rejected(draft: CausalLM) -> None:
     with pytest.raises(ValueError, match="num_draft_tokens=0 must be at least 1"):
         DraftModel(draft, 0)
 
 
 class Some(Controller):
-    """Drafts for the requests of these ids, from the step of that number on."""
+    """Draft for the requests of these ids, from that step on."""
 
     def __init__(self, ids: set[str], begin: int = 0) -> None:
         self.ids, self.begin, self.num_steps = ids, begin, 0
@@ -229,7 +229,7 @@ class Some(Controller):
 
 @pytest.mark.parametrize("tree", ["chain", "static", "dynamic"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_prompt_is_read_when_its_request_first_drafts(
+def test_draft_prefill_runs_on_the_first_draft_of_a_request(
     target: CausalLM, tree: str, temperature: float
 ) -> None:
     """Prefill is lazy and runs once; requests that never draft cost nothing."""

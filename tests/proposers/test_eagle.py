@@ -1,4 +1,4 @@
-"""Batched, ragged drafts through the slot cache against the head computed from scratch."""
+"""Batched, ragged drafts through the slot cache equal the head computed from scratch."""
 
 import copy
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def target() -> CausalLM:
 
 
 def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> EagleHead:
-    """Random weights, drawn large enough that a wrong feature shows."""
+    """Build a head with weights so large that a wrong feature shows."""
     format = FORMATS[version](
         copy.deepcopy(TARGET.config),
         fc_width=(2 if version == 1 else len(CAPTURED)) * H,
@@ -66,7 +66,7 @@ def make_proposer(version: int, head: EagleHead | None = None, **settings: Any) 
 
 
 class FromScratch:
-    """Logits without a cache: the head on the true features, then on its own."""
+    """Compute logits without a cache, on the target's features and then on the head's own."""
 
     def __init__(self, head: EagleHead) -> None:
         self.head = copy.deepcopy(head).double()
@@ -114,7 +114,7 @@ class FromScratch:
 
 
 class Watched:
-    """Remembers what a proposer proposed, and behind which tokens."""
+    """Record each proposal and the tokens before it."""
 
     def __init__(self, proposer: Eagle) -> None:
         self.proposer, self.seen = proposer, []
@@ -128,7 +128,7 @@ class Watched:
 
 
 class Pattern(Controller):
-    """Budgets that change from step to step and from row to row."""
+    """Change the budget in every step and row."""
 
     def __init__(self, *pattern: int) -> None:
         self.pattern, self.num_steps = pattern, 0
@@ -230,7 +230,7 @@ def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> N
     assert max(lengths) > 5
 
 
-def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> None:
+def test_negative_control_features_of_the_wrong_token_are_noticed(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     watched = Watched(proposer)
     decode(Engine(target, proposer, max_batch_size=3))
@@ -309,7 +309,7 @@ def rigged() -> tuple[CausalLM, EagleHead]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
+def test_a_perfect_head_is_always_accepted(temperature: float) -> None:
     target, head = rigged()
     proposer = make_proposer(1, head, tree="chain", num_draft_tokens=4)
     for output in decode(Engine(target, proposer, max_batch_size=3), temperature=temperature):
@@ -317,7 +317,7 @@ def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
         assert counts.num_accepted_tokens == counts.num_draft_tokens > 0
 
 
-def test_a_tree_of_a_head_that_is_right_holds_the_whole_path() -> None:
+def test_the_tree_of_a_perfect_head_holds_the_whole_path() -> None:
     target, head = rigged()
     proposer = make_proposer(1, head, tree="static", paths=[[0], [1], [0, 0], [0, 0, 0]])
     for output, prompt in zip(
@@ -353,7 +353,7 @@ def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
     assert proposer.model.lengths == [0, 0, 0]
 
 
-def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
+def test_a_head_is_loaded_again_only_for_another_target(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     Engine(target, proposer)
     first = proposer.model
@@ -388,7 +388,7 @@ def test_settings_that_cannot_work_are_rejected_before_decoding(
         Engine(target, make())
 
 
-def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
+def test_the_default_number_of_drafts_depends_on_the_shape() -> None:
     assert [Eagle(tree=tree).num_draft_tokens for tree in ("chain", "static", "dynamic")] == [
         5,
         24,
@@ -400,7 +400,7 @@ def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
 
 
 def test_rows_without_features_get_no_drafts(target: CausalLM) -> None:
-    """A batch in which no row has a hidden state yet, and one in which some have."""
+    """In one batch no row has a hidden state yet, in the other some have."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
     engine = Engine(target, proposer, max_batch_size=2)
     rows = [

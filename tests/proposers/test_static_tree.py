@@ -25,7 +25,7 @@ IN_ORDER_OF_USE = [
         ([(-1,)], "from 0 on"),
     ],
 )
-def test_rejects_an_invalid_tree(paths: list[tuple[int, ...]], complaint: str) -> None:
+def test_an_invalid_tree_is_rejected(paths: list[tuple[int, ...]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         StaticTree.from_paths(paths)
 

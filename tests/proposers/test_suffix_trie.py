@@ -13,7 +13,7 @@ def random_texts(alphabet: int, sizes: Sequence[int], seed: int = 0) -> list[lis
 
 
 def followers_by_scan(texts: Sequence[Sequence[int]], run: Sequence[int]) -> Counter[int]:
-    """What stands behind each occurrence of a run, from scratch."""
+    """Return what follows each occurrence of a run, by a full scan."""
     size = len(run)
     return Counter(
         text[i + size]
@@ -30,7 +30,7 @@ def followers(trie: SuffixTrie, run: Sequence[int]) -> dict[int, float] | None:
 
 @pytest.mark.parametrize("alphabet", [1, 2, 3, 8])
 def test_counts_equal_a_scan(alphabet: int) -> None:
-    """After every text, for every run that occurs, up to the depth that is counted."""
+    """This holds after every text, for every run up to the counted depth."""
     max_depth, texts = 5, random_texts(alphabet, (1, 17, 2, 30, 3))
     trie = SuffixTrie(max_depth)
     for number, text in enumerate(texts, start=1):
@@ -75,7 +75,7 @@ def test_the_longest_match_equals_a_rescan(alphabet: int) -> None:
             assert found == followers(trie, known[-length:])
 
 
-def test_runs_do_not_reach_from_one_text_to_the_next() -> None:
+def test_runs_do_not_span_texts() -> None:
     trie = SuffixTrie(4)
     for text in ([1, 2], [3, 4], [1, 2], [3, 4]):
         trie.extend(text)
@@ -85,7 +85,7 @@ def test_runs_do_not_reach_from_one_text_to_the_next() -> None:
     assert trie.longest_match([1, 2]) == (0, 0)
 
 
-def test_those_met_last_come_first() -> None:
+def test_the_latest_continuations_come_first() -> None:
     trie = SuffixTrie(4)
     trie.extend([7, 1, 7, 2, 7, 3, 7])
     place, length = trie.longest_match([7])
@@ -93,7 +93,7 @@ def test_those_met_last_come_first() -> None:
     assert length == 1
 
 
-def test_only_what_repeats_costs_nodes() -> None:
+def test_only_repeated_runs_cost_nodes() -> None:
     trie = SuffixTrie(32)
     trie.extend(range(1000))
     assert trie.num_nodes == 1001

@@ -1,4 +1,4 @@
-"""Growth of trees against node-by-node definitions, with a drafter that depends on the path."""
+"""Trees grow as defined node by node, with a drafter that depends on the path."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ PATHS = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (1, 0, 0),
 
 
 def logits_after(path: Sequence[int]) -> Float[Tensor, " V"]:
-    """Some distribution that depends on every token of the path and on their order."""
+    """Return logits that depend on every token of the path and on their order."""
     seed = 17
     for token in path:
         seed = (seed * 31 + int(token) + 1) % 100_003
@@ -33,7 +33,7 @@ def logits_after(path: Sequence[int]) -> Float[Tensor, " V"]:
 
 @dataclass
 class PathDrafter:
-    """Remembers the tokens it was given, as a cache would, and answers from the path alone."""
+    """Keep the tokens it was given, as a cache would, and predict from the path alone."""
 
     roots: list[int]
     fed: Int[Tensor, "B n"] | None = None
@@ -89,7 +89,7 @@ def path_of(proposal: Proposal, row: int, node: int) -> list[int]:
 
 
 def check_tree(proposal: Proposal) -> None:
-    """The bounds and ancestors that growth wrote down without looking are those of the parents."""
+    """Check that the precomputed bounds and ancestors follow from the parents."""
     topology = proposal.topology
     for row in range(len(topology.parents)):
         kept = int(proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row])
@@ -122,7 +122,7 @@ class TestStatic:
         check_tree(proposal)
 
     def test_sampled_children_follow_the_reported_distribution(self) -> None:
-        """Three children of the root and two of the first are drawn without replacement."""
+        """The root's three children, and the first one's two, are drawn without replacement."""
         paths, num = [(0,), (1,), (2,), (0, 0), (0, 1)], 4000
         drafter, tree = PathDrafter([4] * num), StaticTree.from_paths(paths)
         batch = batch_of([4] * num, temperature=1.0, top_k=4)
@@ -180,7 +180,7 @@ BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
 
 
 def first_nodes_equal(some: Proposal, row: int, others: Proposal, other: int) -> bool:
-    """Whether two rows hold the same tree, drawn from the same distributions."""
+    """Return True if two rows hold the same tree, drawn from the same distributions."""
     num = int(some.lengths[row])
     mine, theirs = (p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others))
     above = mine[row, 1:num].unique()
@@ -222,7 +222,7 @@ class TestSmallBudgets:
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 0, 2]]
 
     @pytest.mark.parametrize("shape", ["static", "sampled", "dynamic"])
-    def test_what_a_row_gets_does_not_depend_on_the_others(self, shape: str) -> None:
+    def test_a_rows_drafts_do_not_depend_on_the_other_rows(self, shape: str) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
 
         def grown(rows: Sequence[int]) -> Proposal:
@@ -248,7 +248,7 @@ class TestSmallBudgets:
 
 @dataclass
 class MarkovDrafter:
-    """Logits that depend on the last token only, so that thousands of rows cost no time."""
+    """Predict from the last token only, so that thousands of rows are fast."""
 
     table: Float[Tensor, "W W"]
 
@@ -259,7 +259,7 @@ class MarkovDrafter:
 
 
 class TestSmallBudgetsAreExact:
-    """Two tokens of the output, against the target's distribution of them."""
+    """Two output tokens follow the target's distribution, whatever the budget."""
 
     NUM, W = 6_000, 4
 
@@ -293,7 +293,7 @@ class TestSmallBudgetsAreExact:
         expected = (p[1][:, None] * p).flatten().numpy()
         return float(stats.chisquare(seen, expected * self.NUM).pvalue)
 
-    def test_every_budget_and_room_in_one_batch(self) -> None:
+    def test_every_budget_and_room_in_one_batch_is_exact(self) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
         budget, room = (
             [1 + i % 10 for i in range(self.NUM)],
@@ -312,7 +312,7 @@ class TestSmallBudgetsAreExact:
 
 class TestDynamic:
     def brute_force(self, root: int, depth: int, top_k: int, budget: int) -> set[tuple[int, ...]]:
-        """Expand the best k of every level, then take the best of everything that was seen."""
+        """Expand the best k of every level, then keep the best nodes of all."""
         value: dict[tuple[int, ...], float] = {(): 0.0}
         pool: dict[tuple[int, ...], float] = {}
         frontier: list[tuple[int, ...]] = [()]
@@ -328,7 +328,7 @@ class TestDynamic:
         return set(sorted(pool, key=lambda path: -pool[path])[:budget])
 
     @pytest.mark.parametrize(("depth", "top_k"), [(1, 3), (2, 3), (4, 3), (5, 2), (3, 10)])
-    def test_keeps_what_the_definition_keeps(self, depth: int, top_k: int) -> None:
+    def test_it_keeps_the_nodes_of_the_definition(self, depth: int, top_k: int) -> None:
         roots, budget = [2, 5, 0], [9, 3, 5]
         budget = [min(b, min(top_k, V)) if depth == 1 else b for b in budget]
         drafter = PathDrafter(roots)
@@ -358,7 +358,7 @@ class TestDynamic:
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 2, 3]]
         assert proposal.token_ids.tolist() == [[1, 3, 3, 3, 3]]
 
-    def test_rows_with_little_room(self) -> None:
+    def test_rows_with_little_room_keep_the_best_nodes(self) -> None:
         roots, budget, room = [2, 5, 0, 1], [9, 9, 2, 9], [9, 2, 9, 1]
         drafter, top_k = PathDrafter(roots), 3
         proposal = grow_dynamic(
@@ -389,7 +389,7 @@ class TestDynamic:
         )
         assert drafter.num_calls == passes
 
-    def test_no_budget_for_a_row(self) -> None:
+    def test_a_row_without_a_budget_gets_no_drafts(self) -> None:
         drafter = PathDrafter([2, 5])
         proposal = grow_dynamic(
             drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3

@@ -1,4 +1,4 @@
-"""The commands that the fault battery disturbs: real processes on small models, and what they leave."""
+"""The commands that the fault tests disturb: real processes on small models."""
 
 import json
 import random
@@ -55,7 +55,7 @@ class Command:
         return ended(self.start(folder, *more))
 
     def whole(self, folder: Path) -> Any:
-        """Run to the end; what was decoded, or learnt."""
+        """Run to the end and return what was decoded or trained."""
         done = self.finish(folder)
         assert done.code == 0, done.err
         return self.outputs(folder)
@@ -64,7 +64,7 @@ class Command:
         return sum(file.read_bytes().count(b"\n") for file in folder.glob(self.rows))
 
     def wait_for(self, process: "subprocess.Popen[str]", folder: Path, num_rows: int) -> bool:
-        """Wait for so many rows. Returns whether the process still runs."""
+        """Wait for that many rows; return True if the process still runs."""
         end = time.monotonic() + LONGEST
         while process.poll() is None and self.num_rows(folder) < num_rows:
             assert time.monotonic() < end, (
@@ -82,7 +82,7 @@ class Ended:
 
     @property
     def is_a_sentence(self) -> bool:
-        """It ended as bad input does: exit code 2, and one line that says why."""
+        """Return True if it ended like bad input: exit code 2 and one line that says why."""
         last = self.err.strip().splitlines()[-1]
         return self.code == 2 and last.startswith("error: ") and "Traceback" not in self.err
 
@@ -93,7 +93,7 @@ def ended(process: "subprocess.Popen[str]") -> Ended:
 
 
 def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
-    """One of every program. target: overrides that name a small target in float64."""
+    """Return a command of every program, with overrides that select the target."""
     letters = random.Random(0)
     texts = ["".join(letters.choices("abcdef", k=10)) for _ in range(12)]
     model = next(word for word in target if word.startswith("target.model=")).removeprefix(
@@ -194,7 +194,7 @@ def load_outputs(folder: Path) -> Any:
 
 
 def learnt(folder: Path) -> Any:
-    """The curve without what was timed, and the weights, as numbers."""
+    """Return the training curve without times, and the weights, as numbers."""
     curve = [
         {key: value for key, value in row.items() if key not in TIMED}
         for row in _rows(folder / "metrics.jsonl")

@@ -90,7 +90,7 @@ SETTINGS: dict[str, tuple[Prompt, SamplingParams]] = {
 
 
 class OutputPenalties(LogitsProcessor):
-    """Presence and frequency penalties, by their definition."""
+    """Apply presence and frequency penalties by their definition."""
 
     def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
         self.num_prompt_tokens, self.presence, self.frequency = (
@@ -107,7 +107,7 @@ class OutputPenalties(LogitsProcessor):
 
 
 def processors(prompt: Prompt, sampling: SamplingParams) -> LogitsProcessorList:
-    """In the order that `specresearch.sampling` documents."""
+    """Return the logits processors in the order that `specresearch.sampling` documents."""
     made = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
         made.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
@@ -126,7 +126,7 @@ def processors(prompt: Prompt, sampling: SamplingParams) -> LogitsProcessorList:
 def enumerate_law(
     model: PreTrainedModel, prompt: Prompt, sampling: SamplingParams
 ) -> dict[Prompt, float]:
-    """The probability of every output."""
+    """Return the probability of every output."""
     process = processors(prompt, sampling)
     unfinished, finished = {(): 1.0}, {}
     for _ in range(sampling.max_new_tokens):
@@ -144,7 +144,7 @@ def enumerate_law(
 
 
 def p_value(counts: Counter[Prompt], law: dict[Prompt, float]) -> float:
-    """Of Pearson's chi-square, with the outputs that expect fewer than 5 samples in one cell."""
+    """Return the p-value of Pearson's chi-square; outputs with fewer than 5 expected are pooled."""
     assert sum(law.values()) == pytest.approx(1)
     if counts.keys() - law.keys():
         return 0.0
@@ -252,7 +252,7 @@ def unchecked() -> Iterator[None]:
 
 
 def decode(case: Case, num_samples: int = NUM_SAMPLES) -> dict[str, Counter[Prompt]]:
-    """All settings side by side in batches of 64; every request has a seed of its own."""
+    """Decode all settings in the same batches of 64; every request has its own seed."""
     engine = Engine(
         target(case.architecture),
         PROPOSERS[case.proposer](target(case.architecture)),
@@ -285,7 +285,7 @@ def test_outputs_have_the_enumerated_distribution(case: Case) -> None:
 
 
 class Mislabelled(Rejection):
-    """Takes drafts for drawn from a flat distribution, whatever they were drawn from."""
+    """Label drafts as drawn from a flat distribution, whatever they were drawn from."""
 
     def __call__(
         self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
@@ -301,8 +301,8 @@ def test_negative_control_drafts_that_were_not_drawn_as_labelled(proposer: str) 
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_negative_control_settings_are_told_apart(name: str) -> None:
-    """The order of the processors matters for one of them at least, and each has an effect."""
+def test_negative_control_settings_differ_visibly(name: str) -> None:
+    """Each processor has an effect, and their order matters for one of them at least."""
     prompt, sampling = SETTINGS[name]
     other = replace(sampling, temperature=sampling.temperature * 1.3)
     expected = law("llama", name)
@@ -325,7 +325,7 @@ WARM: dict[str, Callable[[], Proposer]] = {
 
 
 def second_of_equal_seeds(proposer: Proposer) -> Counter[Prompt]:
-    """Outputs of requests that follow another of the same prompt and seed; each round has a seed of its own."""
+    """Return outputs that follow a request of the same prompt and seed; each round has its seed."""
     prompt, sampling = SETTINGS["plain"]
     engine = Engine(target("llama"), proposer)
     seen: Counter[Prompt] = Counter()
@@ -337,8 +337,10 @@ def second_of_equal_seeds(proposer: Proposer) -> Counter[Prompt]:
 
 
 @pytest.mark.parametrize("name", WARM)
-def test_equal_seeds_and_a_warm_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control lets a request share its draws with the one that taught the proposer its draft."""
+def test_a_warm_memory_with_equal_seeds_stays_lossless(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the negative control, a request shares its draws with the one that taught its drafts."""
     assert p_value(second_of_equal_seeds(WARM[name]()), law("llama", "plain")) > LEVEL
     monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
     assert p_value(second_of_equal_seeds(WARM[name]()), law("llama", "plain")) < LEVEL
@@ -374,7 +376,7 @@ def zoo(name: str) -> CausalLM:
 
 @lru_cache
 def generated() -> list[Sequence[int]]:
-    """What the library's own `generate` says to each question."""
+    """Return the tokens of the library's own `generate` after each question."""
     plain: Any = copy.deepcopy(zoo("tiny").model)
     plain.set_attn_implementation("sdpa")
     tokenizer: Any = zoo("tiny").tokenizer

@@ -1,4 +1,4 @@
-"""Intervals of percentiles hold the true value as often as they say."""
+"""Intervals of percentiles cover the true value as often as they claim."""
 
 import numpy as np
 import pytest
@@ -18,12 +18,12 @@ from specresearch.statistics import (
 
 
 def at_least(share: float, num_runs: int) -> float:
-    """The least number of hits that chance leaves to such a share, but once in a thousand times."""
+    """Return the 0.1% quantile of the number of hits at that coverage."""
     return float(stats.binom.ppf(0.001, num_runs, share))
 
 
 @pytest.mark.parametrize(("percent", "num"), [(50, 8), (50, 50), (90, 50), (99, 500)])
-def test_intervals_of_percentiles_hold_the_true_value(percent: int, num: int) -> None:
+def test_intervals_of_percentiles_cover_the_true_value(percent: int, num: int) -> None:
     rng = np.random.default_rng([3, num])
     for is_ratio in (False, True):
         found = np.array([of_percentile(percent, num, rng, is_ratio=is_ratio) for _ in range(200)])
@@ -41,7 +41,7 @@ def test_a_percentile_that_too_few_values_exceed_has_no_interval() -> None:
     assert percentile_of(values[:0], np.arange(0), 0, 50) is None
 
 
-def test_latencies_of_requests_that_wait_for_one_another() -> None:
+def test_intervals_hold_for_requests_that_queue_behind_one_another() -> None:
     rng = np.random.default_rng(5)
     found = np.array([queue(rng, 0.5, 400, 50, 2 * np.log(2)) for _ in range(200)])
     assert not np.isnan(found).any()
@@ -63,6 +63,6 @@ def test_a_ratio_of_percentiles_is_paired() -> None:
     assert percentile_ratio(fast, Percentile(0.0, None, units.astype(float))) == (None, None)
 
 
-def test_percentile_of_nothing_is_none() -> None:
+def test_the_percentile_of_no_values_is_none() -> None:
     assert percentile([], 50) is None
     assert percentile([1.0, 3.0], 50) == 2.0

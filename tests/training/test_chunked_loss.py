@@ -1,4 +1,4 @@
-"""Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and how much lives at once."""
+"""Losses in chunks equal losses of full logit matrices, in less memory."""
 
 import weakref
 from dataclasses import replace
@@ -31,7 +31,7 @@ OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid(), *OTHERS]
 
 
 class Case:
-    """Two drafts over the whole vocabulary, which share a readout, and one over a part of it, which has its own."""
+    """Two drafts over the full vocabulary that share a readout, and one over a part with its own."""
 
     def __init__(self, num_rows: int = R) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -96,7 +96,7 @@ class Case:
         return total, torch.stack(sums).detach()
 
     def whole_acceptance(self, objective: Objective, draft: DraftRows) -> Tensor:
-        """Over every row, of a reduced vocabulary."""
+        """Return the acceptance over every row of a reduced vocabulary."""
         p, q = (
             (logits.detach() / objective.temperature).softmax(-1)
             for logits in (self.target(self.wanted), draft.readout(draft.states))
@@ -122,10 +122,10 @@ def test_chunks_change_nothing(objective: Objective, chunk_rows: int) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
-def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_vocabulary(
+def test_a_draft_learns_nothing_from_tokens_outside_its_vocabulary(
     objective: Objective,
 ) -> None:
-    """The target's likeliest token, or the text's own where that is what is learnt from; all rows count in the other figures."""
+    """This means the target's likeliest token or the text's; other figures count every row."""
     case = Case()
     states = case.states[2]
     draft = replace(case.drafts[2], valid=torch.ones(R, dtype=torch.bool))
@@ -141,7 +141,7 @@ def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_voc
     torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, draft))
 
 
-def test_without_gradients_there_are_none() -> None:
+def test_no_gradients_are_computed_if_disabled() -> None:
     case = Case()
     with torch.no_grad():
         loss, _ = case.chunked(ForwardKL(), 7)
@@ -149,7 +149,7 @@ def test_without_gradients_there_are_none() -> None:
     torch.testing.assert_close(loss, case.whole(ForwardKL())[0].detach())
 
 
-def test_no_rows_are_no_loss() -> None:
+def test_without_rows_the_loss_is_zero() -> None:
     case = Case(0)
     loss, sums = case.chunked(ForwardKL(), 7)
     assert loss == 0
@@ -185,7 +185,7 @@ class Watch(TorchDispatchMode):
         self.live -= size
 
 
-def test_logits_exist_for_a_chunk_at_a_time() -> None:
+def test_logits_exist_for_one_chunk_at_a_time() -> None:
     case = Case(400)
     with Watch() as watch:
         case.gradients(case.chunked(ForwardKL(), 8)[0])

@@ -1,4 +1,4 @@
-"""Medusa-2: the heads first, then the target's copy with them; the target itself stays, and evaluation decodes with the copy."""
+"""Medusa-2 trains the heads first, then a copy of the target with them."""
 
 import warnings
 from itertools import pairwise
@@ -55,7 +55,7 @@ def disturb(learner: JointMedusaStudent, spread: float = 0.3) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("own_lm_head", [True, False])
-def test_the_heads_learn_first_and_the_target_never(
+def test_heads_train_first_and_the_target_never_changes(
     tmp_path: Path, kind: str, own_lm_head: bool
 ) -> None:
     learner = student({"warmup": 1 / 3} | KINDS[kind], own_lm_head=own_lm_head)
@@ -87,8 +87,8 @@ def test_the_heads_learn_first_and_the_target_never(
     assert not torch.equal(logits(learner.backbone), original)
 
 
-def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
-    """Towards the target as it was."""
+def test_the_loss_adds_those_of_the_heads_and_the_backbone() -> None:
+    """Both are measured against the original target."""
     learner = student()
     disturb(learner)
     distillation = Distillation(learner, TARGET, ForwardKL(), chunk_rows=7)
@@ -122,7 +122,7 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
         )
 
 
-def test_text_can_be_learnt_in_place_of_the_target() -> None:
+def test_cross_entropy_trains_on_the_text() -> None:
     learner = student({"warmup": 0.0})
     learner.start_step(0.0)
     token_ids, mask = batch()
@@ -141,7 +141,7 @@ def test_text_can_be_learnt_in_place_of_the_target() -> None:
     assert loss == pytest.approx(of_backbone + 0.2 * of_heads / len(places), rel=1e-6)
 
 
-def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
+def test_the_backbone_has_its_own_learning_rate(tmp_path: Path) -> None:
     learner = student()
     made, _ = trainer(learner, tmp_path, {"steps": 4, "learning_rate": 0.01})
     backbone = set(map(id, learner.backbone.model.parameters()))
@@ -185,8 +185,10 @@ def test_adapters_share_the_targets_memory() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stopped", [1, 2, 3])
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stopped: int) -> None:
-    """In either stage, and where the second begins."""
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
+    tmp_path: Path, kind: str, stopped: int
+) -> None:
+    """Whether it is interrupted in the first stage, in the second, or between them."""
     settings = {
         "steps": 4,
         "learning_rate": 0.01,
@@ -235,7 +237,7 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
+def test_saving_writes_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
     learner = student(KINDS[kind])
     disturb(learner)
     with Distillation(learner, TARGET, ForwardKL()).decoding_mode():
@@ -270,6 +272,6 @@ def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> N
         ({"lora": {"r": 4}}, "student.joint.lora has no 'r'; there are: rank"),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         student(settings)

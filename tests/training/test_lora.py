@@ -1,4 +1,4 @@
-"""Adapters learn alone, and merged into plain weights they are the same model."""
+"""Only adapters train, and merging them into plain weights gives the same model."""
 
 import sys
 from pathlib import Path
@@ -47,7 +47,7 @@ def randomize(adapter: Adapter, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox", "qwen3_moe"])
-def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
+def test_merged_weights_give_the_adapted_model(architecture: str) -> None:
     model = CausalLM(build(architecture))
     before, weights = (
         logits(model),
@@ -70,7 +70,7 @@ def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
     assert torch.equal(logits(model), before), "its own weights are as they were"
 
 
-def test_only_adapters_learn(tmp_path: Path) -> None:
+def test_only_adapters_train(tmp_path: Path) -> None:
     learner = student(dropout=0.1)
     base = {
         name: w.detach().clone()
@@ -88,8 +88,8 @@ def test_only_adapters_learn(tmp_path: Path) -> None:
     assert all("lora_" in name for name in stored)
 
 
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
-    """Dropout included."""
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    """Including its dropout."""
     settings = {"steps": 4, "learning_rate": 0.02, "save_every": 2, "schedule": "linear"}
     found = []
     for checkpoint in (None, tmp_path / "checkpoint-2"):
@@ -104,7 +104,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 )  # peft's own
-def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) -> None:
+def test_a_saved_draft_has_plain_weights_and_its_adapter_beside_them(tmp_path: Path) -> None:
     learner = student(targets=["q_proj", "down_proj"])
     assert learner.adapter is not None
     assert sorted(learner.adapter.layers) == [
@@ -125,7 +125,7 @@ def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) 
     )
 
 
-def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
+def test_frozen_weights_stay_in_sixteen_bits() -> None:
     of = target(torch.bfloat16)
     learner = student(of)
     distillation = Distillation(learner, of, ForwardKL())
@@ -142,7 +142,7 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
         assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
 
 
-def test_layers_that_were_packed_decode_with_what_was_learnt_last(
+def test_formerly_packed_layers_decode_with_the_latest_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
@@ -177,12 +177,12 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(
         ({"rnk": 4}, "student.lora has no 'rnk'; there are: rank, alpha, dropout, targets"),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         student(**settings)
 
 
-def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_without_adaptable_layers_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = DraftModel(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60))
     with pytest.raises(ValueError, match=r"student.from_scratch=true discards"):
         draft_student(proposer, TARGET, [], lora={}, from_scratch=True)
@@ -199,7 +199,7 @@ def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         student()
 
 
-def test_a_checkpoint_of_another_drafter_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_drafter_is_rejected(tmp_path: Path) -> None:
     made, _ = trainer(student(), tmp_path, {"steps": 1})
     made.run()
     for other in (student(rank=2), draft(TARGET)):
