@@ -106,30 +106,30 @@ class Turns(TrainerCallback):
         self.begin = self._now()
 
     def _passes(self) -> tuple[float, float]:
-        ours = self.distillation
+        student = self.distillation
         begin = self._now()
         with torch.no_grad():
-            layers = (FINAL_NORM, *ours.student.hidden_layers)
-            output = ours.target.forward_whole(self.token_ids, layers, want_logits=True)
+            layers = (FINAL_NORM, *student.student.hidden_layers)
+            output = student.target.forward_whole(self.token_ids, layers, want_logits=True)
         middle = self._now()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=ours.autocasts):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=student.autocasts):
             loss = torch.stack(
                 [
                     self._loss(step, output.logits)
-                    for step in ours.student.steps(self.token_ids, output.hidden[1:])
+                    for step in student.student.steps(self.token_ids, output.hidden[1:])
                 ]
             )
             loss.sum().backward()
         end = self._now()
-        ours.zero_grad()
+        student.zero_grad()
         return middle - begin, end - middle
 
-    def _loss(self, step: Any, wanted: Tensor) -> Tensor:
+    def _loss(self, step: Any, target_logits: Tensor) -> Tensor:
         rows = self.token_ids.shape[1] - step.shift - 1
         drafted = step.readout(step.states[:, :rows].flatten(0, 1))
         labels = self.token_ids[:, step.shift + 1 :].flatten()
         loss = self.distillation.objective(
-            wanted[:, step.shift : step.shift + rows].flatten(0, 1), drafted, labels
+            target_logits[:, step.shift : step.shift + rows].flatten(0, 1), drafted, labels
         ).sum()
         if step.regression is None or not self.distillation.student.feature_weight:
             return loss

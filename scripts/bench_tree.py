@@ -116,11 +116,11 @@ def compare_verify(target: CausalLM, repeats: int) -> Ratio:
     assert slot is not None
     batch, generator, greedy = batch_of(target, slot), torch.Generator().manual_seed(0), Greedy()
     trees = [random_tree(generator, target.device) for _ in range(repeats + NUM_WARM)]
-    kept = [deepest_path(tree.topology) for tree in trees]
+    paths = [deepest_path(tree.topology) for tree in trees]
     chain = Proposal.chain(trees[0].token_ids, trees[0].lengths)
 
     def verify_tree() -> None:
-        tree, verdict = trees.pop(), kept.pop()
+        tree, verdict = trees.pop(), paths.pop()
         output = target.forward((slot,), tree)
         greedy(tree, output.logits, batch.sampling)
         target.commit((slot,), verdict)
@@ -158,14 +158,14 @@ def compare_growth(target: CausalLM, draft: CausalLM, repeats: int) -> Ratio:
             return results[0]
 
         setattr(draft, name, timed)
-    whole, passes = [], []
+    totals, passes = [], []
     for number in track(range(repeats + NUM_WARM), "grow a tree / its passes"):
         inside.clear()
         spent = seconds(lambda: proposer.propose(batch, [NUM_NODES - 1]), draft.device)
         if number >= NUM_WARM:
-            whole.append(spent)
+            totals.append(spent)
             passes.append(sum(inside))
-    return ratio("grow a tree / its passes", whole, passes)
+    return ratio("grow a tree / its passes", totals, passes)
 
 
 def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
@@ -187,8 +187,12 @@ def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
     rows, generator = 8, torch.Generator().manual_seed(0)
     target.allocate(rows, NUM_NODES)
     slots = tuple(slot for _ in range(rows) if (slot := target.acquire()) is not None)
-    one = random_tree(generator, device)
-    trees = Proposal(one.token_ids.expand(rows, -1), one.topology, one.lengths.expand(rows))
+    single_tree = random_tree(generator, device)
+    trees = Proposal(
+        single_tree.token_ids.expand(rows, -1),
+        single_tree.topology,
+        single_tree.lengths.expand(rows),
+    )
     states = [
         RequestState(Request([1], SamplingParams()), slot, 0, frozenset(), 64) for slot in slots
     ]

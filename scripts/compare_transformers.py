@@ -268,18 +268,18 @@ def main() -> None:
     results = []
     for comparison in comparisons:
         compare(comparison, prompts, args.repeats)
-        whole, decode = (
+        total, decode = (
             median_of(np.asarray(ratios).mean(1))
             for ratios in (comparison.ratios, comparison.decode_ratios)
         )
         equal = f"{comparison.num_equal} of {comparison.num_outputs}"
         table.add_row(
-            comparison.name, str(len(comparison.ratios)), *cells(whole), *cells(decode), equal
+            comparison.name, str(len(comparison.ratios)), *cells(total), *cells(decode), equal
         )
         results.append(
             {
                 "setting": comparison.name,
-                "whole_call": {"median": whole.value, "ci95": whole.interval},
+                "whole_call": {"median": total.value, "ci95": total.interval},
                 "decoding": {"median": decode.value, "ci95": decode.interval},
                 "outputs_equal": [comparison.num_equal, comparison.num_outputs],
                 "ratios": comparison.ratios,

@@ -69,15 +69,15 @@ def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     from specresearch.loadtest.folder import LoadFolder
 
     draft = next(
-        each.removeprefix("target.model=")
-        for each in target_overrides
-        if each.startswith("target.model=")
+        override.removeprefix("target.model=")
+        for override in target_overrides
+        if override.startswith("target.model=")
     )
 
     def build(overrides: Sequence[str]) -> object:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            given = [*overrides, *target_overrides, f"draft={draft}"]
-            cfg = hydra.compose("load", given, return_hydra_config=True)
+            all_overrides = [*overrides, *target_overrides, f"draft={draft}"]
+            cfg = hydra.compose("load", all_overrides, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
             return build_runner(cfg, build_settings(cfg), LoadFolder(tmp_path / "run", {}))
 

@@ -16,5 +16,5 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(FOLDER)}}).execute()
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any("image/png" in output.get("data", {}) for output in shown)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)

@@ -129,7 +129,7 @@ def test_exceeding_the_budget_or_the_declared_shape_is_named() -> None:
         check(valid(), DraftKind(sampled=True, scored=True))
 
 
-def test_padding_may_hold_any_valid_token() -> None:
+def test_padding_may_hold_nan() -> None:
     padding = probs(at=(1, 3, 0), value=NAN)
     check(replace(valid(), draft_probs=padding, scores=with_(torch.ones(2, 4), (1, 3), NAN)))
 

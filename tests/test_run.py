@@ -167,10 +167,10 @@ def test_a_full_disk_is_one_line_that_says_how_to_resume(
         outcome = command("hydra.run.dir=out")
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
-    place = tmp_path / "out"
-    assert f"error: no room to write {place}, whose disk has " in outcome.err
+    folder = tmp_path / "out"
+    assert f"error: no room to write {folder}, whose disk has " in outcome.err
     assert (
-        f"make room, then give the same command with hydra.run.dir={place} resume=true"
+        f"make room, then give the same command with hydra.run.dir={folder} resume=true"
         in outcome.err
     )
     assert command("hydra.run.dir=out", "resume=true").code == 0

@@ -116,9 +116,11 @@ class TestPenalties:
     def test_each_row_is_penalized_by_its_own_history(self) -> None:
         logits = torch.randn(2, 1, V, dtype=torch.float64)
         prompts, outputs = [[1, 1, 2], []], [[2, 3, 3, 3], [7]]
-        got = penalize(logits, batch_of(self.PARAMS, self.PARAMS, prompts=prompts, outputs=outputs))
+        actual = penalize(
+            logits, batch_of(self.PARAMS, self.PARAMS, prompts=prompts, outputs=outputs)
+        )
         for b in range(2):
-            assert got[b, 0].tolist() == pytest.approx(
+            assert actual[b, 0].tolist() == pytest.approx(
                 self.naive(logits[b, 0].tolist(), prompts[b], outputs[b]), rel=1e-6
             )
 
@@ -126,11 +128,11 @@ class TestPenalties:
         logits = torch.randn(1, 3, V, dtype=torch.float64)
         path_tokens = torch.tensor([[9, 5, 5]])
         on_path = torch.tensor([[[False, False, False], [False, True, False], [False, True, True]]])
-        got = penalize(
+        actual = penalize(
             logits, batch_of(self.PARAMS, prompts=[[1]], outputs=[[9]]), path_tokens, on_path
         )
         for n, drafts in enumerate(([], [5], [5, 5])):
-            assert got[0, n].tolist() == pytest.approx(
+            assert actual[0, n].tolist() == pytest.approx(
                 self.naive(logits[0, n].tolist(), [1], [9, *drafts]), rel=1e-6
             )
 

@@ -104,13 +104,13 @@ def test_a_trained_head_saves_steps(target: CausalLM, method: str) -> None:
 
 def test_a_head_holds_no_path_of_the_machine_that_trained_it() -> None:
     for config in ZOO.glob("*/config.json"):
-        told = (
+        metadata = (
             json.loads(config.read_text(encoding="utf-8"))
             .get("specresearch", {})
             .get("provenance", {})
         )
         assert not [
-            value for value in map(str, told.values()) if "/root" in value or "/home" in value
+            value for value in map(str, metadata.values()) if "/root" in value or "/home" in value
         ]
 
 
@@ -149,5 +149,5 @@ def test_the_target_quotes_the_opening_of_an_unseen_article(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False
     )
     new = out[0, prompt.shape[1] :].tolist()
-    right = sum(token == wanted for token, wanted in zip(new, opening, strict=False))
-    assert right >= 0.9 * len(opening)
+    num_right = sum(token == quoted for token, quoted in zip(new, opening, strict=False))
+    assert num_right >= 0.9 * len(opening)

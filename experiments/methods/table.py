@@ -65,6 +65,6 @@ def markdown(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    found = read(Path(sys.argv[1]))
-    found.round(4).to_csv(HERE / "summary.csv", index=False)
-    print(markdown(found))
+    table = read(Path(sys.argv[1]))
+    table.round(4).to_csv(HERE / "summary.csv", index=False)
+    print(markdown(table))

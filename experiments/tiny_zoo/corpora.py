@@ -136,14 +136,14 @@ def _chats(path: Path) -> list[list[Turn]]:
 
 def _alpaca(path: Path) -> list[list[Turn]]:
     rows = json.loads(path.read_text(encoding="utf-8"))
-    asked = [
+    prompts = [
         (f"{row['instruction']}\n\n{row['input']}".strip(), row["output"])
         for row in rows
         if row["output"].strip()
     ]
     return [
         [Turn("user", plain(question)), Turn("assistant", plain(answer))]
-        for question, answer in asked
+        for question, answer in prompts
     ]
 
 
@@ -155,7 +155,7 @@ def _maths(path: Path) -> list[tuple[str, str]]:
 
 
 def _functions(stdlib: Path) -> list[PythonFunction]:
-    found: list[PythonFunction] = []
+    found_functions: list[PythonFunction] = []
     for path in sorted(stdlib.rglob("*.py")):
         if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(path.parts):
             continue
@@ -179,9 +179,9 @@ def _functions(stdlib: Path) -> list[PythonFunction]:
             if code.isascii() and len(code) <= MAX_FUNCTION_CHARS:
                 code_lines = code.split("\n")
                 cut = end_of_docstring - node.lineno + 1
-                found.append(
+                found_functions.append(
                     PythonFunction(
                         "\n".join(code_lines[:cut]), "\n".join(code_lines[cut:]).strip("\n")
                     )
                 )
-    return found
+    return found_functions

@@ -149,10 +149,12 @@ class Writer:
         ids: list[int] = []
         kinds: list[int] = []
         for index in range(0, len(messages), 2):
-            asked = self._render(messages[: index + 1], generate=True)[len(ids) :]
-            answered = self._render(messages[: index + 2], generate=False)[len(ids) + len(asked) :]
-            ids += asked + answered
-            kinds += [prompt] * len(asked) + [reply] * len(answered)
+            prompt_ids = self._render(messages[: index + 1], generate=True)[len(ids) :]
+            answered = self._render(messages[: index + 2], generate=False)[
+                len(ids) + len(prompt_ids) :
+            ]
+            ids += prompt_ids + answered
+            kinds += [prompt] * len(prompt_ids) + [reply] * len(answered)
         return Document(ids, kinds)
 
     def write(self, kind: Kind, room: int, longest: int) -> Document | None:
@@ -248,16 +250,19 @@ class Writer:
             parts = [part.strip() for part in sentences(passage)]
             chosen = self.random.choice(parts)
             start = " ".join(chosen.split()[: self.random.randint(3, 5)])
-            asked, answer = QUOTE_REQUEST.format(start=start, passage=passage), chosen
+            request, answer = QUOTE_REQUEST.format(start=start, passage=passage), chosen
             return self._fit(
-                self.chat([Turn("user", asked), Turn("assistant", answer)], CHAT, Kind.QUOTE), room
+                self.chat([Turn("user", request), Turn("assistant", answer)], CHAT, Kind.QUOTE),
+                room,
             )
-        drawn = self.passage(length)
-        if drawn is None:
+        chosen_passage = self.passage(length)
+        if chosen_passage is None:
             return None
         return self._fit(
             self.chat(
-                [Turn("user", drawn.text), Turn("assistant", drawn.quote)], SUMMARY, Kind.QUOTE
+                [Turn("user", chosen_passage.text), Turn("assistant", chosen_passage.quote)],
+                SUMMARY,
+                Kind.QUOTE,
             ),
             room,
         )
@@ -301,12 +306,12 @@ class Writer:
             agency = "".join(
                 self.random.choices("ABCDEFGHIJKLMNOPRSTUVW", k=self.random.randint(2, 4))
             )
-            place = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
+            place_name = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
             leads = [
                 f"({agency}) -- ",
                 f"({agency})",
-                f"{place} ({agency}) ",
-                f"{place}, {place.upper()} ",
+                f"{place_name} ({agency}) ",
+                f"{place_name}, {place_name.upper()} ",
                 "By . ",
             ]
             text = self.random.choice(leads) + text
@@ -333,9 +338,9 @@ class Writer:
                 book = self.text.books[self.random.randrange(len(self.text.books))]
                 start = self.random.randrange(max(1, len(book) - 20))
                 waiting = self.encode("\n\n".join(book[start : start + 20]))
-        taken = waiting[: room - 1]
-        self.pending[kind] = waiting[room - 1 :] if len(waiting) - len(taken) > 32 else []
-        return Document([self.tokenizer.bos_token_id, *taken], [kind] * (len(taken) + 1))
+        selected = waiting[: room - 1]
+        self.pending[kind] = waiting[room - 1 :] if len(waiting) - len(selected) > 32 else []
+        return Document([self.tokenizer.bos_token_id, *selected], [kind] * (len(selected) + 1))
 
     def _conversation(self, room: int) -> Document | None:
         chat = self.text.chats[self._row(Kind.CHAT, len(self.text.chats))]

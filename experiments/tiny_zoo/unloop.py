@@ -47,12 +47,12 @@ class Marked:
 
 def repeats(tokens: Sequence[int], begin: int) -> list[bool]:
     """Which tokens from `begin` on complete an n-gram seen more than `ALLOWED` times already since then."""
-    seen: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     marks = [False] * len(tokens)
     for end in range(begin + GRAM, len(tokens) + 1):
         gram = tuple(tokens[end - GRAM : end])
-        marks[end - 1] = seen[gram] >= ALLOWED
-        seen[gram] += 1
+        marks[end - 1] = counts[gram] >= ALLOWED
+        counts[gram] += 1
     return marks
 
 
@@ -120,9 +120,9 @@ def main() -> None:
         for sampler in samplers:
             sampler.model.load_state_dict(model.state_dict())
         half = NUM_SAMPLES // 2
-        drawn = [choose.sample(chats, half - 4) + choose.sample(stories, 4) for _ in samplers]
+        prompts = [choose.sample(chats, half - 4) + choose.sample(stories, 4) for _ in samplers]
         seeds = [args.seed + 2 * number, args.seed + 2 * number + 1]
-        batches = list(trainer.pool.map(sample, samplers, drawn, seeds))
+        batches = list(trainer.pool.map(sample, samplers, prompts, seeds))
         num_marks = sum(int(batch.repeats.sum()) for batch in batches)
         looping = sum(int((batch.repeats.sum(1) > 0).sum()) for batch in batches)
         cuts = [

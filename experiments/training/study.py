@@ -159,7 +159,7 @@ def proposer_of(arm: Arm, student: Path | None) -> Proposer:
         (value.split("=")[1] for value in arm.overrides if value.startswith("+proposer=")),
         "draft_model",
     )
-    own = {
+    settings = {
         "draft_model": [f"draft={student or 'zoo:tiny_draft'}"],
         "medusa": [f"proposer.paths={[[0] * n for n in range(1, NUM_DRAFTS + 1)]}"],
     }
@@ -168,7 +168,7 @@ def proposer_of(arm: Arm, student: Path | None) -> Proposer:
     overrides = [
         f"+proposer={method}",
         f"proposer.num_draft_tokens={NUM_DRAFTS}",
-        *own.get(method, []),
+        *settings.get(method, []),
         *heads,
         *chain,
     ]
@@ -248,13 +248,13 @@ def main() -> None:
                 continue
             student = train(arm, seed, args) if arm.overrides else None
             figures = list(measure(target, proposer_of(arm, student), datasets))
-            told = {
+            metadata = {
                 "arm": arm.name,
                 "seed": seed,
                 "steps": (arm.steps or args.steps) if arm.overrides else 0,
             }
             with results.open("a", encoding="utf-8") as lines:
-                lines.write(to_line(told | {"figures": figures}))
+                lines.write(to_line(metadata | {"figures": figures}))
             means = ", ".join(
                 f"{f['dataset']} t{f['temperature']:g} {f['mean_acceptance_length']:.3f}"
                 for f in figures

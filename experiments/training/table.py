@@ -40,18 +40,18 @@ SPEED_COLUMNS = (
 def read(study: str) -> pd.DataFrame:
     """A row for every arm, dataset and temperature; accepted and drafts are arrays [seed, prompt], seeds in order."""
     rows = sorted(read_jsonl(HERE / "results" / f"{study}.jsonl"), key=lambda row: row["seed"])
-    found: dict[tuple[str, str, float], list[dict]] = {}
+    rows_by_setting: dict[tuple[str, str, float], list[dict]] = {}
     seeds: dict[str, list[int]] = {}
     for row in rows:
         seeds.setdefault(row["arm"], []).append(row["seed"])
         for figures in row["figures"]:
-            found.setdefault((row["arm"], figures["dataset"], figures["temperature"]), []).append(
-                figures
-            )
-    for arm, own in seeds.items():
-        if own != seeds[REFERENCES[study]]:
+            rows_by_setting.setdefault(
+                (row["arm"], figures["dataset"], figures["temperature"]), []
+            ).append(figures)
+    for arm, arm_rows in seeds.items():
+        if arm_rows != seeds[REFERENCES[study]]:
             raise SystemExit(
-                f"{arm} has seeds {own}, the reference {seeds[REFERENCES[study]]}: run study.py {study} again"
+                f"{arm} has seeds {arm_rows}, the reference {seeds[REFERENCES[study]]}: run study.py {study} again"
             )
     return pd.DataFrame(
         {
@@ -64,7 +64,7 @@ def read(study: str) -> pd.DataFrame:
                 np.mean([figures["expected_acceptance"] for figures in seeds])
             ),
         }
-        for (arm, dataset, temperature), seeds in found.items()
+        for (arm, dataset, temperature), seeds in rows_by_setting.items()
     )
 
 
@@ -181,18 +181,18 @@ def speed_markdown(rows: pd.DataFrame) -> str:
     order = rows.sort_values(["dataset", "batch_size"], ascending=[False, True])
     settings = order.groupby(["dataset", "batch_size"], sort=False)
     by_setting = {
-        f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings
+        f"{dataset}, batch {batch}": table.set_index("arm") for (dataset, batch), table in settings
     }
     lines = ["| | " + " | ".join(by_setting) + " |", "|---" * (1 + len(by_setting)) + "|"]
     for arm in dict.fromkeys(rows["arm"]):
         cells = [
-            "-" if arm not in own.index else _told(own.loc[arm]) for own in by_setting.values()
+            "-" if arm not in table.index else cell(table.loc[arm]) for table in by_setting.values()
         ]
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _told(row: pd.Series) -> str:
+def cell(row: pd.Series) -> str:
     interval = "" if isnan(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
     return f"{row['speedup']:.2f}{interval}; {row['cost_ratio']:.2f}"
 

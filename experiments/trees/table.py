@@ -132,11 +132,13 @@ def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
     for panel, setting in zip(axes[0], panels, strict=True):
         group = having(runs, names, setting)
         for i, temperature in enumerate(sorted(set(group["temperature"]))):
-            own = group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
-            speed, low, high = (own[name].to_numpy(dtype=float) for name in FIGURES[3:6])
-            places = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
+            speeds = (
+                group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
+            )
+            speed, low, high = (speeds[name].to_numpy(dtype=float) for name in FIGURES[3:6])
+            positions = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
             panel.errorbar(
-                places,
+                positions,
                 speed,
                 [speed - low, high - speed],
                 fmt="o",

@@ -43,7 +43,7 @@ def one_hot(q: Model) -> Model:
     return lambda prefix: np.eye(V)[int(q(prefix).argmax())]
 
 
-def kept(p: Model, q: Model, drafts: Prefix) -> list[float]:
+def keep_probs(p: Model, q: Model, drafts: Prefix) -> list[float]:
     """Return P_0 to P_k."""
     result = [1.0]
     for i, token in enumerate(drafts):
@@ -52,12 +52,12 @@ def kept(p: Model, q: Model, drafts: Prefix) -> list[float]:
 
 
 def residual(p: Model, q: Model, drafts: Prefix, i: int) -> Row:
-    return (kept(p, q, drafts)[i] * p(drafts[:i]) - q(drafts[:i])).clip(min=0)
+    return (keep_probs(p, q, drafts)[i] * p(drafts[:i]) - q(drafts[:i])).clip(min=0)
 
 
 def chances(p: Model, q: Model, drafts: Prefix) -> list[float]:
     """Return h_1 to h_k."""
-    reach, result = kept(p, q, drafts), []
+    reach, result = keep_probs(p, q, drafts), []
     for i in range(1, len(drafts)):
         total = residual(p, q, drafts, i).sum()
         result.append(total / (total + 1 - reach[i]) if total + 1 - reach[i] > 0 else 1.0)
@@ -170,7 +170,9 @@ class TestTheFormulas:
             single = np.cumprod(
                 [min(1.0, P(drafts[:i])[t] / Q(drafts[:i])[t]) for i, t in enumerate(drafts)]
             )
-            assert all(b >= t - 1e-12 for b, t in zip(kept(P, Q, drafts)[1:], single, strict=True))
+            assert all(
+                b >= t - 1e-12 for b, t in zip(keep_probs(P, Q, drafts)[1:], single, strict=True)
+            )
             law = num_kept_law(chances(P, Q, drafts))
             block += mass * sum(i * chance for i, chance in enumerate(law))
             tokenwise += mass * float(single.sum())
@@ -218,7 +220,7 @@ class TestTheCode:
             assert int(verdict.next_token[row]) == int((last.cumsum() <= u[0] * last.sum()).sum())
             assert verdict.path[row].tolist() == [*range(num + 1)] + [-1] * (NUM_DRAFTS - num)
             for i, (reach, expected) in enumerate(
-                zip(kept(p, q, drafts), verdict.expected[row].tolist(), strict=False)
+                zip(keep_probs(p, q, drafts), verdict.expected[row].tolist(), strict=False)
             ):
                 if reach > 0 and i < len(drafts):
                     assert expected == pytest.approx(
@@ -228,7 +230,7 @@ class TestTheCode:
     def test_more_padding_changes_nothing(self) -> None:
         """The last draft is tested at the row's own length, not at the width of the batch."""
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
-        whole = accept_block(proposal, probs, uniforms)
+        unpadded = accept_block(proposal, probs, uniforms)
         assert proposal.draft_probs is not None
         for num_nodes in range(1, NUM_DRAFTS + 1):
             rows = proposal.lengths == num_nodes
@@ -238,8 +240,8 @@ class TestTheCode:
                 proposal.draft_probs[rows, :num_nodes],
             )
             alone = accept_block(cut, probs[rows, :num_nodes], uniforms[rows, :num_nodes])
-            assert torch.equal(alone.num_accepted, whole.num_accepted[rows])
-            assert torch.equal(alone.next_token, whole.next_token[rows])
+            assert torch.equal(alone.num_accepted, unpadded.num_accepted[rows])
+            assert torch.equal(alone.next_token, unpadded.next_token[rows])
 
     def test_a_probe_ends_the_chain_before_it(self) -> None:
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
@@ -315,11 +317,11 @@ class TestTheRule:
         mixed = [*greedy[:-1], SamplingParams(temperature=1.0)]
         for probs in (None, q):
             proposal = Proposal.chain(tokens, lengths, probs)
-            want = Greedy()(proposal, logits, SamplingBatch(greedy, range(60), [0] * 60))
+            greedy_verdict = Greedy()(proposal, logits, SamplingBatch(greedy, range(60), [0] * 60))
             for params in (greedy, mixed):
-                got = Block()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
-                assert torch.equal(got.path[:-1], want.path[:-1])
-                assert torch.equal(got.next_token[:-1], want.next_token[:-1])
+                actual = Block()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
+                assert torch.equal(actual.path[:-1], greedy_verdict.path[:-1])
+                assert torch.equal(actual.next_token[:-1], greedy_verdict.next_token[:-1])
 
     def test_trees_are_refused(self) -> None:
         assert Block().refuses(DraftKind(sampled=True)) is None

@@ -67,11 +67,11 @@ def test_the_entropy_scale_raises_the_threshold_of_an_uncertain_drafter() -> Non
     peaked, flat, certain = Q[:1], torch.tensor([[0.55, 0.15, 0.15, 0.15]]), torch.eye(V)[:1]
     rows = torch.cat([peaked, flat, certain])[None]
     softer, sharper = (temper_by_entropy(rows, scale)[0, :, 0] for scale in (0.5, -0.5))
-    own = rows[0, :, 0]
-    assert bool((softer[:2] < own[:2]).all())
-    assert bool((sharper[:2] > own[:2]).all())
+    probs = rows[0, :, 0]
+    assert bool((softer[:2] < probs[:2]).all())
+    assert bool((sharper[:2] > probs[:2]).all())
     assert softer[2] == sharper[2] == 1
-    assert own[1] / own[0] > softer[1] / softer[0]
+    assert probs[1] / probs[0] > softer[1] / softer[0]
     torch.testing.assert_close(temper_by_entropy(rows, 0.5).sum(-1), torch.ones(1, 3))
     entropy = -(peaked * peaked.log()).sum()
     powers = peaked ** (-0.5 * entropy).exp()

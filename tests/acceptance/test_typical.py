@@ -47,9 +47,11 @@ def test_it_accepts_what_the_definition_accepts(topology: Topology) -> None:
             [i for i in range(topology.num_nodes) if ancestors[node, i]]
             for node in range(topology.num_nodes)
         ]
-        want = max((path for path in paths if all(ok[i] for i in path)), key=len)
-        assert verdict.path[row].tolist() == want + [-1] * (verdict.path.shape[1] - len(want))
-        end = probs[row, want[-1]]
+        expected = max((path for path in paths if all(ok[i] for i in path)), key=len)
+        assert verdict.path[row].tolist() == expected + [-1] * (
+            verdict.path.shape[1] - len(expected)
+        )
+        end = probs[row, expected[-1]]
         assert int(verdict.next_token[row]) == int(
             (end.cumsum(0) <= uniforms[row] * end.sum()).sum()
         )
@@ -77,12 +79,12 @@ def test_a_token_of_probability_zero_is_never_accepted() -> None:
 def test_greedy_rows_are_exact_in_any_batch(topology: Topology) -> None:
     proposal, logits = random_rows(topology, 60, seed=3, sharpness=0.3)
     cold = [SamplingParams()] * 60
-    want = Greedy()(proposal, logits, SamplingBatch(cold, range(60), [0] * 60))
-    assert int(want.num_accepted.sum()) > 5
+    expected = Greedy()(proposal, logits, SamplingBatch(cold, range(60), [0] * 60))
+    assert int(expected.num_accepted.sum()) > 5
     for params in (cold, [*cold[:-1], WARM]):
-        got = Typical()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
-        assert torch.equal(got.path[:-1], want.path[:-1])
-        assert torch.equal(got.next_token[:-1], want.next_token[:-1])
+        actual = Typical()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
+        assert torch.equal(actual.path[:-1], expected.path[:-1])
+        assert torch.equal(actual.next_token[:-1], expected.next_token[:-1])
 
 
 def test_probes_are_never_accepted() -> None:
@@ -93,7 +95,7 @@ def test_probes_are_never_accepted() -> None:
     assert verdict.path.tolist() == [[0, 1, -1]]
 
 
-def test_other_kinds_and_bad_settings_are_rejected() -> None:
+def test_trees_are_judged_and_bad_settings_are_rejected() -> None:
     assert Typical().refuses(DraftKind(trees=True)) is None
     assert not Typical().lossless
     for settings in ({"epsilon": 0.0}, {"epsilon": 1.0}, {"delta": -0.1}):

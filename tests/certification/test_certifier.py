@@ -22,8 +22,11 @@ from specresearch.proposers import (
 
 class TestRefusals:
     def test_drafts_that_the_rule_cannot_judge_are_refused(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, Adversary(toy(), ATTACKS["tree_iid"]), Swapped())
-        assert (made.verdict, made.refused) == (REFUSED, {"the drafts of it": "they branch"})
+        certificate = certify_it(tmp_path, Adversary(toy(), ATTACKS["tree_iid"]), Swapped())
+        assert (certificate.verdict, certificate.refused) == (
+            REFUSED,
+            {"the drafts of it": "they branch"},
+        )
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -52,14 +55,14 @@ class TestResuming:
     ) -> None:
         for module in (cases, sampled_outputs):
             monkeypatch.setattr(module, "CHUNK_SIZE", 500)
-        whole = certify_it(tmp_path / "whole", Copycat())
-        drawn, original = [], sampled_outputs.in_bursts
+        uninterrupted = certify_it(tmp_path / "whole", Copycat())
+        chunk_sizes, original = [], sampled_outputs.in_bursts
 
         def until_interrupted(
             engine: Engine, requests: Sequence[Request], rng: np.random.Generator
         ) -> Iterator[Decoded]:
-            drawn.append(len(requests))
-            if len(drawn) == 3:
+            chunk_sizes.append(len(requests))
+            if len(chunk_sizes) == 3:
                 raise KeyboardInterrupt
             yield from original(engine, requests, rng)
 
@@ -70,8 +73,8 @@ class TestResuming:
             counts = tmp_path / "parts" / "counts" / "only-it.jsonl"
             assert len(counts.read_text().splitlines()) == 3
             counts.write_text(counts.read_text() + '{"chunk":2,"tallies":{"pl')
-            assert certify_it(tmp_path / "parts", Copycat()).sampled == whole.sampled
-        assert sum(drawn[3:]) == whole.sampled[0].fit.num_samples - 1000
+            assert certify_it(tmp_path / "parts", Copycat()).sampled == uninterrupted.sampled
+        assert sum(chunk_sizes[3:]) == uninterrupted.sampled[0].fit.num_samples - 1000
 
     def test_counts_of_other_settings_are_rejected(self, tmp_path: Path) -> None:
         certify_it(tmp_path, Copycat())

@@ -48,15 +48,17 @@ class TestTheCommand:
         outcome = command("+proposer=ngram", "hydra.run.dir=out")
         assert outcome.code == 0, outcome.err
         assert "CERTIFIED" in outcome.out
-        told = json.loads(Path("out/certificate.json").read_text())
-        assert (told["method"], told["rule"], told["verdict"]) == (
+        certificate = json.loads(Path("out/certificate.json").read_text())
+        assert (certificate["method"], certificate["rule"], certificate["verdict"]) == (
             "ngram",
             "rejection",
             "certified",
         )
-        assert {"packages", "git_commit", "code_fingerprint", "seed"} <= told["provenance"].keys()
-        assert told["config"]["proposer"]["num_draft_tokens"] == 10
-        assert told["config"]["sampled"]["top_k"]["top_k"] == 2
+        assert {"packages", "git_commit", "code_fingerprint", "seed"} <= certificate[
+            "provenance"
+        ].keys()
+        assert certificate["config"]["proposer"]["num_draft_tokens"] == 10
+        assert certificate["config"]["sampled"]["top_k"]["top_k"] == 2
         again = command("+proposer=ngram", "hydra.run.dir=out")
         assert again.code == 2
         assert "already holds counts; add resume=true" in again.err
@@ -69,18 +71,18 @@ class TestTheCommand:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
-        made = build_certifier(cfg, tmp_path).plan
-        assert made.settings.visible_tv == tv
-        assert [trial.name for trial in made.trials] == [*cfg.trials]
-        assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
-        assert {trial.toy.dtype for trial in made.trials} == {
+        plan = build_certifier(cfg, tmp_path).plan
+        assert plan.settings.visible_tv == tv
+        assert [trial.name for trial in plan.trials] == [*cfg.trials]
+        assert {trial.toy.vocab_size for trial in plan.trials} == {5, 9}
+        assert {trial.toy.dtype for trial in plan.trials} == {
             "float64",
             "float32",
             "bfloat16",
         }
-        assert any(trial.settings.is_crowded for trial in made.trials)
-        assert any(trial.settings.equal_seeds for trial in made.trials)
-        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
+        assert any(trial.settings.is_crowded for trial in plan.trials)
+        assert any(trial.settings.equal_seeds for trial in plan.trials)
+        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in plan.trials)
 
     def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
         self, command: Run
@@ -99,10 +101,12 @@ class TestTheCommand:
         )
         assert outcome.code == 0, outcome.err
         rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
-        told = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
-        assert told == [(name, "", "rejection", "certified") for name in ("draft_model", "ngram")]
-        drawn = {path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()}
-        assert drawn == {f"mixed-{name}" for name in ATTACKS}
+        verdicts = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
+        assert verdicts == [
+            (name, "", "rejection", "certified") for name in ("draft_model", "ngram")
+        ]
+        stress_samples = {path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()}
+        assert stress_samples == {f"mixed-{name}" for name in ATTACKS}
         assert not list(Path("sweep").glob("*/stress"))
 
     def test_ctrl_c_prints_how_to_resume(

@@ -26,8 +26,8 @@ class TestEnumeration:
                 for tokens in (prompt, output)
             )
             batch = SamplingBatch([sampling], [0], [0], torch.device("cpu"), seen, said)
-            wanted = next_token_probs(logits[0].numpy(), prompt, output, sampling)
-            assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), wanted)
+            expected = next_token_probs(logits[0].numpy(), prompt, output, sampling)
+            assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), expected)
 
     def test_logits_equal_those_of_each_context_alone(self) -> None:
         contexts = [(0,), (1, 2, 3), (2, 2), (1, 2, 3)]

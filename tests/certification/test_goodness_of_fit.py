@@ -19,8 +19,10 @@ class TestGoodness:
         expected = np.array([0.1, 0.2, 0.3, 0.4]) * 1000
         counts = np.array([90, 230, 290, 390])
         statistic, freedom, p_value = chi_square(counts, expected)
-        wanted = stats.chisquare(counts, expected)
-        assert (statistic, freedom, p_value) == pytest.approx((wanted.statistic, 3, wanted.pvalue))
+        expected_fit = stats.chisquare(counts, expected)
+        assert (statistic, freedom, p_value) == pytest.approx(
+            (expected_fit.statistic, 3, expected_fit.pvalue)
+        )
 
     def test_small_cells_are_pooled_until_they_are_large_enough(self) -> None:
         assert chi_square(np.array([1, 50, 49]), np.array([0.5, 50.0, 49.5]))[1] == 1

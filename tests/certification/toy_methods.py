@@ -170,12 +170,12 @@ class BlockByHand(Rule):
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         num_drafts = proposal.lengths - 1
-        kept = [torch.ones(len(p), dtype=p.dtype)]
+        keep_probs = [torch.ones(len(p), dtype=p.dtype)]
         for ratio in (drafts_of(p, proposal.token_ids) / drafts_of(q, proposal.token_ids)).unbind(
             1
         ):
-            kept.append((kept[-1] * ratio).clamp(max=1))
-        keep = torch.stack(kept, 1)
+            keep_probs.append((keep_probs[-1] * ratio).clamp(max=1))
+        keep = torch.stack(keep_probs, 1)
         left = (keep[:, :, None] * p - q).clamp(min=0)
         total = left.sum(2)
         chance = torch.where(total + 1 - keep > 0, total / (total + 1 - keep), 1.0)
@@ -198,8 +198,8 @@ class OffAtTheFourth(Greedy):
     ) -> Verdict:
         verdict = super().__call__(proposal, target_logits, sampling)
         is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
-        wrong = (verdict.next_token + 1) % target_logits.shape[2]
-        return replace(verdict, next_token=torch.where(is_fourth, wrong, verdict.next_token))
+        neighbour = (verdict.next_token + 1) % target_logits.shape[2]
+        return replace(verdict, next_token=torch.where(is_fourth, neighbour, verdict.next_token))
 
 
 WARM: dict[str, Callable[[], Proposer]] = {

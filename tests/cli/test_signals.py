@@ -30,7 +30,7 @@ def test_ignored_signals_stay_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_ctrl_c_has_its_own_exit_code_and_other_threads_keep_their_handlers() -> None:
+def test_ctrl_c_has_its_own_exit_code_and_other_threads_install_no_handlers() -> None:
     assert Stop().exit_code == INTERRUPTED == 130
     stops: list[Stop] = []
 

@@ -141,15 +141,17 @@ def test_a_long_chat_drops_its_oldest_exchanges_first(
         jsonl([{"prompt": ["first question", "second", "third and last"]}]), template="chat"
     )
     row, replies = dataset.rows[0], ["a long first reply", "ok"]
-    whole = dataset.prompt(chat_tokenizer, row, replies)
-    shorter = dataset.prompt(chat_tokenizer, row, replies, max_tokens=len(whole.token_ids) - 1)
+    untruncated = dataset.prompt(chat_tokenizer, row, replies)
+    shorter = dataset.prompt(
+        chat_tokenizer, row, replies, max_tokens=len(untruncated.token_ids) - 1
+    )
     assert (
         chat_tokenizer.decode(shorter.token_ids)
         == "<user>second</><assistant>ok</><user>third and last</><assistant>"
     )
     shortest = dataset.prompt(chat_tokenizer, row, replies, max_tokens=32)
     assert chat_tokenizer.decode(shortest.token_ids) == "<user>third and</><assistant>"
-    assert shortest.num_cut_tokens == len(whole.token_ids) - len(shortest.token_ids)
+    assert shortest.num_cut_tokens == len(untruncated.token_ids) - len(shortest.token_ids)
 
 
 def test_earlier_replies_of_the_model_are_in_the_prompt(

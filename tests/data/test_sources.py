@@ -64,8 +64,8 @@ def _closed_port() -> int:
 
 
 def _gsm8k(**settings: Any) -> PromptDataset:
-    place: dict[str, Any] = {"hub_id": "openai/gsm8k", "config": "main", "split": "test"}
-    return PromptDataset("gsm8k", "gsm8k", "maths", **(place | settings))
+    location: dict[str, Any] = {"hub_id": "openai/gsm8k", "config": "main", "split": "test"}
+    return PromptDataset("gsm8k", "gsm8k", "maths", **(location | settings))
 
 
 def _fill_cache(folder: Path) -> None:

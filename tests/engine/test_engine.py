@@ -206,12 +206,14 @@ class TestLogprobs:
                 logits = MODEL(torch.tensor([[*prompt, *output.token_ids]])).logits[
                     0, len(prompt) - 1 : -1
                 ]
-            right = logits.log_softmax(-1)
+            expected_logprobs = logits.log_softmax(-1)
             assert len(output.logprobs) == len(output.token_ids) == 11
-            for token, at, got in zip(output.token_ids, right, output.logprobs, strict=True):
-                assert got.logprob == pytest.approx(float(at[token]), abs=1e-5)
-                assert [id for id, _ in got.top] == at.topk(3).indices.tolist()
-                assert [value for _, value in got.top] == pytest.approx(
+            for token, at, actual in zip(
+                output.token_ids, expected_logprobs, output.logprobs, strict=True
+            ):
+                assert actual.logprob == pytest.approx(float(at[token]), abs=1e-5)
+                assert [id for id, _ in actual.top] == at.topk(3).indices.tolist()
+                assert [value for _, value in actual.top] == pytest.approx(
                     at.topk(3).values.tolist(), abs=1e-5
                 )
             accepted += output.record.counts.num_accepted_tokens

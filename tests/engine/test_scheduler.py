@@ -10,6 +10,7 @@ from scenarios import (
     SAMPLED,
     SAMPLED_CASES,
     decode,
+    decoded_freely,
     plain,
     requests,
     shared_target,
@@ -33,27 +34,29 @@ class Meter:
     """Measure the tokens that each `Engine.step` processes, and the cache columns it holds."""
 
     def __init__(self, target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.target, self.read = target, 0
+        self.target = target
+        self.num_read = 0
         self.tokens: list[int] = []
         self.columns: list[int] = []
         extend = target.extend
 
-        def counted(slots, tokens, **settings):
-            self.read += sum(map(len, tokens))
-            return extend(slots, tokens, **settings)
+        def counted(slots, tokens, **kwargs):
+            self.num_read += sum(map(len, tokens))
+            return extend(slots, tokens, **kwargs)
 
         monkeypatch.setattr(target, "extend", counted)
 
     def watch(self, step: Step) -> None:
         batch, proposal, record = step.batch, step.proposal, step.record
-        nodes = proposal.lengths.sum() + (
-            0 if proposal.probe is None else proposal.probe.sum() * len(batch)
-        )
-        self.read += int(nodes)
-        reading = [row for row in self.engine.scheduler.running if row not in batch.rows]
-        self.columns.append(
-            sum(record.context) + int(nodes) + sum(self.target.lengths[r.slot] for r in reading)
-        )
+        num_nodes = int(proposal.lengths.sum())
+        if proposal.probe is not None:
+            num_nodes += int(proposal.probe.sum()) * len(batch)
+        self.num_read += num_nodes
+        num_columns = sum(record.context) + num_nodes
+        for row in self.engine.scheduler.running:
+            if row not in batch.rows:
+                num_columns += self.target.lengths[row.slot]
+        self.columns.append(num_columns)
 
     def run(self, engine: Engine, **sampling: Any) -> dict[str, tuple[int, ...]]:
         self.engine = engine
@@ -62,9 +65,9 @@ class Meter:
             engine.submit(request)
         try:
             while engine.has_work:
-                self.read = 0
+                self.num_read = 0
                 engine.step()
-                self.tokens.append(self.read)
+                self.tokens.append(self.num_read)
                 outputs |= {output.id: output for output in engine.pop_finished()}
         finally:
             engine.abort()
@@ -136,7 +139,7 @@ class TestCacheLimit:
     def test_preemption_changes_no_sampled_output(
         self, target: CausalLM, name: str, sampling: dict[str, Any]
     ) -> None:
-        free = decode(Engine(target, PROPOSERS[name](), max_batch_size=4), **sampling)
+        free = decoded_freely(name, **sampling)
         settings = SchedulerSettings(max_cache_tokens=60)
         tight = decode(
             Engine(target, PROPOSERS[name](), max_batch_size=4, scheduling=settings), **sampling
@@ -151,7 +154,7 @@ class TestCacheLimit:
         self, target: CausalLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A draft model that keeps a slot's old keys and values drafts other tokens."""
-        free = decode(Engine(target, PROPOSERS["draft_model"](), max_batch_size=4), **SAMPLED)
+        free = decoded_freely("draft_model", **SAMPLED)
         proposer = PROPOSERS["draft_model"]()
         assert isinstance(proposer, DraftModel)
         start = proposer.start
@@ -220,10 +223,10 @@ def test_every_request_is_served_alike_under_any_limits(seed: int) -> None:
     )
     name = draw.choice(list(ALL))
     engine = Engine(target, ALL[name](), max_batch_size=batch_size, scheduling=settings)
-    coming, outputs, num_idle = requests(), {}, 0
-    while coming or engine.has_work:
-        if coming and draw.random() < 0.4:
-            engine.submit(coming.pop(0))
+    arriving, outputs, num_idle = requests(), {}, 0
+    while arriving or engine.has_work:
+        if arriving and draw.random() < 0.4:
+            engine.submit(arriving.pop(0))
         num_idle = 0 if engine.step() else num_idle + 1
         assert num_idle < 60
         outputs |= {output.id: output for output in engine.pop_finished()}
@@ -240,10 +243,10 @@ def test_an_occasional_long_draft_preempts_no_request(target: CausalLM) -> None:
         scheduler.submit(
             scheduler.prepare(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number)))
         )
-    for asked in (0, 0):
+    for num_drafts in (0, 0):
         for chunk in scheduler.plan().chunks:
             chunk.row.is_prefilled = True
-        scheduler.grant([asked] * len(scheduler.decoding), [10] * len(scheduler.decoding))
+        scheduler.grant([num_drafts] * len(scheduler.decoding), [10] * len(scheduler.decoding))
     for chunk in scheduler.plan().chunks:
         chunk.row.is_prefilled = True
     assert len(scheduler.decoding) == 2
@@ -257,16 +260,13 @@ def test_an_occasional_long_draft_preempts_no_request(target: CausalLM) -> None:
 class TestInterface:
     def test_requests_may_be_submitted_between_steps(self, target: CausalLM) -> None:
         expected = tokens_of(decode(Engine(target, NGram(3), max_batch_size=2), **SAMPLED))
-        engine, coming, outputs = (
-            Engine(target, NGram(3), max_batch_size=2),
-            requests(**SAMPLED),
-            {},
-        )
+        engine = Engine(target, NGram(3), max_batch_size=2)
+        arriving, outputs = requests(**SAMPLED), {}
         assert not engine.has_work
         assert engine.step() is None
-        while coming or engine.has_work:
-            if coming:
-                engine.submit(coming.pop(0))
+        while arriving or engine.has_work:
+            if arriving:
+                engine.submit(arriving.pop(0))
             engine.step()
             outputs |= {output.id: output for output in engine.pop_finished()}
         assert tokens_of(outputs) == expected
@@ -285,11 +285,11 @@ class TestInterface:
 
     def test_generate_yields_only_its_own_requests(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
-        mine = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
+        submitted = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
         assert [
             output.id for output in engine.generate([[1]], SamplingParams(max_new_tokens=9))
         ] == ["0"]
-        assert [output.id for output in engine.pop_finished()] == [mine]
+        assert [output.id for output in engine.pop_finished()] == [submitted]
 
     def test_queue_time_counts_from_the_arrival(self, target: CausalLM) -> None:
         clock = ManualClock()
@@ -302,8 +302,8 @@ class TestInterface:
         assert (records[0].arrival_time, records[0].queue_time, records[0].ttft) == (0.0, 5.0, 5.0)
 
     def test_a_queue_keeps_its_order_while_the_clock_is_paused(self, target: CausalLM) -> None:
-        """At 2 tokens a second of ageing, a prompt of 8 tokens is passed by one of 4 that comes a
-        second later, however long the clock was paused in between."""
+        """At an ageing of 2 tokens per second, a prompt of 4 tokens passes one of 8 that came a
+        second earlier, however long the clock was paused in between."""
         settings = SchedulerSettings(policy=ShortestPrompt(2.0))
         clock = ManualClock()
         engine = Engine(target, max_batch_size=1, scheduling=settings, clock=clock)
@@ -319,14 +319,14 @@ class TestInterface:
         assert order == ["short", "long"]
 
     def test_the_time_of_observers_is_excluded_from_request_times(self, target: CausalLM) -> None:
-        seen: list[StepRecord] = []
+        steps: list[StepRecord] = []
         clock = ManualClock()
 
         def observe(step: Step) -> None:
             assert step.output.logits.shape[:2] == step.proposal.token_ids.shape
             assert step.delivery.num_new == step.record.num_new_tokens
             assert step.record.request_ids == tuple(row.id for row in step.batch.rows)
-            seen.append(step.record)
+            steps.append(step.record)
             clock.advance(60.0)
 
         engine = Engine(target, NGram(3), max_batch_size=1, observers=[observe], clock=clock)
@@ -334,9 +334,9 @@ class TestInterface:
             engine.submit(Request([1, 2, 1, 2], SamplingParams(max_new_tokens=6), str(number)))
         records = []
         while engine.has_work:
-            assert engine.step() is (seen[-1] if seen else None)
+            assert engine.step() is (steps[-1] if steps else None)
             records += [output.record for output in engine.pop_finished()]
-        assert len(seen) >= 2
+        assert len(steps) >= 2
         assert all(record.e2el == 0 for record in records)
 
     def test_records_hold_the_queue_length_and_prefill_tokens(self, target: CausalLM) -> None:

@@ -26,12 +26,12 @@ def test_a_text_that_does_not_fit_leaves_only_the_old_file(
 def test_a_file_is_synced_before_it_is_renamed_and_then_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
     monkeypatch.setattr(
-        atomic, "sync", lambda path: seen.append((path.name, (tmp_path / "results.json").exists()))
+        atomic, "sync", lambda path: calls.append((path.name, (tmp_path / "results.json").exists()))
     )
     replace_text(tmp_path / "results.json", "{}")
-    assert seen == [("results.json.part", False), (tmp_path.name, True)]
+    assert calls == [("results.json.part", False), (tmp_path.name, True)]
 
 
 def test_an_interruption_leaves_the_old_file(tmp_path: Path) -> None:

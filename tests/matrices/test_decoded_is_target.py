@@ -76,7 +76,7 @@ def draft() -> CausalLM:
 def settings() -> dict[str, SampledSetting]:
     """Return the settings, each with a prompt of another length and samples to detect VISIBLE_TV."""
     prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
-    made = {}
+    result = {}
     for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
         if sampling.is_greedy:
             distribution, num_samples = (
@@ -87,8 +87,8 @@ def settings() -> dict[str, SampledSetting]:
             distribution = enumerate_outputs(toy(), prompt, sampling)
             num_samples = samples_needed(distribution.probs, VISIBLE_TV, ALPHA, POWER)
         assert num_samples <= CHUNK_SIZE
-        made[name] = SampledSetting(name, number, sampling, prompt, distribution, num_samples)
-    return made
+        result[name] = SampledSetting(name, number, sampling, prompt, distribution, num_samples)
+    return result
 
 
 DRAFTERS: dict[str, Callable[[], Proposer]] = {

@@ -258,18 +258,18 @@ class TestTheRule:
         drawn = draft("static_tree", with_replacement, DRAFT)
         probe = torch.rand(drawn.prefixes.shape, generator=torch.Generator().manual_seed(4)) < 0.3
         verdict = decide(replace(drawn, proposal=replace(drawn.proposal, probe=probe)))
-        taken = verdict.path[:, 1:]
-        assert not bool((probe.gather(1, taken.clamp(min=0)) & (taken >= 0)).any())
+        accepted_path = verdict.path[:, 1:]
+        assert not bool((probe.gather(1, accepted_path.clamp(min=0)) & (accepted_path >= 0)).any())
         assert p_value(drawn, verdict) > ALPHA
 
 
 def _stop_at_unlikely(drawn: Drawn, keep: bool) -> Int[Tensor, " B"]:
     """Return chain lengths up to the first draft of probability below 0.2, with or without it."""
     assert drawn.proposal.draft_probs is not None
-    own = drawn.proposal.draft_probs[:, :-1].gather(2, drawn.proposal.token_ids[:, 1:, None])[
-        :, :, 0
-    ]
-    sure = (own >= 0.2).long().cumprod(1).sum(1)
+    draft_probs = drawn.proposal.draft_probs[:, :-1].gather(
+        2, drawn.proposal.token_ids[:, 1:, None]
+    )[:, :, 0]
+    sure = (draft_probs >= 0.2).long().cumprod(1).sum(1)
     return (sure + 1 + int(keep)).clamp(max=drawn.proposal.topology.num_nodes)
 
 

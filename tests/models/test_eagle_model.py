@@ -314,12 +314,12 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
         logits, fed_back = model.grow(slots, drafts[:, first:last], before, top, first)
         all_logits.append(logits)
         all_fed_back.append(fed_back)
-    ours, fed = torch.cat(all_logits, dim=1), torch.cat(all_fed_back, dim=1)
+    actual, fed = torch.cat(all_logits, dim=1), torch.cat(all_fed_back, dim=1)
     for b in range(3):
         for node in range(6):
             path = drafts[b, tree.ancestors[0, node]].tolist()[1:]
             expected = reference.unrolled(tokens[b], features[b], path)
-            torch.testing.assert_close(ours[b, node], expected[0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(actual[b, node], expected[0], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(fed[b, node], expected[1], rtol=1e-4, atol=1e-4)
     assert model.lengths == [2, 5, 0, 9]
 
@@ -375,9 +375,9 @@ def test_eagle_1_reads_the_input_of_the_lm_head(tmp_path: Path) -> None:
 def test_the_targets_embedding_is_used_unless_the_heads_was_trained(tmp_path: Path) -> None:
     """Some exporters store random values as `embed_tokens`; others train it and say so."""
     weights = eagle3(more={"embed_tokens.weight": (VOCAB, H)})
-    for trained, kept in ((False, False), (True, True)):
+    for trained, is_kept in ((False, False), (True, True)):
         model = load(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
-        assert (model.head.embed_tokens is not None) == kept
+        assert (model.head.embed_tokens is not None) == is_kept
     assert model.head.embed_tokens is not None
     assert torch.equal(model.head.embed_tokens.weight, weights["embed_tokens.weight"])
 

@@ -126,7 +126,7 @@ def test_an_unknown_zoo_name_lists_the_zoo(monkeypatch: pytest.MonkeyPatch, tmp_
         resolve("zoo:huge")
 
 
-def test_dtypes_are_read_from_the_settings() -> None:
+def test_the_default_dtype_depends_on_the_device() -> None:
     assert resolve_dtype("auto", "cpu") == torch.float32
     assert resolve_dtype("auto", "cuda:0") == torch.bfloat16
     with pytest.raises(ValueError, match="dtype='fp8' is unknown; choose one of auto, float64"):

@@ -84,9 +84,9 @@ def test_version_2_ends_in_the_targets_lm_head(tmp_path: Path) -> None:
         write(tmp_path, weights, "medusa_lm_head.safetensors", version="2")
     )
     heads.check_fit(TARGET)
-    whole = weights | {f"{i}.1.weight": lm_head().weight for i in range(3)}
+    with_lm_heads = weights | {f"{i}.1.weight": lm_head().weight for i in range(3)}
     with torch.no_grad():
-        torch.testing.assert_close(heads(HIDDEN, lm_head()), by_hand(whole, HIDDEN))
+        torch.testing.assert_close(heads(HIDDEN, lm_head()), by_hand(with_lm_heads, HIDDEN))
 
 
 @pytest.mark.parametrize("sharded", [False, True])

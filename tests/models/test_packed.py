@@ -122,13 +122,13 @@ def test_other_layers_are_not_packed() -> None:
 
 def test_layers_are_packed_only_if_memory_is_ample(monkeypatch: pytest.MonkeyPatch) -> None:
     num_bytes = 64 * WIDE * 4
-    for free, wanted, expected in (
+    for free, requested, expected in (
         (2 * num_bytes, None, num_bytes),
         (2 * num_bytes - 1, None, 0),
         (0, True, num_bytes),
     ):
         monkeypatch.setattr("specresearch.models.packed.available_bytes", lambda _, free=free: free)
-        assert pack_linear_layers(nn.ModuleList([nn.Linear(64, WIDE)]), wanted) == expected
+        assert pack_linear_layers(nn.ModuleList([nn.Linear(64, WIDE)]), requested) == expected
 
 
 def test_a_packed_model_keeps_its_logits_and_files(tmp_path: Path) -> None:

@@ -127,10 +127,10 @@ class TestRows:
             for i, p in enumerate([(1, 1), (2,)])
         ]
         batch = Batch(rows, torch.device("cpu"), VOCAB)
-        known, other = NGram(3, n_max=1, n_min=1), Stub(chain_of(1))
-        known.start(rows, None)
-        assert Cascade([known, other]).propose(batch, [3, 0]).host_lengths == (4, 1)
-        assert Cascade([known, other]).propose(batch, [3, 3]).host_lengths is None
+        ngram, stub = NGram(3, n_max=1, n_min=1), Stub(chain_of(1))
+        ngram.start(rows, None)
+        assert Cascade([ngram, stub]).propose(batch, [3, 0]).host_lengths == (4, 1)
+        assert Cascade([ngram, stub]).propose(batch, [3, 3]).host_lengths is None
 
     def test_proposers_are_called_only_for_rows_that_need_drafts(self) -> None:
         first, second = Stub(chain_of(0, 1)), Stub(chain_of(0, 1))
@@ -154,13 +154,13 @@ class TestRows:
             Stub(tree, DraftKind(trees=True), 5),
         ]
         proposal = Cascade(parts).propose(batch_of(4), [8, 8, 8, 0])
-        found = Topology.from_parents(proposal.topology.parents)
+        recomputed = Topology.from_parents(proposal.topology.parents)
         assert proposal.lengths.tolist() == [6, 9, 6, 1]
-        assert found.parents[0, :6].tolist() == [-1, 0, 0, 1, 1, 2]
-        assert found.parents[1].tolist() == list(range(-1, 8))
+        assert recomputed.parents[0, :6].tolist() == [-1, 0, 0, 1, 1, 2]
+        assert recomputed.parents[1].tolist() == list(range(-1, 8))
         assert proposal.token_ids[2, :6].tolist() == [7, 10, 11, 12, 13, 14]
-        assert found.max_depth <= proposal.topology.max_depth
-        assert found.max_children <= proposal.topology.max_children
+        assert recomputed.max_depth <= proposal.topology.max_depth
+        assert recomputed.max_children <= proposal.topology.max_children
 
     def test_probes_and_scores_stay_with_their_nodes(self) -> None:
         def scored(probe: bool) -> Give:
@@ -190,22 +190,22 @@ class TestProbabilities:
         assert merged.draft_probs[0, :3].argmax(1).tolist() == merged.token_ids[0, 1:].tolist()
         generator = torch.Generator().manual_seed(0)
         point_masses = replace(merged, draft_probs=None)
-        own = sampled_chain(batch_of(1), [2]).draft_probs
-        assert own is not None
-        assert merged.draft_probs[1, :3].equal(own[0])
+        q = sampled_chain(batch_of(1), [2]).draft_probs
+        assert q is not None
+        assert merged.draft_probs[1, :3].equal(q[0])
         lengths = set()
         for _ in range(200):
             p = torch.rand((3, 4, VOCAB), generator=generator, dtype=torch.float64).pow(9)
             p[:, :, [0, 1, 2]] += 2
             p = p / p.sum(-1, keepdim=True)
             uniforms = torch.rand((3, 4), generator=generator, dtype=torch.float64)
-            got, right = (
+            actual, expected = (
                 accept_by_rejection(proposal, p, uniforms) for proposal in (merged, point_masses)
             )
             for row in (0, 2):
-                assert got.path[row].equal(right.path[row])
-                assert got.next_token[row] == right.next_token[row]
-                lengths.add(int(got.num_accepted[row]))
+                assert actual.path[row].equal(expected.path[row])
+                assert actual.next_token[row] == expected.next_token[row]
+                lengths.add(int(actual.num_accepted[row]))
         assert len(lengths) > 2
 
     def test_greedy_rows_of_a_tree_beside_sampled_drafts(self) -> None:
@@ -223,9 +223,9 @@ class TestProbabilities:
         merged = Cascade([Stub(only_first, sampled), Stub(sampled_chain, sampled)]).propose(
             batch, [5, 5]
         )
-        for said, path in ((10, [0, 1]), (11, [0, 2]), (4, [0])):
+        for choice, path in ((10, [0, 1]), (11, [0, 2]), (4, [0])):
             p = torch.zeros(2, 6, VOCAB, dtype=torch.float64)
-            p[:, 0, said], p[:, 1:, 4] = 1.0, 1.0
+            p[:, 0, choice], p[:, 1:, 4] = 1.0, 1.0
             verdict = accept_by_rejection(
                 merged, p, torch.full((2, 6), 1 - 2**-53, dtype=torch.float64)
             )
@@ -244,18 +244,19 @@ class Compare:
 
     def __call__(self, rows: Sequence[RequestState]) -> None:
         for row in rows:
-            known = self.draft.lengths[row.slot]
-            if not known:
+            num_cached = self.draft.lengths[row.slot]
+            if not num_cached:
                 continue
-            self.num_behind += known < len(row.tokens) - 2
+            self.num_behind += num_cached < len(row.tokens) - 2
             self.fresh.truncate([0], [0])
-            self.fresh.extend([0], [row.tokens[:known]], want_logits=False)
-            for ours, theirs in zip(
+            self.fresh.extend([0], [row.tokens[:num_cached]], want_logits=False)
+            for cached, recomputed in zip(
                 self.draft.cache.buffers, self.fresh.cache.buffers, strict=True
             ):
-                for a, b in zip(ours, theirs, strict=True):
+                for a, b in zip(cached, recomputed, strict=True):
                     self.worst = max(
-                        self.worst, float((a[row.slot, :known] - b[0, :known]).abs().max())
+                        self.worst,
+                        float((a[row.slot, :num_cached] - b[0, :num_cached]).abs().max()),
                     )
 
 
@@ -304,18 +305,18 @@ class TestForwarding:
         batch = batch_of(1)
         cascade.start(batch.rows, ModelOutput(torch.zeros(1, 0, VOCAB), hidden))
         proposal = cascade.propose(batch, [3])
-        one = torch.ones(1, dtype=torch.long)
+        single = torch.ones(1, dtype=torch.long)
         cascade.observe(
             batch,
             proposal,
             ModelOutput(torch.zeros(1, 4, VOCAB), hidden),
-            Verdict(one[:, None] - 1, one, one),
+            Verdict(single[:, None] - 1, single, single),
         )
         for part, layers in zip(parts, ((2, 0), (), (1, 2)), strict=True):
             started, (observed, output) = part.seen
             assert observed is proposal
-            for got in (started, output):
-                assert tuple(int(states[0, 0]) for states in got.hidden) == layers
+            for received in (started, output):
+                assert tuple(int(states[0, 0]) for states in received.hidden) == layers
         cascade.start(batch.rows, None)
         assert all(part.seen[-1] is None for part in parts)
 

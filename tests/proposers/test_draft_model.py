@@ -68,14 +68,14 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
         record = step.record
         num_refused += sum(record.num_draft_tokens) - sum(record.num_accepted_tokens)
         for row in engine.scheduler.running:
-            known = draft.lengths[row.slot]
-            assert known < len(row.tokens)
+            num_cached = draft.lengths[row.slot]
+            assert num_cached < len(row.tokens)
             fresh.truncate([0], [0])
-            fresh.extend([0], [row.tokens[:known]], want_logits=False)
-            for ours, theirs in zip(draft.cache.buffers, fresh.cache.buffers, strict=True):
-                for a, b in zip(ours, theirs, strict=True):
+            fresh.extend([0], [row.tokens[:num_cached]], want_logits=False)
+            for actual, expected in zip(draft.cache.buffers, fresh.cache.buffers, strict=True):
+                for a, b in zip(actual, expected, strict=True):
                     torch.testing.assert_close(
-                        a[row.slot, :known], b[0, :known], rtol=1e-9, atol=1e-9
+                        a[row.slot, :num_cached], b[0, :num_cached], rtol=1e-9, atol=1e-9
                     )
 
     engine = Engine(
@@ -235,20 +235,21 @@ def test_draft_prefill_runs_on_the_first_draft_of_a_request(
     """Prefill is lazy and runs once; requests that never draft cost nothing."""
     prompts = {"never": tuple(range(1, 31)), "late": tuple(range(2, 28)), "short": (5, 1)}
     sampling = SamplingParams(temperature=temperature, max_new_tokens=10)
-    asked = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
+    all_requests = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
     plain = {
-        output.id: output.token_ids for output in Engine(target, max_batch_size=3).generate(asked)
+        output.id: output.token_ids
+        for output in Engine(target, max_batch_size=3).generate(all_requests)
     }
     draft = CausalLM(copy.deepcopy(TARGET), max_len=40)
     proposer = DraftModel(
         draft, 3, tree=tree, depth=2, paths=[(0,), (1,), (0, 0)] if tree == "static" else None
     )
     steps: list[StepRecord] = []
-    known: list[dict[str, int]] = []
+    cached_lengths: list[dict[str, int]] = []
 
     def note(step: Step) -> None:
         steps.append(step.record)
-        known.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
+        cached_lengths.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
 
     engine = Engine(
         target,
@@ -257,12 +258,12 @@ def test_draft_prefill_runs_on_the_first_draft_of_a_request(
         max_batch_size=3,
         observers=[note],
     )
-    outputs = {output.id: output.token_ids for output in engine.generate(asked)}
+    outputs = {output.id: output.token_ids for output in engine.generate(all_requests)}
     assert outputs["never"] == plain["never"]
     if temperature == 0:
         assert outputs == plain
-    assert all(lengths.get("never", 0) == 0 for lengths in known)
-    assert [known[i]["late"] for i in (0, 1)] == [0, 0] != known[2]["late"]
+    assert all(lengths.get("never", 0) == 0 for lengths in cached_lengths)
+    assert [cached_lengths[i]["late"] for i in (0, 1)] == [0, 0] != cached_lengths[2]["late"]
     assert [step.num_lazy_prefill_tokens for step in steps[:3]] == [
         0,
         0,

@@ -108,8 +108,8 @@ class FromScratch:
         )[:, -1:]
         logits = self.lm_head(self.head.readable(out))[0, 0]
         if self.head.target_ids is not None:
-            whole = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
-            logits = whole.index_copy(0, self.head.target_ids, logits)
+            full = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
+            logits = full.index_copy(0, self.head.target_ids, logits)
         return logits, features, self.head.fed_back(out)
 
 
@@ -217,10 +217,10 @@ def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> N
     proposer = make_proposer(1, **SHAPES["dynamic"])
 
     def check(step: Step) -> None:
-        for kept in proposer._pending.values():
+        for pending in proposer._pending.values():
             assert all(
                 len(part) * H == part.untyped_storage().nbytes() // part.itemsize
-                for part in kept[1:]
+                for part in pending[1:]
             )
         lengths.append(max(map(len, proposer._pending.values()), default=0))
 
@@ -238,11 +238,11 @@ def test_negative_control_features_of_the_wrong_token_are_noticed(target: Causal
     scratch = FromScratch(proposer.model.head)
     contexts, _, proposal = watched.seen[1]
     assert proposal.scores is not None
-    wrong = [
+    errors = [
         scratch.after((0, *tokens[1:])).softmax(-1)[proposal.token_ids[b, 1]]
         for b, tokens in enumerate(contexts)
     ]
-    assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(wrong)) > 1e-3
+    assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(errors)) > 1e-3
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -282,14 +282,14 @@ def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM)
     watched = Watched(proposer)
     decode(Engine(target, proposer, max_batch_size=3))
     assert proposer.model is not None
-    known = (
+    has_features = (
         set(proposer.model.target_ids.tolist()) if proposer.model.target_ids is not None else set()
     )
-    assert len(known) == 12
+    assert len(has_features) == 12
     for _, _, proposal in watched.seen:
         drafted = proposal.token_ids[proposal.acceptable][1:]
         roots = proposal.token_ids[:, 0].tolist()
-        assert set(drafted.tolist()) <= known | set(roots)
+        assert set(drafted.tolist()) <= has_features | set(roots)
 
 
 def rigged() -> tuple[CausalLM, EagleHead]:

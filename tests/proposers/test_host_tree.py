@@ -30,10 +30,10 @@ def test_bounds_cover_padding_too(sizes: tuple[int, int]) -> None:
     small, large = sizes
     wide = tree_of(*([0] * min(large - 1, 3)), *range(1, large - 3))
     proposal = stack_trees([tree_of(*range(small - 1)), wide], CPU)
-    found = Topology.from_parents(proposal.topology.parents)
-    assert found.max_depth <= proposal.topology.max_depth
-    assert found.max_children <= proposal.topology.max_children
-    assert proposal.topology.depth.equal(found.depth)
+    recomputed = Topology.from_parents(proposal.topology.parents)
+    assert recomputed.max_depth <= proposal.topology.max_depth
+    assert recomputed.max_children <= proposal.topology.max_children
+    assert proposal.topology.depth.equal(recomputed.depth)
 
 
 @pytest.mark.parametrize("num", [1, 2, 6, 31])

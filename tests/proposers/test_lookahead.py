@@ -51,15 +51,15 @@ class TestProposal:
         assert proposal.probe is not None
         assert proposal.probe.nonzero()[:, 1].tolist() == list(range(first, first + 9))
         for level in range(3):
-            for place in range(3):
-                node = first + 3 * level + place
+            for column in range(3):
+                node = first + 3 * level + column
                 path = proposal.topology.ancestors[0, node].nonzero()[:, 0]
-                seen = [
-                    *window[0][: place + 1],
-                    *(guesses[place] for guesses in window[1 : level + 1]),
+                visible = [
+                    *window[0][: column + 1],
+                    *(guesses[column] for guesses in window[1 : level + 1]),
                 ]
-                assert proposal.token_ids[0, path].tolist() == [5, *seen]
-                assert int(proposal.topology.depth[0, node]) == 1 + place + level
+                assert proposal.token_ids[0, path].tolist() == [5, *visible]
+                assert int(proposal.topology.depth[0, node]) == 1 + column + level
 
     def test_ngrams_with_a_common_prefix_share_nodes(self) -> None:
         proposer, batch = started(
@@ -112,9 +112,9 @@ def test_guesses_are_the_targets_tokens_after_the_window(target: CausalLM) -> No
             request = proposer._requests[row.slot]
             newest = [
                 plain_argmax(
-                    [*tokens, *window[0][: place + 1], *(level[place] for level in window[1:])]
+                    [*tokens, *window[0][: column + 1], *(level[column] for level in window[1:])]
                 )
-                for place in range(3)
+                for column in range(3)
             ]
             assert request.window == [*window[1:], newest]
             for ngram in zip(*window, newest, strict=True):

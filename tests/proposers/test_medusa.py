@@ -32,8 +32,8 @@ def target() -> CausalLM:
     return CausalLM(copy.deepcopy(TARGET), max_len=40, prefill_chunk=4)
 
 
-def make_heads(num_heads: int = 3, own: bool = True) -> MedusaHeads:
-    heads = MedusaHeads(H, VOCAB if own else None, num_heads).double()
+def make_heads(num_heads: int = 3, own_lm_head: bool = True) -> MedusaHeads:
+    heads = MedusaHeads(H, VOCAB if own_lm_head else None, num_heads).double()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in heads.parameters():
@@ -64,16 +64,16 @@ def decode(
 
 def watch(proposer: Medusa) -> Seen:
     """Record each call: tokens and room of every row, the budget, the proposal."""
-    seen, original = [], proposer.propose
+    calls, original = [], proposer.propose
 
     def propose(batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = original(batch, budget)
         rows = [(list(row.tokens), room) for row, room in zip(batch.rows, batch.room, strict=True)]
-        seen.append((rows, list(budget), proposal))
+        calls.append((rows, list(budget), proposal))
         return proposal
 
     proposer.propose = propose
-    return seen
+    return calls
 
 
 @torch.no_grad()
@@ -83,65 +83,65 @@ def head_logits(heads: MedusaHeads, tokens: Sequence[int]) -> torch.Tensor:
     return heads(hidden, TARGET.get_output_embeddings())[0]
 
 
-def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
+def count_right_drafts(calls: Seen, heads: MedusaHeads) -> int:
     """Return the number of drafts, after checking each against its own head.
 
     Every row has the first paths that its budget and room allow.
     """
     num_checked = 0
-    for batch, budget, proposal in seen:
+    for batch, budget, proposal in calls:
         assert proposal.draft_probs is None
         for b, (tokens, room) in enumerate(batch):
             num_drafts = int(proposal.lengths[b]) - 1
-            kept = (
+            kept_paths = (
                 [tuple(path) for path in PATHS if len(path) <= room][: budget[b]]
                 if len(tokens) > 1
                 else []
             )
-            assert num_drafts == len(kept)
-            if not kept:
+            assert num_drafts == len(kept_paths)
+            if not kept_paths:
                 continue
             logits = head_logits(heads, tokens)
             likeliest = logits.argsort(descending=True).tolist()
             ancestors = proposal.topology.ancestors[b % len(proposal.topology.parents)]
-            found = []
+            drafts = []
             for node in range(1, num_drafts + 1):
                 path = proposal.token_ids[b, ancestors[node]].tolist()[1:]
-                found.append(
+                drafts.append(
                     tuple(likeliest[level].index(token) for level, token in enumerate(path))
                 )
                 q = logits[len(path) - 1].softmax(-1)[path[-1]]
                 assert proposal.scores is not None
                 assert float(proposal.scores[b, node]) == pytest.approx(float(q), rel=1e-4)
-            assert found == kept
+            assert drafts == kept_paths
             num_checked += num_drafts
     return num_checked
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own_lm_heads", "version_2"])
-def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: bool) -> None:
+@pytest.mark.parametrize("own_lm_head", [True, False], ids=["own_lm_heads", "version_2"])
+def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own_lm_head: bool) -> None:
     """This holds in reused slots too, whatever was accepted or rejected before."""
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
-    heads = make_heads(own=own)
+    heads = make_heads(own_lm_head=own_lm_head)
     proposer = Medusa(heads, paths=PATHS)
-    seen = watch(proposer)
+    calls = watch(proposer)
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
-    assert count_right_drafts(seen, heads) > 30
+    assert count_right_drafts(calls, heads) > 30
     assert not proposer._known_slots
 
 
 def test_drafts_are_right_after_steps_of_another_proposer(target: CausalLM) -> None:
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
     proposer = Medusa(make_heads(), paths=PATHS)
-    seen = watch(proposer)
+    calls = watch(proposer)
     outputs = decode(
         Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3)
     )
     assert [output.token_ids for output in outputs] == plain
-    assert count_right_drafts(seen, make_heads()) > 15
+    assert count_right_drafts(calls, make_heads()) > 15
     num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
-    assert num_passed_over - sum(len(rows) for rows, _, _ in seen) > 5
+    assert num_passed_over - sum(len(rows) for rows, _, _ in calls) > 5
 
 
 def rigged() -> tuple[CausalLM, MedusaHeads]:

@@ -42,8 +42,8 @@ def paths(proposal: Proposal, row: int = 0) -> dict[tuple[int, ...], float]:
 class TestGrowth:
     def test_children_are_weighted_by_count(self) -> None:
         text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
-        found = paths(propose(text, offset=2.0))
-        assert found == pytest.approx({(3,): 2 / 3, (4,): 1 / 3, (3, 1): 1.0, (3, 1, 2): 1.0})
+        score_of = paths(propose(text, offset=2.0))
+        assert score_of == pytest.approx({(3,): 2 / 3, (4,): 1 / 3, (3, 1): 1.0, (3, 1, 2): 1.0})
 
     def test_unlikely_runs_are_left_out(self) -> None:
         text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]

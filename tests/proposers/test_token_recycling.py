@@ -75,11 +75,11 @@ def test_every_node_is_the_successor_of_its_rank(target: CausalLM, warm: bool) -
 def test_a_small_budget_keeps_only_the_top_of_the_tree(target: CausalLM) -> None:
     proposer, batch = bound(target, top_k=3, paths=PATHS), batch_of(0, 1)
     teach_everything(proposer, batch)
-    whole = proposer.propose(batch, [8, 8])
+    full = proposer.propose(batch, [8, 8])
     part = proposer.propose(batch, [2, 4])
     assert part.lengths.tolist() == [3, 5]
-    assert part.token_ids.equal(whole.token_ids[:, :5])
-    assert part.topology.parents.equal(whole.topology.parents[:, :5])
+    assert part.token_ids.equal(full.token_ids[:, :5])
+    assert part.topology.parents.equal(full.topology.parents[:, :5])
     assert proposer.propose(batch, [0, 0]).token_ids.shape == (2, 1)
 
 

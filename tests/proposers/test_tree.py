@@ -92,9 +92,11 @@ def check_tree(proposal: Proposal) -> None:
     """Check that the precomputed bounds and ancestors follow from the parents."""
     topology = proposal.topology
     for row in range(len(topology.parents)):
-        kept = int(proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row])
-        part = Topology.from_parents(topology.parents[row : row + 1, :kept])
-        assert torch.equal(part.ancestors[0], topology.ancestors[row, :kept, :kept])
+        num_nodes = int(
+            proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row]
+        )
+        part = Topology.from_parents(topology.parents[row : row + 1, :num_nodes])
+        assert torch.equal(part.ancestors[0], topology.ancestors[row, :num_nodes, :num_nodes])
         assert part.max_depth <= topology.max_depth
         assert part.max_children <= topology.max_children
 
@@ -113,9 +115,9 @@ class TestStatic:
                 for rank in ranks:
                     expected.append(int(logits_after(expected).argsort(descending=True)[rank]))
                 assert path_of(proposal, row, node) == expected
-                own = logits_after(expected[:-1]).softmax(0)[expected[-1]]
+                probability = logits_after(expected[:-1]).softmax(0)[expected[-1]]
                 assert proposal.scores is not None
-                assert float(proposal.scores[row, node]) == pytest.approx(float(own))
+                assert float(proposal.scores[row, node]) == pytest.approx(float(probability))
         assert proposal.lengths.tolist() == [len(PATHS) + 1, 5]
         assert proposal.draft_probs is None
         assert drafter.num_calls == 2  # leaves are never fed
@@ -132,7 +134,7 @@ class TestStatic:
         assert q is not None
         assert torch.allclose(q[:, 0].sum(1), torch.ones(num, dtype=q.dtype))
         assert not q[:, 2:].any()
-        drawn = proposal.token_ids[:, 1:4]
+        children = proposal.token_ids[:, 1:4]
         support = q[0, 0].nonzero()[:, 0].tolist()
         assert len(support) == 4
         p = q[0, 0].numpy()
@@ -140,9 +142,11 @@ class TestStatic:
         expected = np.array(
             [p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders]
         )
-        seen = np.array([int((drawn == torch.tensor(order)).all(1).sum()) for order in orders])
-        assert seen.sum() == num
-        assert stats.chisquare(seen, expected * num).pvalue > 1e-4
+        observed = np.array(
+            [int((children == torch.tensor(order)).all(1).sum()) for order in orders]
+        )
+        assert observed.sum() == num
+        assert stats.chisquare(observed, expected * num).pvalue > 1e-4
         assert not bool((proposal.token_ids[:, 4] == proposal.token_ids[:, 5]).any())
 
     def test_children_beyond_what_can_be_drawn_are_never_accepted(self) -> None:
@@ -182,9 +186,11 @@ BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
 def first_nodes_equal(some: Proposal, row: int, others: Proposal, other: int) -> bool:
     """Return True if two rows hold the same tree, drawn from the same distributions."""
     num = int(some.lengths[row])
-    mine, theirs = (p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others))
-    above = mine[row, 1:num].unique()
-    pairs = [(mine, theirs), (some.token_ids, others.token_ids)]
+    parents, other_parents = (
+        p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others)
+    )
+    above = parents[row, 1:num].unique()
+    pairs = [(parents, other_parents), (some.token_ids, others.token_ids)]
     if some.draft_probs is not None and others.draft_probs is not None:
         pairs.append((some.draft_probs[:, above], others.draft_probs[:, above]))
     return num == int(others.lengths[other]) and all(
@@ -201,9 +207,9 @@ class TestSmallBudgets:
         proposal = grow_static(drafter, batch_of(roots, room), drafter.root_logits(), tree, budget)
         deepest = 0
         for row, root in enumerate(roots):
-            kept = [path for path in IN_ORDER_OF_USE if len(path) <= room[row]][: budget[row]]
-            assert int(proposal.lengths[row]) == len(kept) + 1
-            for node, ranks in enumerate(kept, start=1):
+            kept_paths = [path for path in IN_ORDER_OF_USE if len(path) <= room[row]][: budget[row]]
+            assert int(proposal.lengths[row]) == len(kept_paths) + 1
+            for node, ranks in enumerate(kept_paths, start=1):
                 tokens = [root]
                 for rank in ranks:
                     tokens.append(int(logits_after(tokens).argsort(descending=True)[rank]))
@@ -289,9 +295,9 @@ class TestSmallBudgetsAreExact:
         later = torch.multinomial(p[first], 1, generator=generator)[:, 0]
         second = torch.where(verdict.num_accepted == 1, verdict.next_token, later)
         second = torch.where(verdict.num_accepted > 1, accepted[:, 1], second)
-        seen = torch.bincount(first * self.W + second, minlength=self.W**2).numpy()
+        observed = torch.bincount(first * self.W + second, minlength=self.W**2).numpy()
         expected = (p[1][:, None] * p).flatten().numpy()
-        return float(stats.chisquare(seen, expected * self.NUM).pvalue)
+        return float(stats.chisquare(observed, expected * self.NUM).pvalue)
 
     def test_every_budget_and_room_in_one_batch_is_exact(self) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
@@ -302,12 +308,16 @@ class TestSmallBudgetsAreExact:
         assert self.p_value(self.drafts(tree, budget, room)) > 1e-4
 
     def test_negative_control_a_later_sibling_kept_without_the_earlier_one(self) -> None:
-        whole = self.drafts(StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM)
-        assert whole.draft_probs is not None
-        kept = Proposal.chain(
-            whole.token_ids[:, [0, 2]], torch.full((self.NUM,), 2), whole.draft_probs[:, :2]
+        both_siblings = self.drafts(
+            StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM
         )
-        assert self.p_value(whole) > 1e-4 > self.p_value(kept)
+        assert both_siblings.draft_probs is not None
+        later_sibling = Proposal.chain(
+            both_siblings.token_ids[:, [0, 2]],
+            torch.full((self.NUM,), 2),
+            both_siblings.draft_probs[:, :2],
+        )
+        assert self.p_value(both_siblings) > 1e-4 > self.p_value(later_sibling)
 
 
 class TestDynamic:
@@ -338,8 +348,8 @@ class TestDynamic:
         assert proposal.lengths.tolist() == [b + 1 for b in budget]
         assert drafter.num_calls == depth - 1
         for row, (root, allowed) in enumerate(zip(roots, budget, strict=True)):
-            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, allowed + 1)}
-            assert kept == self.brute_force(root, depth, top_k, allowed)
+            kept_paths = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, allowed + 1)}
+            assert kept_paths == self.brute_force(root, depth, top_k, allowed)
         check_tree(proposal)
 
     def test_certain_children_come_after_their_parents(self) -> None:
@@ -372,8 +382,8 @@ class TestDynamic:
         ]  # the last row has three nodes to choose from
         for row, root in enumerate(roots):
             num = int(proposal.lengths[row])
-            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
-            assert kept == self.brute_force(root, min(4, room[row]), top_k, budget[row])
+            kept_paths = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
+            assert kept_paths == self.brute_force(root, min(4, room[row]), top_k, budget[row])
         check_tree(proposal)
 
     @pytest.mark.parametrize(

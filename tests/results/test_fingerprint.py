@@ -23,8 +23,8 @@ def test_every_module_that_decoding_loads_is_fingerprinted() -> None:
         [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True
     ).stdout
     parts = {name.split(".")[1] for name in printed.split()}
-    known = {name.removesuffix(".py") for name in DECODING}
-    assert parts <= known, f"add {sorted(parts - known)} to DECODING"
+    fingerprinted = {name.removesuffix(".py") for name in DECODING}
+    assert parts <= fingerprinted, f"add {sorted(parts - fingerprinted)} to DECODING"
 
 
 @pytest.mark.parametrize("folder", [ResultsFolder, LoadFolder])

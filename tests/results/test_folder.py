@@ -116,11 +116,11 @@ def test_other_software_is_rejected_by_name(
     tmp_path: Path, part: str, key: str, value: str | None, message: str
 ) -> None:
     file = measured(tmp_path) / "provenance.json"
-    told: dict[str, Any] = json.loads(file.read_text())
-    told[part] |= {key: value}
+    metadata: dict[str, Any] = json.loads(file.read_text())
+    metadata[part] |= {key: value}
     if value is None:
-        del told[part][key]
-    file.write_text(json.dumps(told))
+        del metadata[part][key]
+    file.write_text(json.dumps(metadata))
     with pytest.raises(
         ValueError,
         match=rf"was started with other software: {message}.*choose another hydra.run.dir",
@@ -146,11 +146,11 @@ def test_a_folder_without_a_code_fingerprint_is_rejected(tmp_path: Path) -> None
 
 
 def test_a_users_class_is_fingerprinted_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = type("Mine", (), {"__module__": __name__})()
-    before = describe_software(("engine",), own)
+    foreign = type("Mine", (), {"__module__": __name__})()
+    before = describe_software(("engine",), foreign)
     assert list(before["modules"]) == [__name__]
     assert all(name.startswith("engine/") for name in before["code"])
     monkeypatch.setattr(fingerprint, "_hash", lambda file: "0")
-    assert differing_software(before, describe_software(("engine",), own)) == [
+    assert differing_software(before, describe_software(("engine",), foreign)) == [
         f"{__name__} has changed"
     ]

@@ -120,7 +120,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
         "evaluation.num_draft_tokens": 3,
         "evaluation.max_new_tokens": 8,
     }
-    told: dict[str, tuple[list[str], str, Callable[[Path], Any]]] = {
+    command_parts: dict[str, tuple[list[str], str, Callable[[Path], Any]]] = {
         "run": (
             [*decode, "num_prompts=12", "repeats=2", "warmup=0"],
             "requests.jsonl",
@@ -146,7 +146,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
                 *(f"{key}={value}" for key, value in train.items()),
             ],
             "metrics.jsonl",
-            learnt,
+            training_results,
         ),
         "certify": (
             [
@@ -162,16 +162,16 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
     }
     return {
         name: Command(name, tuple(words), rows, outputs, cwd)
-        for name, (words, rows, outputs) in told.items()
+        for name, (words, rows, outputs) in command_parts.items()
     }
 
 
 def _unique(
     rows: Sequence[dict[str, Any]], key: Sequence[str], value: str
 ) -> dict[tuple[Any, ...], Any]:
-    found = {tuple(row[name] for name in key): row[value] for row in rows}
-    assert len(found) == len(rows), "a row is there twice"
-    return found
+    values = {tuple(row[name] for name in key): row[value] for row in rows}
+    assert len(values) == len(rows), "a row is there twice"
+    return values
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ def load_outputs(folder: Path) -> Any:
     return _unique(_rows(folder / "requests.jsonl"), ("repeat", "side", "id"), "token_ids")
 
 
-def learnt(folder: Path) -> Any:
+def training_results(folder: Path) -> Any:
     """Return the training curve without times, and the weights, as numbers."""
     curve = [
         {key: value for key, value in row.items() if key not in TIMED}
@@ -205,5 +205,5 @@ def learnt(folder: Path) -> Any:
 
 
 def certified(folder: Path) -> Any:
-    told = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
-    return told["verdict"], told["sampled"], told["greedy"]
+    certificate = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
+    return certificate["verdict"], certificate["sampled"], certificate["greedy"]

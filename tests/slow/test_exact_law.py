@@ -108,18 +108,20 @@ class OutputPenalties(LogitsProcessor):
 
 def processors(prompt: Prompt, sampling: SamplingParams) -> LogitsProcessorList:
     """Return the logits processors in the order that `specresearch.sampling` documents."""
-    made = LogitsProcessorList()
+    result = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
-        made.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    made.append(OutputPenalties(len(prompt), sampling.presence_penalty, sampling.frequency_penalty))
-    made.append(TemperatureLogitsWarper(sampling.temperature))
+        result.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    result.append(
+        OutputPenalties(len(prompt), sampling.presence_penalty, sampling.frequency_penalty)
+    )
+    result.append(TemperatureLogitsWarper(sampling.temperature))
     if sampling.top_k:
-        made.append(TopKLogitsWarper(sampling.top_k))
+        result.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        made.append(TopPLogitsWarper(sampling.top_p))
+        result.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
-        made.append(MinPLogitsWarper(sampling.min_p))
-    return made
+        result.append(MinPLogitsWarper(sampling.min_p))
+    return result
 
 
 @torch.inference_mode()
@@ -137,8 +139,8 @@ def enumerate_law(
         for (output, mass), row in zip(unfinished.items(), rows, strict=True):
             for token, probability in enumerate(row):
                 if probability > 0:
-                    place = finished if token in sampling.stop_token_ids else longer
-                    place[*output, token] = mass * probability
+                    destination = finished if token in sampling.stop_token_ids else longer
+                    destination[*output, token] = mass * probability
         unfinished = longer
     return finished | unfinished
 
@@ -151,14 +153,14 @@ def p_value(counts: Counter[Prompt], law: dict[Prompt, float]) -> float:
     num = counts.total()
     rare = [output for output, probability in law.items() if probability * num < 5]
     common = [output for output in law if output not in set(rare)]
-    seen = [*(counts[output] for output in common), sum(counts[output] for output in rare)]
+    observed = [*(counts[output] for output in common), sum(counts[output] for output in rare)]
     expected = (
         np.array([*(law[output] for output in common), sum(law[output] for output in rare)]) * num
     )
     if expected[-1] < 5:  # the rare ones join the last of the common ones
-        seen = [*seen[:-2], seen[-2] + seen[-1]]
+        observed = [*observed[:-2], observed[-2] + observed[-1]]
         expected = np.array([*expected[:-2], expected[-2] + expected[-1]])
-    return float(stats.chisquare(seen, expected * sum(seen) / expected.sum()).pvalue)
+    return float(stats.chisquare(observed, expected * sum(observed) / expected.sum()).pvalue)
 
 
 @lru_cache
@@ -307,10 +309,10 @@ def test_negative_control_settings_differ_visibly(name: str) -> None:
     other = replace(sampling, temperature=sampling.temperature * 1.3)
     expected = law("llama", name)
     rng = np.random.default_rng(0)
-    drawn = enumerate_law(model("llama"), prompt, other)
-    outputs = list(drawn)
+    other_law = enumerate_law(model("llama"), prompt, other)
+    outputs = list(other_law)
     counts = rng.multinomial(
-        NUM_SAMPLES, np.array(list(drawn.values())) / sum(drawn.values())
+        NUM_SAMPLES, np.array(list(other_law.values())) / sum(other_law.values())
     ).tolist()
     assert (
         p_value(Counter({o: n for o, n in zip(outputs, counts, strict=True) if n}), expected)
@@ -328,12 +330,12 @@ def second_of_equal_seeds(proposer: Proposer) -> Counter[Prompt]:
     """Return outputs that follow a request of the same prompt and seed; each round has its seed."""
     prompt, sampling = SETTINGS["plain"]
     engine = Engine(target("llama"), proposer)
-    seen: Counter[Prompt] = Counter()
+    counts: Counter[Prompt] = Counter()
     for seed in range(NUM_ROUNDS):
         proposer.reset()
         *_, second = engine.generate([prompt, prompt], replace(sampling, seed=seed))
-        seen[second.token_ids] += 1
-    return seen
+        counts[second.token_ids] += 1
+    return counts
 
 
 @pytest.mark.parametrize("name", WARM)
@@ -383,10 +385,10 @@ def generated() -> list[Sequence[int]]:
     outputs = []
     for question in QUESTIONS:
         prompt = torch.tensor([tokenizer(question)["input_ids"]])
-        said = plain.generate(
+        output_ids = plain.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=64
         )
-        outputs.append(tuple(said[0, prompt.shape[1] :].tolist()))
+        outputs.append(tuple(output_ids[0, prompt.shape[1] :].tolist()))
     return outputs
 
 

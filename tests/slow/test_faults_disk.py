@@ -20,14 +20,14 @@ ROOM = {
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(mount)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def fill(file: Path, room: int) -> None:

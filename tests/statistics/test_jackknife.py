@@ -51,11 +51,11 @@ def test_negative_control_the_percentile_bootstrap_of_few_units_is_too_narrow(na
 def test_throughput_intervals_hold_for_overlapping_requests(concurrency: int, num: int) -> None:
     """The control resamples ten stretches of a window, and misses the true ratio too often."""
     rng = np.random.default_rng([4, num])
-    found = np.array([closed_loop(rng, concurrency, num) for _ in range(250)])
-    known = ~np.isnan(found[:, 1])
-    assert known.mean() > 0.9
-    assert found[known, 1].sum() >= at_least(0.94, int(known.sum()))
-    assert found[:, 0].sum() < at_least(0.94, 250)
+    intervals = np.array([closed_loop(rng, concurrency, num) for _ in range(250)])
+    has_interval = ~np.isnan(intervals[:, 1])
+    assert has_interval.mean() > 0.9
+    assert intervals[has_interval, 1].sum() >= at_least(0.94, int(has_interval.sum()))
+    assert intervals[:, 0].sum() < at_least(0.94, 250)
 
 
 def test_pairs_stay_together() -> None:
@@ -93,10 +93,10 @@ def test_intervals_exist_at_the_ends_of_the_range() -> None:
 def test_unequal_units_have_a_smaller_effective_number() -> None:
     rng = np.random.default_rng(0)
     equal, unequal = np.ones(12), np.array([9.0, 9.0, *[1.0] * 10])
-    found = [
+    spreads = [
         spread(np.stack([size * rng.uniform(1, 2, 12), size], 1), ratio)
         for size in (equal, unequal)
     ]
-    assert found[0] is not None
-    assert found[1] is not None
-    assert found[0].freedom > 2 * found[1].freedom
+    assert spreads[0] is not None
+    assert spreads[1] is not None
+    assert spreads[0].freedom > 2 * spreads[1].freedom

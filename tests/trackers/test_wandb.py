@@ -102,10 +102,10 @@ def test_an_offline_run_holds_config_metrics_and_files(offline: Path) -> None:
     assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [
         0.75
     ]
-    drawn = next(row for row in history if "method/itl/_type" in row)
-    assert drawn["method/itl/_type"] == "histogram"
-    assert sum(drawn["method/itl/values"]) == 3
-    assert drawn["method/request_acceptance_rate/_type"] == "histogram"
+    histogram_row = next(row for row in history if "method/itl/_type" in row)
+    assert histogram_row["method/itl/_type"] == "histogram"
+    assert sum(histogram_row["method/itl/values"]) == 3
+    assert histogram_row["method/request_acceptance_rate/_type"] == "histogram"
     summary: dict[str, Any] = {}
     for record in records:
         if record.HasField("summary"):

@@ -54,8 +54,12 @@ class Case:
 
     @property
     def drafts(self) -> list[DraftRows]:
-        own = [(self.readouts[0], None), (self.readouts[0], None), (self.readouts[1], IDS)]
-        parts = zip(self.states, own, self.valid, WEIGHTS, strict=True)
+        readouts_and_ids = [
+            (self.readouts[0], None),
+            (self.readouts[0], None),
+            (self.readouts[1], IDS),
+        ]
+        parts = zip(self.states, readouts_and_ids, self.valid, WEIGHTS, strict=True)
         return [
             DraftRows(states, readout, valid, weight, ids)
             for states, (readout, ids), valid, weight in parts
@@ -79,16 +83,16 @@ class Case:
         p = (p_logits / objective.temperature).softmax(-1)
         for draft in self.drafts:
             logits, ids = draft.readout(draft.states), draft.target_ids
-            known = torch.arange(V) if ids is None else ids
+            ids_of_rows = torch.arange(V) if ids is None else ids
             labels = self.labels if ids is None else indices_in(self.labels, ids)
-            losses = objective(p_logits[:, known], logits, labels)
+            losses = objective(p_logits[:, ids_of_rows], logits, labels)
             learns = draft.valid
             if not isinstance(objective, CrossEntropy):
-                learns = learns & torch.isin(p_logits.argmax(-1), known)
+                learns = learns & torch.isin(p_logits.argmax(-1), ids_of_rows)
             loss = losses[learns].sum()
             q = (logits / objective.temperature).softmax(-1)
-            accepted = torch.minimum(p[:, known], q).sum(-1)[draft.valid].sum()
-            agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[draft.valid].sum()
+            accepted = torch.minimum(p[:, ids_of_rows], q).sum(-1)[draft.valid].sum()
+            agreeing = (p_logits.argmax(-1) == ids_of_rows[logits.argmax(-1)])[draft.valid].sum()
             total = total + draft.weight * loss
             sums.append(
                 torch.stack([loss, accepted, agreeing.double(), draft.valid.sum().double()])
@@ -104,8 +108,8 @@ class Case:
         return torch.minimum(p[:, draft.target_ids], q).sum()
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        found = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
-        return [torch.zeros(()) if part is None else part for part in found]
+        grads = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
+        return [torch.zeros(()) if part is None else part for part in grads]
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 7, R, 100])
@@ -131,10 +135,10 @@ def test_a_draft_learns_nothing_from_tokens_outside_its_vocabulary(
     draft = replace(case.drafts[2], valid=torch.ones(R, dtype=torch.bool))
     loss, sums = case.chunked(objective, 7, [draft])
     (gradient,) = torch.autograd.grad(loss, [states])
-    wanted = (
+    required_ids = (
         case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
     )
-    is_inside = torch.isin(wanted, IDS)
+    is_inside = torch.isin(required_ids, IDS)
     assert 5 < is_inside.sum() < R - 5
     assert torch.equal(gradient.abs().sum(-1) > 0, is_inside)
     assert sums[0, 3] == R
@@ -167,16 +171,16 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            if isinstance(made, Tensor):
-                storage = made.untyped_storage()
-                self.largest = max(self.largest, made.numel())
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.largest = max(self.largest, tensor.numel())
                 if storage._cdata not in self._known:
                     self._known.add(storage._cdata)
-                    self.live += storage.nbytes() // made.itemsize
+                    self.live += storage.nbytes() // tensor.itemsize
                     self.peak = max(self.peak, self.live)
                     weakref.finalize(
-                        storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize
+                        storage, self._forget, storage._cdata, storage.nbytes() // tensor.itemsize
                     )
         return out
 
@@ -190,8 +194,8 @@ def test_logits_exist_for_one_chunk_at_a_time() -> None:
     with Watch() as watch:
         case.gradients(case.chunked(ForwardKL(), 8)[0])
     assert watch.largest == 400 * H
-    with Watch() as whole:
+    with Watch() as full:
         case.gradients(case.whole(ForwardKL())[0])
-    assert whole.largest >= 400 * V
+    assert full.largest >= 400 * V
     states = 400 * H * len(case.states)  # whose gradients are kept
-    assert watch.peak < 2 * states + 60 * 8 * V < whole.peak
+    assert watch.peak < 2 * states + 60 * 8 * V < full.peak

@@ -51,40 +51,40 @@ def mix(seed: int = 0) -> Mix:
     )
 
 
-def taken(examples: Iterator[Example], num: int) -> list[list[int]]:
+def token_ids_of(examples: Iterator[Example], num: int) -> list[list[int]]:
     return [example.token_ids for example in islice(examples, num)]
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 333, PERIOD, 2 * PERIOD - 1])
 def test_a_mix_resumes_where_it_stopped(killed_at: int) -> None:
-    whole = taken(iter(mix()), 2 * PERIOD + 50)
+    token_ids = token_ids_of(iter(mix()), 2 * PERIOD + 50)
     first, second = mix(), mix()
-    before = taken(iter(first), killed_at)
+    before = token_ids_of(iter(first), killed_at)
     second.state = first.state
     assert first.state == killed_at
-    assert before + taken(iter(second), len(whole) - killed_at) == whole
+    assert before + token_ids_of(iter(second), len(token_ids) - killed_at) == token_ids
 
 
 def test_the_order_depends_only_on_the_seed() -> None:
-    assert taken(iter(mix(1)), 200) == taken(iter(mix(1)), 200)
-    assert taken(iter(mix(1)), 200) != taken(iter(mix(2)), 200)
+    assert token_ids_of(iter(mix(1)), 200) == token_ids_of(iter(mix(1)), 200)
+    assert token_ids_of(iter(mix(1)), 200) != token_ids_of(iter(mix(2)), 200)
     assert mix(1).fingerprint == mix(1).fingerprint != mix(2).fingerprint
 
 
 def test_fractions_hold_in_every_stretch() -> None:
-    sources = [ids[0] for ids in taken(iter(mix()), 3 * PERIOD)]
+    sources = [ids[0] for ids in token_ids_of(iter(mix()), 3 * PERIOD)]
     for begin in range(0, len(sources), 10):
         assert Counter(sources[begin : begin + 10]) == {1: 5, 2: 3, 3: 2}
 
 
 def test_fractions_that_are_not_thousandths_are_met_within_one_example() -> None:
     uneven = Mix({name: (1 / 3, Numbered(number, 5)) for number, name in enumerate("abc")})
-    counts = Counter(ids[0] for ids in taken(iter(uneven), PERIOD))
+    counts = Counter(ids[0] for ids in token_ids_of(iter(uneven), PERIOD))
     assert sorted(counts.values()) == [333, 333, 334]
 
 
 def test_every_example_is_drawn_once_per_round_in_a_new_order() -> None:
-    drawn = [ids[1] for ids in taken(iter(mix()), 600) if ids[0] == 1]
+    drawn = [ids[1] for ids in token_ids_of(iter(mix()), 600) if ids[0] == 1]
     passes = [drawn[begin : begin + 30] for begin in range(0, 300, 30)]
     assert all(sorted(numbers) == list(range(30)) for numbers in passes)
     assert len(set(map(tuple, passes))) == len(passes)
@@ -92,22 +92,22 @@ def test_every_example_is_drawn_once_per_round_in_a_new_order() -> None:
 
 def test_the_list_of_first_examples_has_no_duplicates() -> None:
     """They come in the source's own order, however many rounds there are."""
-    drawn = mix()
+    corpus = mix()
     for num in (7, 100, 1500):
-        listed = [tuple(example.token_ids) for example in drawn.first(num)]
+        listed = [tuple(example.token_ids) for example in corpus.first(num)]
         assert len(set(listed)) == len(listed)
-        assert set(listed) == {tuple(drawn[position].token_ids) for position in range(num)}
-    assert [*map(str, drawn.first(5000))] == [*map(str, drawn.first(9000))]
+        assert set(listed) == {tuple(corpus[position].token_ids) for position in range(num)}
+    assert [*map(str, corpus.first(5000))] == [*map(str, corpus.first(9000))]
 
 
 def test_prompts_carry_a_loss_if_configured() -> None:
     examples = Numbered(1, 3)
     examples.examples = Examples([Example.reply([1, 2, 3], [4, 5])])
-    for asked, mask in (
+    for predicts_prompts, mask in (
         (False, [False, False, False, True, True]),
         (True, [False, True, True, True, True]),
     ):
-        mixed = Mix({"a": (1.0, examples)}, predict_prompts=asked)
+        mixed = Mix({"a": (1.0, examples)}, predict_prompts=predicts_prompts)
         assert mixed[0].loss_mask == mask
         assert [example.loss_mask for example in mixed.first(1)] == [mask]
     assert (
@@ -118,7 +118,9 @@ def test_prompts_carry_a_loss_if_configured() -> None:
 
 def test_a_round_knows_the_number_of_its_draws() -> None:
     recorder = Recorder()
-    taken(iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20)
+    token_ids_of(
+        iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20
+    )
     rounds = {
         number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)
     }
@@ -191,11 +193,11 @@ def test_published_replies_are_trained_on_except_held_out_ones(name: str) -> Non
         FixedText(dataset, zoo(), RowSplit(split, 0.2).rows(dataset), 300)
         for split in ("train", "heldout")
     ]
-    whole = FixedText(dataset, zoo(), dataset.rows, 300)
-    assert sum(map(len, parts)) == len(whole) >= len(dataset)
+    token_ids = FixedText(dataset, zoo(), dataset.rows, 300)
+    assert sum(map(len, parts)) == len(token_ids) >= len(dataset)
     assert parts[0].fingerprint != parts[1].fingerprint
-    assert whole.fingerprint == FixedText(dataset, zoo(), dataset.rows, 300).fingerprint
-    assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in whole)
+    assert token_ids.fingerprint == FixedText(dataset, zoo(), dataset.rows, 300).fingerprint
+    assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in token_ids)
 
 
 def test_prompts_without_replies_are_an_error_with_a_remedy(tmp_path: Path) -> None:
@@ -270,7 +272,9 @@ def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_an_empty_text_is_an_error(tmp_path: Path, text: bytes | None, message: str) -> None:
+def test_missing_or_unusable_text_is_an_error(
+    tmp_path: Path, text: bytes | None, message: str
+) -> None:
     if text is not None:
         (tmp_path / "nothing.txt").write_bytes(text)
     with pytest.raises(ValueError, match=message):

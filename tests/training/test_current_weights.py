@@ -145,14 +145,14 @@ def test_decoding_uses_every_change_of_an_adapter(name: str) -> None:
     assert student.adapter is not None
     distillation = Distillation(student, of, ForwardKL())
     (model,) = student.decoding_models
-    seen: list[Tensor] = []
+    all_logits: list[Tensor] = []
     for seed in range(3):
         randomize(student.adapter, seed)
         with distillation.decoding_mode():
-            seen.append(decoded(model))
-            torch.testing.assert_close(seen[-1], expected(model), rtol=1e-3, atol=1e-3)
-    assert not torch.allclose(seen[0], seen[1], rtol=0.1, atol=0.1)
-    assert not torch.allclose(seen[1], seen[2], rtol=0.1, atol=0.1)
+            all_logits.append(decoded(model))
+            torch.testing.assert_close(all_logits[-1], expected(model), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(all_logits[0], all_logits[1], rtol=0.1, atol=0.1)
+    assert not torch.allclose(all_logits[1], all_logits[2], rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize("name", [*STUDENTS, *(f"medusa, joint, {kind}" for kind in KINDS)])

@@ -96,16 +96,16 @@ def one_by_one(
             t = end - step.shift - 1
             if t < step.first_row:
                 continue
-            wanted, drafted = p[b, t + step.shift, ids], q[b, t]
+            target_probs, drafted = p[b, t + step.shift, ids], q[b, t]
             num_rows += 1
             accepted += float(
-                torch.minimum(wanted, drafted).sum()
+                torch.minimum(target_probs, drafted).sum()
                 if student.samples
-                else wanted[drafted.argmax()]
+                else target_probs[drafted.argmax()]
             )
-            wanted = wanted / wanted.sum()
+            target_probs = target_probs / target_probs.sum()
             if step.target_ids is None or p[b, t + step.shift].argmax() in step.target_ids:
-                loss += float((wanted * (wanted / drafted).log()).sum())
+                loss += float((target_probs * (target_probs / drafted).log()).sum())
             if step.regression is not None:
                 gap = (step.regression[0][b, t] - step.regression[1][b, t]).abs()
                 distance += float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean())
@@ -123,9 +123,9 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     with torch.no_grad():
         expected, parts = one_by_one(student, token_ids, mask)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-9)
-    taken = distillation.pop_totals()
-    assert list(taken) == [f"step_{i}" for i in range(len(parts))]
-    sums = torch.stack(list(taken.values()))
+    totals = distillation.pop_totals()
+    assert list(totals) == [f"step_{i}" for i in range(len(parts))]
+    sums = torch.stack(list(totals.values()))
     exact, distances = torch.tensor(parts, dtype=torch.float64).split([3, 1], dim=1)
     torch.testing.assert_close(sums[:, [0, 1, 3]], exact, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sums[:, 4:], distances, rtol=1e-5, atol=1e-6)  # kept in float32
@@ -191,13 +191,13 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(name: str) -> None:
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL())
     token_ids, mask = batch()
     mask[2] = False
-    whole = distillation(token_ids, mask)
+    batch_loss = distillation(token_ids, mask)
     lengths = (14, 9, 14, 14)
     rows = [
         distillation(token_ids[i : i + 1, :length], mask[i : i + 1, :length], mask.sum())
         for i, length in enumerate(lengths)
     ]
-    torch.testing.assert_close(whole, torch.stack(rows).sum())
+    torch.testing.assert_close(batch_loss, torch.stack(rows).sum())
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "medusa, sharing", "eagle", "eagle3"])
@@ -213,11 +213,11 @@ def test_sixteen_bit_students_train_in_float32_and_are_cast_back(name: str) -> N
     with torch.no_grad():
         for weight in trained:
             weight += 1e-3
-    kept = [weight.detach().clone() for weight in trained]
+    originals = [weight.detach().clone() for weight in trained]
     with distillation.decoding_mode() as decoded:
         assert all(weight.dtype == torch.bfloat16 for weight in decoded.module.parameters())
         assert decoded.proposer(2).num_draft_tokens == 2
-    for before, after, old in zip(kept, student.module.parameters(), loaded, strict=True):
+    for before, after, old in zip(originals, student.module.parameters(), loaded, strict=True):
         assert torch.equal(before, after)
         torch.testing.assert_close(after - 1e-3, old.float(), rtol=1e-4, atol=1e-6)
 

@@ -93,7 +93,7 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-def told(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
+def predicted_runs(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
     """Return each run of predicted tokens, decoded."""
     runs: list[list[int]] = []
     before = False
@@ -107,7 +107,11 @@ def told(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
 def test_a_chat_is_one_example_with_a_loss_on_its_replies(dataset: PromptDataset) -> None:
     tokenizer = zoo()
     (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
-    assert told(tokenizer, example) == ["Hello.<|end|>", "then  nothing\n<|end|>", "bye<|end|>"]
+    assert predicted_runs(tokenizer, example) == [
+        "Hello.<|end|>",
+        "then  nothing\n<|end|>",
+        "bye<|end|>",
+    ]
     assert str(tokenizer.decode(example.token_ids)).startswith(
         "<|endoftext|><|user|>hi there<|end|><|assistant|>Hello."
     )
@@ -130,7 +134,7 @@ def test_markers_in_a_template_give_the_same_mask_as_its_text(dataset: PromptDat
         chat_examples(dataset, zoo(template), CHAT, 200) for template in (MARKED, PLAIN)
     )
     assert marked == plain
-    assert told(zoo(), plain[0])[0] == "Hello.<|end|>"
+    assert predicted_runs(zoo(), plain[0])[0] == "Hello.<|end|>"
 
 
 def test_markers_in_a_template_take_precedence(dataset: PromptDataset) -> None:
@@ -138,7 +142,7 @@ def test_markers_in_a_template_take_precedence(dataset: PromptDataset) -> None:
         MARKED.replace("+ '<|end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|end|>' }}")
     )
     (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
-    assert told(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
+    assert predicted_runs(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
 
 
 def prompts_of(
@@ -151,10 +155,10 @@ def prompts_of(
 
 
 @pytest.mark.parametrize(
-    ("template", "said"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")]
+    ("template", "replies"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")]
 )
-def test_a_chat_that_templates_render_in_parts_is_one_example_per_reply(
-    dataset: PromptDataset, template: str, said: str
+def test_a_chat_that_cannot_be_rendered_at_once_is_one_example_per_reply(
+    dataset: PromptDataset, template: str, replies: str
 ) -> None:
     """One template renders old replies differently; with the other, a token may span prompt and reply."""
     tokenizer = zoo(template)
@@ -162,7 +166,7 @@ def test_a_chat_that_templates_render_in_parts_is_one_example_per_reply(
     assert [example.token_ids[: example.num_prompt_tokens] for example in examples] == prompts_of(
         dataset, tokenizer, CHAT
     )
-    assert told(tokenizer, examples[0]) == [said]
+    assert predicted_runs(tokenizer, examples[0]) == [replies]
     assert len(examples) == 3
 
 
@@ -179,14 +183,14 @@ def test_every_kind_of_tokenizer_begins_a_reply_where_its_prompt_ends(
     row = Row("c", ("hi", "bye"), replies=("Hello. then", "then?"))
     examples = chat_examples(dataset, tokenizer, row, 500)
     starts = [
-        example.token_ids[:place]
+        example.token_ids[:start]
         for example in examples
-        for place in range(1, len(example.token_ids))
-        if example.loss_mask[place] and not example.loss_mask[place - 1]
+        for start in range(1, len(example.token_ids))
+        if example.loss_mask[start] and not example.loss_mask[start - 1]
     ]
     assert starts == prompts_of(dataset, tokenizer, row)
-    said = [run.strip() for example in examples for run in told(tokenizer, example)]
-    assert said == ["Hello. then<|end|>", "then?<|end|>"]
+    replies = [run.strip() for example in examples for run in predicted_runs(tokenizer, example)]
+    assert replies == ["Hello. then<|end|>", "then?<|end|>"]
 
 
 @pytest.mark.parametrize("template", ["own", MARKED])
@@ -200,11 +204,11 @@ def test_every_reply_is_in_one_example_however_long_the_chat(
     )
     examples = chat_examples(dataset, tokenizer, row, max_len)
     assert all(len(example.token_ids) <= max_len for example in examples)
-    assert [run for example in examples for run in told(tokenizer, example)] == [
+    assert [run for example in examples for run in predicted_runs(tokenizer, example)] == [
         f"it is {n}.<|end|>" for n in range(6)
     ]
-    whole = chat_examples(dataset, tokenizer, row, 500)
-    assert len(whole) == 1
+    complete = chat_examples(dataset, tokenizer, row, 500)
+    assert len(complete) == 1
     assert len(examples) > 1
 
 
@@ -214,8 +218,8 @@ def test_real_chats_lose_no_reply(shared_data: Path) -> None:
     )
     for row in dataset:
         examples = chat_examples(dataset, zoo(), row, 100_000)
-        said = [run for example in examples for run in told(zoo(), example)]
-        assert said == [f"{reply}<|end|>" for reply in published_replies(row)]
+        replies = [run for example in examples for run in predicted_runs(zoo(), example)]
+        assert replies == [f"{reply}<|end|>" for reply in published_replies(row)]
 
 
 def test_a_long_prompt_is_truncated_as_in_decoding_and_leaves_half_for_the_reply(
@@ -244,11 +248,11 @@ def test_a_chat_ends_at_its_first_unanswered_turn(
     dataset: PromptDataset, row: Row, num_replies: int
 ) -> None:
     examples = chat_examples(dataset, zoo(), row, 200)
-    assert sum(len(told(zoo(), example)) for example in examples) == num_replies
+    assert sum(len(predicted_runs(zoo(), example)) for example in examples) == num_replies
 
 
 def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
-    said = [
+    replies = [
         ("gpt", "an orphaned reply"),
         ("human", "one"),
         ("gpt", "first"),
@@ -259,7 +263,7 @@ def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
         ("system", "Be brief."),
         ("gpt", None),
     ]
-    chat = {"conversations": [{"from": who, "value": what} for who, what in said]}
+    chat = {"conversations": [{"from": who, "value": what} for who, what in replies]}
     (tmp_path / "chats.json").write_text(
         json.dumps([chat, {"conversations": [{"from": "human", "value": "hi"}]}])
     )
@@ -298,12 +302,14 @@ def test_a_base_model_gets_the_plain_prompt_frame(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("hi")
     maths = PromptDataset("mine", "prompts", "maths", path=str(tmp_path / "rows.txt"))
     (example,) = chat_examples(maths, tokenizer, Row("c", ("1 + 1?",), reference="That is 2"), 200)
-    assert told(tokenizer, example) == ["That is 2<|end|>"]
+    assert predicted_runs(tokenizer, example) == ["That is 2<|end|>"]
     assert example.token_ids[: example.num_prompt_tokens] == render(
         tokenizer, maths.template, ["1 + 1?"]
     )
     examples = chat_examples(maths, tokenizer, CHAT, 200)
-    assert [told(tokenizer, example)[0].strip() for example in examples][2] == "bye<|end|>"
+    assert [predicted_runs(tokenizer, example)[0].strip() for example in examples][
+        2
+    ] == "bye<|end|>"
     assert str(tokenizer.decode(examples[1].token_ids)).endswith(
         "Assistant: Hello.\n\nUser: and then?\nAssistant: then  nothing\n<|end|>"
     )
@@ -315,17 +321,17 @@ def test_a_template_that_hides_where_replies_begin_is_rejected(dataset: PromptDa
 
 
 def test_examples_survive_a_round_trip_through_flat_arrays() -> None:
-    made = [
+    originals = [
         Example.reply([1, 2], [3]),
         Example([70000, 1], [False, True]),
         Example.reply([5], [6, 7, 8]),
     ]
-    packed = Examples(made)
-    assert list(packed) == made
+    packed = Examples(originals)
+    assert list(packed) == originals
     assert len(packed) == 3
     assert sum(len(example.token_ids) for example in packed) == 9
     assert sum(sum(example.loss_mask) for example in packed) == 5
-    assert made[2].num_prompt_tokens == 1
+    assert originals[2].num_prompt_tokens == 1
     with pytest.raises(IndexError):
         packed[3]
 

@@ -350,14 +350,14 @@ def test_errors_for_bad_settings_name_a_remedy(
     tmp_path: Path, settings: dict[str, Any], complaint: str
 ) -> None:
     save_eagle_head(eagle_head(3, base_model=None), tmp_path / "saved", {})
-    told: dict[str, Any] = {
+    settings_by_layout: dict[str, Any] = {
         "head": str(tmp_path / "saved"),
         "format": "eagle3",
         "output": "out",
     } | settings
-    told["output"] = tmp_path / told["output"]
+    settings_by_layout["output"] = tmp_path / settings_by_layout["output"]
     with pytest.raises(ValueError, match=complaint):
-        export_head(**told)
+        export_head(**settings_by_layout)
 
 
 def test_the_command_exports_a_head(
@@ -476,9 +476,13 @@ def test_the_speculators_library_loads_the_export_with_the_same_logits(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, head in heads.items():
-        theirs = load_file(tmp_path / name / "outputs")["logits"][0, -1]
-        ours = drafts(head, id_convention=head.format.id_convention)[0, 0]
-        ours = ours if head.target_ids is None else ours[head.target_ids]
+        library_logits = load_file(tmp_path / name / "outputs")["logits"][0, -1]
+        our_logits = drafts(head, id_convention=head.format.id_convention)[0, 0]
+        our_logits = our_logits if head.target_ids is None else our_logits[head.target_ids]
         torch.testing.assert_close(
-            theirs, ours, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            library_logits,
+            our_logits,
+            rtol=1e-5,
+            atol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
         )

@@ -36,26 +36,26 @@ def cache(
 
 
 def test_features_are_those_of_the_target(tmp_path: Path) -> None:
-    target, drawn = model(), [examples()[i] for i in (3, 0, 7)]
-    features = cache(tmp_path, target)(drawn)
+    target, chosen = model(), [examples()[i] for i in (3, 0, 7)]
+    features = cache(tmp_path, target)(chosen)
     with torch.no_grad():
-        for row, example in enumerate(drawn):
+        for row, example in enumerate(chosen):
             alone = target.forward_whole(torch.tensor([example.token_ids]), LAYERS).hidden
             for layer, states in zip(features, alone, strict=True):
                 torch.testing.assert_close(layer[row, : len(example.token_ids)], states[0])
                 assert not layer[row, len(example.token_ids) :].any()
-    assert features[0].shape[:2] == collate(drawn)["token_ids"].shape
+    assert features[0].shape[:2] == collate(chosen)["token_ids"].shape
 
 
 def test_the_announced_size_is_the_size_on_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = cache(tmp_path)
+    feature_cache = cache(tmp_path)
     num_tokens = (
         sum(len(example.token_ids) for example in examples()) - 3
     )  # one example stands there twice
     assert f"features of {num_tokens} tokens, 3 layers" in capsys.readouterr().err
-    assert 1 <= made.store.num_bytes / made.num_bytes(num_tokens) < 1.2
+    assert 1 <= feature_cache.store.num_bytes / feature_cache.num_bytes(num_tokens) < 1.2
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, num_shards: int, error: BaseException) -> None:
@@ -80,10 +80,10 @@ def test_an_interrupted_cache_is_finished_by_the_next_run(
         interrupt(patch, 2, error)
         with pytest.raises(type(error)):
             cache(tmp_path)
-    kept = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
-    assert len(kept) == 2
+    modified_times = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
+    assert len(modified_times) == 2
     cache(tmp_path)
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert {file: file.stat().st_mtime_ns for file in modified_times} == modified_times
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
 
 

@@ -99,15 +99,17 @@ def test_later_turns_follow_the_models_own_replies(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_with_the_same_text(
     dataset: PromptDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_shards: int
 ) -> None:
-    whole = written(dataset, tmp_path / "whole")
+    uninterrupted = written(dataset, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_after(patch, num_shards)
         with pytest.raises(KeyboardInterrupt):
             written(dataset, tmp_path / "stopped")
-    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "stopped").glob("*.parquet")}
-    assert len(kept) == num_shards
-    assert written(dataset, tmp_path / "stopped") == whole
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    modified_times = {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "stopped").glob("*.parquet")
+    }
+    assert len(modified_times) == num_shards
+    assert written(dataset, tmp_path / "stopped") == uninterrupted
+    assert {file: file.stat().st_mtime_ns for file in modified_times} == modified_times
 
 
 def test_existing_text_is_read_and_not_decoded_again(
@@ -275,9 +277,9 @@ def test_a_corpus_of_generated_text_holds_prompts_out(
     mix = corpus.mix(target, dataset, tmp_path, draft=model(seed=1), examples_per_step=4)
     trained = {tuple(mix[p].token_ids[: mix[p].num_prompt_tokens]) for p in range(12)}
     heldout = corpus.heldout(target, dataset, tmp_path)
-    asked = {tuple(example.token_ids[: example.num_prompt_tokens]) for example in heldout}
-    assert len(trained) + len(asked) == len(WORDS)
-    assert not trained & asked
+    heldout_prompts = {tuple(example.token_ids[: example.num_prompt_tokens]) for example in heldout}
+    assert len(trained) + len(heldout_prompts) == len(WORDS)
+    assert not trained & heldout_prompts
     assert sorted(path.name for path in (tmp_path / "draft").iterdir()) == [
         f"round-{n:05d}" for n in range(3)
     ]

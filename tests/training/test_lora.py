@@ -77,8 +77,8 @@ def test_only_adapters_train(tmp_path: Path) -> None:
         for name, w in learner.module.named_parameters()
         if "lora_" not in name
     }
-    made, rows = trainer(learner, tmp_path, {"steps": 25, "learning_rate": 0.02})
-    made.run()
+    distill_trainer, rows = trainer(learner, tmp_path, {"steps": 25, "learning_rate": 0.02})
+    distill_trainer.run()
     assert rows[-1][1]["loss"] < 0.9 * rows[0][1]["loss"]
     after = dict(learner.module.named_parameters())
     assert all(torch.equal(after[name], weight) for name, weight in base.items())
@@ -91,14 +91,16 @@ def test_only_adapters_train(tmp_path: Path) -> None:
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     """Including its dropout."""
     settings = {"steps": 4, "learning_rate": 0.02, "save_every": 2, "schedule": "linear"}
-    found = []
+    results = []
     for checkpoint in (None, tmp_path / "checkpoint-2"):
         learner = student(dropout=0.2)
-        made, rows = trainer(learner, tmp_path, settings)
-        made.run(checkpoint)
-        found.append((rows[-1][1]["loss"], [weight.detach().clone() for weight in learner.trained]))
-    assert found[0][0] == found[1][0]
-    assert all(map(torch.equal, found[0][1], found[1][1]))
+        distill_trainer, rows = trainer(learner, tmp_path, settings)
+        distill_trainer.run(checkpoint)
+        results.append(
+            (rows[-1][1]["loss"], [weight.detach().clone() for weight in learner.trained])
+        )
+    assert results[0][0] == results[1][0]
+    assert all(map(torch.equal, results[0][1], results[1][1]))
 
 
 @pytest.mark.filterwarnings(
@@ -200,8 +202,8 @@ def test_a_student_without_adaptable_layers_is_rejected(monkeypatch: pytest.Monk
 
 
 def test_a_checkpoint_of_another_drafter_is_rejected(tmp_path: Path) -> None:
-    made, _ = trainer(student(), tmp_path, {"steps": 1})
-    made.run()
+    distill_trainer, _ = trainer(student(), tmp_path, {"steps": 1})
+    distill_trainer.run()
     for other in (student(rank=2), draft(TARGET)):
         again, _ = trainer(other, tmp_path, SETTINGS | {"steps": 2}, source=Few([]))
         with pytest.raises(

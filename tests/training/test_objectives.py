@@ -81,8 +81,8 @@ def logits(seed: int, rows: int = R, num_tokens: int = V) -> Tensor:
 
 def gradients(loss: Tensor, of: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of the sum, with zeros where it does not depend on an input."""
-    found = torch.autograd.grad(loss.sum(), of, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(of, found, strict=True)]
+    grads = torch.autograd.grad(loss.sum(), of, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(of, grads, strict=True)]
 
 
 def acceptance(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
@@ -98,20 +98,22 @@ class TestValues:
         target, draft = logits(1).requires_grad_(), logits(2).requires_grad_()
         p, q = (target / temperature).softmax(-1), (draft / temperature).softmax(-1)
         expected = FORMULAS[kind](p, q, LABELS)
-        wanted = gradients(expected, [target, draft])
+        expected_gradients = gradients(expected, [target, draft])
         objective = kind(temperature=temperature)
         loss = objective(target, draft, LABELS)
         assert loss.dtype == torch.float64
         torch.testing.assert_close(loss, expected)
-        for found, gradient in zip(gradients(loss, [target, draft]), wanted, strict=True):
-            torch.testing.assert_close(found, gradient)
+        for actual, gradient in zip(
+            gradients(loss, [target, draft]), expected_gradients, strict=True
+        ):
+            torch.testing.assert_close(actual, gradient)
 
         single = [x.detach().float().requires_grad_() for x in (target, draft)]
         loss = objective(single[0], single[1], LABELS)
         assert loss.dtype == torch.float32
         torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
-        for found, gradient in zip(gradients(loss, single), wanted, strict=True):
-            torch.testing.assert_close(found.double(), gradient, rtol=1e-4, atol=1e-6)
+        for actual, gradient in zip(gradients(loss, single), expected_gradients, strict=True):
+            torch.testing.assert_close(actual.double(), gradient, rtol=1e-4, atol=1e-6)
 
     @every_objective
     def test_low_precision_inputs_are_widened(self, kind: Callable[..., Objective]) -> None:
@@ -255,10 +257,10 @@ class TestExtremeLogits:
         loss = kind()(target, draft, LABELS)
         padded = kind()(torch.cat([target, padding], 1), torch.cat([draft, padding], 1), LABELS)
         torch.testing.assert_close(padded, loss)
-        for found, wanted in zip(
+        for actual, expected_gradients in zip(
             gradients(padded, [target, draft]), gradients(loss, [target, draft]), strict=True
         ):
-            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(actual, expected_gradients)
 
     @every_objective
     def test_padding_of_the_targets_vocabulary_hardly_changes_the_loss(

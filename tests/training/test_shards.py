@@ -79,13 +79,13 @@ def test_a_damaged_shard_counts_as_missing(
 ) -> None:
     shards = fill(tmp_path, "zero", "one")
     damage(shards.path(0))
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(
         "specresearch.training.shards.logger.warning",
-        lambda text, *parts: told.append(text % parts),
+        lambda text, *parts: messages.append(text % parts),
     )
     assert (shards.holds(0), shards.holds(1)) == (False, True)
-    assert "shard-00000.txt is damaged or missing" in " ".join(told)
+    assert "shard-00000.txt is damaged or missing" in " ".join(messages)
 
 
 def test_other_settings_are_rejected_by_name(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def trainer(
 ) -> tuple[DistillTrainer, Rows]:
     """Return the trainer and the rows that it logs."""
     rows: Rows = []
-    made = DistillTrainer(
+    distill_trainer = DistillTrainer(
         Distillation(student, of, objective or ForwardKL()),
         Mix({"fixed": (1.0, source or Few(EXAMPLES))}),
         TrainSettings(**SETTINGS | settings),
@@ -68,7 +68,7 @@ def trainer(
         log=log or (lambda step, values: rows.append((step, values))),
         evaluation=evaluation,
     )
-    return made, rows
+    return distill_trainer, rows
 
 
 def weights(student: Student) -> list[Tensor]:
@@ -79,8 +79,10 @@ def weights(student: Student) -> list[Tensor]:
 def test_the_loss_falls_on_a_few_examples(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made, rows = trainer(STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02})
-    made.run()
+    distill_trainer, rows = trainer(
+        STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02}
+    )
+    distill_trainer.run()
     assert [step for step, _ in rows] == list(range(1, 26))
     first, last = rows[0][1], rows[-1][1]
     assert last["loss"] < 0.7 * first["loss"]
@@ -90,7 +92,7 @@ def test_the_loss_falls_on_a_few_examples(
 
 def test_accumulated_batches_equal_one_large_batch(tmp_path: Path) -> None:
     """Examples differ in length, so a mean of means would differ."""
-    found = []
+    results = []
     for batch_size, accumulate in ((4, 1), (2, 2), (1, 4)):
         student = STUDENTS["eagle3"](TARGET)
         settings = {
@@ -99,21 +101,21 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path: Path) -> None:
             "steps": 3,
             "learning_rate": 0.01,
         }
-        made, rows = trainer(student, tmp_path / str(batch_size), settings)
-        made.run()
-        found.append((rows, weights(student)))
-    for rows, learnt in found[1:]:
-        for (_, ours), (_, reference) in zip(rows, found[0][0], strict=True):
+        distill_trainer, rows = trainer(student, tmp_path / str(batch_size), settings)
+        distill_trainer.run()
+        results.append((rows, weights(student)))
+    for rows, trained_weights in results[1:]:
+        for (_, actual), (_, reference) in zip(rows, results[0][0], strict=True):
             for key in ("loss", "grad_norm", "step_2/loss", "step_0/expected_acceptance"):
-                assert ours[key] == pytest.approx(reference[key], rel=1e-6)
-        torch.testing.assert_close(learnt, found[0][1], rtol=1e-6, atol=1e-9)
+                assert actual[key] == pytest.approx(reference[key], rel=1e-6)
+        torch.testing.assert_close(trained_weights, results[0][1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
 def test_training_on_cached_features_gives_the_same_weights(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, found = Few(EXAMPLES), []
+    source, results = Few(EXAMPLES), []
     for cached in (False, True):
         student = STUDENTS[name](TARGET)
         distillation = Distillation(student, TARGET, ForwardKL())
@@ -129,16 +131,18 @@ def test_training_on_cached_features_gives_the_same_weights(
             rows.append((step, values))
 
         mix, folder = Mix({"fixed": (1.0, source)}), tmp_path / str(cached)
-        made = DistillTrainer(distillation, mix, settings, folder, log=log, features=features)
+        distill_trainer = DistillTrainer(
+            distillation, mix, settings, folder, log=log, features=features
+        )
         with monkeypatch.context() as patched:
             if cached:
                 patched.setattr(TARGET, "forward_whole", None)
-            made.run()
-        found.append(([values["loss"] for _, values in rows], weights(student)))
-    assert found[1][0] == pytest.approx(
-        found[0][0], rel=1e-6
+            distill_trainer.run()
+        results.append(([values["loss"] for _, values in rows], weights(student)))
+    assert results[1][0] == pytest.approx(
+        results[0][0], rel=1e-6
     )  # but for rounding, where passes are batched otherwise
-    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-5, atol=1e-7)
 
 
 def test_examples_are_drawn_in_their_own_step(tmp_path: Path) -> None:
@@ -146,12 +150,12 @@ def test_examples_are_drawn_in_their_own_step(tmp_path: Path) -> None:
 
     class Watched(Few):
         def draw(self, draw: Draw) -> Example:
-            drawn.append((draw.number, made.state.global_step))
+            drawn.append((draw.number, distill_trainer.state.global_step))
             return super().draw(draw)
 
     settings = {"steps": 3, "batch_size": 2, "accumulate": 2}
-    made, _ = trainer(draft(TARGET), tmp_path, settings, source=Watched(EXAMPLES))
-    made.run()
+    distill_trainer, _ = trainer(draft(TARGET), tmp_path, settings, source=Watched(EXAMPLES))
+    distill_trainer.run()
     assert drawn == [(number, number // 4) for number in range(12)]
 
 
@@ -169,9 +173,9 @@ def test_the_progress_bar_continues_from_the_checkpoint(
     monkeypatch.setattr("specresearch.training.trainer.progress", bar)
     num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
     for steps, checkpoint in ((2, None), (3, tmp_path / "checkpoint-2")):
-        made, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})
-        made.shows_progress = True
-        made.run(checkpoint)
+        distill_trainer, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})
+        distill_trainer.shows_progress = True
+        distill_trainer.run(checkpoint)
     one = (1, num_tokens)
     assert calls == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
 
@@ -207,9 +211,9 @@ def test_a_loss_or_gradient_of_nan_stops_training_before_the_weights_change(
         objective.breaks = breaks if step == 2 else ""
 
     settings = {"steps": 5, "batch_size": 2, "accumulate": 2, "save_every": 2}
-    made, _ = trainer(student, tmp_path, settings, objective=objective, log=log)
+    distill_trainer, _ = trainer(student, tmp_path, settings, objective=objective, log=log)
     with pytest.raises(TrainingStoppedError, match=message):
-        made.run()
+        distill_trainer.run()
     checkpoint = last_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-2"
@@ -243,8 +247,8 @@ def test_sixteen_bit_students_learn_and_are_evaluated_as_they_decode(
         of, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=6, batch_size=2
     )
     settings = {"steps": 8, "learning_rate": 0.02, "evaluate_every": 4}
-    made, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
-    made.run()
+    distill_trainer, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
+    distill_trainer.run()
     losses = [values["loss"] for _, values in rows if "loss" in values]
     assert losses[-1] < losses[0]
     assert [step for step, values in rows if "predicted/mean_acceptance_length" in values] == [
