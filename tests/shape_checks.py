@@ -14,7 +14,7 @@ _check_shapes = jaxtyping.jaxtyped
 
 
 def names_a_shape(annotation: Any) -> bool:
-    """True if an array type stands anywhere in the annotation; text is not looked into, and counts as one."""
+    """Return True if the annotation contains an array type, or is text that may name one."""
     if isinstance(annotation, str):
         return True
     if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):

@@ -1,6 +1,8 @@
-"""How often do 95% intervals hold the true value? The percentile bootstrap beside the project's own, on simulated data.
+"""Measure how often 95% intervals cover the true value, on simulated data.
 
-python experiments/intervals/coverage.py --runs 4000
+The percentile bootstrap is compared with the project's own intervals.
+
+    python experiments/intervals/coverage.py --runs 4000
 """
 
 import argparse
@@ -29,7 +31,7 @@ Sample = tuple[np.ndarray, float, Interval]  # totals of units, the true ratio, 
 
 
 def speedups(spread: float, sizes: float = 0.3) -> Callable[[Rng, int], Sample]:
-    """Groups whose own speedups, and whose times, are lognormal."""
+    """Draw groups with lognormal speedups and times."""
 
     def draw(rng: Rng, num: int) -> Sample:
         fast, ratio = rng.lognormal(0, sizes, num), rng.lognormal(0, spread, num)
@@ -39,19 +41,19 @@ def speedups(spread: float, sizes: float = 0.3) -> Callable[[Rng, int], Sample]:
 
 
 def slowdowns(rng: Rng, num: int) -> Sample:
-    """The same with the skew on the other side."""
+    """Draw groups whose speedups are skewed to the other side."""
     totals, true, bounds = speedups(0.45)(rng, num)
     return totals[:, ::-1], 1 / true, bounds
 
 
 def copied_or_not(rng: Rng, num: int) -> Sample:
-    """Three prompts in ten are three times as fast, the others as fast as plain decoding."""
+    """Draw prompts of which three in ten are three times as fast as plain decoding."""
     fast, ratio = rng.lognormal(0, 0.3, num), np.where(rng.random(num) < 0.3, 3.0, 1.0)
     return np.stack([fast * ratio, fast], axis=1), 1.6, POSITIVE
 
 
 def acceptance(a: float, b: float) -> Callable[[Rng, int], Sample]:
-    """Prompts of some sixty drafts each, whose acceptance rates are beta."""
+    """Draw prompts of some sixty drafts each with beta-distributed acceptance rates."""
 
     def draw(rng: Rng, num: int) -> Sample:
         drafted = rng.poisson(60, num) + 5
@@ -84,7 +86,7 @@ def paired_rates(totals: np.ndarray) -> np.ndarray:
 def bootstrap(
     totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng
 ) -> Interval:
-    """The percentile bootstrap, which was used before."""
+    """Return the interval of the percentile bootstrap."""
     num = len(totals)
     indices = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
     low, high = np.nanquantile(statistic(indices @ totals), [0.025, 0.975])
@@ -92,7 +94,7 @@ def bootstrap(
 
 
 def holds(interval: Interval | None, true: float) -> float:
-    """NaN where there is no interval."""
+    """Return 1 if the interval covers the true value, 0 if not, NaN if there is none."""
     return np.nan if interval is None else float(interval[0] <= true <= interval[1])
 
 
@@ -104,7 +106,7 @@ def of_ratio(draw: Callable[[Rng, int], Sample], num: int, rng: Rng) -> tuple[fl
 
 
 def of_percentile(percent: int, num: int, rng: Rng, *, is_ratio: bool) -> tuple[float, float]:
-    """Latencies of requests that are lognormal, or their ratio for two sides that share most of what differs."""
+    """Return a percentile's interval for lognormal latencies, or of two correlated sides' ratio."""
     shared = rng.normal(0, 0.4, num)
     sides = [np.exp(shared + rng.normal(0, 0.3, num)) for _ in range(2)]
     true = float(np.exp(0.5 * normal_quantile(percent)))
@@ -124,7 +126,7 @@ def normal_quantile(percent: int) -> float:
 
 
 def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tuple[float, float]:
-    """Tokens per second over plain decoding's, requests always in flight; their lengths and speeds are lognormal."""
+    """Simulate a closed loop of requests with lognormal lengths and speeds."""
     lengths = np.maximum(rng.lognormal(np.log(100), 0.5, num).round(), 5)
     speeds = rng.lognormal(-(spread**2) / 2, spread, num)
     old, new, slow = [], [], NUM_BLOCKS
@@ -150,7 +152,7 @@ def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tu
 
 
 def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[float, float]:
-    """A percentile of the time from arrival to the end, in a queue with one server."""
+    """Simulate a queue with one server, and take a percentile of its latencies."""
     gaps, services = rng.exponential(1 / load, num), rng.exponential(1.0, num)
     waits = np.zeros(num)
     wait = float(rng.exponential(1 / (1 - load))) * float(

@@ -1,6 +1,7 @@
-"""Reads the training text: books, stories, chats, maths and code, each split into a training and a held-out part.
+"""Read the training text: books, stories, chats, maths and code.
 
-Only sets that nobody measures on are read here. The split is by book and by row, so the two parts share no document.
+No set that is used for measurement is read here. Each is split by book or row into a training and a
+held-out part, which share no document.
 """
 
 import ast
@@ -38,7 +39,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class PythonFunction:
-    """A function of the standard library: everything up to the end of its docstring, and the rest."""
+    """A function of the standard library: its head up to the docstring's end, and its body."""
 
     head: str
     body: str
@@ -46,7 +47,7 @@ class PythonFunction:
 
 @dataclass(frozen=True)
 class Corpora:
-    """Text of one split. Books are lists of paragraphs, chats lists of turns."""
+    """The text of one split. Books are lists of paragraphs, chats lists of turns."""
 
     books: list[list[str]] = field(default_factory=list)
     stories: list[str] = field(default_factory=list)
@@ -83,7 +84,7 @@ def load(data: Path, *, held_out: bool) -> Corpora:
 
 
 def plain(text: str) -> str:
-    """Straight quotes and ordinary spaces instead of their typographic forms."""
+    """Replace typographic quotes and spaces by plain ones."""
     return text.translate(_PLAIN).strip()
 
 

@@ -1,6 +1,7 @@
-"""Makes the documents of the mix: copying work, chats, stories, book pages, maths and code, as token ids with a kind per token.
+"""Write the documents of the mix: copying, chats, stories, book pages, maths and code.
 
-Every chat document goes through the tokenizer's chat template, in the wording that the project's datasets use.
+Documents are token ids with a kind per token. Chats go through the tokenizer's chat template, with
+the prompts that the project's datasets use.
 """
 
 import random
@@ -67,7 +68,7 @@ _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(A-Z0-9])")
 
 
 class Kind(IntEnum):
-    """What a token is there for; the weights of the loss and its report go by it."""
+    """The purpose of a token, by which losses are weighted and reported."""
 
     NOISE = 0
     REPEAT = 1
@@ -85,7 +86,7 @@ LOSS_WEIGHTS = {Kind.NOISE: 0.0, Kind.PROMPT: 0.5}
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids and the `Kind` of each."""
+    """A document's token ids and the `Kind` of each."""
 
     ids: list[int]
     kinds: list[int]
@@ -96,14 +97,14 @@ class Document:
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage and its summary: the opening sentences, up to the first that ends at `MIN_QUOTE` tokens or later."""
+    """A passage and its summary: the opening sentences, at least `MIN_QUOTE` tokens."""
 
     text: str
     quote: str
 
 
 def sentences(text: str) -> list[str]:
-    """`text` cut after each sentence, white space kept, so that joining the parts gives the text back."""
+    """Split `text` after each sentence, so that joining the parts restores it."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return [
         text[start:end]
@@ -113,7 +114,7 @@ def sentences(text: str) -> list[str]:
 
 
 class Writer:
-    """Draws documents from `text`; the same seed gives the same documents in the same order."""
+    """Draw documents from `text`; the same seed gives the same documents in the same order."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, text: Corpora, seed: int) -> None:
         self.tokenizer = tokenizer
@@ -130,13 +131,13 @@ class Writer:
         self.pending: dict[Kind, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` with no begin token; chat markers in it count as such."""
+        """Return the ids of `text` without a begin token; chat markers are special tokens."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def chat(
         self, turns: list[Turn], template: Template, reply: Kind, prompt: Kind = Kind.PROMPT
     ) -> Document:
-        """A conversation in the chat template, its user turns in `template`'s wording."""
+        """Return a conversation in the chat template, with user turns phrased by `template`."""
         messages = [
             {
                 "role": turn.role,
@@ -197,7 +198,7 @@ class Writer:
                 )
 
     def passage(self, num_tokens: int) -> Passage | None:
-        """A passage of about `num_tokens` tokens and its quote; None where no sentence ends in the allowed range."""
+        """Return a passage of about `num_tokens` tokens, or None if no sentence ends near there."""
         text = self._prose(num_tokens)
         quote, length = "", 0
         for sentence in sentences(text):
@@ -294,7 +295,7 @@ class Writer:
         return text.strip()
 
     def _disturb(self, text: str) -> str:
-        """Made-up names, datelines and out-of-place words, so that copying cannot lean on what is likely."""
+        """Insert made-up names, datelines and foreign words, so that likely text is not enough."""
         draw = self.random.random()
         if draw < 0.5:
             share = self.random.choice([0.05, 0.15, 0.4])
@@ -318,7 +319,7 @@ class Writer:
         return text
 
     def _strange(self) -> str:
-        """Some other text's word, or a name that nobody has."""
+        """Return a word of another text, or a made-up name."""
         if self.random.random() < 0.5:
             return self.random.choice(self.words)
         syllables = (

@@ -1,6 +1,8 @@
-"""Writes prompts for training drafters, in the ShareGPT format with published replies, from text that nobody measures on.
+"""Write prompts for training drafters in the ShareGPT format with published replies.
 
-python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
+Their text is not used for any measurement.
+
+    python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
 """
 
 import argparse
@@ -21,7 +23,7 @@ PASSAGES = (SHORT, SHORT, LONG)  # to choose from: a third teaches to copy from 
 
 
 def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
-    """Kind, wording, question and published answer of every prompt."""
+    """Yield the kind, template, question and published answer of every prompt."""
     text = writer.text
     for chat in text.chats:
         for question_turn, answer_turn in zip(chat[::2], chat[1::2], strict=True):

@@ -141,7 +141,7 @@ class TestSampledDrafts:
         assert shift.refused_share == pytest.approx(total)
 
     def test_kl_bounds_the_divergence_of_whole_outputs(self) -> None:
-        """Every pair of drafts is weighted; after the step the target decodes the third token alone."""
+        """Pairs of drafts are weighted; after the step the target decodes the third token."""
         first, second = torch.arange(V).repeat_interleave(V), torch.arange(V).repeat(V)
         weights = Q[0, first] * Q[1 + first, second]
         run = step(first, second)

@@ -21,11 +21,14 @@ class TestEnumeration:
         assert len(set(distribution.outputs)) == len(distribution.outputs)
         for output in distribution.outputs[:5]:
             logits = toy().logits([(*prompt, *output)])
-            seen, said = (
-                torch.bincount(torch.tensor(tokens), minlength=4)[None]
-                for tokens in (prompt, output)
+            batch = SamplingBatch(
+                [sampling],
+                seeds=[0],
+                positions=[0],
+                device=torch.device("cpu"),
+                prompt_counts=torch.bincount(torch.tensor(prompt), minlength=4)[None],
+                output_counts=torch.bincount(torch.tensor(output), minlength=4)[None],
             )
-            batch = SamplingBatch([sampling], [0], [0], torch.device("cpu"), seen, said)
             expected = next_token_probs(logits[0].numpy(), prompt, output, sampling)
             assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), expected)
 

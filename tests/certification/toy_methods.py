@@ -126,7 +126,7 @@ class Rule:
         raise NotImplementedError
 
     def verdict(self, passes: Tensor, weights: Tensor, u: Tensor) -> Verdict:
-        """Accept the longest prefix of `passes` [B, M], and draw from the row of `weights` [B, N, V] after it."""
+        """Accept the longest prefix of `passes` [B, M] and draw from `weights` [B, N, V] after it."""
         num_accepted = passes.long().cumprod(1).sum(1)
         index = torch.arange(weights.shape[1])
         row = weights[torch.arange(len(weights)), num_accepted]

@@ -71,7 +71,7 @@ def test_a_row_of_nan_fails_alone(name: str, temperature: float) -> None:
 def test_a_slot_that_held_nan_is_clean_for_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short row in a wide batch reads masked columns past its end; the control keeps their NaN."""
+    """A short row reads masked columns past its end; the control leaves NaN there."""
     target = poisoned()
     long = Request((1,) * 40, SamplingParams(max_new_tokens=2), "long")
     bad = Request((POISON,) * 30, SamplingParams(max_new_tokens=2), "bad")

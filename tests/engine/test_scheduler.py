@@ -94,7 +94,7 @@ class TestStepLimit:
         assert limit - 1 <= max(meter.tokens) <= limit
 
     def test_drafts_leave_most_of_a_step_to_prefill(self, target: CausalLM) -> None:
-        """Three drafting requests share a quarter of what their roots leave; prefill gets the rest."""
+        """Three drafting requests share a quarter of what their roots leave to prefill."""
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=31)
         engine = Engine(
@@ -213,7 +213,7 @@ class TestCacheLimit:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_request_is_served_alike_under_any_limits(seed: int) -> None:
-    """With random limits, policies and arrivals, nothing hangs and greedy output does not change."""
+    """Limits, policies and arrivals are random; nothing hangs, and greedy output is the same."""
     draw, target = random.Random(seed), shared_target()
     batch_size = draw.choice([1, 2, 5])
     settings = SchedulerSettings(

@@ -1,15 +1,15 @@
 """Matrix 3, through the engine: outputs have the target's distribution for every proposer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
-from jaxtyping import config
+from shape_checks import unchecked
 
-from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
 from specresearch.batch import Batch
 from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
@@ -74,20 +74,25 @@ def draft() -> CausalLM:
 
 @lru_cache
 def settings() -> dict[str, SampledSetting]:
-    """Return the settings, each with a prompt of another length and samples to detect VISIBLE_TV."""
+    """Return settings with prompts of several lengths and samples to detect VISIBLE_TV."""
     prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
     result = {}
     for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
         if sampling.is_greedy:
-            distribution, num_samples = (
-                OutputDistribution(tuple(toy().greedy([prompt], sampling)), np.ones(1)),
-                50,
-            )
+            distribution = OutputDistribution(tuple(toy().greedy([prompt], sampling)), np.ones(1))
+            num_samples = 50
         else:
             distribution = enumerate_outputs(toy(), prompt, sampling)
             num_samples = samples_needed(distribution.probs, VISIBLE_TV, ALPHA, POWER)
         assert num_samples <= CHUNK_SIZE
-        result[name] = SampledSetting(name, number, sampling, prompt, distribution, num_samples)
+        result[name] = SampledSetting(
+            name=name,
+            index=number,
+            sampling=sampling,
+            prompt=prompt,
+            distribution=distribution,
+            num_samples=num_samples,
+        )
     return result
 
 
@@ -116,15 +121,6 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
 BY_BLOCK = ("plain", "everything", "greedy")
 
 
-def unchecked(outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
-    config.update("jaxtyping_disable", True)
-    try:
-        yield from outputs
-    finally:
-        config.update("jaxtyping_disable", False)
-
-
 def decode(
     proposer: Proposer,
     rule: AcceptanceSampler,
@@ -136,9 +132,10 @@ def decode(
     requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
     order = np.random.default_rng(0).permutation(len(requests))
     tallies = {name: Tally([0] * len(settings()[name].distribution.outputs)) for name in names}
-    for output in unchecked(engine.generate([requests[i] for i in order])):
-        name = setting_name(output)
-        tallies[name].add(output, settings()[name].distribution)
+    with unchecked():
+        for output in engine.generate([requests[i] for i in order]):
+            name = setting_name(output)
+            tallies[name].add(output, settings()[name].distribution)
     return tallies
 
 
@@ -198,12 +195,13 @@ def test_negative_control_drafts_labelled_with_another_distribution(drafter: str
 
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name != "plain"])
 def test_negative_control_other_settings_are_told_apart(name: str) -> None:
-    setting, seen = settings()[name], decoded("ngram")[name].counts
+    setting = settings()[name]
+    observed = decoded("ngram")[name].counts
     plain = SamplingParams(temperature=1.0, max_new_tokens=setting.sampling.max_new_tokens)
     other = enumerate_outputs(
         toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids)
     )
-    count_of = dict(zip(setting.distribution.outputs, seen, strict=True))
+    count_of = dict(zip(setting.distribution.outputs, observed, strict=True))
     counts = np.array([count_of.get(output, 0) for output in other.outputs])
     assert Fit.of(counts, other.probs).p_value < ALPHA
 

@@ -242,7 +242,7 @@ def eos_ids(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
 def test_requests_that_end_for_different_reasons_share_a_batch(
     proposer: Proposer | None, batch_size: int, eos_ids: tuple[int, ...]
 ) -> None:
-    """Limits, end ids, stop ids, stop strings and penalties end an output where the library does."""
+    """Limits, end ids, stop ids, stop strings and penalties cut where the library does."""
     plain = [generated(p) for p in PROMPTS]
     stop_id = next(t for t in plain[1][3:] if t not in eos_ids)
     stop_text = letters(plain[2][3:6])[1:]

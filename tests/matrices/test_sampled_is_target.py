@@ -39,7 +39,8 @@ def goodness(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:
 class Toy:
     """An autoregressive model as a table: one distribution for every prefix of up to DEPTH tokens.
 
-    Prefixes are numbered like a heap: the root is 0 and prefix n followed by token t is V n + 1 + t.
+    Prefixes are numbered like a heap: the root is 0 and prefix n followed by token t is V n + 1 +
+    t.
     """
 
     def __init__(self, seed: int, sharpness: float = 1.0, num_zeros: int = 0) -> None:

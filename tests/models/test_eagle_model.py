@@ -222,7 +222,7 @@ class WrittenOut:
         )
 
     def out(self, tokens: Sequence[int], features: Tensor) -> Tensor:
-        """Return outputs at every position, from features of tokens 0 to n - 1 and tokens 1 to n."""
+        """Return outputs at every position, from features 0 to n - 1 and tokens 1 to n."""
         embedding: Any = self.target.model.get_input_embeddings()
         e = embedding.weight.detach()[torch.tensor(tokens)]
         if self.is_3:
@@ -271,7 +271,7 @@ class WrittenOut:
     def unrolled(
         self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Return logits after `drafts`, each of which reads the feature that the one before fed back."""
+        """Return logits after `drafts`, each reading the feature that the last one fed back."""
         tokens = list(tokens)
         logits, fed_back = self.logits_and_fed_back(tokens, features)
         for draft in drafts:

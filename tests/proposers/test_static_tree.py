@@ -1,19 +1,9 @@
+"""Static trees: their validation, cropping and order."""
+
 import pytest
+from static_trees import IN_ORDER_OF_USE
 
 from specresearch.proposers.static_tree import StaticTree
-
-IN_ORDER_OF_USE = [
-    (0,),
-    (0, 0),
-    (1,),
-    (0, 0, 0),
-    (1, 0),
-    (0, 1),
-    (2,),
-    (1, 0, 0),
-    (2, 1),
-    (1, 0, 2),
-]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from jaxtyping import Float, Int
 from scipy import stats
+from static_trees import IN_ORDER_OF_USE
 from torch import Tensor
 
 from specresearch.acceptance.rejection import accept_by_rejection
@@ -168,18 +169,6 @@ class TestStatic:
         assert torch.equal(grown([6, 1, 2])[0], grown([6])[0])
 
 
-IN_ORDER_OF_USE = [
-    (0,),
-    (0, 0),
-    (1,),
-    (0, 0, 0),
-    (1, 0),
-    (0, 1),
-    (2,),
-    (1, 0, 0),
-    (2, 1),
-    (1, 0, 2),
-]
 BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
 
 

@@ -25,7 +25,11 @@ PROGRAMS = ("run", "load", "distill", "certify")
 
 @dataclass(frozen=True)
 class Command:
-    """`python -m specresearch.<program>` in `cwd`. rows: file of its folder that grows as it goes on."""
+    """`python -m specresearch.<program>` in `cwd`.
+
+    Attributes:
+        rows: File of its folder that grows while it runs.
+    """
 
     program: str
     overrides: tuple[str, ...]

@@ -1,8 +1,9 @@
-"""Whole outputs of the engine beside a distribution in which nothing of this package takes part.
+"""The engine's outputs follow a distribution that is computed without this package.
 
-The distribution is enumerated with the transformers library alone: plain forward passes over whole prefixes, without a cache,
-and its own logits processors; presence and frequency penalties, which it lacks, are written out below. Each test is held to
-`ALPHA` over the number of tests (Bonferroni), which rejects something exactly when Holm's correction does.
+The distribution is enumerated with the transformers library alone: plain forward passes over whole
+prefixes, without a cache, and its own logits processors; presence and frequency penalties, which it
+lacks, are written out below. Each test is held to `ALPHA` over the number of tests (Bonferroni),
+which rejects something exactly when Holm's correction does.
 """
 
 import copy
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shape_checks
 import torch
-from jaxtyping import config
 from scipy import stats
 from tiny_models import build
 from torch import Tensor
@@ -247,10 +248,9 @@ LEVEL = ALPHA / (len(CASES) * len(SETTINGS))
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    """Run long tests without shape checks, which would take most of the time."""
+    with shape_checks.unchecked():
+        yield
 
 
 def decode(case: Case, num_samples: int = NUM_SAMPLES) -> dict[str, Counter[Prompt]]:

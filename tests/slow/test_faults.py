@@ -1,5 +1,4 @@
-"""Processes that are killed, stopped or started twice: no row is lost, none is there twice, and outputs are those of an
-uninterrupted run."""
+"""Processes that are killed, interrupted or started twice lose no rows and repeat none."""
 
 import random
 import signal

@@ -59,7 +59,7 @@ def test_throughput_intervals_hold_for_overlapping_requests(concurrency: int, nu
 
 
 def test_pairs_stay_together() -> None:
-    """With one ratio in units of very different sizes, unpaired columns would give a wide interval."""
+    """Units of very different sizes share a ratio; unpaired columns would widen the interval."""
     sizes = 10.0 ** np.arange(LEAST_UNITS)
     assert interval_of(np.stack([3 * sizes, sizes], 1), ratio) == pytest.approx((3.0, 3.0))
 

@@ -31,7 +31,7 @@ OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid(), *OTHERS]
 
 
 class Case:
-    """Two drafts over the full vocabulary that share a readout, and one over a part with its own."""
+    """Two drafts over the full vocabulary with one readout, and one over a part of it."""
 
     def __init__(self, num_rows: int = R) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -162,7 +162,12 @@ def test_without_rows_the_loss_is_zero() -> None:
 
 
 class Watch(TorchDispatchMode):
-    """largest: elements of the largest tensor that any operation made. peak: the most elements alive at once."""
+    """Count the elements of tensors.
+
+    Attributes:
+        largest: Elements of the largest tensor that any operation made.
+        peak: The most elements alive at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()

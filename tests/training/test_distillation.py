@@ -80,8 +80,11 @@ def batch(rows: int = 4) -> tuple[Tensor, Tensor]:
 def one_by_one(
     student: Student, token_ids: Tensor, mask: Tensor
 ) -> tuple[float, list[tuple[float, float, int, float]]]:
-    """The loss, and of each step its own, the acceptance, the number of rows and the distance to the features, position by
-    position from whole logits."""
+    """Compute losses and metrics one position at a time from full logits.
+
+    Returns:
+        The loss, and for each step its loss, acceptance, number of rows and feature distance.
+    """
     outputs = TARGET.forward_whole(
         token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True
     )

@@ -76,7 +76,7 @@ def byte_level(*, trim_offsets: bool) -> PreTrainedTokenizerFast:
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which a space belongs to the next word, and every text begins with one."""
+    """Return a tokenizer in which spaces belong to the next word and begin every text."""
     letters = [*"▁abcdefghijklmnopqrstuvwxyzABHU<>|.?:[]\n", "▁H", "▁t"]
     backend = Tokenizer(
         models.BPE(
@@ -160,7 +160,7 @@ def prompts_of(
 def test_a_chat_that_cannot_be_rendered_at_once_is_one_example_per_reply(
     dataset: PromptDataset, template: str, replies: str
 ) -> None:
-    """One template renders old replies differently; with the other, a token may span prompt and reply."""
+    """One template changes old replies; with the other, a token may span prompt and reply."""
     tokenizer = zoo(template)
     examples = chat_examples(dataset, tokenizer, CHAT, 200)
     assert [example.token_ids[: example.num_prompt_tokens] for example in examples] == prompts_of(

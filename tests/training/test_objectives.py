@@ -266,7 +266,7 @@ class TestExtremeLogits:
     def test_padding_of_the_targets_vocabulary_hardly_changes_the_loss(
         self, kind: Callable[..., Objective]
     ) -> None:
-        """The target pads its vocabulary with tokens it never emits, and the draft's ends before them."""
+        """The target pads its vocabulary with unused tokens; the draft's ends before them."""
         tail = torch.full((R, 3), -40.0, dtype=torch.float64)
         missing = torch.full_like(tail, -INF)
         loss = kind()(torch.cat([logits(1), tail], 1), torch.cat([logits(2), missing], 1), LABELS)
