@@ -2,7 +2,8 @@
 
 Writes results.csv and results.md.
 
-    python experiments/simulate/validate.py outputs/simulate --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
+    python experiments/simulate/validate.py outputs/simulate \\
+        --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
 
 Every other prompt is recorded; the rest, with other seeds, are measured and predicted. Every
 measurement is a load test in a folder of its own. The same command resumes after an interruption.

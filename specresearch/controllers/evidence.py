@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 from jaxtyping import Int
 
-from specresearch.request import RequestState
 from specresearch.controllers.per_request import PerRequest
 from specresearch.metrics import StepRecord
+from specresearch.request import RequestState
 
 _REQUEST_MEMORY = 40.0  # steps after which what a request has shown counts 1/e
 _RUN_MEMORY = 50.0  # the same for the whole run, in steps that drafted

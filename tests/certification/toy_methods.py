@@ -1,4 +1,4 @@
-"""Toy methods and rules, right and wrong, and a certificate of any of them with few samples."""
+"""Exact and broken toy methods and rules, and certificates of them with few samples."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -74,7 +74,7 @@ def target() -> CausalLM:
 
 
 class Copycat(Adversary):
-    """Drafts sampled from what the target gives to other tokens; subclasses spoil them."""
+    """Sample drafts from the target's probabilities of other tokens; subclasses break this."""
 
     memory = "cold"  # pyright: ignore[reportAssignmentType]
 
@@ -83,7 +83,7 @@ class Copycat(Adversary):
 
 
 class DropUnlikely(Copycat):
-    """Ends a draft before its first token of low probability, having seen it."""
+    """End a draft before its first token of low probability, after looking at it."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = super().propose(batch, budget)
@@ -93,7 +93,7 @@ class DropUnlikely(Copycat):
 
 
 class StopAfterUnlikely(Copycat):
-    """Ends a draft with its first token of low probability, which is allowed."""
+    """End a draft with its first token of low probability, which is allowed."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = super().propose(batch, budget)
@@ -103,7 +103,7 @@ class StopAfterUnlikely(Copycat):
 
 
 class Rule:
-    """A rule on the probabilities of chains."""
+    """Base of rules that decide on the probabilities of chains."""
 
     lossless = True
 
@@ -126,7 +126,7 @@ class Rule:
         raise NotImplementedError
 
     def verdict(self, passes: Tensor, weights: Tensor, u: Tensor) -> Verdict:
-        """Accept the longest prefix of `passes` [B, M], and draw from the row of `weights` [B, N, V] after it."""
+        """Accept the longest prefix of `passes` [B, M] and draw from `weights` [B, N, V] after it."""
         num_accepted = passes.long().cumprod(1).sum(1)
         index = torch.arange(weights.shape[1])
         row = weights[torch.arange(len(weights)), num_accepted]
@@ -141,7 +141,7 @@ def drafts_of(probs: Tensor, tokens: Tensor) -> Tensor:
 
 
 class Swapped(Rule):
-    """p where q belongs, and q where p belongs."""
+    """Confuse p with q."""
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         last = torch.arange(p.shape[1]) == proposal.lengths[:, None] - 1
@@ -150,7 +150,7 @@ class Swapped(Rule):
 
 
 class AboveAFloor(Rule):
-    """Accepts whatever the target finds likely enough."""
+    """Accept every draft that the target gives more than 0.2."""
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         return self.verdict(
@@ -163,19 +163,19 @@ class DeclaredFloor(AboveAFloor):
 
 
 class BlockByHand(Rule):
-    """Block verification (arXiv 2403.10444), with the last draft that passes or up to the first that fails."""
+    """Block verification (arXiv 2403.10444): keep up to the last draft that passes, or stop early."""
 
     def __init__(self, stop_at_first_failure: bool) -> None:
         self.stop_at_first_failure = stop_at_first_failure
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         num_drafts = proposal.lengths - 1
-        kept = [torch.ones(len(p), dtype=p.dtype)]
+        keep_probs = [torch.ones(len(p), dtype=p.dtype)]
         for ratio in (drafts_of(p, proposal.token_ids) / drafts_of(q, proposal.token_ids)).unbind(
             1
         ):
-            kept.append((kept[-1] * ratio).clamp(max=1))
-        keep = torch.stack(kept, 1)
+            keep_probs.append((keep_probs[-1] * ratio).clamp(max=1))
+        keep = torch.stack(keep_probs, 1)
         left = (keep[:, :, None] * p - q).clamp(min=0)
         total = left.sum(2)
         chance = torch.where(total + 1 - keep > 0, total / (total + 1 - keep), 1.0)
@@ -191,15 +191,15 @@ class BlockByHand(Rule):
 
 
 class OffAtTheFourth(Greedy):
-    """Greedy, but whatever ends a step with three tokens generated is the neighbour of the likeliest token."""
+    """Greedy acceptance, except that the token at index 3 is the neighbour of the likeliest one."""
 
     def __call__(
         self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
     ) -> Verdict:
         verdict = super().__call__(proposal, target_logits, sampling)
         is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
-        wrong = (verdict.next_token + 1) % target_logits.shape[2]
-        return replace(verdict, next_token=torch.where(is_fourth, wrong, verdict.next_token))
+        neighbour = (verdict.next_token + 1) % target_logits.shape[2]
+        return replace(verdict, next_token=torch.where(is_fourth, neighbour, verdict.next_token))
 
 
 WARM: dict[str, Callable[[], Proposer]] = {
@@ -209,7 +209,7 @@ WARM: dict[str, Callable[[], Proposer]] = {
 
 
 class Seldom(Fixed):
-    """Drafts in every fortieth step."""
+    """Draft in every fortieth step."""
 
     num_steps = 0
 

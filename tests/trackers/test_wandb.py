@@ -1,4 +1,4 @@
-"""Runs in wandb's offline mode, read back from the file that `wandb sync` would upload."""
+"""Read wandb's offline runs back from the file that `wandb sync` would upload."""
 
 import json
 import struct
@@ -25,7 +25,7 @@ REQUEST = RequestRecord(
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log: blocks of 32 KiB with chunks of (checksum, length, type)."""
+    """Yield the records of a LevelDB log: 32 KiB blocks of (checksum, length, type) chunks."""
     position, parts = FILE_HEADER, b""
     while position + CHUNK_HEADER <= len(data):
         if BLOCK - position % BLOCK < CHUNK_HEADER:
@@ -72,7 +72,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_an_offline_run_holds_everything(offline: Path) -> None:
+def test_an_offline_run_holds_config_metrics_and_files(offline: Path) -> None:
     tracker = WandbTracker(mode="offline", tags=["a"], every=2)
     tracker.start({"batch_size": 1, "sampling": {"temperature": 0.0}}, offline)
     for _ in range(5):
@@ -102,10 +102,10 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [
         0.75
     ]
-    drawn = next(row for row in history if "method/itl/_type" in row)
-    assert drawn["method/itl/_type"] == "histogram"
-    assert sum(drawn["method/itl/values"]) == 3
-    assert drawn["method/request_acceptance_rate/_type"] == "histogram"
+    histogram_row = next(row for row in history if "method/itl/_type" in row)
+    assert histogram_row["method/itl/_type"] == "histogram"
+    assert sum(histogram_row["method/itl/values"]) == 3
+    assert histogram_row["method/request_acceptance_rate/_type"] == "histogram"
     summary: dict[str, Any] = {}
     for record in records:
         if record.HasField("summary"):
@@ -151,12 +151,12 @@ def test_a_missing_wandb_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("settings", "message"), [({"mode": "ofline"}, "use one of online"), ({"every": 0}, "every=0")]
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WandbTracker(**settings)
 
 
-def test_both_are_trackers(tmp_path: Path) -> None:
+def test_both_trackers_satisfy_the_protocol(tmp_path: Path) -> None:
     assert isinstance(WandbTracker(mode="offline"), Tracker)
     nothing: Tracker = NoTracker()
     nothing.start({}, tmp_path)
