@@ -288,6 +288,9 @@ def write_simulation(
         "complete": True,
         "summary": {"arrivals": "closed_loop", "concurrency": concurrency, "max_running": 8},
         "sides": sides,
+        "side_intervals": {name: {} for name in sides},
+        "acceptance": {},
+        "step_times": {},
         "definitions": {},
         "provenance": {
             "recorded": recorded,

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from specresearch.reporting import Limits, compose, gather
+from specresearch.reporting import Requirements, compose, gather
+from specresearch.reporting.comparison import ControllerHistory
 from specresearch.reporting.decision import decide
-from specresearch.reporting.folders import Material
+from specresearch.reporting.material import Material
 from specresearch.reporting.workload import Load
 from tests.reporting.folders import write_load, write_run, write_simulation
 
 
 def notes(material: Material, *, is_used: bool | None = None) -> dict[str, str]:
     return {
-        note.folder.name: note.text for note in material.notes if is_used in (None, note.is_used)
+        note.folders[0].name: note.text
+        for note in material.notes
+        if is_used in (None, note.is_used)
     }
 
 
@@ -25,7 +28,7 @@ def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -
     material = gather(
         [tmp_path, tmp_path / "sweep", tmp_path / "sweep" / "2-ngram" / "results.json"]
     )
-    assert [comparison.policy.length for comparison in material.comparisons] == [1, 2, 10]
+    assert [comparison.setting.length for comparison in material.comparisons] == [1, 2, 10]
     assert material.notes == []
 
 
@@ -111,26 +114,25 @@ def test_variants_of_one_setting_are_told_apart(tmp_path: Path) -> None:
             .replace("num_draft_tokens: 5", f"num_draft_tokens: 5\n  n_max: {n_max}")
         )
         (folder / "config.yaml").write_text(config)
-    labels = [comparison.policy.label for comparison in gather([tmp_path]).comparisons]
+    labels = [comparison.setting.label for comparison in gather([tmp_path]).comparisons]
     assert labels == ["ngram, 5 drafts (n_max 3)", "ngram, 5 drafts (n_max 4)"]
 
 
 def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None:
     write_load(tmp_path / "a", fixed={2: 1.4, 5: 0.9})
     material = gather([tmp_path])
-    gains = {c.policy.label: c.gain.value for c in material.comparisons if c.gain}
+    gains = {c.setting.label: c.gain.value for c in material.comparisons if c.gain}
     assert gains == {
         "ngram, goodput controller": 1.5,
         "ngram, 2 drafts": pytest.approx(1.4),
         "ngram, 5 drafts": pytest.approx(0.9),
     }
-    (trace,) = material.traces
-    assert list(trace.timelines) == [
-        "ngram, goodput controller",
+    (history,) = histories(material)
+    assert list(history.references) == [
         "plain decoding",
         "ngram, 2 drafts, best in hindsight",
     ]
-    assert trace.speedup_over_best is not None
+    assert history.speedup_over_best is not None
 
 
 def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_prompts_that_differ_between_folders_are_noted(tmp_path: Path) -> None:
 
 def test_the_length_of_a_fixed_controller_is_what_the_proposer_was_bound_to(tmp_path: Path) -> None:
     write_load(tmp_path / "a", controller="fixed", bound=7)
-    assert [c.policy.label for c in gather([tmp_path]).comparisons] == ["ngram, 7 drafts"]
+    assert [c.setting.label for c in gather([tmp_path]).comparisons] == ["ngram, 7 drafts"]
 
 
 def test_definitions_that_differ_between_kinds_are_told_apart(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_definitions_that_differ_between_kinds_are_told_apart(tmp_path: Path) ->
     results = json.loads((folder / "results.json").read_text())
     results["definitions"] |= {"speedup": "throughput over throughput"}
     (folder / "results.json").write_text(json.dumps(results))
-    assert compose(gather([tmp_path]), Limits()).definitions == {
+    assert compose(gather([tmp_path]), Requirements()).definitions == {
         "goodput": "requests per second within the limits",
         "speedup (load runs)": "throughput over throughput",
         "speedup (runs)": "baseline wall time / method wall time",
@@ -168,14 +170,16 @@ def test_simulations_are_laid_over_what_was_measured_of_the_same_setting(tmp_pat
     write_simulation(tmp_path / "elsewhere", concurrency=7)
     write_simulation(tmp_path / "machine", timing="Roofline")
     material = gather([tmp_path])
-    found = {(one.prediction.folder.name, one.measured.policy.label) for one in material.checked}
+    found = {(one.predicted.folder.name, one.measured.setting.label) for one in material.checked}
     assert found == {("same", "ngram, goodput controller"), ("same", "ngram, 2 drafts")}
     told = notes(material, is_used=False)
     assert told.keys() == {"elsewhere", "machine"}
     assert "none of its settings was measured at its load" in told["elsewhere"]
     assert told["machine"].startswith("a simulation of another machine (as it was told)")
     (section,) = (
-        section for section in compose(material, Limits()).sections if section.name == "predicted"
+        section
+        for section in compose(material, Requirements()).sections
+        if section.name == "predicted"
     )
     (picture,) = section.pictures
     assert "what simulations predicted" in section.introduction
@@ -194,8 +198,12 @@ def test_an_open_load_with_another_number_of_running_requests_is_another_setting
 BOUNDED = {"bounded": ({"max_slowdown": 1.05}, (1.7, 1.6, 1.8))}
 
 
+def histories(material: Material) -> list[ControllerHistory]:
+    return [each.history for each in material.comparisons if each.history is not None]
+
+
 def labels(folder: Path) -> list[str]:
-    return [comparison.policy.label for comparison in gather([folder]).comparisons]
+    return [comparison.setting.label for comparison in gather([folder]).comparisons]
 
 
 @pytest.mark.parametrize(
@@ -205,13 +213,13 @@ def test_a_variant_is_a_setting_of_its_own(tmp_path: Path, controller: str, how:
     variants = {"short": ({"num_draft_tokens": 2}, (1.2, 1.1, 1.3))}
     write_load(tmp_path / "a", controller=controller, variants=variants, limits={})
     run, short = gather([tmp_path]).comparisons
-    assert run.policy.label == (
+    assert run.setting.label == (
         "ngram, 10 drafts" if controller == "fixed" else "ngram, batch_size_cutoff controller"
     )
-    assert short.policy.label.endswith(f"{how} (short)".replace("cutoff", "batch_size_cutoff"))
+    assert short.setting.label.endswith(f"{how} (short)".replace("cutoff", "batch_size_cutoff"))
     assert short.gain is not None
     assert (short.gain.low, short.gain.high) == (1.1, 1.3)
-    (decision,) = decide([run, short], Limits())
+    (decision,) = decide([run, short], Requirements())
     assert len(decision.others) == 1
 
 
@@ -229,9 +237,7 @@ def test_settings_that_differ_between_folders_are_told_apart(
     for number, own in enumerate(changes):
         write_load(tmp_path / str(number), **own)
     assert labels(tmp_path) == [f"ngram, goodput controller ({words.format(n)})" for n in (2, 4)]
-    traces = gather([tmp_path]).traces
-    assert [trace.policy.label for trace in traces] == labels(tmp_path)
-    assert [next(iter(trace.timelines)) for trace in traces] == labels(tmp_path)
+    assert len(histories(gather([tmp_path]))) == 2
 
 
 def test_drafts_of_a_tree_are_its_nodes(tmp_path: Path) -> None:
@@ -245,7 +251,7 @@ def test_drafts_of_a_tree_are_its_nodes(tmp_path: Path) -> None:
 def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
     write_load(tmp_path / "a", fixed={2: 1.4}, short=["method"])
     material = gather([tmp_path])
-    assert [c.policy.label for c in material.comparisons] == ["ngram, 2 drafts"]
+    assert [c.setting.label for c in material.comparisons] == ["ngram, 2 drafts"]
     assert any(
         note.text.startswith("ngram, goodput controller: left out") for note in material.notes
     )
@@ -256,7 +262,7 @@ def test_passes_without_a_middle_are_left_out(tmp_path: Path) -> None:
         gather([tmp_path])
 
 
-def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
+def test_every_variant_has_its_own_history(tmp_path: Path) -> None:
     estimates = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
     write_load(
         tmp_path / "a",
@@ -266,22 +272,18 @@ def test_every_variant_has_its_own_trace(tmp_path: Path) -> None:
         concurrency=8,
     )
     material = gather([tmp_path])
-    free, bounded = material.traces
-    assert (
-        next(iter(bounded.timelines))
-        == bounded.policy.label
-        == "ngram, goodput controller (bounded)"
-    )
-    assert bounded.controller_estimates == (estimates,)
-    assert [
-        trace.speedup_over_best and trace.speedup_over_best.value for trace in (free, bounded)
-    ] == [1.01, 1.05]
-    (section,) = (s for s in compose(material, Limits()).sections if s.name == "controllers")
+    assert "ngram, goodput controller (bounded)" in labels(tmp_path)
+    free, bounded = histories(material)
+    assert bounded.estimates == [estimates]
+    for history, speedup in ((free, 1.01), (bounded, 1.05)):
+        assert history.speedup_over_best is not None
+        assert history.speedup_over_best.value == speedup
+    (section,) = (s for s in compose(material, Requirements()).sections if s.name == "controllers")
     assert all("bounded" in picture.caption for picture in section.pictures)
     assert "Of the recommended settings" in section.introduction
     write_load(tmp_path / "a", fixed={2: 3.0}, concurrency=8)
     (section,) = (
-        s for s in compose(gather([tmp_path]), Limits()).sections if s.name == "controllers"
+        s for s in compose(gather([tmp_path]), Requirements()).sections if s.name == "controllers"
     )
     assert "none of which is recommended" in section.introduction
 
@@ -293,9 +295,9 @@ def test_sides_that_took_no_turns_are_noted(tmp_path: Path) -> None:
         assert any("did not take turns" in note.text for note in material.notes) == (
             turn_seconds is None
         )
-        assert ("plain decoding interleaved" in str(compose(material, Limits()).verdicts)) == (
-            turn_seconds is not None
-        )
+        assert (
+            "plain decoding interleaved" in str(compose(material, Requirements()).recommendations)
+        ) == (turn_seconds is not None)
 
 
 def test_many_requests_in_flight_are_counted_in_full() -> None:
