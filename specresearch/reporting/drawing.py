@@ -4,13 +4,14 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from matplotlib.artist import Artist
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 
 from specresearch.bench.estimate import Estimate
 
-WIDTH, HEIGHT = 4.7, 2.5  # inches, without the legend
+STYLE = Path(__file__).with_name("report.mplstyle")  # in force while a report is drawn
 TEXT, GRID, PAGE = "#1b1d22", "#d9dce3", "#fefefe"
 PLAIN = "#6b7280"
 COLOURS = ("#0a63b8", "#c4530a", "#17804d", "#8b3fb5", "#a06a00", "#b3275f", "#00808a")
@@ -30,39 +31,9 @@ VARIABLES = {
     PAGE: "var(--page)",
     PLAIN: "var(--plain)",
 } | {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)}
-STYLE: Any = {  # in force while a report is drawn
-    "svg.fonttype": "none",
-    "svg.hashsalt": "specresearch",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9.5,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "text.color": TEXT,
-    "axes.labelcolor": TEXT,
-    "axes.edgecolor": TEXT,
-    "xtick.color": TEXT,
-    "ytick.color": TEXT,
-    "grid.color": GRID,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "errorbar.capsize": 2.5,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-}
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 LEGEND_WIDTH, HANDLE = 62, 6  # characters
 MOST_COLUMNS = 4
 LEGEND_ROW = 0.2  # inches
-RESOLUTION = 160  # dots per inch of PNG files
 
 
 @dataclass(frozen=True)
@@ -98,45 +69,33 @@ class Picture:
 class Canvas(Figure):
     """A figure to draw on, which becomes a picture."""
 
-    def __init__(self, height: float = HEIGHT) -> None:
-        super().__init__(figsize=(WIDTH, height), layout="constrained")
+    def __init__(self, height: float | None = None) -> None:
+        super().__init__()
+        if height is not None:
+            self.set_figheight(height)
 
     def picture(
-        self,
-        name: str,
-        *,
-        title: str,
-        caption: str,
-        alt: str,
-        table: TextTable,
-        handles: Sequence[Artist] | None = None,
+        self, name: str, *, title: str, caption: str, alt: str, table: TextTable
     ) -> Picture:
-        """Return the figure as SVG in the page's colours and as PNG on white.
-
-        Args:
-            handles: What the legend shows; None for the labelled series of all axes, each once.
-        """
-        self._add_legend(handles)
+        """Return the figure as SVG in the page's colours and as PNG on white."""
+        self._add_legend()
         vector, pixels = io.BytesIO(), io.BytesIO()
-        FigureCanvasSVG(self).print_svg(vector, metadata={"Date": None})
+        with rc_context({"svg.hashsalt": name}):  # makes ids unique within a page
+            FigureCanvasSVG(self).print_svg(vector, metadata={"Date": None})
         FigureCanvasAgg(self)
-        looks = {"dpi": RESOLUTION, "facecolor": "white", "metadata": {"Software": None}}
-        self.savefig(pixels, format="png", **looks)
-        svg = _inline(vector.getvalue(), name, alt)
+        self.savefig(pixels, format="png", metadata={"Software": None})
+        svg = _inline(vector.getvalue().decode(), alt)
         return Picture(name, title, caption, alt, table, svg=svg, png=pixels.getvalue())
 
-    def _add_legend(self, handles: Sequence[Artist] | None) -> None:
-        """Put a legend under the axes, in as many columns as fit.
+    def _add_legend(self) -> None:
+        """Put a legend of the labelled series under the axes, in as many columns as fit.
 
         The figure grows by as much, so that the axes keep their size.
         """
         series: dict[str, Any] = {}
-        for handle in handles or ():
-            series[str(handle.get_label())] = handle
-        if handles is None:
-            for axes in self.axes:
-                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                    series.setdefault(label, handle)
+        for axes in self.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                series.setdefault(label, handle)
         if not series:
             return
         labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
@@ -144,8 +103,8 @@ class Canvas(Figure):
         num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))
         num_rows = -(-len(labels) // num_columns)
         self.set_figheight(self.get_figheight() + LEGEND_ROW * num_rows)
-        shown = [series[label] for label in labels]
-        self.legend(shown, labels, loc="outside lower center", ncols=num_columns)
+        handles = [series[label] for label in labels]
+        self.legend(handles, labels, loc="outside lower center", ncols=num_columns)
 
 
 @dataclass(frozen=True)
@@ -228,32 +187,12 @@ def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:
     return np.array([down, up]).clip(min=0)
 
 
-def _inline(svg: bytes, name: str, alt: str) -> str:
-    """Return an SVG that stands inside a page beside others.
-
-    It is scalable, has the page's colours and font, and ids of its own.
-    """
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", XLINK)
-    root = ElementTree.fromstring(svg)
-    for key in ("width", "height"):
-        root.attrib.pop(key, None)
-    root.set("role", "img")
-    root.set("aria-label", alt)
-    for child in list(root):
-        if child.tag == f"{{{SVG}}}metadata":
-            root.remove(child)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag == f"{{{SVG}}}style":
-                parent.remove(child)
-    text = ElementTree.tostring(root, encoding="unicode")
-    used = set(re.findall(r'(?:url\(#|href="#)([\w.-]+)', text))
-
-    def rename(match: re.Match[str]) -> str:
-        return f' id="{name}-{match[1]}"' if match[1] in used else ""
-
-    text = re.sub(r' id="([\w.-]+)"', rename, text)
-    text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
-    text = re.sub(r"font-family: [^;\"]+;?", "", text)
-    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], text)
+def _inline(svg: str, alt: str) -> str:
+    """Return an SVG that stands inside a page: scalable, in the page's colours and font."""
+    svg = svg[svg.index("<svg") :].rstrip()
+    svg = re.sub(r"<(metadata|style).*?</\1>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # nothing refers to these, and they are not unique
+    svg = re.sub(r"font-family: [^;\"]+;?", "", svg)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], svg)

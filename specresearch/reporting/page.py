@@ -11,10 +11,9 @@ from markupsafe import Markup
 from specresearch.files import replace_text
 from specresearch.reporting.decision import decide
 from specresearch.reporting.material import Material, Note
-from specresearch.reporting.prose import PROSE
 from specresearch.reporting.recommendation import Recommendation, explain, headline
 from specresearch.reporting.requirements import Requirements
-from specresearch.reporting.sections import Section, compose_sections
+from specresearch.reporting.sections import PROSE, Section, compose_sections
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
 MOST_ROWS = 24  # of a table that is not folded away

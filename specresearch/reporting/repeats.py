@@ -11,7 +11,7 @@ from specresearch.reporting.workload import Load, Setting
 
 
 def pooled_by_setting(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return one comparison per setting and load, in the order in which they were first measured."""
+    """Return one comparison per setting and load, in the order first measured."""
     runs: dict[tuple[Setting, Load], list[Comparison]] = defaultdict(list)
     for comparison in sorted(comparisons, key=lambda c: (c.num_requests, c.started)):
         runs[comparison.setting, comparison.load].append(comparison)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from matplotlib import rc_context
+import yaml
+from matplotlib import style
 
 from specresearch.reporting import figures
 from specresearch.reporting.comparison import Comparison
@@ -12,10 +14,10 @@ from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import STYLE, Picture, TextTable
 from specresearch.reporting.formatting import NOTHING, interval, seconds_with_interval
 from specresearch.reporting.material import Material
-from specresearch.reporting.prose import PROSE
 from specresearch.reporting.requirements import Requirements
 from specresearch.reporting.tails import ends
 
+PROSE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prose.yaml").read_text("utf-8"))
 MOST_PICTURES = 8  # of a kind; tables have all
 METRICS = ("ttft", "tpot", "itl", "e2el")
 HEADER = [
@@ -61,7 +63,7 @@ def compose_sections(
     additions["controllers"] = PROSE["additions"]["recommended" if chosen else "measured"]
     if material.checked:
         additions["predicted"] = PROSE["additions"]["simulated"]
-    with rc_context(STYLE):
+    with style.context(STYLE):
         pictures = _draw(material, decisions, requirements, _ends(chosen or controlled))
     sections = []
     for name, words in PROSE["sections"].items():

@@ -1,9 +1,8 @@
 """Latencies of the baseline and of the method at every load, with the user's limit."""
 
-from collections.abc import Sequence
-
+import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from specresearch.reporting.comparison import Comparison
@@ -26,7 +25,7 @@ MEANINGS = {
     "e2el": "Time to the last token: from a request's arrival to its last token, waiting included",
 }
 LOGARITHMIC_FROM = 30.0  # largest over smallest
-OFFSETS = {PLAIN: -0.13, COLOURS[0]: 0.13}  # of the sides, by their colours
+OFFSETS = (-0.13, 0.13)  # of the sides
 HEADER = ["Load", *(f"{side}, P{p}" for side in ("plain", "method") for p in PERCENTS)]
 
 
@@ -46,27 +45,28 @@ def latencies(
             shown.append(point)
     if not shown:
         return None
-    rows, changes, estimates = [], [], []
+    rows, changes, values, notes = [], [], [], ""
     for point in shown:
-        own = [side.figures[key] for side in point.sides for key in names]
-        estimates += own
-        rows.append([point.load.label, *(seconds_with_interval(each) for each in own)])
+        estimates = [side.figures[key] for side in point.sides for key in names]
+        rows.append([point.load.label, *(seconds_with_interval(each) for each in estimates)])
+        values.append([estimate.value for estimate in estimates])
         changes.append(_change(point, names[0], names[-1]))
-    notes = ""
-    if any(estimate.has_interval for estimate in estimates):
-        notes = " The table has the intervals."
+        if any(estimate.has_interval for estimate in estimates):
+            notes = " The table has the intervals."
     if lost:
         notes += f" Neither side keeps up with {loads_listed(lost)}, which is left out."
     limit, title = getattr(requirements, metric, None), MEANINGS[metric].partition(":")[0]
     canvas = Canvas()
-    _draw(canvas.subplots(), shown, metric, limit)
+    axes = canvas.subplots()
+    unit = _draw(axes, np.reshape(values, (len(shown), 2, -1)), decision.setting.label, limit)
+    axes.set_xticks(range(len(shown)), [point.load.amount_label for point in shown])
+    axes.set(xlabel=decision.unit, ylabel=f"{metric.upper()}, {unit}")
     return canvas.picture(
         name,
         title=f"{metric.upper()}: {decision.workload.label}",
         caption=f"{MEANINGS[metric]}.{notes}",
         alt=f"{title} by {decision.unit} on {decision.workload.label}. {'; '.join(changes)}.",
         table=TextTable(HEADER, rows),
-        handles=_handles(decision.setting.label, limit),
     )
 
 
@@ -78,26 +78,31 @@ def _change(point: Comparison, median: str, slowest: str) -> str:
     return f"{point.load.amount_label}: {', '.join(words)}"
 
 
-def _draw(axes: Axes, shown: Sequence[Comparison], metric: str, limit: float | None) -> None:
-    names = [f"{metric}_p{percent}" for percent in PERCENTS]
-    everything = [side.figures[n].value for point in shown for side in point.sides for n in names]
-    scale, unit = time_scale(max(everything))
-    for column, point in enumerate(shown):
-        for side, (colour, offset) in zip(point.sides, OFFSETS.items(), strict=True):
-            x = column + offset
-            values = [scale * side.figures[each].value for each in names]
-            axes.plot([x, x], [min(values), max(values)], color=colour, linewidth=2.2, alpha=0.55)
-            for value, marker in zip(values, PERCENTS.values(), strict=True):
-                size = 8 if marker == "_" else 5.5
-                axes.plot([x], [value], marker=marker, color=colour, markersize=size, mew=2)
+def _draw(
+    axes: Axes, values: Float[np.ndarray, "loads 2 percents"], setting: str, limit: float | None
+) -> str:
+    """Draw the percentiles of both sides, and return the unit."""
+    scale, unit = time_scale(values.max())
+    values = scale * values
+    sides = {"plain decoding": PLAIN, setting: COLOURS[0]}
+    for number, (label, colour) in enumerate(sides.items()):
+        xs = np.arange(len(values)) + OFFSETS[number]
+        lowest, highest = values[:, number].min(axis=1), values[:, number].max(axis=1)
+        axes.vlines(xs, lowest, highest, color=colour, linewidth=2.2, alpha=0.55)
+        for column, marker in enumerate(PERCENTS.values()):
+            size = 8 if marker == "_" else 5.5
+            axes.plot(xs, values[:, number, column], marker, color=colour, ms=size, mew=2)
+        axes.plot([], [], color=colour, linewidth=3, label=label)
+    for percent, marker in PERCENTS.items():
+        axes.plot([], [], marker, color=TEXT, ms=6, mew=2, label=f"P{percent}")
     if limit is not None:
-        axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":")
-    axes.set_xticks(range(len(shown)), [point.load.amount_label for point in shown])
-    margin = 0.6 if len(shown) > 1 else 0.9
-    axes.set_xlim(-margin, len(shown) - 1 + margin)
+        label = f"limit, {seconds(limit)}"
+        axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":", label=label)
+    margin = 0.6 if len(values) > 1 else 0.9
+    axes.set_xlim(-margin, len(values) - 1 + margin)
     axes.grid(visible=False, axis="x")
-    _set_scale(axes, min(everything) * scale)
-    axes.set(xlabel=shown[0].load.unit, ylabel=f"{metric.upper()}, {unit}")
+    _set_scale(axes, values.min())
+    return unit
 
 
 def _set_scale(axes: Axes, smallest: float) -> None:
@@ -110,16 +115,3 @@ def _set_scale(axes: Axes, smallest: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-def _handles(setting: str, limit: float | None) -> list[Line2D]:
-    handles = []
-    for label, colour in zip(("plain decoding", setting), OFFSETS, strict=True):
-        handles.append(Line2D([], [], color=colour, linewidth=3, label=label))
-    for percent, marker in PERCENTS.items():
-        look = {"color": TEXT, "linestyle": "", "markersize": 6, "mew": 2}
-        handles.append(Line2D([], [], marker=marker, label=f"P{percent}", **look))
-    if limit is not None:
-        label = f"limit, {seconds(limit)}"
-        handles.append(Line2D([], [], color=TEXT, linestyle=":", label=label))
-    return handles

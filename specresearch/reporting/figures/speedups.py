@@ -9,7 +9,6 @@ from specresearch.bench.side_comparison import LATENCY, THROUGHPUT
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import (
-    HEIGHT,
     PLAIN,
     TEXT,
     Canvas,
@@ -43,7 +42,7 @@ def by_load(decision: Decision, name: str) -> Picture:
     bases = {point.basis for point in decision.points}
     basis = "; overloaded: ".join(words for basis, words in BASES.items() if basis in bases)
     is_single = len(loads) == 1
-    canvas = Canvas(0.9 + 0.5 * len(series) if is_single else HEIGHT)
+    canvas = Canvas(0.9 + 0.5 * len(series) if is_single else None)
     axes = canvas.subplots()
     if is_single:
         labels = []
