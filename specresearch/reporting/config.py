@@ -44,6 +44,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
     device = machine["device"]
     num_threads = machine.get("num_torch_threads")
+    # Threads decide how fast a CPU is, and nothing on a GPU.
     if target.get("device") == "cpu" and num_threads:
         device += f", {num_threads} thread{'' if num_threads == 1 else 's'}"
     dataset = provenance.get("dataset") or config["dataset"]

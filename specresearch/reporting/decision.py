@@ -123,7 +123,7 @@ def judge(comparison: Comparison, requirements: Requirements) -> Comparison:
         standing = _standing(comparison, name, limit)
         if standing is not None:
             standings[name] = standing
-    gain = comparison.gain or Estimate(1.0)
+    gain = comparison.gain or Estimate(1.0)  # without an interval it decides nothing
     is_helped = Standing.KEPT in standings.values() and gain.has_interval
     is_faster = is_helped or gain.is_above(requirements.worth)
     is_hurt = Standing.BROKEN in standings.values() or comparison.output.is_wrong
@@ -192,6 +192,7 @@ def _recommend(by_setting: Mapping[Setting, Mapping[Load, Comparison]]) -> Setti
         regrets = []
         for load, point in by_setting[setting].items():
             regrets.append(best[load] / max(useful_gain(point), LEAST_GAIN))
+        # Rounded, so that noise in the third decimal does not outweigh the mean.
         return -len(regrets), round(max(regrets), 3), sum(regrets) / len(regrets)
 
     return min(by_setting, key=rank)

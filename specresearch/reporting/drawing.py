@@ -98,6 +98,7 @@ class Canvas(Figure):
                 series.setdefault(label, handle)
         if not series:
             return
+        # Matplotlib lists error bars last, after the lines that they are read against.
         labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
         width = max(map(len, labels)) + HANDLE
         num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))

@@ -77,7 +77,7 @@ def gather(folders: Sequence[Path]) -> Material:
             f"there is no {', '.join(missing)}; give folders of runs, such as outputs/"
         )
     material = Material()
-    files: dict[Path, None] = {}
+    files: dict[Path, None] = {}  # in order, and each once where the folders overlap
     for folder in folders:
         files |= dict.fromkeys(_find(folder, material))
     for file in files:
@@ -172,6 +172,7 @@ def _add_notes(material: Material) -> None:
     for folder in dict.fromkeys(prediction.folder for prediction in material.predictions):
         if folder not in checked:
             material.note(folder, UNMEASURED, is_used=False)
+    # One note per folder, though a load test has a comparison for every side.
     by_folder = {comparison.folder: comparison for comparison in material.comparisons}
     for folder, comparison in by_folder.items():
         if not comparison.is_complete:

@@ -65,6 +65,7 @@ def write(page: Page, folder: Path) -> Path:
     """
     pictures = folder / FIGURES
     pictures.mkdir(parents=True, exist_ok=True)
+    # Pictures of an earlier report, and nobody else's.
     if (folder / HTML).exists():
         for old in pictures.glob("*.png"):
             old.unlink()

@@ -55,6 +55,7 @@ def _is_same_workload(predicted: WorkloadKey, measured: WorkloadKey) -> bool:
     Recordings do not know how many threads their machine used.
     """
     is_same_machine = measured.machine.startswith(predicted.machine)
+    # Only measurements have been named apart.
     anywhere = replace(measured, machine=predicted.machine, distinction="")
     return is_same_machine and predicted == anywhere
 

@@ -113,6 +113,7 @@ class FolderReader:
     def comparison(self, name: str) -> Comparison:
         """Return a side beside the baseline."""
         measured = SideComparison.from_json(self.results["comparisons"][name])
+        # A run has one method, whose output figures are in its summary.
         outputs = self.results["outputs"][name] if self.is_load else self.summary
         sides = self.results["sides"]
         class_figures = {}
@@ -179,6 +180,7 @@ class FolderReader:
                 references[label] = timelines[side]
             if throughput is not None:
                 throughputs[label] = throughput
+        # Variants of the controller have figures of their own.
         key = "speedup_over_best" if name == METHOD else f"speedup_over_best_{name}"
         return ControllerHistory(
             timeline=timelines[name],

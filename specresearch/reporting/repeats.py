@@ -30,6 +30,7 @@ def _pooled(runs: Sequence[Comparison]) -> Comparison:
     if len(alike) == 1:
         return replace(main, output=wrong or main.output)
     num_equal = sum(run.output.num_equal for run in alike) if main.output.num_equal else 0
+    # A run without requests on record still counts as one.
     weights = [run.num_requests or 1 for run in alike]
     same_units = len({run.fingerprint for run in alike}) == 1
 

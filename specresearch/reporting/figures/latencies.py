@@ -98,6 +98,7 @@ def _draw(
     if limit is not None:
         label = f"limit, {seconds(limit)}"
         axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":", label=label)
+    # A single load would otherwise fill the whole width.
     margin = 0.6 if len(values) > 1 else 0.9
     axes.set_xlim(-margin, len(values) - 1 + margin)
     axes.grid(visible=False, axis="x")

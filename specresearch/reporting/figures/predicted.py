@@ -54,6 +54,7 @@ def ideal_speedups(comparisons: Sequence[Comparison], name: str) -> Picture | No
         label = f"{comparison.setting.label}; {scene}"
         rows.append([label, figure(ideal), measured, figure(share)])
         points.setdefault(comparison.setting.method, []).append((ideal, decode))
+        # Both axes reach equally far, so that the diagonal is the line of agreement.
         most = max(most, 1.08 * ideal, 1.08 * (decode.high or decode.value))
     if not rows:
         return None

@@ -98,6 +98,7 @@ def _draw_lines(axes: Axes, decision: Decision, series: Mapping[Setting, Gains])
     _line_at_one(axes)
     axes.set_xticks(range(len(loads)), [load.amount_label for load in loads])
     axes.set_xlim(-0.3, len(loads) - 0.7)
+    # The line at 1 stays in sight with room below, however fast everything is.
     axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]))
     axes.set(xlabel=loads[0].unit, ylabel="speedup")
 
