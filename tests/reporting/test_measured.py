@@ -43,8 +43,8 @@ def dataset(tmp_path: Path) -> PromptDataset:
 def measure_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Callable[..., Path]:
     def run(sampling: SamplingParams, rule: AcceptanceSampler) -> Path:
         folder = tmp_path / "run"
-        told = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
-        results = ResultsFolder(folder, {"batch_size": 1, "sampling": told})
+        settings = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
+        results = ResultsFolder(folder, {"batch_size": 1, "sampling": settings})
         Runner(
             target,
             dataset,

@@ -1,4 +1,4 @@
-"""The page stands alone, says everything that its figures show in words and tables, and trusts no name."""
+"""The page stands alone, says in words and tables what its figures show, and trusts no name."""
 
 import json
 import re
@@ -122,8 +122,8 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
         assert "plain decoding only" in text
         assert "unfinished" in text
         assert (
-            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are milliseconds."
-            in text
+            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are "
+            "milliseconds." in text
         )
         assert "Rule of thumb from the field, not from these runs" in text
     assert markdown.startswith("# Turn it on up to 8 requests at a time")

@@ -1,4 +1,4 @@
-"""The best of many settings looks faster than it is; several runs of one setting say more than one."""
+"""The best of many settings looks faster than it is; repeated runs of a setting say more."""
 
 from dataclasses import replace
 from pathlib import Path
