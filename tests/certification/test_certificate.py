@@ -24,24 +24,10 @@ from toy_methods import (
 
 from specresearch.acceptance import Greedy
 from specresearch.certification.adversaries import ATTACKS
-from specresearch.certification.certificate import (
-    CERTIFIED,
-    UNTESTED,
-)
+from specresearch.certification.certificate import CERTIFIED, UNTESTED
 from specresearch.certification.targets import Toy
-from specresearch.controllers import (
-    AcceptanceGate,
-    BatchSizeCutoff,
-    Controller,
-    Goodput,
-    Heuristic,
-)
-from specresearch.proposers import (
-    Autoregressive,
-    DraftModel,
-    NGram,
-    Proposer,
-)
+from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Goodput, Heuristic
+from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
 
 
 class TestExactMethodsAreCertified:

@@ -11,13 +11,9 @@ from toy_methods import GREEDY, PLAIN, Copycat, Swapped, certify_it, toy
 from specresearch import Engine, Request, SamplingParams
 from specresearch.certification import cases, sampled_outputs
 from specresearch.certification.adversaries import ATTACKS, Adversary
-from specresearch.certification.certificate import (
-    REFUSED,
-)
+from specresearch.certification.certificate import REFUSED
 from specresearch.certification.sampled_outputs import Decoded
-from specresearch.proposers import (
-    NGram,
-)
+from specresearch.proposers import NGram
 
 
 class TestRefusals:

@@ -9,16 +9,11 @@ import hydra
 import pytest
 from command_line import Run, Typed
 from hydra.core.hydra_config import HydraConfig
-from toy_methods import (
-    AboveAFloor,
-    Copycat,
-)
+from toy_methods import AboveAFloor, Copycat
 
 from specresearch import certify
 from specresearch.certification.adversaries import ATTACKS
-from specresearch.certification.certificate import (
-    Certificate,
-)
+from specresearch.certification.certificate import Certificate
 from specresearch.certification.from_config import build_certifier
 from specresearch.certification.runner import Certifier
 from specresearch.cli import conf_dir
@@ -32,13 +27,13 @@ def command(typed: Typed) -> Run:
         "toy.vocab_size=4",
         "num_greedy_prompts=4",
         "trials.mixed.stress=[top_k]",
+        "sampled.plain.max_new_tokens=3",
+        "sampled.top_k.max_new_tokens=5",
     ]
     few += [f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")]
     few += ["~greedy.plain", "~greedy.penalties"]
-    few += [
-        f"~sampled.{name}"
-        for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")
-    ]
+    for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything"):
+        few.append(f"~sampled.{name}")
     return lambda *overrides: typed(certify.main, [*few, *overrides])
 
 

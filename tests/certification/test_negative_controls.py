@@ -20,16 +20,10 @@ from toy_methods import (
 )
 
 from specresearch.certification import adversaries
-from specresearch.certification.certificate import (
-    LOSSY,
-    REFUTED,
-)
+from specresearch.certification.certificate import LOSSY, REFUTED
 from specresearch.certification.targets import Toy
 from specresearch.engine.seeds import Seeds
-from specresearch.proposers import (
-    Autoregressive,
-    NGram,
-)
+from specresearch.proposers import Autoregressive, NGram
 
 
 class TestNegativeControls:

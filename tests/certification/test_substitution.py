@@ -9,9 +9,7 @@ from toy_methods import target, toy
 from specresearch import CausalLM, Engine
 from specresearch.certification.substitution import build_on_toy
 from specresearch.cli import conf_dir
-from specresearch.proposers import (
-    NGram,
-)
+from specresearch.proposers import NGram
 
 
 class Hungry(NGram):

@@ -16,17 +16,13 @@ from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch
 from specresearch.certification.adversaries import Adversary, Attack, shifted
-from specresearch.certification.certificate import (
-    Certificate,
-)
+from specresearch.certification.certificate import Certificate
 from specresearch.certification.plan import TrialPlan
 from specresearch.certification.report import print_certificate
 from specresearch.certification.runner import Certifier
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
-from specresearch.controllers import (
-    Fixed,
-)
+from specresearch.controllers import Fixed
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import (
@@ -82,24 +78,31 @@ class Copycat(Adversary):
         super().__init__(toy(), Attack(shifted))
 
 
-class DropUnlikely(Copycat):
+class StopAtUnlikely(Copycat):
+    """End a draft at its first token of low probability.
+
+    Attributes:
+        num_unlikely: Unlikely tokens to keep: 0 or 1.
+    """
+
+    num_unlikely = 0
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = super().propose(batch, budget)
+        assert proposal.scores is not None
+        num_likely = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
+        lengths = torch.minimum(proposal.lengths, num_likely + 1 + self.num_unlikely)
+        return replace(proposal, lengths=lengths)
+
+
+class DropUnlikely(StopAtUnlikely):
     """End a draft before its first token of low probability, after looking at it."""
 
-    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        proposal = super().propose(batch, budget)
-        assert proposal.scores is not None
-        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
-        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 1))
 
-
-class StopAfterUnlikely(Copycat):
+class StopAfterUnlikely(StopAtUnlikely):
     """End a draft with its first token of low probability, which is allowed."""
 
-    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        proposal = super().propose(batch, budget)
-        assert proposal.scores is not None
-        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
-        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 2))
+    num_unlikely = 1
 
 
 class Rule:
@@ -224,7 +227,7 @@ WAVES: dict[str, Any] = {
     "target": FIVE_TOKENS.target(),
     "sampled": {
         "brief": SamplingParams(temperature=1.0, max_new_tokens=2),
-        "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=5),
+        "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=4),
     },
     "equal_seeds": True,
     "visible_tv": 0.18,

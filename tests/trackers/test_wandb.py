@@ -17,10 +17,26 @@ from specresearch.trackers import NoTracker, Tracker, WandbTracker
 BLOCK, FILE_HEADER, CHUNK_HEADER = 32768, 7, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 STEP = StepRecord(
-    ("p/0",), (4,), (4,), (3,), (4,), (9,), None, 5, StepTimes(0.001, 0.002, 0.0, 0.0, 0.004)
+    request_ids=("p/0",),
+    num_draft_tokens=(4,),
+    draft_depth=(4,),
+    num_accepted_tokens=(3,),
+    num_new_tokens=(4,),
+    context=(9,),
+    expected_acceptance=None,
+    num_nodes=5,
+    times=StepTimes(0.001, 0.002, 0.0, 0.0, 0.004),
 )
 REQUEST = RequestRecord(
-    "p/0", 9, Counts(5, 4, 16, 12, 17), "length", 0.1, 0.01, 0.3, (0.01, 0.0, 0.02), 0.05
+    id="p/0",
+    num_prompt_tokens=9,
+    counts=Counts(5, 4, 16, 12, 17),
+    finish_reason="length",
+    ttft=0.1,
+    tpot=0.01,
+    e2el=0.3,
+    itl=(0.01, 0.0, 0.02),
+    prefill_time=0.05,
 )
 
 

@@ -253,7 +253,7 @@ def test_the_seed_of_a_corpus_seeds_the_students_text(
     dataset: PromptDataset, tmp_path: Path
 ) -> None:
     def text(seed: int, folder: str) -> list[Example]:
-        corpus = Corpus(draft=1.0, max_len=40, seed=seed, generation=GENERATION)
+        corpus = Corpus(draft=1.0, refresh_every=12, max_len=40, seed=seed, generation=GENERATION)
         mix = corpus.mix(
             model(), dataset, tmp_path / folder, draft=model(seed=1), examples_per_step=1
         )
