@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate, percentile_estimate
 from specresearch.bench.rows import GroupRow
-from specresearch.bench.side_comparison import StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes
 from specresearch.metrics import Counts
 from specresearch.rows import RequestRow
 from specresearch.statistics import percentile, ratio_of
@@ -100,10 +100,10 @@ class RunSide:
         counts = [row.counts for row in self.requests]
         return AcceptanceProfile.of(counts, [row.row for row in self.requests])
 
-    def step_times(self) -> StepTimes | None:
+    def step_times(self) -> MeanStepTimes | None:
         """Return the average step of decoding."""
         sums = {part: self.sum(part) for part in PARTS if part != "prefill"}
-        return StepTimes.of(sums, int(self.sum("num_steps")), self.sum("num_generated_tokens"))
+        return MeanStepTimes.of(sums, int(self.sum("num_steps")), self.sum("num_generated_tokens"))
 
     def by_group(self, *names: str) -> dict[int, list[float]]:
         """Return the sums of attributes over the repeats of each group."""

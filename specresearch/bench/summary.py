@@ -18,7 +18,7 @@ from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.side import RunSide
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.bench.speedups import SPEEDUPS, cost_ratio, speedup_figures
 from specresearch.metrics import DEFINITIONS, Counts
 from specresearch.rows import BASELINE, METHOD, RequestRow
@@ -60,7 +60,7 @@ class Figures:
         intervals: The summary's figures that have an interval, with it.
         sides: Figures by side; `side_intervals` has their intervals.
         acceptance: An `AcceptanceProfile` by side that drafts.
-        step_times: A `StepTimes` by side.
+        step_times: A `MeanStepTimes` by side.
         comparisons: A `SideComparison` by side that drafts.
         per_position: One entry per draft depth.
     """
@@ -70,7 +70,7 @@ class Figures:
     sides: dict[str, dict[str, Any]] = field(default_factory=dict)
     side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
     acceptance: dict[str, AcceptanceProfile] = field(default_factory=dict)
-    step_times: dict[str, StepTimes] = field(default_factory=dict)
+    step_times: dict[str, MeanStepTimes] = field(default_factory=dict)
     comparisons: dict[str, SideComparison] = field(default_factory=dict)
     per_position: list[dict[str, Any]] = field(default_factory=list)
     histogram: dict[str, Any] = field(default_factory=dict)

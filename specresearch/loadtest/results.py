@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.loadtest.definitions import LOAD_DEFINITIONS
 from specresearch.loadtest.settings import PassSettings
 from specresearch.loadtest.side import LoadSide
@@ -35,7 +35,7 @@ class LoadResults(LoadFigures):
         """Return results as they were written."""
         parsers = {
             "acceptance": AcceptanceProfile.from_json,
-            "step_times": lambda times: StepTimes(**times),
+            "step_times": lambda times: MeanStepTimes(**times),
             "comparisons": SideComparison.from_json,
         }
         parts = dict(data)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.loadtest.comparison import PairedSides, step_times
 from specresearch.loadtest.request_figures import (
     LATENCIES,
@@ -46,7 +46,7 @@ class LoadFigures:
     Attributes:
         sides: Figures by side; `side_intervals` has their intervals.
         acceptance: An `AcceptanceProfile` by side that drafts.
-        step_times: A `StepTimes` by side.
+        step_times: A `MeanStepTimes` by side.
         comparisons: A `SideComparison` by side that drafts.
         classes: Figures by class of requests and side; empty if there is only one class.
         controller: The controllers' own traces by side.
@@ -58,7 +58,7 @@ class LoadFigures:
     sides: dict[str, dict[str, Any]] = field(default_factory=dict)
     side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
     acceptance: dict[str, AcceptanceProfile] = field(default_factory=dict)
-    step_times: dict[str, StepTimes] = field(default_factory=dict)
+    step_times: dict[str, MeanStepTimes] = field(default_factory=dict)
     comparisons: dict[str, SideComparison] = field(default_factory=dict)
     classes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     class_signature: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ def summarize_load(
     figures: dict[str, dict[str, Any]] = {}
     intervals: dict[str, dict[str, Any]] = {}
     profiles: dict[str, AcceptanceProfile] = {}
-    steps: dict[str, StepTimes] = {}
+    steps: dict[str, MeanStepTimes] = {}
     timelines: dict[str, list[dict[str, float | None]]] = {}
     traces: dict[str, list[Mapping[str, float]]] = {}
     stops: list[str] = []

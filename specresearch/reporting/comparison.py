@@ -9,7 +9,7 @@ from typing import Any
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.reporting.workload import Load, Setting, WorkloadKey
 
 
@@ -72,7 +72,7 @@ class SideFigures:
 
     figures: Mapping[str, Estimate] = field(default_factory=dict)
     acceptance: AcceptanceProfile | None = None
-    step: StepTimes | None = None
+    step: MeanStepTimes | None = None
 
     def __getitem__(self, name: str) -> Estimate | None:
         return self.figures.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.reporting.comparison import (
     Comparison,
     ControllerHistory,
@@ -161,7 +161,7 @@ class FolderReader:
         return SideFigures(
             figures,
             AcceptanceProfile.from_json(acceptance) if acceptance else None,
-            StepTimes(**step) if step else None,
+            MeanStepTimes(**step) if step else None,
         )
 
     def _history(self, name: str) -> ControllerHistory | None:

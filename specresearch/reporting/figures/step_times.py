@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from specresearch.bench.side_comparison import StepTimes
+from specresearch.bench.side_comparison import MeanStepTimes
 from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import COLOURS, PAGE, PLAIN, Canvas, Picture, TextTable
 from specresearch.reporting.formatting import figure, seconds, time_scale
@@ -25,7 +25,7 @@ LABEL_BOX = {"facecolor": PAGE, "edgecolor": "none", "pad": 1.0}
 
 def step_times(decision: Decision, name: str) -> Picture | None:
     """Return two bars per load, for at most three loads; None if no times were kept."""
-    steps: dict[str, StepTimes] = {}
+    steps: dict[str, MeanStepTimes] = {}
     for point in decision.points:
         baseline, speculative = (side.step for side in point.sides)
         if baseline is not None and speculative is not None:
@@ -62,7 +62,7 @@ def step_times(decision: Decision, name: str) -> Picture | None:
     )
 
 
-def _draw(axes: Axes, bars: Mapping[str, StepTimes], parts: Sequence[str]) -> None:
+def _draw(axes: Axes, bars: Mapping[str, MeanStepTimes], parts: Sequence[str]) -> None:
     longest = max(step.seconds for step in bars.values())
     scale, unit = time_scale(longest)
     ends = [0.0] * len(bars)
