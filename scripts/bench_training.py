@@ -1,10 +1,11 @@
-"""What a training step costs beyond the passes it needs, on this machine; the two sides take turns in one run.
+"""Measure what a training step costs beyond the passes it needs, on this machine.
 
     python scripts/bench_training.py --output experiments/training_costs/results.json
 
-step: an optimiser step of the trainer, data, figures and optimiser included. passes: the target's forward pass, and the drafter's
-forward and backward pass with the loss on whole logits, of the same batch. The target is the tiny one.
-Printed are medians of step / passes and their 95% intervals, of which fewer than eight repeats have none; the limit is 1.2.
+The ratio is step / passes, which take turns in one process; the limit is 1.2. The target is the
+tiny one. A step is the trainer's, with data, metrics and optimiser. The passes are the target's
+forward pass and the drafter's forward and backward pass with the loss on full logits, of the same
+batch. Medians are printed with 95% intervals, which need at least eight repeats.
 """
 
 import argparse
@@ -61,7 +62,11 @@ STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """A step over its passes. milliseconds: medians of the step, of the target's pass and of the drafter's."""
+    """The cost of a step over that of its passes.
+
+    Attributes:
+        milliseconds: Medians of the step, of the target's pass and of the drafter's.
+    """
 
     name: str
     median: float
@@ -72,7 +77,7 @@ class Cost:
 
 
 class RandomText(ListSource):
-    """Every token but the first is to be predicted."""
+    """Random examples in which every token but the first is predicted."""
 
     def __init__(self, num_examples: int, num_tokens: int, vocab_size: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -81,7 +86,7 @@ class RandomText(ListSource):
 
 
 class Turns(TrainerCallback):
-    """Times the passes alone after every optimiser step, and the step from there to its end."""
+    """Time each optimiser step, and the passes alone after it."""
 
     def __init__(self, distillation: Distillation) -> None:
         self.distillation = distillation
@@ -106,30 +111,30 @@ class Turns(TrainerCallback):
         self.begin = self._now()
 
     def _passes(self) -> tuple[float, float]:
-        ours = self.distillation
+        student = self.distillation
         begin = self._now()
         with torch.no_grad():
-            layers = (FINAL_NORM, *ours.student.hidden_layers)
-            output = ours.target.forward_whole(self.token_ids, layers, want_logits=True)
+            layers = (FINAL_NORM, *student.student.hidden_layers)
+            output = student.target.forward_whole(self.token_ids, layers, want_logits=True)
         middle = self._now()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=ours.autocasts):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=student.autocasts):
             loss = torch.stack(
                 [
                     self._loss(step, output.logits)
-                    for step in ours.student.steps(self.token_ids, output.hidden[1:])
+                    for step in student.student.steps(self.token_ids, output.hidden[1:])
                 ]
             )
             loss.sum().backward()
         end = self._now()
-        ours.zero_grad()
+        student.zero_grad()
         return middle - begin, end - middle
 
-    def _loss(self, step: Any, wanted: Tensor) -> Tensor:
+    def _loss(self, step: Any, target_logits: Tensor) -> Tensor:
         rows = self.token_ids.shape[1] - step.shift - 1
         drafted = step.readout(step.states[:, :rows].flatten(0, 1))
         labels = self.token_ids[:, step.shift + 1 :].flatten()
         loss = self.distillation.objective(
-            wanted[:, step.shift : step.shift + rows].flatten(0, 1), drafted, labels
+            target_logits[:, step.shift : step.shift + rows].flatten(0, 1), drafted, labels
         ).sum()
         if step.regression is None or not self.distillation.student.feature_weight:
             return loss
@@ -159,7 +164,14 @@ def measure(name: str, target: CausalLM, repeats: int, batch_size: int, num_toke
         1e3 * float(np.median(target_pass)),
         1e3 * float(np.median(drafter_pass)),
     )
-    return Cost(name, median.value, low, high, medians, batch_size * num_tokens)
+    return Cost(
+        name=name,
+        median=median.value,
+        low=low,
+        high=high,
+        milliseconds=medians,
+        num_tokens=batch_size * num_tokens,
+    )
 
 
 def main() -> None:
@@ -175,9 +187,8 @@ def main() -> None:
     costs = [
         measure(name, target, args.repeats, args.batch_size, args.tokens) for name in args.students
     ]
-    table = Table(
-        "step / passes", "median", "95%", "step, ms", "target, ms", "drafter, ms", "within 1.2"
-    )
+    columns = ["median", "95%", "step, ms", "target, ms", "drafter, ms", "within 1.2"]
+    table = Table("step / passes", *columns)
     for cost in costs:
         spread = "-" if cost.low is None else f"{cost.low:.3f} to {cost.high:.3f}"
         figures = (f"{cost.median:.3f}", spread)

@@ -1,10 +1,14 @@
-"""What trees cost beyond the passes they need, on this machine; every ratio is taken in one run, its two sides taking turns.
+"""Measure what trees cost beyond the passes they need, on this machine.
 
     python scripts/bench_tree.py --output experiments/tree_costs/results.json
 
-verify: a pass over a 60-node tree, acceptance and compaction, over a pass of a 60-token chain (the tiny target, batch 1).
-growth: growing an EAGLE-2 tree of depth 6, over the drafter's own passes inside it (the tiny draft, batch 1).
-acceptance: the greedy rule on 8 x 60 nodes of a vocabulary of 32k, over a pass of a target of a billion parameters.
+The two sides of a ratio take turns in one process. Ratios (the models are the tiny pair, batch 1):
+
+- verify: a pass over a 60-node tree with acceptance and compaction, over a pass of 60 tokens.
+- growth: growing an EAGLE-2 tree of depth 6, over the drafter's own passes inside it.
+- acceptance: the greedy rule on 8 x 60 nodes and a vocabulary of 32k, over a pass of a target of
+  a billion parameters.
+
 Printed are medians and their 95% intervals; fewer than eight repeats have none.
 """
 
@@ -24,10 +28,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specresearch import CausalLM, Request, SamplingParams
 from specresearch.acceptance import Greedy
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models import loading
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import DraftModel
+from specresearch.request import RequestState
 from specresearch.results.provenance import describe_process
 from specresearch.statistics import median_of
 
@@ -82,7 +87,7 @@ def take_turns(
 
 
 def batch_of(target: CausalLM, slot: int) -> Batch:
-    """One greedy request with a context of `CONTEXT` tokens, all but the last of them cached."""
+    """Return a greedy request with a context of `CONTEXT` tokens, all but the last cached."""
     tokens = [(7 * i + 3) % target.vocab_size for i in range(CONTEXT)]
     row = RequestState(Request(tokens, SamplingParams()), slot, 0, frozenset(), target.max_len)
     target.extend((slot,), [tokens[:-1]], want_logits=False)
@@ -90,7 +95,7 @@ def batch_of(target: CausalLM, slot: int) -> Batch:
 
 
 def random_tree(generator: torch.Generator, device: torch.device) -> Proposal:
-    """Levels of at most ten nodes below random nodes of the level above, as an EAGLE-2 tree has."""
+    """Draw an EAGLE-2 tree: up to ten nodes per level, below random nodes of the level above."""
     parents = [-1] + [0] * TOP_K
     for node in range(TOP_K + 1, NUM_NODES):
         above = (node - 1) // TOP_K * TOP_K - TOP_K + 1
@@ -101,7 +106,7 @@ def random_tree(generator: torch.Generator, device: torch.device) -> Proposal:
 
 
 def deepest_path(topology: Topology) -> Verdict:
-    """Everything on the way to the last node accepted: the longest move there is."""
+    """Return a verdict that accepts the path to the last node, the longest possible move."""
     path, node = [], topology.num_nodes - 1
     while node >= 0:
         path.insert(0, node)
@@ -110,17 +115,17 @@ def deepest_path(topology: Topology) -> Verdict:
 
 
 def compare_verify(target: CausalLM, repeats: int) -> Ratio:
-    """A tree of another shape at every repeat, and the longest path in it kept."""
+    """Time a tree of another shape at every repeat, keeping its longest path."""
     target.allocate(1, NUM_NODES)
     slot = target.acquire()
     assert slot is not None
     batch, generator, greedy = batch_of(target, slot), torch.Generator().manual_seed(0), Greedy()
     trees = [random_tree(generator, target.device) for _ in range(repeats + NUM_WARM)]
-    kept = [deepest_path(tree.topology) for tree in trees]
+    paths = [deepest_path(tree.topology) for tree in trees]
     chain = Proposal.chain(trees[0].token_ids, trees[0].lengths)
 
     def verify_tree() -> None:
-        tree, verdict = trees.pop(), kept.pop()
+        tree, verdict = trees.pop(), paths.pop()
         output = target.forward((slot,), tree)
         greedy(tree, output.logits, batch.sampling)
         target.commit((slot,), verdict)
@@ -138,7 +143,7 @@ def compare_verify(target: CausalLM, repeats: int) -> Ratio:
 
 
 def compare_growth(target: CausalLM, draft: CausalLM, repeats: int) -> Ratio:
-    """The drafter's passes are timed where growth calls them, so both sides are parts of one proposal."""
+    """Time proposals, and the drafter's passes inside them."""
     proposer = DraftModel(draft, NUM_NODES - 1, tree="dynamic", depth=DEPTH, top_k=TOP_K)
     target.allocate(1, NUM_NODES)
     proposer.bind(target, target.cache.num_slots)
@@ -158,18 +163,18 @@ def compare_growth(target: CausalLM, draft: CausalLM, repeats: int) -> Ratio:
             return results[0]
 
         setattr(draft, name, timed)
-    whole, passes = [], []
+    totals, passes = [], []
     for number in track(range(repeats + NUM_WARM), "grow a tree / its passes"):
         inside.clear()
         spent = seconds(lambda: proposer.propose(batch, [NUM_NODES - 1]), draft.device)
         if number >= NUM_WARM:
-            whole.append(spent)
+            totals.append(spent)
             passes.append(sum(inside))
-    return ratio("grow a tree / its passes", whole, passes)
+    return ratio("grow a tree / its passes", totals, passes)
 
 
 def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
-    """The target's weights are random: only the time of its pass counts."""
+    """Time the rule against a target of random weights, since only the time of its pass counts."""
     config = LlamaConfig(
         vocab_size=32_000,
         hidden_size=2048,
@@ -187,8 +192,12 @@ def compare_acceptance(repeats: int, device: torch.device) -> Ratio:
     rows, generator = 8, torch.Generator().manual_seed(0)
     target.allocate(rows, NUM_NODES)
     slots = tuple(slot for _ in range(rows) if (slot := target.acquire()) is not None)
-    one = random_tree(generator, device)
-    trees = Proposal(one.token_ids.expand(rows, -1), one.topology, one.lengths.expand(rows))
+    single_tree = random_tree(generator, device)
+    trees = Proposal(
+        single_tree.token_ids.expand(rows, -1),
+        single_tree.topology,
+        single_tree.lengths.expand(rows),
+    )
     states = [
         RequestState(Request([1], SamplingParams()), slot, 0, frozenset(), 64) for slot in slots
     ]

@@ -1,12 +1,13 @@
-"""Our engine against the transformers library's own generation: same models, prompts and settings, in one process.
+"""Compare our engine with the transformers library's own generation in one process.
 
     python scripts/compare_transformers.py --output experiments/compare_transformers/results.json
 
-Ours and theirs take turns on every prompt (at batch 8: on every eight), and who goes first alternates. Each ratio is ours
-over theirs in tokens per second, for the whole call and for decoding alone (from the first delivery of tokens to the last);
-printed are the median over prompts, repeats averaged, and its 95% interval, which fewer than eight groups do not have. Both
-sides decode greedily past end tokens, so that every output has the same length, and the outputs are compared token for token.
-Each n-gram method matches down to one token: theirs suffixes of up to 2, which is its default, ours of up to 4.
+Models, prompts and settings are the same. The two take turns on every prompt (at batch 8: on every
+eight), and alternate in who goes first. Each ratio is ours over theirs in tokens per second, for
+the whole call and for decoding alone, from the first delivery of tokens to the last. The median
+over prompts, with repeats averaged, is printed with its 95% interval, which needs at least eight
+groups. Both decode greedily past end tokens, so that outputs have equal lengths, and are compared
+token for token. N-gram methods match down to one token: theirs from 2 (its default), ours from 4.
 """
 
 import argparse
@@ -36,7 +37,10 @@ from specresearch.statistics import Percentile, median_of
 
 @dataclass(frozen=True)
 class Timing:
-    """One call for one or more prompts. Seconds; decode_* leave out everything up to the first delivery of tokens."""
+    """One call for one or more prompts, in seconds.
+
+    The decode_* fields exclude everything up to the first delivery of tokens.
+    """
 
     num_tokens: int
     seconds: float
@@ -47,7 +51,7 @@ class Timing:
 
 @dataclass
 class Comparison:
-    """ours and theirs decode the same list of prompts."""
+    """Two ways to decode a list of prompts, and their ratios."""
 
     name: str
     ours: Callable[[list[list[int]]], Timing]
@@ -60,7 +64,7 @@ class Comparison:
 
 
 class FirstDelivery(BaseStreamer):
-    """Notes when the first tokens after the prompt arrive, and how many they are."""
+    """Record when the first tokens after the prompt arrive, and their number."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -97,7 +101,7 @@ def run_ours(engine: Engine, num_new: int) -> Callable[[list[list[int]]], Timing
 
 
 def _leading(intervals: Sequence[float]) -> Iterable[float]:
-    """The intervals inside the first burst: tokens of one delivery are 0 seconds apart."""
+    """Yield the intervals inside the first delivery, whose tokens are 0 seconds apart."""
     for interval in intervals:
         if interval != 0:
             return
@@ -135,7 +139,7 @@ def run_theirs(
 
 
 def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
-    """A copy that our engine never touches, set to decode past end tokens."""
+    """Load a copy that our engine never touches, set to decode past end tokens."""
     path = loading.resolve(name)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         path, dtype=loading.resolve_dtype(dtype, device)
@@ -147,7 +151,7 @@ def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
 
 
 def constant_assistant(model: PreTrainedModel, num_draft_tokens: int) -> PreTrainedModel:
-    """Always the same number of drafts, whatever their confidence."""
+    """Make the assistant draft the same number of tokens, whatever its confidence."""
     model.generation_config.num_assistant_tokens = num_draft_tokens
     model.generation_config.num_assistant_tokens_schedule = "constant"
     model.generation_config.assistant_confidence_threshold = 0.0
@@ -167,7 +171,7 @@ def load_prompts(
 
 
 def cells(median: Percentile) -> tuple[str, str]:
-    """Return a median and its interval as a table shows them."""
+    """Return a median and its interval as table cells."""
     spread = (
         "-" if median.interval is None else f"{median.interval[0]:.2f} to {median.interval[1]:.2f}"
     )
@@ -255,31 +259,23 @@ def main() -> None:
             group=8,
         ),
     ]
-    table = Table(
-        "setting",
-        "groups",
-        "whole call",
-        "95%",
-        "decoding",
-        "95%",
-        "outputs equal",
-        title="tokens per second, ours / theirs",
-    )
+    columns = ["groups", "whole call", "95%", "decoding", "95%", "outputs equal"]
+    table = Table("setting", *columns, title="tokens per second, ours / theirs")
     results = []
     for comparison in comparisons:
         compare(comparison, prompts, args.repeats)
-        whole, decode = (
+        total, decode = (
             median_of(np.asarray(ratios).mean(1))
             for ratios in (comparison.ratios, comparison.decode_ratios)
         )
         equal = f"{comparison.num_equal} of {comparison.num_outputs}"
         table.add_row(
-            comparison.name, str(len(comparison.ratios)), *cells(whole), *cells(decode), equal
+            comparison.name, str(len(comparison.ratios)), *cells(total), *cells(decode), equal
         )
         results.append(
             {
                 "setting": comparison.name,
-                "whole_call": {"median": whole.value, "ci95": whole.interval},
+                "whole_call": {"median": total.value, "ci95": total.interval},
                 "decoding": {"median": decode.value, "ci95": decode.interval},
                 "outputs_equal": [comparison.num_equal, comparison.num_outputs],
                 "ratios": comparison.ratios,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specresearch.acceptance import AcceptanceSampler
-    from specresearch.batch import Batch, Request
+    from specresearch.batch import Batch
     from specresearch.clock import Clock
     from specresearch.controllers import Controller
     from specresearch.engine import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specresearch.models import CausalLM
     from specresearch.proposal import Proposal, Verdict
     from specresearch.proposers import Proposer
+    from specresearch.request import Request
     from specresearch.sampling import SamplingParams
 
 __version__ = "0.1.0"
@@ -56,7 +57,7 @@ _MODULES = {
     "Engine": "engine",
     "Proposal": "proposal",
     "Proposer": "proposers",
-    "Request": "batch",
+    "Request": "request",
     "RequestFailedError": "engine",
     "RequestOutput": "engine",
     "SamplingParams": "sampling",

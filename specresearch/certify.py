@@ -1,4 +1,4 @@
-"""`python -m specresearch.certify +proposer=ngram acceptance=rejection`: is this method lossless?"""
+"""`python -m specresearch.certify +proposer=ngram`: test whether a method is lossless."""
 
 import sys
 

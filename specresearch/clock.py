@@ -52,8 +52,8 @@ class Lap:
 class Clock:
     """Tell the time in seconds, excluding the time during which the clock was paused.
 
-    Every timestamp of an engine comes from its clock: arrivals, tokens and steps. Pausing it excludes
-    whatever happens meanwhile, such as measuring or another engine's turn, from all of them.
+    Every timestamp of an engine comes from its clock: arrivals, tokens and steps. Pausing it
+    excludes whatever happens meanwhile, such as measuring or another engine's turn, from all.
 
     Args:
         device: Where the work of a lap runs. On CUDA a lap is measured on the GPU's own stream, so
@@ -113,7 +113,7 @@ class Clock:
         self._laps.remove(lap)
 
     def pop_laps(self) -> dict[str, float]:
-        """Return the seconds of every name since the last call. On CUDA this waits for their work."""
+        """Return seconds by name since the last call. On CUDA this waits for their work."""
         laps, self._laps = self._laps, []
         seconds: dict[str, float] = {}
         for lap in laps:

@@ -1,13 +1,8 @@
-"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: what does a method do under load?"""
+"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load."""
 
 from omegaconf import DictConfig
 
-from specresearch.cli import check_keys, entry_point, exit_interrupted, open_folder
-from specresearch.loadtest.build import build_runner, build_settings
-from specresearch.loadtest.folder import LoadFolder
-from specresearch.loadtest.report import print_load
-from specresearch.loadtest.runner import PROGRAM
-from specresearch.run import OPTIONAL
+from specresearch.cli import entry_point, exit_interrupted, open_folder
 
 
 def main() -> None:
@@ -16,17 +11,21 @@ def main() -> None:
 
 def load(cfg: DictConfig) -> None:
     """Run one load test into Hydra's output folder."""
-    check_keys(cfg, "load", *OPTIONAL)
-    settings = build_settings(cfg)
+    # Wrong settings have been refused by now, without waiting for these imports.
+    from specresearch.loadtest.build import build_runner
+    from specresearch.loadtest.folder import LoadFolder
+    from specresearch.loadtest.report import print_load
+    from specresearch.loadtest.runner import PROGRAM
+    from specresearch.loadtest.settings import LoadSettings
+
+    settings = LoadSettings.from_config(cfg)
     folder = open_folder(cfg, LoadFolder)
-    finished = folder.read_results() if folder.is_complete else None
-    if finished is not None:
-        print_load(finished, folder.path)
-        return
-    results = build_runner(cfg, settings, folder).run(progress=cfg.progress)
+    results = folder.read_results() if folder.is_complete else None
+    if results is None:
+        results = build_runner(cfg, settings, folder).run(progress=cfg.progress)
     print_load(results, folder.path)
     if not results.complete:
-        exit_interrupted(folder.path, PROGRAM, "the passes that are done are kept")
+        exit_interrupted(folder.path, PROGRAM, "the finished passes are kept")
 
 
 if __name__ == "__main__":

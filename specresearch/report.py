@@ -1,25 +1,23 @@
 """`python -m specresearch.report outputs/...`: should speculative decoding be turned on?"""
 
-import argparse
 import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 
-from specresearch.reporting import Limits, compose, gather, write
-
-FAILED = 2
+from specresearch.cli import exit_on_user_errors
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write a report; bad input exits with code 2 and one line on stderr."""
     args = parser().parse_args(arguments)
-    try:
+    from specresearch.reporting import Requirements, compose, gather, write
+
+    with exit_on_user_errors():
         material = gather(args.folders)
-        limits = Limits.of(args.ttft, args.tpot, args.percentile, args.worth, material.limits)
-        page = compose(material, limits)
+        asked = Requirements(args.ttft, args.tpot, args.percentile, args.worth)
+        page = compose(material, asked.or_limits_of(material.limits))
         path = write(page, args.out)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(FAILED)
     print(page.headline)
     for note in page.notes:
         first, *others = note.folders
@@ -28,39 +26,22 @@ def main(arguments: list[str] | None = None) -> None:
     print(path)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m specresearch.report",
         description="One page from any set of runs and load runs: whether to turn speculative "
         "decoding on, and why.",
     )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, help="of runs, load runs and sweeps; searched through"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("report"), help="folder to write to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--ttft", type=float, metavar="SECONDS", help="your limit for the time to first token"
-    )
-    parser.add_argument(
-        "--tpot", type=float, metavar="SECONDS", help="your limit for the time per output token"
-    )
-    parser.add_argument(
-        "--percentile",
-        type=int,
-        choices=(50, 90, 99),
-        default=99,
-        help="of requests that must keep them (default: 99)",
-    )
-    parser.add_argument(
-        "--worth",
-        type=float,
-        default=1.0,
-        metavar="SPEEDUP",
-        help="least speedup worth having (default: 1.0)",
-    )
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, help="of runs, load runs and sweeps; searched through")
+    add("--out", type=Path, default="report", help="folder to write to (default: %(default)s)")
+    for name, words in (("ttft", "time to first token"), ("tpot", "time per output token")):
+        add(f"--{name}", type=float, metavar="SECONDS", help=f"your limit for the {words}")
+    percentile = {"type": int, "choices": (50, 90, 99), "default": 99}
+    add("--percentile", **percentile, help="of requests that must keep them (default: %(default)s)")
+    worth = {"type": float, "metavar": "SPEEDUP", "default": 1.0}
+    add("--worth", **worth, help="least speedup worth having (default: %(default)s)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m specresearch.run +proposer=ngram dataset=cnndm`: how much faster is this method here?"""
+"""`python -m specresearch.run +proposer=ngram dataset=cnndm`: measure a method's speedup."""
 
 from omegaconf import DictConfig
 

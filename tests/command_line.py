@@ -1,4 +1,4 @@
-"""Entry points as they are typed: `program <overrides>`, with its exit code and what it printed."""
+"""Run an entry point as from a shell: `program <overrides>`, its exit code and its output."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ BuildLoad = Callable[
 
 
 def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.MonkeyPatch) -> int:
-    """The exit code; flags such as -m go first, as Hydra wants them."""
+    """Return the exit code. Flags such as -m go first, where Hydra expects them."""
     patch.delenv("HYDRA_FULL_ERROR", raising=False)
     patch.setattr(
         sys,
@@ -40,6 +40,6 @@ def call(main: Callable[[], None], overrides: Sequence[str], patch: pytest.Monke
 
 
 def prompts_of(file: Path, texts: Sequence[str]) -> list[str]:
-    """Overrides for a dataset of prompts that is written to `file`."""
+    """Write prompts to `file` and return the overrides that select them."""
     file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     return ["dataset=prompts", f"dataset.path={file}"]

@@ -11,14 +11,15 @@ import pytest
 import torch
 from command_line import BuildLoad, Outcome, Typed, call
 from hydra.core.hydra_config import HydraConfig
-from jaxtyping import config
+from shape_checks import install, unchecked
 
+install()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real prompts and text that cannot be shipped; tests that read them are skipped where they are missing."""
+    """Real prompts and text that cannot be shipped; without them their tests are skipped."""
     folder = Path(__file__).parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the folder of real data is not here")
@@ -27,7 +28,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def target_overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of a small target in float64, on disk."""
+    """Overrides that select a small float64 target on disk."""
     from tiny_models import (
         VOCAB,
         build,
@@ -44,7 +45,7 @@ def target_overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Typed]:
-    """Runs the `main` of an entry point with overrides, in an empty folder and a terminal of 80 columns."""
+    """Run an entry point's `main` with overrides, in an empty folder and an 80-column terminal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -61,34 +62,36 @@ def typed(
 
 @pytest.fixture
 def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
-    """What `python -m specresearch.load` constructs, and refuses, before anything is decoded; with a small target and draft."""
+    """Build what `python -m specresearch.load` builds before it decodes, with small models."""
     # Imported here, so that the package's shapes are checked as it is imported.
     from specresearch.cli import conf_dir
-    from specresearch.loadtest.build import build_runner, build_settings
+    from specresearch.loadtest.build import build_runner
     from specresearch.loadtest.folder import LoadFolder
+    from specresearch.loadtest.settings import LoadSettings
 
     draft = next(
-        each.removeprefix("target.model=")
-        for each in target_overrides
-        if each.startswith("target.model=")
+        override.removeprefix("target.model=")
+        for override in target_overrides
+        if override.startswith("target.model=")
     )
 
     def build(overrides: Sequence[str]) -> object:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            given = [*overrides, *target_overrides, f"draft={draft}"]
-            cfg = hydra.compose("load", given, return_hydra_config=True)
+            all_overrides = [*overrides, *target_overrides, f"draft={draft}"]
+            cfg = hydra.compose("load", all_overrides, return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
-            return build_runner(cfg, build_settings(cfg), LoadFolder(tmp_path / "run", {}))
+            return build_runner(
+                cfg, LoadSettings.from_config(cfg), LoadFolder(tmp_path / "run", {})
+            )
 
     return build
 
 
 @pytest.fixture
 def untyped() -> Iterator[None]:
-    """The package as users have it, without checks of shapes and types as its functions are called."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    """Run the package as users have it, without checks of shapes and types."""
+    with unchecked():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +101,7 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every proposal of every test is checked, the package's own too."""
+    """Check every proposal of every test, including the package's own."""
     from specresearch.engine import (
         checks,
     )  # once the package's shapes are checked as it is imported

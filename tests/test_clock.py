@@ -8,7 +8,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_a_paused_clock_stands_still(clock: ManualClock) -> None:
+def test_a_paused_clock_does_not_advance(clock: ManualClock) -> None:
     clock.advance(1.0)
     with clock.paused():
         clock.advance(10.0)

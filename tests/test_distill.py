@@ -1,4 +1,4 @@
-"""The command, as it is typed: drafters that are trained, saved, loaded back and resumed, and what is refused."""
+"""`python -m specresearch.distill`: train, save, load and resume drafters."""
 
 import errno
 import json
@@ -54,14 +54,14 @@ PROPOSERS: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target, a draft, another with another tokenizer, and heads for a target of another width."""
+    """Write a target, a draft, one with another tokenizer, and heads for another width."""
     folder = tmp_path_factory.mktemp("models")
-    made: dict[str, dict[str, Any]] = {
+    model_settings: dict[str, dict[str, Any]] = {
         "target": {"num_hidden_layers": 4},
         "draft": {"seed": 2},
         "other": {"seed": 2},
     }
-    for name, settings in made.items():
+    for name, settings in model_settings.items():
         build(**{"num_hidden_layers": 1, "seed": 3, "spread": 1.0} | settings).save_pretrained(
             folder / name
         )
@@ -72,7 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(models: Path, tmp_path: Path) -> list[str]:
-    """Overrides for a small target, twelve prompts, and a run of a second."""
+    """Return overrides for a small target, twelve prompts and a run of about a second."""
     letters = random.Random(0)
     texts = ["".join(letters.choices("abcdef", k=12)) for _ in range(12)]
     prompts = tmp_path / "prompts.jsonl"
@@ -107,7 +107,7 @@ def base(models: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def command(base: list[str], typed: Typed) -> Run:
-    """`python -m specresearch.distill` in an empty folder; overrides are added."""
+    """Run `python -m specresearch.distill` in an empty folder."""
     return lambda *overrides: typed(distill.main, [*base, *overrides])
 
 
@@ -116,7 +116,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def curve(folder: Path) -> dict[int, tuple[float, float]]:
-    """Loss and expected acceptance by step."""
+    """Return loss and expected acceptance by step."""
     rows = [row for row in metrics(folder) if "loss" in row]
     assert len({row["step"] for row in rows}) == len(rows)
     return {row["step"]: (row["loss"], row["step_0/expected_acceptance"]) for row in rows}
@@ -129,14 +129,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(params=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of target and drafter. In float32 layers are packed, the small ones of these models too."""
+    """Dtype of target and drafter. In float32, layers are packed even in these small models."""
     if request.param == "float32":
         monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
     return request.param
 
 
 def drafter(method: str, folder: Path, dtype: str) -> Proposer:
-    """What `specresearch.run` would draft with, in chains of three."""
+    """Return the proposer that `specresearch.run` would build, drafting chains of three."""
     if method == "draft_model":
         return DraftModel(CausalLM.from_pretrained(str(folder), dtype=dtype, device="cpu"), 3)
     if method == "medusa":
@@ -161,18 +161,18 @@ def tokens_per_step(
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
+def test_a_trained_drafter_loads_and_drafts_as_before(
     command: Run, models: Path, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
     method, is_joint = recipe.split(",")[0], recipe == "medusa, joint"
-    own = [
+    arguments = [
         f"+proposer={method}",
         "hydra.run.dir=out",
         "train.learning_rate=0.01",
         "evaluation.num_prompts=4",
     ]
-    own += [f"target.dtype={dtype}"]
-    outcome = command(*own, *RECIPES[recipe])
+    arguments += [f"target.dtype={dtype}"]
+    outcome = command(*arguments, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
     assert "the trained drafter is in" in outcome.out
     assert "{'" not in outcome.out  # the library's own lines
@@ -198,28 +198,28 @@ def test_a_trained_drafter_loads_back_and_drafts_as_it_did(
 
     assert ("it belongs to a new target" in outcome.out) == is_joint
     assert ("backbone/total_variation" in figures[-1]) == is_joint
-    place = Path("out", "student", "backbone") if is_joint else models / "target"
-    target = CausalLM.from_pretrained(str(place), dtype=dtype, device="cpu")
+    target_folder = Path("out", "student", "backbone") if is_joint else models / "target"
+    target = CausalLM.from_pretrained(str(target_folder), dtype=dtype, device="cpu")
     texts = pq.read_table(tmp_path / "corpus" / "heldout-32" / "shard-00000.parquet").to_pylist()[
         :4
     ]
     prompts = [text["token_ids"][: text["num_prompt_tokens"]] for text in texts]
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
-        found = tokens_per_step(target, drafter(method, folder, dtype), prompts, temperature)
-        assert found == figures[-1][f"{name}/mean_acceptance_length"]
+        measured = tokens_per_step(target, drafter(method, folder, dtype), prompts, temperature)
+        assert measured == figures[-1][f"{name}/mean_acceptance_length"]
 
 
 @pytest.mark.parametrize("dtype", ["float32"], indirect=True)
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if "joint" not in recipe])
-def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
+def test_the_final_report_describes_the_saved_drafter(
     command: Run, tmp_path: Path, recipe: str, dtype: str
 ) -> None:
-    """By the first evaluation of a run that goes on from it."""
+    """The first evaluation of a run initialised from it reports the same."""
     method = recipe.split(",")[0]
-    own = [f"+proposer={method}", f"target.dtype={dtype}", "train.learning_rate=0.1"]
-    assert command(*own, *RECIPES[recipe], "hydra.run.dir=out").code == 0
+    arguments = [f"+proposer={method}", f"target.dtype={dtype}", "train.learning_rate=0.1"]
+    assert command(*arguments, *RECIPES[recipe], "hydra.run.dir=out").code == 0
     begun_from = "draft=out/student" if method == "draft_model" else "proposer.head=out/student"
-    assert command(*own, begun_from, "train.steps=1", "hydra.run.dir=next").code == 0
+    assert command(*arguments, begun_from, "train.steps=1", "hydra.run.dir=next").code == 0
     before, *_, last = [
         row for row in metrics(tmp_path / "out") if "t0/mean_acceptance_length" in row
     ]
@@ -230,12 +230,16 @@ def test_what_is_reported_at_the_end_is_reported_of_the_saved_drafter(
         assert first[name] == pytest.approx(last[name], rel=1e-4), name
 
 
-def test_medusa_2_makes_another_target_and_leaves_the_old_one(
+def test_medusa_2_saves_a_new_target_and_leaves_the_old_one_unchanged(
     command: Run, models: Path, tmp_path: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in (models / "target").iterdir()}
-    own = ["+proposer=medusa", "hydra.run.dir=out", "student.joint={warmup:0.25,lora:{rank:4}}"]
-    outcome = command(*own, "objective=cross_entropy", "train.learning_rate=0.01")
+    arguments = [
+        "+proposer=medusa",
+        "hydra.run.dir=out",
+        "student.joint={warmup:0.25,lora:{rank:4}}",
+    ]
+    outcome = command(*arguments, "objective=cross_entropy", "train.learning_rate=0.01")
     assert outcome.code == 0, outcome.err
     assert "use it with target=local target.model=out/student/backbone" in outcome.out.replace(
         "\n", ""
@@ -254,11 +258,11 @@ def test_medusa_2_makes_another_target_and_leaves_the_old_one(
         )
 
 
-def test_features_on_disk_teach_the_same(
+def test_training_on_features_from_disk_gives_the_same_curve(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = ["+proposer=eagle3", "student.num_steps=2", "train.learning_rate=0.01"]
-    assert command(*own, "hydra.run.dir=whole").code == 0
+    arguments = ["+proposer=eagle3", "student.num_steps=2", "train.learning_rate=0.01"]
+    assert command(*arguments, "hydra.run.dir=whole").code == 0
     save, calls = feature_cache.save_file, []
 
     def fill_the_disk(tensors: dict[str, Any], file: Path) -> None:
@@ -267,30 +271,35 @@ def test_features_on_disk_teach_the_same(
             raise OSError(errno.ENOSPC, "No space left on device")
         save(tensors, file)
 
-    own += ["cache=features", "hydra.run.dir=cached"]
+    arguments += ["cache=features", "hydra.run.dir=cached"]
     monkeypatch.setattr(feature_cache, "SHARD_SIZE", 3)
     with monkeypatch.context() as patched:
         patched.setattr(feature_cache, "save_file", fill_the_disk)
-        outcome = command(*own)
+        outcome = command(*arguments)
     assert outcome.code == 2
     assert "the disk of features is full: shard 1 was not written; 1 shards of" in outcome.err
-    outcome = command(*own)
+    outcome = command(*arguments)
     assert outcome.code == 0, outcome.err
     assert "GB to write to features" in outcome.err
-    assert "GB to write to features" not in command(*own[:-1], "hydra.run.dir=again").err
-    whole = curve(tmp_path / "whole")
+    assert "GB to write to features" not in command(*arguments[:-1], "hydra.run.dir=again").err
+    expected = curve(tmp_path / "whole")
     for folder in ("cached", "again"):
         for step, figures in curve(tmp_path / folder).items():
-            assert figures == pytest.approx(whole[step], rel=1e-6)
+            assert figures == pytest.approx(expected[step], rel=1e-6)
 
 
 def test_another_corpus_does_not_change_the_vocabulary_of_a_run(
     command: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "other.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
-    own = ["+proposer=eagle3", "student.draft_vocab_size=12", "student.num_steps=2", "corpus=text"]
+    arguments = [
+        "+proposer=eagle3",
+        "student.draft_vocab_size=12",
+        "student.num_steps=2",
+        "corpus=text",
+    ]
     texts = [f"corpus.text_files=[{tmp_path}/{name}.txt]" for name in ("text", "other")]
-    found = {}
+    vocabularies = {}
     runs = (
         ("first", texts[0], []),
         ("other", texts[1], []),
@@ -298,11 +307,11 @@ def test_another_corpus_does_not_change_the_vocabulary_of_a_run(
     )
     for folder, text, more in runs:
         steps = f"train.steps={3 if more else 2}"
-        outcome = command(*own, text, steps, f"hydra.run.dir={folder}", *more)
+        outcome = command(*arguments, text, steps, f"hydra.run.dir={folder}", *more)
         assert outcome.code == 0, outcome.err
-        found[folder, bool(more)] = weights(tmp_path / folder)["t2d"]
-    assert torch.equal(found["first", True], found["first", False])
-    assert not torch.equal(found["first", True], found["other", False])
+        vocabularies[folder, bool(more)] = weights(tmp_path / folder)["t2d"]
+    assert torch.equal(vocabularies["first", True], vocabularies["first", False])
+    assert not torch.equal(vocabularies["first", True], vocabularies["other", False])
     changed = [
         "student.draft_vocab_size=13",
         "train.steps=4",
@@ -312,34 +321,34 @@ def test_another_corpus_does_not_change_the_vocabulary_of_a_run(
     ]
     assert (
         "is of another drafter: it holds [12] for choice.target_ids"
-        in command(*own, texts[0], *changed).err
+        in command(*arguments, texts[0], *changed).err
     )
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_a_killed_run_goes_on_as_if_it_had_not_been(
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    """The student's text is written again before every step, so the data depend on every step before, too.
+    """The student decodes new text before every step, so the data depend on all earlier steps.
 
-    It is written in 16 bits while 32 are trained, or with layers that could be packed.
+    It decodes in 16 bits while 32 are trained, or with layers that could be packed.
     """
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    own = [
+    uninterrupted, broken = tmp_path / "whole", tmp_path / "broken"
+    arguments = [
         "+proposer=draft_model",
         "corpus.target=0.5",
         "corpus.draft=0.5",
         "corpus.refresh_every=1",
     ]
-    own += [
+    arguments += [
         "train.accumulate=2",
         "train.batch_size=2",
         "train.log_every=4",
         "train.learning_rate=0.01",
     ]
-    own += [f"target.dtype={precision}"]
-    assert command(*own, f"hydra.run.dir={whole}").code == 0
+    arguments += [f"target.dtype={precision}"]
+    assert command(*arguments, f"hydra.run.dir={uninterrupted}").code == 0
     compute = DistillTrainer.compute_loss
 
     def interrupt(self: DistillTrainer, *inputs: Any, **named: Any) -> torch.Tensor:
@@ -349,37 +358,43 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 
     with monkeypatch.context() as patched:
         patched.setattr(DistillTrainer, "compute_loss", interrupt)
-        outcome = command(*own, f"hydra.run.dir={broken}")
+        outcome = command(*arguments, f"hydra.run.dir={broken}")
     assert outcome.code == distill.INTERRUPTED
     assert outcome.out.strip().endswith(f"hydra.run.dir={broken} resume=true")
-    assert "holds a run already; add resume=true" in command(*own, f"hydra.run.dir={broken}").err
+    assert (
+        "holds a run already; add resume=true" in command(*arguments, f"hydra.run.dir={broken}").err
+    )
     for number in (2, 3):  # what was written after the checkpoint
         shutil.rmtree(broken / "draft" / f"round-{number:05d}")
     (broken / "checkpoint-3").mkdir()
     with (broken / "metrics.jsonl").open("a") as lines:
         lines.write('{"step": 3, "loss": 1.0}\n{"step": 4, "lo')
-    outcome = command(*own, f"hydra.run.dir={broken}", "resume=true", "train.keep_checkpoints=5")
+    outcome = command(
+        *arguments, f"hydra.run.dir={broken}", "resume=true", "train.keep_checkpoints=5"
+    )
     assert outcome.code == 0, outcome.err
-    assert curve(broken) == curve(whole)
-    assert list(curve(whole)) == [2, 4]
-    figures = [[row for row in metrics(folder) if "t1/sample" in row] for folder in (whole, broken)]
+    assert curve(broken) == curve(uninterrupted)
+    assert list(curve(uninterrupted)) == [2, 4]
+    figures = [
+        [row for row in metrics(folder) if "t1/sample" in row] for folder in (uninterrupted, broken)
+    ]
     assert figures[0] == figures[1]
-    for name, weight in weights(whole).items():
+    for name, weight in weights(uninterrupted).items():
         assert torch.equal(weight, weights(broken)[name])
     written = "draft/round-00003/shard-00000.parquet"
-    assert (whole / written).read_bytes() == (broken / written).read_bytes()
+    assert (uninterrupted / written).read_bytes() == (broken / written).read_bytes()
 
 
-def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_path: Path) -> None:
-    own = [
+def test_a_killed_process_can_be_resumed(command: Run, base: list[str], tmp_path: Path) -> None:
+    arguments = [
         "+proposer=eagle",
         "train.learning_rate=0.01",
         "train.steps=200",
         "train.save_every=1",
         "train.evaluate_every=200",
     ]
-    assert command(*own, "hydra.run.dir=whole").code == 0
-    settings = [*base, *own, "hydra.run.dir=broken"]
+    assert command(*arguments, "hydra.run.dir=whole").code == 0
+    settings = [*base, *arguments, "hydra.run.dir=broken"]
     process = subprocess.Popen(
         [sys.executable, "-m", "specresearch.distill", *settings], stderr=subprocess.DEVNULL
     )
@@ -391,27 +406,27 @@ def test_a_process_that_is_killed_goes_on(command: Run, base: list[str], tmp_pat
     process.kill()
     process.wait()
     assert not (tmp_path / "broken" / "results.json").exists()
-    assert command(*own, "hydra.run.dir=broken", "resume=true").code == 0
+    assert command(*arguments, "hydra.run.dir=broken", "resume=true").code == 0
     assert curve(tmp_path / "broken") == curve(tmp_path / "whole")
     for name, weight in weights(tmp_path / "whole").items():
         assert torch.equal(weight, weights(tmp_path / "broken")[name])
 
 
-def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_path: Path) -> None:
-    own = [
+def test_resuming_with_other_settings_needs_force(command: Run, tmp_path: Path) -> None:
+    arguments = [
         "+proposer=medusa",
         "hydra.run.dir=out",
         "corpus=text",
         f"corpus.text_files=[{tmp_path}/text.txt]",
     ]
-    assert command(*own, "train.steps=2").code == 0
+    assert command(*arguments, "train.steps=2").code == 0
     changed = [
         "train.steps=3",
         "train.learning_rate=0.002",
         "evaluation.num_prompts=1",
         "resume=true",
     ]
-    refused = command(*own, *changed)
+    refused = command(*arguments, *changed)
     assert refused.code == 2
     assert (
         "train.learning_rate was 0.001 and is now 0.002; train.steps was 2 and is now 3"
@@ -419,45 +434,50 @@ def test_a_run_is_resumed_with_its_own_settings_or_by_force(command: Run, tmp_pa
     )
     assert "num_prompts" not in refused.err
     assert list(curve(tmp_path / "out")) == [1, 2]
-    assert command(*own, *changed, "force=true").code == 0
+    assert command(*arguments, *changed, "force=true").code == 0
     assert list(curve(tmp_path / "out")) == [1, 2, 3]
 
 
-def test_a_run_is_resumed_with_its_own_text_or_by_force(command: Run, tmp_path: Path) -> None:
-    own = [
+def test_resuming_with_other_text_needs_force(command: Run, tmp_path: Path) -> None:
+    arguments = [
         "+proposer=medusa",
         "hydra.run.dir=out",
         "corpus=text",
         f"corpus.text_files=[{tmp_path}/text.txt]",
     ]
-    assert command(*own).code == 0
+    assert command(*arguments).code == 0
     (tmp_path / "text.txt").write_text("\n\n".join("fed" * 700 for _ in range(4)))
-    refused = command(*own, "resume=true")
+    refused = command(*arguments, "resume=true")
     assert refused.code == 2
     assert "the text has changed since" in refused.err
-    assert command(*own, "resume=true", "force=true").code == 0
+    assert command(*arguments, "resume=true", "force=true").code == 0
 
 
-def test_how_much_is_evaluated_may_change(command: Run) -> None:
-    own = ["+proposer=medusa", "hydra.run.dir=out"]
-    assert command(*own).code == 0
-    outcome = command(*own, "resume=true", "evaluation.num_texts=2")
+def test_evaluation_settings_may_change_on_resuming(command: Run) -> None:
+    arguments = ["+proposer=medusa", "hydra.run.dir=out"]
+    assert command(*arguments).code == 0
+    outcome = command(*arguments, "resume=true", "evaluation.num_texts=2")
     assert outcome.code == 0, outcome.err
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:
-    own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", "train.keep_checkpoints=1"]
+    arguments = [
+        "+proposer=eagle",
+        "hydra.run.dir=out",
+        "train.save_every=1",
+        "train.keep_checkpoints=1",
+    ]
     ruinous = [
         "train.learning_rate=1e200",
         "train.warmup_steps=1",
     ]  # the first step is taken at a rate of 0
-    outcome = command(*own, *ruinous)
+    outcome = command(*arguments, *ruinous)
     assert outcome.code == 2
     assert "error: the loss is nan after step 2, on example 4 (row " in outcome.err
     assert "continue from it with a lower rate" in outcome.err
     assert outcome.err.rstrip().endswith("resume=true train.learning_rate=1e+199 force=true")
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-1"]
-    outcome = command(*own, "train.learning_rate=0.01", "resume=true", "force=true")
+    outcome = command(*arguments, "train.learning_rate=0.01", "resume=true", "force=true")
     assert outcome.code == 0, outcome.err
     figures = curve(tmp_path / "out")
     assert list(figures) == [1, 2, 3, 4]
@@ -465,27 +485,32 @@ def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_weights_that_a_step_has_ruined_are_not_saved(
-    command: Run, tmp_path: Path, steps: int
-) -> None:
-    """The last step, too: no drafter comes out."""
-    own = ["+proposer=eagle", "hydra.run.dir=out", "train.save_every=1", f"train.steps={steps}"]
-    outcome = command(*own, "train.learning_rate=1e200")
+def test_weights_ruined_by_a_step_are_not_saved(command: Run, tmp_path: Path, steps: int) -> None:
+    """If the last step ruins them, no drafter is written."""
+    arguments = [
+        "+proposer=eagle",
+        "hydra.run.dir=out",
+        "train.save_every=1",
+        f"train.steps={steps}",
+    ]
+    outcome = command(*arguments, "train.learning_rate=1e200")
     assert outcome.code == 2
     assert "the loss is nan after step 1" in outcome.err
     assert "no checkpoint was saved: start again with a lower rate" in outcome.err
     assert not [*(tmp_path / "out").glob("checkpoint-*"), *(tmp_path / "out").glob("student*")]
 
 
-def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_path: Path) -> None:
-    own = [
+def test_two_processes_train_the_same_weights_as_one(
+    command: Run, base: list[str], tmp_path: Path
+) -> None:
+    arguments = [
         "+proposer=eagle3",
         "student.num_steps=2",
         "corpus=text",
         f"corpus.text_files=[{tmp_path}/text.txt]",
     ]
-    own += ["train.learning_rate=0.01"]
-    assert command(*own, "hydra.run.dir=one").code == 0
+    arguments += ["train.learning_rate=0.01"]
+    assert command(*arguments, "hydra.run.dir=one").code == 0
     module = [
         "-m",
         "torch.distributed.run",
@@ -494,7 +519,7 @@ def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_pa
         "-m",
         "specresearch.distill",
     ]
-    settings = [*base, *own, "hydra.run.dir=two", "train.batch_size=2"]
+    settings = [*base, *arguments, "hydra.run.dir=two", "train.batch_size=2"]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
@@ -518,7 +543,7 @@ def test_two_processes_learn_what_one_does(command: Run, base: list[str], tmp_pa
     )
 
 
-def test_wandb_gets_the_figures_and_the_drafter(
+def test_wandb_gets_the_metrics_and_the_drafter(
     command: Run, offline: Path, tmp_path: Path
 ) -> None:
     assert (
@@ -632,7 +657,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert last.startswith("error: ")
 
 
-def test_what_several_processes_cannot_do_is_refused(
+def test_settings_that_need_a_single_process_are_rejected(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -640,8 +665,13 @@ def test_what_several_processes_cannot_do_is_refused(
         "2 processes need one folder between them: add hydra.run.dir"
         in command("+proposer=medusa").err
     )
-    own = ["+proposer=draft_model", "hydra.run.dir=out", "corpus.target=0.5", "corpus.draft=0.5"]
+    arguments = [
+        "+proposer=draft_model",
+        "hydra.run.dir=out",
+        "corpus.target=0.5",
+        "corpus.draft=0.5",
+    ]
     assert (
         "text of the student (corpus.draft) is written by one process, and there are 2"
-        in command(*own).err
+        in command(*arguments).err
     )

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*load.log:Resourc
 
 @pytest.fixture
 def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
-    """`python -m specresearch.load` in an empty folder with a small target, three prompts and a closed loop of two."""
+    """Run the command in an empty folder: small target, three prompts, closed loop of two."""
     base = [
         *target_overrides,
         *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff") * 3),
@@ -93,7 +93,7 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
     )
     assert sampled.startswith("output consistent with the target's distribution (16 tokens, p = ")
     assert results["class_unclear"] == ["calm", "warm"]
-    assert "calm, warm: not measurable" in outcome.out
+    assert "calm, warm: too few requests to tell" in outcome.out
 
 
 @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
@@ -121,7 +121,9 @@ def test_too_high_a_rate_is_warned_of_at_the_usual_settings(command: Run, tmp_pa
         "hydra.run.dir=out",
     )
     assert outcome.code == 0, outcome.err
-    assert "baseline: requests came faster than they were answered" in " ".join(outcome.out.split())
+    assert "baseline: requests arrived faster than they were answered" in " ".join(
+        outcome.out.split()
+    )
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["stopped"] is None
     assert results["summary"]["overloaded"] is True
@@ -162,18 +164,18 @@ def test_an_experiment_is_a_sweep_with_a_table_and_a_plot(command: Run, tmp_path
 def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = LoadRunner._measure
+    measure = LoadRunner._measure_group
 
-    def interrupt(self: LoadRunner, place: object, *rest: object) -> None:
+    def interrupt(self: LoadRunner, keys: object, *rest: object) -> None:
         if self.folder.passes:
             raise KeyboardInterrupt
-        measure(self, place, *rest)  # type: ignore[arg-type]
+        measure(self, keys, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(LoadRunner, "_measure", interrupt)
+        patch.setattr(LoadRunner, "_measure_group", interrupt)
         broken = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")
     assert broken.code == 130
-    assert "the passes that are done are kept" in broken.out
+    assert "the finished passes are kept" in broken.out
     advice = broken.out.strip().splitlines()[-1].split()
     assert advice[:3] == ["python", "-m", "specresearch.load"]
     refused = command("+proposer=ngram", "repeats=2", f"hydra.run.dir={tmp_path / 'out'}")

@@ -1,4 +1,4 @@
-"""The nodes of a proposal that may be accepted, and the empty proposal."""
+"""Which nodes of a proposal may be accepted, and the empty proposal."""
 
 import torch
 
@@ -19,7 +19,7 @@ def test_nodes_past_the_length_and_probes_cannot_be_accepted() -> None:
     ]
 
 
-def test_an_empty_proposal_holds_the_roots_alone() -> None:
+def test_an_empty_proposal_holds_only_the_roots() -> None:
     proposal = Proposal.empty(torch.tensor([[4], [7]]))
     assert proposal.token_ids.tolist() == [[4], [7]]
     assert proposal.topology is Topology.chain(1, proposal.token_ids.device)

@@ -1,4 +1,4 @@
-"""Invalid proposals are named, and the engine checks the first steps of a new proposer."""
+"""Errors name the rule a proposal violates; the engine checks a proposer's first steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ KIND = DraftKind(trees=True, sampled=True, scored=True)
 
 
 def valid() -> Proposal:
-    """A small sampled tree in two rows, of which the second is shorter."""
+    """Return a small sampled tree in two rows, of which the second is shorter."""
     topology = Topology.from_parents(torch.tensor([[-1, 0, 0, 1]]))
     tokens = torch.tensor([[4, 1, 2, 3], [7, 5, 6, 0]])
     probs = torch.full((2, 4, VOCAB), 1 / VOCAB)
@@ -52,7 +52,7 @@ NAN = float("nan")
 
 
 def probs(**changes: Any) -> torch.Tensor:
-    """The usual draft probabilities with one of them replaced."""
+    """Return the usual draft probabilities with one of them replaced."""
     return with_(torch.full((2, 4, VOCAB), 1 / VOCAB), **changes)
 
 
@@ -101,7 +101,7 @@ def tree(parents: list[int]) -> Topology:
 
 
 def moved_away() -> torch.Tensor:
-    """All of the root's probability on a token that was not drafted."""
+    """Put the root's whole probability on a token that was not drafted."""
     uniform = torch.full((2, 4, VOCAB), 1 / VOCAB)
     uniform[0, 0] = torch.nn.functional.one_hot(torch.tensor(9), VOCAB)
     return uniform
@@ -120,7 +120,7 @@ def test_the_violated_rule_is_named(reason: str) -> None:
         check(WRONG[reason](valid()))
 
 
-def test_more_than_allowed_or_declared() -> None:
+def test_exceeding_the_budget_or_the_declared_shape_is_named() -> None:
     with pytest.raises(InvalidProposalError, match="row 1: 2 drafts where 1 are allowed"):
         check(valid(), budget=[3, 1])
     with pytest.raises(
@@ -129,13 +129,13 @@ def test_more_than_allowed_or_declared() -> None:
         check(valid(), DraftKind(sampled=True, scored=True))
 
 
-def test_padding_may_hold_anything_harmless() -> None:
+def test_padding_may_hold_nan() -> None:
     padding = probs(at=(1, 3, 0), value=NAN)
     check(replace(valid(), draft_probs=padding, scores=with_(torch.ones(2, 4), (1, 3), NAN)))
 
 
 class Foreign(NGram):
-    """Replaces the root from some step on."""
+    """Replace the root from some step on."""
 
     num_steps, wrong_from = 0, 0
 
@@ -165,7 +165,7 @@ def decode(target: CausalLM, proposer: Proposer, **settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("_checked")
-def test_the_first_steps_of_a_foreign_proposer_are_checked(
+def test_the_first_steps_of_a_users_proposer_are_checked(
     target: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "FOREIGN_CHECKS", 3)

@@ -1,4 +1,4 @@
-"""What users are promised: names, the version, and one meaning of each public class name."""
+"""The promised names exist, and every public class name has one meaning."""
 
 import ast
 from collections import defaultdict
@@ -22,7 +22,7 @@ def test_promised_names_exist(name: str) -> None:
         assert hasattr(module, promised), promised
 
 
-def test_version_is_that_of_the_installed_package() -> None:
+def test_the_version_is_that_of_the_installed_package() -> None:
     assert specresearch.__version__ == version("specresearch")
 
 

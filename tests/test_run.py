@@ -1,4 +1,4 @@
-"""The command, as it is typed: exit codes, what it prints, and the folders it leaves."""
+"""`python -m specresearch.run`: exit codes, output and result folders."""
 
 import csv
 import errno
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*run.log:Resource
 
 @pytest.fixture
 def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
-    """`python -m specresearch.run` in an empty folder with a small target and three prompts; overrides are added."""
+    """Run `python -m specresearch.run` with a small target and three prompts in an empty folder."""
     base = [
         *target_overrides,
         *prompts_of(tmp_path / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff")),
@@ -29,7 +29,7 @@ def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
     return lambda *overrides: typed(run.main, [*base, *overrides])
 
 
-def test_a_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:
+def test_a_run_prints_its_result_and_writes_its_folder(command: Run, tmp_path: Path) -> None:
     outcome = command("+proposer=ngram", "hydra.run.dir=out")
     assert outcome.code == 0, outcome.err
     assert "output unchanged: 3 of 3 greedy outputs equal token for token" in outcome.out
@@ -48,7 +48,7 @@ def test_the_default_folder_names_method_and_dataset(command: Run, tmp_path: Pat
     assert len(list(tmp_path.glob("outputs/*/*-plain-prompts/results.json"))) == 1
 
 
-def test_a_multirun_leaves_a_row_per_job_and_goes_on_after_a_failure(
+def test_a_multirun_writes_a_row_per_job_and_continues_after_a_failure(
     command: Run, tmp_path: Path
 ) -> None:
     outcome = command(
@@ -65,7 +65,7 @@ def test_a_multirun_leaves_a_row_per_job_and_goes_on_after_a_failure(
     assert "per forward" in outcome.out
 
 
-def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
+def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = NGram.start
@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_run_as_ctrl_c_does(
+def test_a_signal_ends_a_run_like_ctrl_c(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     start = NGram.start
@@ -148,7 +148,7 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(
     assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
 
-def test_a_signal_before_anything_is_decoded_is_one_word(
+def test_a_signal_before_any_output_prints_one_word(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "build_runner", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
@@ -156,7 +156,7 @@ def test_a_signal_before_anything_is_decoded_is_one_word(
     assert (outcome.code, outcome.err) == (128 + signal.SIGTERM, "interrupted\n")
 
 
-def test_a_full_disk_is_one_line_that_says_how_to_go_on(
+def test_a_full_disk_is_one_line_that_says_how_to_resume(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: ResultsFolder, *_: object) -> None:
@@ -167,16 +167,16 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(
         outcome = command("hydra.run.dir=out")
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
-    place = tmp_path / "out"
-    assert f"error: no room to write {place}, whose disk has " in outcome.err
+    folder = tmp_path / "out"
+    assert f"error: no room to write {folder}, whose disk has " in outcome.err
     assert (
-        f"make room, then give the same command with hydra.run.dir={place} resume=true"
+        f"make room, then give the same command with hydra.run.dir={folder} resume=true"
         in outcome.err
     )
     assert command("hydra.run.dir=out", "resume=true").code == 0
 
 
-def test_a_folder_that_hydra_cannot_make_is_one_line(command: Run, tmp_path: Path) -> None:
+def test_a_folder_that_hydra_cannot_create_is_one_line(command: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = command("hydra.run.dir=file/run")
     assert outcome.code == 2

@@ -32,7 +32,7 @@ def batch_of(
 
 
 def naive_probs(logits: list[float], p: SamplingParams) -> list[float]:
-    """One row, in Python floats: temperature, top-k, top-p, min-p in that order."""
+    """Apply temperature, top-k, top-p and min-p, in that order, to one row of Python floats."""
     if p.temperature == 0:
         return [
             float(i == max(range(len(logits)), key=logits.__getitem__)) for i in range(len(logits))
@@ -68,7 +68,7 @@ SETTINGS = [
 class TestLogitsToProbs:
     @pytest.mark.parametrize("together", [True, False])
     def test_equals_a_naive_reference(self, together: bool) -> None:
-        """Rows with different settings may not influence one another."""
+        """Rows with different settings do not influence one another."""
         logits = torch.randn(len(SETTINGS), 3, V, dtype=torch.float64) * 2
         groups = [range(len(SETTINGS))] if together else [[i] for i in range(len(SETTINGS))]
         for group in groups:
@@ -81,7 +81,7 @@ class TestLogitsToProbs:
                     )
                     torch.testing.assert_close(probs[b, n], expected, rtol=1e-6, atol=1e-9)
 
-    def test_half_precision_is_widened(self) -> None:
+    def test_half_precision_logits_are_widened(self) -> None:
         logits = torch.randn(1, 1, V).bfloat16()
         probs = logits_to_probs(logits, batch_of(SamplingParams(temperature=1.0)))
         assert probs.dtype == torch.float32
@@ -113,12 +113,14 @@ class TestPenalties:
             result.append(logit - 0.3 * output.count(token) - 0.4 * (token in output))
         return result
 
-    def test_each_row_by_its_own_history(self) -> None:
+    def test_each_row_is_penalized_by_its_own_history(self) -> None:
         logits = torch.randn(2, 1, V, dtype=torch.float64)
         prompts, outputs = [[1, 1, 2], []], [[2, 3, 3, 3], [7]]
-        got = penalize(logits, batch_of(self.PARAMS, self.PARAMS, prompts=prompts, outputs=outputs))
+        actual = penalize(
+            logits, batch_of(self.PARAMS, self.PARAMS, prompts=prompts, outputs=outputs)
+        )
         for b in range(2):
-            assert got[b, 0].tolist() == pytest.approx(
+            assert actual[b, 0].tolist() == pytest.approx(
                 self.naive(logits[b, 0].tolist(), prompts[b], outputs[b]), rel=1e-6
             )
 
@@ -126,11 +128,11 @@ class TestPenalties:
         logits = torch.randn(1, 3, V, dtype=torch.float64)
         path_tokens = torch.tensor([[9, 5, 5]])
         on_path = torch.tensor([[[False, False, False], [False, True, False], [False, True, True]]])
-        got = penalize(
+        actual = penalize(
             logits, batch_of(self.PARAMS, prompts=[[1]], outputs=[[9]]), path_tokens, on_path
         )
         for n, drafts in enumerate(([], [5], [5, 5])):
-            assert got[0, n].tolist() == pytest.approx(
+            assert actual[0, n].tolist() == pytest.approx(
                 self.naive(logits[0, n].tolist(), [1], [9, *drafts]), rel=1e-6
             )
 
@@ -141,7 +143,7 @@ class TestPenalties:
 
 
 class TestDraw:
-    def test_inverse_of_the_cumulative_distribution(self) -> None:
+    def test_draws_invert_the_cumulative_distribution(self) -> None:
         weights = torch.tensor([[1.0, 3.0, 0.0, 4.0]])
         points = torch.tensor([0.0, 0.124, 0.126, 0.499, 0.501, 0.999], dtype=torch.float64)
         assert draw(weights.expand(6, -1), points).tolist() == [0, 0, 1, 1, 3, 3]
@@ -168,6 +170,6 @@ class TestDraw:
         ("stop", ("",)),
     ],
 )
-def test_bad_values_are_named_with_their_rule(name: str, value: Any) -> None:
+def test_errors_name_the_bad_value_and_its_rule(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"sampling\.{name}=.* must"):
         SamplingParams(**{name: value})

@@ -1,4 +1,4 @@
-"""Settings that cannot be meant are refused when they are said, not in the middle of a step."""
+"""Invalid settings are rejected when they are given, not in the middle of a step."""
 
 import math
 from dataclasses import fields
@@ -33,7 +33,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
-def test_a_wrong_type_or_range_is_refused_by_name(name: str, value: Any) -> None:
+def test_a_wrong_type_or_range_is_rejected_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"sampling\.{name}=.* must"):
         SamplingParams(**{name: value})
 
@@ -72,7 +72,7 @@ EXTREMES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_whatever_is_accepted_can_be_decoded(dtype: torch.dtype) -> None:
+def test_accepted_settings_can_be_decoded(dtype: torch.dtype) -> None:
     target = CausalLM(build("llama", seed=1, dtype=dtype), letters_tokenizer(), max_len=16)
     requests = [
         Request((1, 2, 3), SamplingParams(**settings), str(i))

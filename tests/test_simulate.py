@@ -193,7 +193,7 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
     assert code == 0
     told = " ".join(out.split())
     assert (
-        "baseline, method: requests came faster than they were answered; throughput is what it can do"
+        "baseline, method: requests arrived faster than they were answered; throughput is the most"
         in told
     )
     code, out, _ = command(

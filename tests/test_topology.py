@@ -53,7 +53,7 @@ def test_children_are_listed_in_index_order(random_parents: torch.Tensor) -> Non
             assert [c for c in topology.children[row, node].tolist() if c >= 0] == expected
 
 
-def test_chain() -> None:
+def test_a_chain() -> None:
     chain = Topology.chain(4)
     assert chain.is_chain
     assert chain is Topology.chain(4)
@@ -62,7 +62,7 @@ def test_chain() -> None:
     assert chain.children.tolist() == [[[1], [2], [3], [-1]]]
 
 
-def test_root_alone() -> None:
+def test_a_tree_of_the_root_alone() -> None:
     for root in (
         Topology.chain(1),
         Topology.from_paths([]),
@@ -83,7 +83,7 @@ def test_from_parents_rejects_an_invalid_tree(parents: list[int]) -> None:
         Topology.from_parents(torch.tensor([parents]))
 
 
-def test_from_paths() -> None:
+def test_from_paths_numbers_nodes_by_path() -> None:
     topology = Topology.from_paths([(1,), (0, 0), (0,), (0, 1), (1, 0)])
     assert topology.parents.tolist() == [[-1, 0, 0, 1, 1, 2]]
     assert topology.max_children == 2

@@ -1,4 +1,4 @@
-"""The pair that ships with the package: it loads, it is as large as it says, the two go together, and the target quotes."""
+"""The pair that ships with the package loads, fits together and quotes its prompt."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def vocabulary_hash(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
-def test_loads_with_the_stated_number_of_parameters(name: str) -> None:
+def test_the_pair_loads_with_the_stated_number_of_parameters(name: str) -> None:
     assert sum(parameter.numel() for parameter in load(name).parameters()) == NUM_PARAMETERS[name]
 
 
@@ -79,7 +79,7 @@ def target() -> CausalLM:
 
 
 def decode(target: CausalLM, proposer: Proposer | None) -> tuple[tuple[int, ...], float]:
-    """The summary's first tokens, and how many a step delivered."""
+    """Return the summary's first tokens and the number of tokens per step."""
     assert target.tokenizer is not None
     prompt = render(target.tokenizer, SUMMARY, [ARTICLE])
     (output,) = Engine(target, proposer).generate([prompt], SamplingParams(max_new_tokens=32))
@@ -97,24 +97,24 @@ def test_every_proposer_drafts_for_the_target_out_of_the_box(target: CausalLM, m
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3"])
 def test_a_trained_head_saves_steps(target: CausalLM, method: str) -> None:
-    """Random heads deliver one token a step."""
+    """Random heads deliver one token per step."""
     proposers = {"eagle": Eagle("zoo:tiny_eagle"), "eagle3": Eagle3("zoo:tiny_eagle3")}
     assert decode(target, proposers[method])[1] > 1.15
 
 
-def test_no_path_of_the_machine_that_trained_it_is_left_in_a_head() -> None:
+def test_a_head_holds_no_path_of_the_machine_that_trained_it() -> None:
     for config in ZOO.glob("*/config.json"):
-        told = (
+        metadata = (
             json.loads(config.read_text(encoding="utf-8"))
             .get("specresearch", {})
             .get("provenance", {})
         )
         assert not [
-            value for value in map(str, told.values()) if "/root" in value or "/home" in value
+            value for value in map(str, metadata.values()) if "/root" in value or "/home" in value
         ]
 
 
-def test_chat_template_round_trip(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_chat_template_round_trips(tokenizer: PreTrainedTokenizerBase) -> None:
     messages = [
         {"role": "user", "content": "What is 12 + 30?"},
         {"role": "assistant", "content": "It is 42."},
@@ -139,7 +139,9 @@ def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> 
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_target_quotes_the_opening_of_an_unseen_article(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_target_quotes_the_opening_of_an_unseen_article(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     prompt = torch.tensor([render(tokenizer, SUMMARY, [ARTICLE])])
     opening = tokenizer(ARTICLE, add_special_tokens=False)["input_ids"][:40]
     generate: Callable[..., torch.Tensor] = load("tiny").generate  # pyright: ignore[reportAssignmentType]
@@ -147,5 +149,5 @@ def test_target_quotes_the_opening_of_an_unseen_article(tokenizer: PreTrainedTok
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False
     )
     new = out[0, prompt.shape[1] :].tolist()
-    right = sum(token == wanted for token, wanted in zip(new, opening, strict=False))
-    assert right >= 0.9 * len(opening)
+    num_right = sum(token == quoted for token, quoted in zip(new, opening, strict=False))
+    assert num_right >= 0.9 * len(opening)

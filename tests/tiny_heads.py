@@ -64,7 +64,7 @@ EAGLE3_REST: dict[str, dict[str, Any]] = {
 
 
 def eagle_head(version: int, **changes: Any) -> EagleHead:
-    """changes: fields of EagleFormat, or of its layer."""
+    """Build a random head; `changes` are fields of EagleFormat or of its layer."""
     fields: dict[str, Any] = {"base_model": BASE, "fc_width": (2 if version == 1 else 3) * H}
     if version == 3:
         fields |= {"draft_vocab_size": D, "layer_ids": (1, 3, 5), "id_convention": "inputs"}
@@ -99,7 +99,7 @@ def target_of(head: EagleHead) -> CausalLM:
 
 
 def drafts(head: EagleHead, **layers: Any) -> Tensor:
-    """Logits after real features of the target's, and after a step on what the head fed back."""
+    """Return logits after the target's features, and after a step on the head's own."""
     target = target_of(head)
     model = EagleModel(copy.deepcopy(head), target, **layers)
     model.reserve(1, 40)

@@ -1,4 +1,4 @@
-"""Tiny random models with their weights drawn large enough that a wrong position, mask or cached row shows in the logits."""
+"""Tiny random models whose weights are so large that a wrong position or mask shows."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -44,11 +44,11 @@ _GPT: dict[str, Any] = {
 
 
 def config_of(architecture: str, **changes: Any) -> PreTrainedConfig:
-    """The configuration of a tiny model by the names of `ARCHITECTURES`."""
-    kind, own = ARCHITECTURES[architecture]
-    return kind(
-        **(_GPT if own.get("n_embd") or own.get("word_embed_proj_dim") else _BASE) | own | changes
-    )
+    """Return the configuration of a tiny model, by its name in `ARCHITECTURES`."""
+    architecture_class, overrides = ARCHITECTURES[architecture]
+    has_gpt_names = "n_embd" in overrides or "word_embed_proj_dim" in overrides
+    defaults = _GPT if has_gpt_names else _BASE
+    return architecture_class(**defaults | overrides | changes)
 
 
 ARCHITECTURES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
@@ -157,9 +157,10 @@ def build(
     spread: float = 1.5,
     **changes: Any,
 ) -> PreTrainedModel:
-    """A random model in float64 unless told otherwise, with the library's own exact attention unless told otherwise.
+    """Build a random model, by default in float64 with the library's own exact attention.
 
-    spread: standard deviation of a matrix product's output.
+    Args:
+        spread: Standard deviation of a matrix product's output.
     """
     config = config_of(architecture, **changes)
     attention = attention or ("eager" if architecture in NEED_EAGER else "sdpa")
@@ -184,7 +185,7 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 @cache
 def letters_tokenizer(num_tokens: int = VOCAB) -> hf.PreTrainedTokenizerFast:
-    """One or two letters a token and no spaces, so that a string can straddle tokens in many ways."""
+    """Return a tokenizer of one or two letters per token, so that strings straddle tokens."""
     pairs = [(x, y) for x in "abcdef" for y in "abcdef"][: num_tokens - 6]
     vocab = {word: i for i, word in enumerate([*"abcdef", *(x + y for x, y in pairs)])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=pairs))
@@ -193,5 +194,5 @@ def letters_tokenizer(num_tokens: int = VOCAB) -> hf.PreTrainedTokenizerFast:
 
 
 def letters(token_ids: Sequence[int]) -> str:
-    """What `letters_tokenizer` decodes the tokens to."""
+    """Return the text of the tokens under `letters_tokenizer`."""
     return str(letters_tokenizer().decode(list(token_ids)))

@@ -1,6 +1,8 @@
-"""How often do 95% intervals hold the true value? The percentile bootstrap beside the project's own, on simulated data.
+"""Measure how often 95% intervals cover the true value, on simulated data.
 
-python experiments/intervals/coverage.py --runs 4000
+The percentile bootstrap is compared with the project's own intervals.
+
+    python experiments/intervals/coverage.py --runs 4000
 """
 
 import argparse
@@ -29,7 +31,7 @@ Sample = tuple[np.ndarray, float, Interval]  # totals of units, the true ratio, 
 
 
 def speedups(spread: float, sizes: float = 0.3) -> Callable[[Rng, int], Sample]:
-    """Groups whose own speedups, and whose times, are lognormal."""
+    """Draw groups with lognormal speedups and times."""
 
     def draw(rng: Rng, num: int) -> Sample:
         fast, ratio = rng.lognormal(0, sizes, num), rng.lognormal(0, spread, num)
@@ -39,19 +41,19 @@ def speedups(spread: float, sizes: float = 0.3) -> Callable[[Rng, int], Sample]:
 
 
 def slowdowns(rng: Rng, num: int) -> Sample:
-    """The same with the skew on the other side."""
+    """Draw groups whose speedups are skewed to the other side."""
     totals, true, bounds = speedups(0.45)(rng, num)
     return totals[:, ::-1], 1 / true, bounds
 
 
 def copied_or_not(rng: Rng, num: int) -> Sample:
-    """Three prompts in ten are three times as fast, the others as fast as plain decoding."""
+    """Draw prompts of which three in ten are three times as fast as plain decoding."""
     fast, ratio = rng.lognormal(0, 0.3, num), np.where(rng.random(num) < 0.3, 3.0, 1.0)
     return np.stack([fast * ratio, fast], axis=1), 1.6, POSITIVE
 
 
 def acceptance(a: float, b: float) -> Callable[[Rng, int], Sample]:
-    """Prompts of some sixty drafts each, whose acceptance rates are beta."""
+    """Draw prompts of some sixty drafts each with beta-distributed acceptance rates."""
 
     def draw(rng: Rng, num: int) -> Sample:
         drafted = rng.poisson(60, num) + 5
@@ -84,15 +86,15 @@ def paired_rates(totals: np.ndarray) -> np.ndarray:
 def bootstrap(
     totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng
 ) -> Interval:
-    """The percentile bootstrap, which was used before."""
+    """Return the interval of the percentile bootstrap."""
     num = len(totals)
-    drawn = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
-    low, high = np.nanquantile(statistic(drawn @ totals), [0.025, 0.975])
+    indices = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
+    low, high = np.nanquantile(statistic(indices @ totals), [0.025, 0.975])
     return float(low), float(high)
 
 
 def holds(interval: Interval | None, true: float) -> float:
-    """NaN where there is no interval."""
+    """Return 1 if the interval covers the true value, 0 if not, NaN if there is none."""
     return np.nan if interval is None else float(interval[0] <= true <= interval[1])
 
 
@@ -104,19 +106,19 @@ def of_ratio(draw: Callable[[Rng, int], Sample], num: int, rng: Rng) -> tuple[fl
 
 
 def of_percentile(percent: int, num: int, rng: Rng, *, is_ratio: bool) -> tuple[float, float]:
-    """Latencies of requests that are lognormal, or their ratio for two sides that share most of what differs."""
+    """Return a percentile's interval for lognormal latencies, or of two correlated sides' ratio."""
     shared = rng.normal(0, 0.4, num)
     sides = [np.exp(shared + rng.normal(0, 0.3, num)) for _ in range(2)]
     true = float(np.exp(0.5 * normal_quantile(percent)))
-    drawn = rng.integers(num, size=(NUM_RESAMPLES // 2, num))
-    resampled = [np.percentile(side[drawn], percent, axis=1) for side in sides]
-    found = [percentile_of(side, np.arange(num), num, percent) for side in sides]
+    indices = rng.integers(num, size=(NUM_RESAMPLES // 2, num))
+    resampled = [np.percentile(side[indices], percent, axis=1) for side in sides]
+    intervals = [percentile_of(side, np.arange(num), num, percent) for side in sides]
     if is_ratio:
         low, high = np.quantile(resampled[0] / resampled[1], [0.025, 0.975])
-        return holds((low, high), 1.0), holds(percentile_ratio(found[0], found[1])[1], 1.0)
+        return holds((low, high), 1.0), holds(percentile_ratio(intervals[0], intervals[1])[1], 1.0)
     low, high = np.quantile(resampled[0], [0.025, 0.975])
-    assert found[0] is not None
-    return holds((low, high), true), holds(found[0].interval, true)
+    assert intervals[0] is not None
+    return holds((low, high), true), holds(intervals[0].interval, true)
 
 
 def normal_quantile(percent: int) -> float:
@@ -124,16 +126,16 @@ def normal_quantile(percent: int) -> float:
 
 
 def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tuple[float, float]:
-    """Tokens per second over plain decoding's, requests always in flight; their lengths and speeds are lognormal."""
+    """Simulate a closed loop of requests with lognormal lengths and speeds."""
     lengths = np.maximum(rng.lognormal(np.log(100), 0.5, num).round(), 5)
     speeds = rng.lognormal(-(spread**2) / 2, spread, num)
     old, new, slow = [], [], NUM_BLOCKS
     for seconds in (lengths / speeds, lengths):
         free, start = np.zeros(concurrency), np.zeros(num)
         for i in range(num):
-            place = int(free.argmin())
-            start[i] = free[place]
-            free[place] += seconds[i]
+            server = int(free.argmin())
+            start[i] = free[server]
+            free[server] += seconds[i]
         end = start + seconds
         window = np.sort(end)[concurrency - 1], start[-1]
         for blocks, num_blocks in ((old, OLD_BLOCKS), (new, NUM_BLOCKS)):
@@ -150,7 +152,7 @@ def closed_loop(rng: Rng, concurrency: int, num: int, spread: float = 0.4) -> tu
 
 
 def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[float, float]:
-    """A percentile of the time from arrival to the end, in a queue with one server."""
+    """Simulate a queue with one server, and take a percentile of its latencies."""
     gaps, services = rng.exponential(1 / load, num), rng.exponential(1.0, num)
     waits = np.zeros(num)
     wait = float(rng.exponential(1 / (1 - load))) * float(
@@ -161,13 +163,13 @@ def queue(rng: Rng, load: float, num: int, percent: int, truth: float) -> tuple[
         waits[i] = wait
         wait += services[i]
     times = waits + services
-    drawn = rng.integers(num, size=(300, num))
-    low, high = np.quantile(np.percentile(times[drawn], percent, axis=1), [0.025, 0.975])
-    found = percentile_of(
+    indices = rng.integers(num, size=(300, num))
+    low, high = np.quantile(np.percentile(times[indices], percent, axis=1), [0.025, 0.975])
+    interval = percentile_of(
         times, np.arange(num) * NUM_BLOCKS // num, NUM_BLOCKS, percent, slow_of(num / load, times)
     )
-    assert found is not None
-    return holds((low, high), truth), holds(found.interval, truth)
+    assert interval is not None
+    return holds((low, high), truth), holds(interval.interval, truth)
 
 
 def slow_of(seconds: float, times: np.ndarray) -> int:
@@ -175,16 +177,16 @@ def slow_of(seconds: float, times: np.ndarray) -> int:
 
 
 def cases() -> dict[tuple[str, str], Callable[[Rng], tuple[float, float]]]:
-    found: dict[tuple[str, str], Callable[[Rng], tuple[float, float]]] = {}
+    cases_by_name: dict[tuple[str, str], Callable[[Rng], tuple[float, float]]] = {}
     for name, draw in POPULATIONS.items():
-        found |= {
+        cases_by_name |= {
             (name, f"n = {num}"): lambda rng, draw=draw, num=num: of_ratio(draw, num, rng)
             for num in SIZES
         }
     for percent, sizes in ((50, SIZES), (90, (50, 200)), (99, (100, 500, 1000))):
         for is_ratio in (False, True):
             name = f"latency P{percent}" + (", method / plain" if is_ratio else "")
-            found |= {
+            cases_by_name |= {
                 (name, f"n = {num}"): lambda rng, p=percent, num=num, r=is_ratio: of_percentile(
                     p, num, rng, is_ratio=r
                 )
@@ -192,13 +194,13 @@ def cases() -> dict[tuple[str, str], Callable[[Rng], tuple[float, float]]]:
             }
     for concurrency, num in ((1, 24), (4, 48), (8, 80), (8, 200), (16, 128), (16, 400)):
         what = "throughput ratio, closed loop", f"{concurrency} in flight, {num} requests"
-        found[what] = lambda rng, c=concurrency, num=num: closed_loop(rng, c, num)
+        cases_by_name[what] = lambda rng, c=concurrency, num=num: closed_loop(rng, c, num)
     for load, num in ((0.5, 100), (0.5, 400), (0.8, 400), (0.8, 2000)):
         for percent in (50, 90):
             truth = float(-np.log(1 - percent / 100) / (1 - load))
             what = f"latency P{percent} in a queue", f"load {load}, {num} requests"
-            found[what] = lambda rng, a=(load, num, percent, truth): queue(rng, *a)
-    return found
+            cases_by_name[what] = lambda rng, a=(load, num, percent, truth): queue(rng, *a)
+    return cases_by_name
 
 
 def main() -> None:
@@ -211,18 +213,20 @@ def main() -> None:
     for number, ((figure, size), simulate) in enumerate(cases().items()):
         rng = np.random.default_rng([0, number])
         held = np.array([simulate(rng) for _ in range(num_runs)])
-        known = ~np.isnan(held[:, 1])
+        has_interval = ~np.isnan(held[:, 1])
         row = {
             "figure": figure,
             "size": size,
             "bootstrap": held[:, 0].mean(),
-            "has_interval": known.mean(),
+            "has_interval": has_interval.mean(),
         }
-        row |= {"jackknife": held[known, 1].mean() if known.any() else np.nan}
+        row |= {"jackknife": held[has_interval, 1].mean() if has_interval.any() else np.nan}
         row |= {"wrong": (held[:, 1] == 0).mean()}
         rows.append(row)
-        told = [f"{row[name]:.3f}" for name in ("bootstrap", "jackknife", "has_interval", "wrong")]
-        print(f"| {figure} | {size} | {' | '.join(told)} |", flush=True)
+        columns = [
+            f"{row[name]:.3f}" for name in ("bootstrap", "jackknife", "has_interval", "wrong")
+        ]
+        print(f"| {figure} | {size} | {' | '.join(columns)} |", flush=True)
     pd.DataFrame(rows).round(4).to_csv(HERE / "results.csv", index=False)
 
 

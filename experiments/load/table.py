@@ -1,4 +1,4 @@
-"""From the runs of `run.sh`: the table in Markdown, results.csv beside this file, and speedups.png.
+"""Write the table, results.csv and speedups.png from the runs of `run.sh`.
 
 python experiments/load/table.py outputs/load
 """
@@ -24,7 +24,7 @@ SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """One row of the grid: every side's throughput over plain decoding's, and the controller's against the best."""
+    """Return a row of the grid: every side's throughput over plain decoding's."""
     results = json.loads(path.read_text(encoding="utf-8"))
     dataset, concurrency = path.parent.parent.name.rsplit("-", 1)
     proposer, temperature = path.parent.name.rsplit("-temperature", 1)
@@ -62,10 +62,12 @@ def read_cell(path: Path) -> dict[str, Any]:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """A column per load; two lines per method, dataset and temperature: the controller, without and with a bound on losses.
+    """Return the table: a column per load, three lines per method, dataset and temperature.
 
-    Each cell: throughput over plain decoding's; over the better of plain decoding and the best fixed length, with its interval;
-    99th percentile of the time per output token over plain decoding's. First of all the fixed lengths' throughputs.
+    The first line has the throughputs of the fixed lengths; the other two are the controller
+    without and with a bound on losses. Their cells hold throughput over plain decoding's,
+    throughput over the better of plain decoding and the best fixed length with its interval, and
+    the 99th percentile of the time per output token over plain decoding's.
     """
     loads = sorted(rows["concurrency"].unique())
     lines = ["| in flight | " + " | ".join(map(str, loads)) + " |", "|---" * (1 + len(loads)) + "|"]
@@ -101,7 +103,7 @@ def _cell(row: pd.Series, which: str) -> str:
 
 
 def plot(rows: pd.DataFrame, path: Path) -> None:
-    """Throughput over plain decoding's against load: the controller, and every fixed length."""
+    """Draw throughput over plain decoding's against load, for the controller and fixed lengths."""
     settings = list(rows.groupby(CELL[:3]))
     figure, axes = plt.subplots(
         2,
@@ -147,7 +149,8 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
     figure.supxlabel("requests in flight")
     figure.supylabel("throughput / plain decoding's")
     figure.suptitle(
-        "goodput (blue, circles; 95% intervals) and with a bound on what a request may lose (orange, squares), "
+        "goodput (blue, circles; 95% intervals) and with a bound on what a request may lose "
+        "(orange, squares), "
         "beside fixed draft lengths (grey, by length)"
     )
     figure.savefig(path, dpi=110)

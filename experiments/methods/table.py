@@ -1,4 +1,4 @@
-"""From the runs of `run.sh`: a table in Markdown, and summary.csv beside this file.
+"""Write a Markdown table and summary.csv from the runs of `run.sh`.
 
 python experiments/methods/table.py outputs/methods
 """
@@ -45,7 +45,7 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """Speedup and tokens per target forward in every setting, methods in the order of their best."""
+    """Return speedups and tokens per target forward, with methods ordered by their best."""
     settings = list(rows.groupby(["dataset", "temperature"]).groups)
     by_run = rows.set_index(["method", "dataset", "temperature"])
     best = rows.groupby("method")["speedup"].mean().sort_values(ascending=False)
@@ -65,6 +65,6 @@ def markdown(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    found = read(Path(sys.argv[1]))
-    found.round(4).to_csv(HERE / "summary.csv", index=False)
-    print(markdown(found))
+    table = read(Path(sys.argv[1]))
+    table.round(4).to_csv(HERE / "summary.csv", index=False)
+    print(markdown(table))

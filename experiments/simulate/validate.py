@@ -2,7 +2,8 @@
 
 Writes results.csv and results.md.
 
-    python experiments/simulate/validate.py outputs/simulate --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
+    python experiments/simulate/validate.py outputs/simulate \\
+        --cnndm cnn_dailymail.jsonl --sharegpt ShareGPT.json
 
 Every other prompt is recorded; the rest, with other seeds, are measured and predicted. Every
 measurement is a load test in a folder of its own. The same command resumes after an interruption.
@@ -27,7 +28,7 @@ from specresearch.files import replace_text
 from specresearch.files.jsonl import to_line
 from specresearch.results.folder import RESULTS, STEPS
 from specresearch.rows import BASELINE, FIXED, METHOD
-from specresearch.simulate import build
+from specresearch.simulation.build import build_simulator
 from specresearch.simulation.timing import Timing, Work
 
 HERE = Path(__file__).parent
@@ -169,7 +170,7 @@ def predict(pair: Pair, load: str) -> tuple[dict[str, Any], Timing]:
         "repeats=1" if load == "poisson" else "repeats=5",
     ]
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        simulator = build(hydra.compose("simulate", overrides), "goodput")
+        simulator = build_simulator(hydra.compose("simulate", overrides), "goodput")
     return simulator.run().sides, simulator.timing
 
 

@@ -1,6 +1,7 @@
-"""Reads the training text: books, stories, chats, maths and code, each split into a training and a held-out part.
+"""Read the training text: books, stories, chats, maths and code.
 
-Only sets that nobody measures on are read here. The split is by book and by row, so the two parts share no document.
+No set that is used for measurement is read here. Each is split by book or row into a training and a
+held-out part, which share no document.
 """
 
 import ast
@@ -38,7 +39,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class PythonFunction:
-    """A function of the standard library: everything up to the end of its docstring, and the rest."""
+    """A function of the standard library: its head up to the docstring's end, and its body."""
 
     head: str
     body: str
@@ -46,7 +47,7 @@ class PythonFunction:
 
 @dataclass(frozen=True)
 class Corpora:
-    """Text of one split. Books are lists of paragraphs, chats lists of turns."""
+    """The text of one split. Books are lists of paragraphs, chats lists of turns."""
 
     books: list[list[str]] = field(default_factory=list)
     stories: list[str] = field(default_factory=list)
@@ -83,7 +84,7 @@ def load(data: Path, *, held_out: bool) -> Corpora:
 
 
 def plain(text: str) -> str:
-    """Straight quotes and ordinary spaces instead of their typographic forms."""
+    """Replace typographic quotes and spaces by plain ones."""
     return text.translate(_PLAIN).strip()
 
 
@@ -136,14 +137,14 @@ def _chats(path: Path) -> list[list[Turn]]:
 
 def _alpaca(path: Path) -> list[list[Turn]]:
     rows = json.loads(path.read_text(encoding="utf-8"))
-    asked = [
+    prompts = [
         (f"{row['instruction']}\n\n{row['input']}".strip(), row["output"])
         for row in rows
         if row["output"].strip()
     ]
     return [
         [Turn("user", plain(question)), Turn("assistant", plain(answer))]
-        for question, answer in asked
+        for question, answer in prompts
     ]
 
 
@@ -155,7 +156,7 @@ def _maths(path: Path) -> list[tuple[str, str]]:
 
 
 def _functions(stdlib: Path) -> list[PythonFunction]:
-    found: list[PythonFunction] = []
+    found_functions: list[PythonFunction] = []
     for path in sorted(stdlib.rglob("*.py")):
         if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(path.parts):
             continue
@@ -179,9 +180,9 @@ def _functions(stdlib: Path) -> list[PythonFunction]:
             if code.isascii() and len(code) <= MAX_FUNCTION_CHARS:
                 code_lines = code.split("\n")
                 cut = end_of_docstring - node.lineno + 1
-                found.append(
+                found_functions.append(
                     PythonFunction(
                         "\n".join(code_lines[:cut]), "\n".join(code_lines[cut:]).strip("\n")
                     )
                 )
-    return found
+    return found_functions

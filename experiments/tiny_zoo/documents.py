@@ -1,6 +1,7 @@
-"""Makes the documents of the mix: copying work, chats, stories, book pages, maths and code, as token ids with a kind per token.
+"""Write the documents of the mix: copying, chats, stories, book pages, maths and code.
 
-Every chat document goes through the tokenizer's chat template, in the wording that the project's datasets use.
+Documents are token ids with a kind per token. Chats go through the tokenizer's chat template, with
+the prompts that the project's datasets use.
 """
 
 import random
@@ -67,7 +68,7 @@ _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(A-Z0-9])")
 
 
 class Kind(IntEnum):
-    """What a token is there for; the weights of the loss and its report go by it."""
+    """The purpose of a token, by which losses are weighted and reported."""
 
     NOISE = 0
     REPEAT = 1
@@ -85,7 +86,7 @@ LOSS_WEIGHTS = {Kind.NOISE: 0.0, Kind.PROMPT: 0.5}
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids and the `Kind` of each."""
+    """A document's token ids and the `Kind` of each."""
 
     ids: list[int]
     kinds: list[int]
@@ -96,14 +97,14 @@ class Document:
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage and its summary: the opening sentences, up to the first that ends at `MIN_QUOTE` tokens or later."""
+    """A passage and its summary: the opening sentences, at least `MIN_QUOTE` tokens."""
 
     text: str
     quote: str
 
 
 def sentences(text: str) -> list[str]:
-    """`text` cut after each sentence, white space kept, so that joining the parts gives the text back."""
+    """Split `text` after each sentence, so that joining the parts restores it."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return [
         text[start:end]
@@ -113,7 +114,7 @@ def sentences(text: str) -> list[str]:
 
 
 class Writer:
-    """Draws documents from `text`; the same seed gives the same documents in the same order."""
+    """Draw documents from `text`; the same seed gives the same documents in the same order."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, text: Corpora, seed: int) -> None:
         self.tokenizer = tokenizer
@@ -130,13 +131,13 @@ class Writer:
         self.pending: dict[Kind, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` with no begin token; chat markers in it count as such."""
+        """Return the ids of `text` without a begin token; chat markers are special tokens."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def chat(
         self, turns: list[Turn], template: Template, reply: Kind, prompt: Kind = Kind.PROMPT
     ) -> Document:
-        """A conversation in the chat template, its user turns in `template`'s wording."""
+        """Return a conversation in the chat template, with user turns phrased by `template`."""
         messages = [
             {
                 "role": turn.role,
@@ -149,10 +150,12 @@ class Writer:
         ids: list[int] = []
         kinds: list[int] = []
         for index in range(0, len(messages), 2):
-            asked = self._render(messages[: index + 1], generate=True)[len(ids) :]
-            answered = self._render(messages[: index + 2], generate=False)[len(ids) + len(asked) :]
-            ids += asked + answered
-            kinds += [prompt] * len(asked) + [reply] * len(answered)
+            prompt_ids = self._render(messages[: index + 1], generate=True)[len(ids) :]
+            answered = self._render(messages[: index + 2], generate=False)[
+                len(ids) + len(prompt_ids) :
+            ]
+            ids += prompt_ids + answered
+            kinds += [prompt] * len(prompt_ids) + [reply] * len(answered)
         return Document(ids, kinds)
 
     def write(self, kind: Kind, room: int, longest: int) -> Document | None:
@@ -195,7 +198,7 @@ class Writer:
                 )
 
     def passage(self, num_tokens: int) -> Passage | None:
-        """A passage of about `num_tokens` tokens and its quote; None where no sentence ends in the allowed range."""
+        """Return a passage of about `num_tokens` tokens, or None if no sentence ends near there."""
         text = self._prose(num_tokens)
         quote, length = "", 0
         for sentence in sentences(text):
@@ -248,16 +251,19 @@ class Writer:
             parts = [part.strip() for part in sentences(passage)]
             chosen = self.random.choice(parts)
             start = " ".join(chosen.split()[: self.random.randint(3, 5)])
-            asked, answer = QUOTE_REQUEST.format(start=start, passage=passage), chosen
+            request, answer = QUOTE_REQUEST.format(start=start, passage=passage), chosen
             return self._fit(
-                self.chat([Turn("user", asked), Turn("assistant", answer)], CHAT, Kind.QUOTE), room
+                self.chat([Turn("user", request), Turn("assistant", answer)], CHAT, Kind.QUOTE),
+                room,
             )
-        drawn = self.passage(length)
-        if drawn is None:
+        chosen_passage = self.passage(length)
+        if chosen_passage is None:
             return None
         return self._fit(
             self.chat(
-                [Turn("user", drawn.text), Turn("assistant", drawn.quote)], SUMMARY, Kind.QUOTE
+                [Turn("user", chosen_passage.text), Turn("assistant", chosen_passage.quote)],
+                SUMMARY,
+                Kind.QUOTE,
             ),
             room,
         )
@@ -289,7 +295,7 @@ class Writer:
         return text.strip()
 
     def _disturb(self, text: str) -> str:
-        """Made-up names, datelines and out-of-place words, so that copying cannot lean on what is likely."""
+        """Insert made-up names, datelines and foreign words, so that likely text is not enough."""
         draw = self.random.random()
         if draw < 0.5:
             share = self.random.choice([0.05, 0.15, 0.4])
@@ -301,19 +307,19 @@ class Writer:
             agency = "".join(
                 self.random.choices("ABCDEFGHIJKLMNOPRSTUVW", k=self.random.randint(2, 4))
             )
-            place = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
+            place_name = self.random.choice(self.words).strip(".,;:!?\"'()").capitalize()
             leads = [
                 f"({agency}) -- ",
                 f"({agency})",
-                f"{place} ({agency}) ",
-                f"{place}, {place.upper()} ",
+                f"{place_name} ({agency}) ",
+                f"{place_name}, {place_name.upper()} ",
                 "By . ",
             ]
             text = self.random.choice(leads) + text
         return text
 
     def _strange(self) -> str:
-        """Some other text's word, or a name that nobody has."""
+        """Return a word of another text, or a made-up name."""
         if self.random.random() < 0.5:
             return self.random.choice(self.words)
         syllables = (
@@ -333,9 +339,9 @@ class Writer:
                 book = self.text.books[self.random.randrange(len(self.text.books))]
                 start = self.random.randrange(max(1, len(book) - 20))
                 waiting = self.encode("\n\n".join(book[start : start + 20]))
-        taken = waiting[: room - 1]
-        self.pending[kind] = waiting[room - 1 :] if len(waiting) - len(taken) > 32 else []
-        return Document([self.tokenizer.bos_token_id, *taken], [kind] * (len(taken) + 1))
+        selected = waiting[: room - 1]
+        self.pending[kind] = waiting[room - 1 :] if len(waiting) - len(selected) > 32 else []
+        return Document([self.tokenizer.bos_token_id, *selected], [kind] * (len(selected) + 1))
 
     def _conversation(self, room: int) -> Document | None:
         chat = self.text.chats[self._row(Kind.CHAT, len(self.text.chats))]

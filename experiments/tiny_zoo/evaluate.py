@@ -1,6 +1,7 @@
-"""Measures the pair against its gates and shows what it writes.
+"""Measure the pair against its gates and show what it writes.
 
-python experiments/tiny_zoo/evaluate.py --data DATA --target specresearch/zoo/tiny --draft specresearch/zoo/tiny_draft
+    python experiments/tiny_zoo/evaluate.py --data DATA \\
+        --target specresearch/zoo/tiny --draft specresearch/zoo/tiny_draft
 """
 
 import argparse
@@ -29,7 +30,7 @@ SAMPLE_BATCH = 25
 
 
 def until_stop(tokenizer: PreTrainedTokenizerFast, new: list[int]) -> list[int]:
-    """`new` up to the token that ends it."""
+    """Return `new` up to the token that ends it."""
     stops = {tokenizer.eos_token_id, tokenizer.bos_token_id}
     return next((new[:index] for index, token in enumerate(new) if token in stops), new)
 
@@ -38,7 +39,7 @@ def until_stop(tokenizer: PreTrainedTokenizerFast, new: list[int]) -> list[int]:
 def greedy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: list[int], num_tokens: int
 ) -> list[int]:
-    """The most likely tokens after `prompt`, without the one that ends them."""
+    """Decode greedily after `prompt`, without the end token."""
     ids = torch.tensor([prompt])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False
@@ -55,7 +56,8 @@ def copying(
 ) -> dict[str, float]:
     """Greedy summaries of unseen passages of 60 to 900 tokens, against their openings.
 
-    copied: share of quote tokens that greedy decoding got right up to its first mistake, all passages pooled.
+    copied: share of quote tokens that greedy decoding got right up to its first mistake, over all
+    passages.
     right: share of quote tokens that are right when the ones before are given.
     stopped: share of passages whose output is exactly the quote, its end included.
     """
@@ -97,7 +99,7 @@ def looping(
     num_samples: int,
     num_tokens: int,
 ) -> dict[str, float]:
-    """Share of sampled chat replies and stories with a 4-gram that occurs more than `MAX_REPEATS` times."""
+    """Return the share of samples in which a 4-gram occurs more than `MAX_REPEATS` times."""
     chats = [render(tokenizer, CHAT, [chat[0].text[:600]]) for chat in text.chats]
     stories = [tokenizer(story)["input_ids"][:24] for story in text.stories]
     half = num_samples // 2
@@ -136,7 +138,7 @@ def looping(
 def unseen_text(
     tokenizer: PreTrainedTokenizerFast, text: corpora.Corpora
 ) -> dict[str, list[list[int]]]:
-    """Rows of held-out token ids by kind of text, each starting with the begin token."""
+    """Return rows of held-out token ids by kind of text, each starting with the begin token."""
     writer = Writer(tokenizer, text, 0)
     replies = [" ".join(turn.text for turn in chat) for chat in text.chats]
     maths = [f"{question}\n{answer}" for question, answer in text.maths]
@@ -159,7 +161,7 @@ def unseen_text(
 
 @dataclass(frozen=True)
 class TextFigures:
-    """On unseen text: cross-entropy in bits per character of each model, and how often their first choices agree."""
+    """Bits per character of each model on unseen text, and how often their first choices agree."""
 
     target_bits: float
     draft_bits: float
@@ -173,7 +175,7 @@ def on_text(
     tokenizer: PreTrainedTokenizerFast,
     rows: list[list[int]],
 ) -> TextFigures:
-    """Figures of the pair on held-out `rows`, each of which starts with the begin token."""
+    """Measure the pair on held-out `rows`, each of which starts with the begin token."""
     nats = torch.zeros(2)
     num_same = num_characters = num_tokens = 0
     for row in rows:
@@ -199,7 +201,7 @@ def agreement_on_own_output(
     prompts: list[list[int]],
     num_tokens: int,
 ) -> float:
-    """Share of the target's greedy tokens that the draft would have chosen in the same place."""
+    """Return the share of the target's greedy tokens that the draft would choose, too."""
     same = total = 0
     for prompt in prompts:
         new = greedy(target, tokenizer, prompt, num_tokens)
@@ -223,9 +225,13 @@ def look_at_articles(
     num_tokens: int,
     console: Console,
 ) -> dict[str, float]:
-    """Prints greedy summaries of news articles cut to 1000 tokens and returns how much of them is the article's opening.
+    """Print greedy summaries of news articles, and measure how far they copy the opening.
 
-    opening: median number of output tokens before the first that departs from the article.  ended: share that stop by themselves.
+    Articles are cut to 1000 tokens.
+
+    Returns:
+        `opening`, the median number of output tokens before the first that departs from the article,
+        and `ended`, the share of summaries that stop by themselves.
     """
     rows = [
         json.loads(line)
@@ -258,7 +264,7 @@ def look_at_articles(
 
 
 def main() -> None:
-    """Runs every measurement, prints the table of gates and writes the results."""
+    """Run every measurement, print the table of gates and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -320,7 +326,12 @@ def main() -> None:
     }
     if arguments.articles:
         results["articles"] = look_at_articles(
-            models["target"], tokenizer, arguments.articles, arguments.num_articles, 200, console
+            models["target"],
+            tokenizer,
+            path=arguments.articles,
+            num_articles=arguments.num_articles,
+            num_tokens=200,
+            console=console,
         )
     right, looped = copied["target"]["right"], loops["looping"]
     results["gates_met"] = {"copying": right >= COPY_GATE, "loops": looped < LOOP_GATE}

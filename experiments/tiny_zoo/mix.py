@@ -1,4 +1,4 @@
-"""Packs documents into rows of equal length, one shard for each phase of the curriculum.
+"""Pack documents into rows of equal length, one shard for each phase of the curriculum.
 
 python experiments/tiny_zoo/mix.py --data DATA --work WORK
 """
@@ -22,8 +22,11 @@ NUM_TRIES = 4
 class Phase:
     """A stretch of training at one row length.
 
-    end: fraction of the training time at which it stops.  longest: tokens of the longest passage to copy.
-    repeat, quote: shares of the tokens that repeated spans and quoting get, `PLAIN` sharing the rest.
+    Attributes:
+        end: Fraction of the training time at which it stops.
+        longest: Tokens of the longest passage to copy.
+        repeat: Share of the tokens in repeated spans.
+        quote: Share of the tokens in quoting; `PLAIN` shares the rest.
     num_tokens: size of its shard; training starts over if it is used up.
     """
 
@@ -37,7 +40,7 @@ class Phase:
 
     @property
     def shares(self) -> dict[Kind, float]:
-        """Share of the tokens that each kind of document gets."""
+        """Return the share of the tokens that each kind of document gets."""
         rest = 1 - self.repeat - self.quote
         return {Kind.REPEAT: self.repeat, Kind.QUOTE: self.quote} | {
             kind: rest * part for kind, part in PLAIN.items()
@@ -58,7 +61,7 @@ PHASES = (
 
 
 def pack(writer: Writer, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and kinds of a phase's rows, [rows, length] each."""
+    """Return token ids and kinds of a phase's rows, [rows, length] each."""
     num_rows = phase.num_tokens // phase.length
     ids = np.zeros((num_rows, phase.length), dtype=np.uint16)
     kinds = np.zeros((num_rows, phase.length), dtype=np.uint8)
@@ -92,7 +95,7 @@ def pack(writer: Writer, phase: Phase) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Trains the tokenizer and writes one shard a phase."""
+    """Train the tokenizer and write one shard per phase."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)

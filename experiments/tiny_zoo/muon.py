@@ -1,7 +1,8 @@
 """Muon (https://kellerjordan.github.io/posts/muon/) with its orthogonalisation in a chosen dtype.
 
-`torch.optim.Muon` always orthogonalises one matrix at a time in bfloat16, which processors without bfloat16 units do
-several times slower than float32. This one stacks the matrices of equal shape and works in the dtype it is given.
+`torch.optim.Muon` orthogonalises one matrix at a time in bfloat16, which is several times slower
+than float32 on processors without bfloat16 units. This one stacks matrices of equal shape and uses
+the dtype it is given.
 """
 
 import torch
@@ -14,7 +15,7 @@ COEFFICIENTS = (3.4445, -4.775, 2.0315)
 def orthogonalise(
     matrices: Float[Tensor, "n rows cols"], *, dtype: torch.dtype, num_steps: int = 5
 ) -> Float[Tensor, "n rows cols"]:
-    """Each matrix with its singular values moved close to one, by a quintic Newton-Schulz iteration."""
+    """Move each matrix's singular values close to one by a quintic Newton-Schulz iteration."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = (matrices.mT if tall else matrices).to(dtype)
@@ -42,7 +43,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[torch.nn.Parameter]] = {}
             for parameter in group["params"]:

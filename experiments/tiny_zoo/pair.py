@@ -1,4 +1,4 @@
-"""The two architectures of the pair, and how they are written down as Hugging Face folders."""
+"""The two architectures of the pair, and their export as Hugging Face folders."""
 
 import os
 import shutil
@@ -34,9 +34,9 @@ HEAD_SCALE = 0.1
 def build(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """A freshly initialised model of the pair; `name` is 'target' or 'draft'.
 
-    Blocks start as the identity on large embeddings: the usual small ones drown in what random attention adds to them.
-    The head starts as the embeddings, scaled, even where the two are not tied: then one linear map copies every token,
-    and need not be learnt token by token.
+    Blocks start as the identity on large embeddings; small ones would drown in what random
+    attention adds. The head starts as the scaled embeddings, even untied: then one linear map
+    copies every token, and need not be learnt token by token.
     """
     end, begin = tokenizer.convert_tokens_to_ids(END), tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     config = LlamaConfig(
@@ -64,7 +64,7 @@ def build(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes half-precision weights, configuration and tokenizer to `folder`, replacing it only when all is written."""
+    """Write half-precision weights, config and tokenizer, and replace `folder` at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     halved = LlamaForCausalLM(model.config)

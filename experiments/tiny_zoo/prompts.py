@@ -1,6 +1,8 @@
-"""Writes prompts for training drafters, in the ShareGPT format with published replies, from text that nobody measures on.
+"""Write prompts for training drafters in the ShareGPT format with published replies.
 
-python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
+Their text is not used for any measurement.
+
+    python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
 """
 
 import argparse
@@ -21,20 +23,20 @@ PASSAGES = (SHORT, SHORT, LONG)  # to choose from: a third teaches to copy from 
 
 
 def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
-    """Kind, wording, question and published answer of every prompt."""
+    """Yield the kind, template, question and published answer of every prompt."""
     text = writer.text
     for chat in text.chats:
-        for asked, answered in zip(chat[::2], chat[1::2], strict=True):
-            yield "chat", None, asked.text, answered.text
+        for question_turn, answer_turn in zip(chat[::2], chat[1::2], strict=True):
+            yield "chat", None, question_turn.text, answer_turn.text
     for question, answer in writer.random.sample(text.maths, NUM_MATHS):
         yield "maths", MATHS, question, answer
     for function in writer.random.sample(text.functions, NUM_FUNCTIONS):
         yield "code", CODE, function.head, function.body
-    drawn = 0
-    while drawn < NUM_SUMMARIES:
+    num_drawn = 0
+    while num_drawn < NUM_SUMMARIES:
         passage = writer.passage(writer.random.choice(writer.random.choice(PASSAGES)))
         if passage is not None:
-            drawn += 1
+            num_drawn += 1
             yield "summary", SUMMARY, passage.text, passage.quote
 
 
@@ -56,10 +58,10 @@ def main() -> None:
     writer = Writer(tokenizer, corpora.load(arguments.data, held_out=False), arguments.seed)
     written = []
     for number, (kind, template, question, answer) in enumerate(rows(writer)):
-        asked = question if template is None else template.chat.replace("{text}", question)
-        if len(writer.encode(asked)) <= MAX_PROMPT_TOKENS:
-            said = [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]
-            written.append({"id": f"{kind}-{number}", "conversations": said})
+        prompt = question if template is None else template.chat.replace("{text}", question)
+        if len(writer.encode(prompt)) <= MAX_PROMPT_TOKENS:
+            turns = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
+            written.append({"id": f"{kind}-{number}", "conversations": turns})
     arguments.output.write_text(
         json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
     )

@@ -1,10 +1,12 @@
-"""Trains one model of the pair for a given time on the packed shards, with checkpoints to resume from.
+"""Train a model of the pair for a given time on the packed shards, with checkpoints.
 
-python experiments/tiny_zoo/train.py target --work WORK --minutes 60 [--resume] [--export specresearch/zoo/tiny]
+    python experiments/tiny_zoo/train.py target --work WORK --minutes 60 [--resume] \\
+        [--export specresearch/zoo/tiny]
 
-The learning rate and the curriculum follow the share of `--minutes` that has been spent, not a number of steps, so a
-slower machine still ends with the rate at zero. Each worker thread takes a micro-batch at a time and runs its operators
-single-threaded: unlike operators split over the cores, this keeps its speed when other programs take part of them.
+The learning rate and the curriculum follow the share of `--minutes` that has been spent, not a
+number of steps, so a slower machine still ends with the rate at zero. Each worker thread takes one
+micro-batch at a time and runs its operators single-threaded: unlike operators split over the cores,
+this keeps its speed when other programs take part of them.
 """
 
 import argparse
@@ -34,7 +36,7 @@ MICRO_TOKENS = 1024
 
 @dataclass
 class Progress:
-    """How far training has come; goes into the checkpoint. rows_read counts rows by phase."""
+    """Progress of the training, saved in checkpoints; `rows_read` counts rows by phase."""
 
     seconds: float
     num_tokens: int
@@ -44,7 +46,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of the mix: token ids, and the weight each token has in the loss divided by the sum of all weights."""
+    """Rows of the mix: token ids, and each token's share of the loss weights."""
 
     ids: Int[Tensor, "rows length"]
     kinds: Int[Tensor, "rows length"]
@@ -53,14 +55,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Part:
-    """What one micro-batch adds: the gradient of every parameter, and the loss of every token but each row's first."""
+    """The gradients and token losses of one micro-batch; rows lose their first token."""
 
     gradients: tuple[Tensor, ...]
     losses: Float[Tensor, "rows length_minus_one"]
 
 
 class Shards:
-    """The packed rows of every phase, read in order and from the top again when they run out."""
+    """The packed rows of every phase, read in order, and again from the top when they run out."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -68,7 +70,7 @@ class Shards:
         self.kind_weights = torch.tensor([LOSS_WEIGHTS.get(kind, 1.0) for kind in Kind])
 
     def rows(self, phase: Phase, start: int, num_rows: int) -> Rows:
-        """`num_rows` rows from number `start` on."""
+        """Return `num_rows` rows from number `start` on."""
         if phase.name not in self.loaded:
             with np.load(self.work / f"shard_{phase.name}.npz") as shard:
                 self.loaded = {phase.name: (shard["ids"], shard["kinds"])}
@@ -83,7 +85,7 @@ class Shards:
 
 
 class Trainer:
-    """A model, its optimisers and the worker threads that share a step's micro-batches and updates."""
+    """A model, its optimisers, and the threads that share micro-batches and updates."""
 
     def __init__(self, model: LlamaForCausalLM, *, dtype: torch.dtype, num_workers: int) -> None:
         self.model = model
@@ -99,7 +101,7 @@ class Trainer:
     def step(
         self, rows: Rows, factor: float, others: Sequence[Callable[[], Part]] = ()
     ) -> Float[Tensor, "rows length_minus_one"]:
-        """One update with the learning rates times `factor`; returns the loss in nats of every token but each row's first.
+        """Update with the learning rates times `factor`; return losses in nats of all predicted tokens.
 
         others: more of what the update shall lower, each a micro-batch.
         """
@@ -138,7 +140,7 @@ class Trainer:
 
 
 def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, in two halves that two workers can share; AdamW for embeddings, head and norms."""
+    """Return Muon for layer matrices, in halves for two workers, and AdamW for the rest."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     embeddings = [] if model.config.tie_word_embeddings else [model.model.embed_tokens.weight]
     others = [
@@ -159,12 +161,12 @@ def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.o
 
 
 def rate(progress: float) -> float:
-    """Factor of the learning rates: a short warm-up, level, then linear to zero."""
+    """Return the factor of the learning rates: a short warm-up, level, then linear to zero."""
     return min(1.0, progress / WARM_UP, (1 - progress) / (1 - DECAY_FROM))
 
 
 class Log:
-    """Mean loss by kind of token and speed since the last report, to the screen and to a JSON Lines file."""
+    """Report mean losses by kind of token, and speed, on screen and as JSON Lines."""
 
     def __init__(self, path: Path, progress: Progress, minutes: float) -> None:
         self.file = path.open("a", encoding="utf-8")
@@ -173,12 +175,12 @@ class Log:
         self._restart(progress)
 
     def add(self, kinds: Int[Tensor, "rows n"], losses: Float[Tensor, "rows n"]) -> None:
-        """Counts the losses of one step."""
+        """Count the losses of one step."""
         self.sums += torch.bincount(kinds.flatten(), losses.flatten(), minlength=len(Kind))
         self.counts += torch.bincount(kinds.flatten(), minlength=len(Kind))
 
     def report(self, progress: Progress, phase: Phase, factor: float) -> None:
-        """Writes one line and starts counting anew."""
+        """Write one line and reset the counts."""
         losses = {
             k.name.lower(): round(float(self.sums[k] / self.counts[k]), 3)
             for k in Kind
@@ -207,7 +209,7 @@ class Log:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Runs until the time is spent; checkpoints, logs and exports on the way."""
+    """Train until the time is spent, with checkpoints, logs and exports."""
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
     model = build(arguments.model, tokenizer)
@@ -255,7 +257,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def save(trainer: Trainer, progress: Progress, checkpoint: Path) -> None:
-    """Writes everything a resumed run needs; a run killed meanwhile finds the checkpoint before."""
+    """Write what a resumed run needs; if killed meanwhile, the previous checkpoint remains."""
     fresh = checkpoint.with_suffix(".new")
     states = [optimiser.state_dict() for optimiser in trainer.optimisers]
     torch.save(
@@ -266,7 +268,7 @@ def save(trainer: Trainer, progress: Progress, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    """Reads the command line and trains."""
+    """Read the command line and train."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

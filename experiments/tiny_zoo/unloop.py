@@ -1,9 +1,11 @@
-"""Teaches the target not to go round in circles: sequence-level unlikelihood (Welleck et al., arXiv 1908.04319).
+"""Train the target not to loop, by sequence-level unlikelihood (arXiv 1908.04319).
 
-python experiments/tiny_zoo/unloop.py --data DATA --work WORK --init FOLDER --minutes 12 --export specresearch/zoo/tiny
+    python experiments/tiny_zoo/unloop.py --data DATA --work WORK --init FOLDER --minutes 12 \\
+        --export specresearch/zoo/tiny
 
-Each round samples replies to the chats and stories of the training text, marks the tokens that complete a 4-gram for the third
-time or later, and makes those less likely, while ordinary rows of the mix are learnt on as before.
+Each round samples replies to the chats and stories of the training text and lowers the probability
+of tokens that complete a 4-gram for the third time or later, while it trains on rows of the mix as
+before.
 """
 
 import argparse
@@ -39,20 +41,20 @@ ROWS = {"512": 4, "1024": 2, "2048": 1}
 
 @dataclass(frozen=True)
 class Marked:
-    """Sampled sequences, right-padded, and which of their tokens repeat."""
+    """Sampled sequences, right-padded, and a mask of the tokens that repeat."""
 
     ids: Int[Tensor, "rows length"]
     repeats: Bool[Tensor, "rows length"]
 
 
 def repeats(tokens: Sequence[int], begin: int) -> list[bool]:
-    """Which tokens from `begin` on complete an n-gram seen more than `ALLOWED` times already since then."""
-    seen: Counter[tuple[int, ...]] = Counter()
+    """Mark tokens from `begin` on that complete an n-gram seen more than `ALLOWED` times."""
+    counts: Counter[tuple[int, ...]] = Counter()
     marks = [False] * len(tokens)
     for end in range(begin + GRAM, len(tokens) + 1):
         gram = tuple(tokens[end - GRAM : end])
-        marks[end - 1] = seen[gram] >= ALLOWED
-        seen[gram] += 1
+        marks[end - 1] = counts[gram] >= ALLOWED
+        counts[gram] += 1
     return marks
 
 
@@ -75,7 +77,7 @@ def sample(target: CausalLM, prompts: Sequence[list[int]], seed: int) -> Marked:
 
 
 def unlikelihood(trainer: Trainer, marked: Marked, num_marks: int) -> Part:
-    """Gradient of the mean of -log(1 - p) over marked tokens."""
+    """Return the gradient of the mean of -log(1 - p) over marked tokens."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=trainer.dtype == torch.bfloat16):
         logits = trainer.model(input_ids=marked.ids, use_cache=False).logits[:, :-1]
     log_p = logits.float().log_softmax(-1).gather(2, marked.ids[:, 1:, None])[:, :, 0]
@@ -120,9 +122,9 @@ def main() -> None:
         for sampler in samplers:
             sampler.model.load_state_dict(model.state_dict())
         half = NUM_SAMPLES // 2
-        drawn = [choose.sample(chats, half - 4) + choose.sample(stories, 4) for _ in samplers]
+        prompts = [choose.sample(chats, half - 4) + choose.sample(stories, 4) for _ in samplers]
         seeds = [args.seed + 2 * number, args.seed + 2 * number + 1]
-        batches = list(trainer.pool.map(sample, samplers, drawn, seeds))
+        batches = list(trainer.pool.map(sample, samplers, prompts, seeds))
         num_marks = sum(int(batch.repeats.sum()) for batch in batches)
         looping = sum(int((batch.repeats.sum(1) > 0).sum()) for batch in batches)
         cuts = [

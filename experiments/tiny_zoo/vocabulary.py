@@ -1,4 +1,4 @@
-"""Trains the pair's tokenizer: byte-level BPE with single digits, chat markers and a chat template."""
+"""Train the pair's tokenizer: byte-level BPE with single digits and a chat template."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ NUM_MATHS, NUM_FUNCTIONS = 2500, 2000
 
 
 def train_tokenizer(text: Corpora) -> PreTrainedTokenizerFast:
-    """A `VOCAB_SIZE`-entry tokenizer; plain encoding puts the begin token in front, the chat template does so itself."""
+    """Train a tokenizer of `VOCAB_SIZE` entries; encoding and template add the begin token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

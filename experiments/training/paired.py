@@ -1,8 +1,10 @@
-"""How much faster one method is than another on the same prompts, each over plain decoding in its own run.
+"""Compare the speedups of two methods on the same prompts.
 
-    python experiments/training/paired.py outputs/cascade-1 outputs/cascade-2 --than outputs/ngram-1 outputs/ngram-2
+    python experiments/training/paired.py outputs/cascade-1 outputs/cascade-2 \\
+        --than outputs/ngram-1 outputs/ngram-2
 
-Runs of one setting at batch size 1. The interval (95%) is over prompts, the same for all runs.
+Speedups are over plain decoding in each method's own runs, of one setting at batch size 1. The
+interval (95%) is over prompts, the same for all runs.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from specresearch.statistics import interval_of
 
 
 def seconds(runs: list[Path]) -> pd.DataFrame:
-    """Of every prompt: seconds with the method and without, over all runs."""
+    """Return the seconds of every prompt with the method and without, over all runs."""
     parts = []
     for run in runs:
         if not json.loads((run / "results.json").read_text(encoding="utf-8"))["complete"]:
@@ -52,7 +54,8 @@ def main() -> None:
         else f"{between[0]:.3f} to {between[1]:.3f}"
     )
     print(
-        f"speedups {speedups[0]:.3f} and {speedups[1]:.3f}; ratio {speedups[0] / speedups[1]:.3f} ({spread})"
+        f"speedups {speedups[0]:.3f} and {speedups[1]:.3f}; "
+        f"ratio {speedups[0] / speedups[1]:.3f} ({spread})"
     )
 
 

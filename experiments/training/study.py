@@ -1,9 +1,10 @@
-"""Trains the arms of a study over seeds, then measures each drafter on real prompts that no training saw.
+"""Train the arms of a study over seeds, then measure each drafter on unseen real prompts.
 
-    python experiments/training/study.py objectives --prompts WORK/prompts.json --work WORK \
+    python experiments/training/study.py objectives --prompts WORK/prompts.json --work WORK \\
         --real sharegpt=sharegpt_prompts.json cnndm=cnn_dailymail.jsonl
 
-A row of results/STUDY.jsonl is one trained drafter; rows that are there are not measured again. `table.py` reads them.
+A row of results/STUDY.jsonl is one trained drafter; existing rows are not measured again.
+`table.py` reads them.
 """
 
 import argparse
@@ -77,8 +78,14 @@ NEW_HEAD = ["proposer.head=null", "train.accumulate=1"]  # they learn more from 
 
 @dataclass(frozen=True)
 class Arm:
-    """overrides: of `python -m specresearch.distill`. run: the folder it is trained in, which studies share. steps: where they
-    are not the study's. features: arms of one name learn from the same text, and the target reads it once for all of them."""
+    """One way to train a drafter.
+
+    Attributes:
+        overrides: Overrides of `python -m specresearch.distill`.
+        run: Folder of the training run, which studies share.
+        steps: Number of steps, if not the study's.
+        features: Name of cached features; arms that share it train on the same text.
+    """
 
     name: str
     overrides: list[str] = field(default_factory=list)
@@ -88,7 +95,7 @@ class Arm:
 
 
 def distilled(name: str) -> Arm:
-    """The draft model that all three studies have."""
+    """Return the draft model that all three studies include."""
     return Arm(name, KL, "forward_kl", features="target")
 
 
@@ -132,7 +139,7 @@ STUDIES: dict[str, list[Arm]] = {
 
 
 def train(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
-    """The folder of the trained drafter."""
+    """Train an arm, unless that is done, and return the drafter's folder."""
     run = args.work / "runs" / arm.run / f"seed{seed}"
     steps = arm.steps or args.steps
     command = [
@@ -154,12 +161,12 @@ def train(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
 
 
 def proposer_of(arm: Arm, student: Path | None) -> Proposer:
-    """As decoding would be asked for it, drafting chains."""
+    """Return the overrides that select the drafter for decoding, drafting chains."""
     method = next(
         (value.split("=")[1] for value in arm.overrides if value.startswith("+proposer=")),
         "draft_model",
     )
-    own = {
+    settings = {
         "draft_model": [f"draft={student or 'zoo:tiny_draft'}"],
         "medusa": [f"proposer.paths={[[0] * n for n in range(1, NUM_DRAFTS + 1)]}"],
     }
@@ -168,7 +175,7 @@ def proposer_of(arm: Arm, student: Path | None) -> Proposer:
     overrides = [
         f"+proposer={method}",
         f"proposer.num_draft_tokens={NUM_DRAFTS}",
-        *own.get(method, []),
+        *settings.get(method, []),
         *heads,
         *chain,
     ]
@@ -176,7 +183,7 @@ def proposer_of(arm: Arm, student: Path | None) -> Proposer:
 
 
 def composed(overrides: list[str]) -> DictConfig:
-    """The configuration of `python -m specresearch.run` with these overrides."""
+    """Compose the configuration of `python -m specresearch.run` with these overrides."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("run", overrides)
 
@@ -184,7 +191,7 @@ def composed(overrides: list[str]) -> DictConfig:
 def measure(
     target: CausalLM, proposer: Proposer, datasets: dict[str, PromptDataset]
 ) -> Iterator[dict[str, Any]]:
-    """For each dataset and temperature: of every prompt the steps that drafted, and the drafts they accepted."""
+    """Yield, per dataset and temperature, each prompt's drafting steps and accepted drafts."""
     engine = Engine(target, proposer, max_batch_size=BATCH_SIZE)
     for name, dataset in datasets.items():
         room = target.max_len - MAX_NEW_TOKENS
@@ -248,13 +255,13 @@ def main() -> None:
                 continue
             student = train(arm, seed, args) if arm.overrides else None
             figures = list(measure(target, proposer_of(arm, student), datasets))
-            told = {
+            metadata = {
                 "arm": arm.name,
                 "seed": seed,
                 "steps": (arm.steps or args.steps) if arm.overrides else 0,
             }
             with results.open("a", encoding="utf-8") as lines:
-                lines.write(to_line(told | {"figures": figures}))
+                lines.write(to_line(metadata | {"figures": figures}))
             means = ", ".join(
                 f"{f['dataset']} t{f['temperature']:g} {f['mean_acceptance_length']:.3f}"
                 for f in figures

@@ -1,9 +1,9 @@
-"""The table and the picture of a study, from its rows.
+"""Write the table and the picture of a study from its rows.
 
     python experiments/training/table.py objectives
     python experiments/training/table.py speed --runs outputs/training_speed
 
-Intervals (95%) are for other prompts and other seeds of training; three seeds make the second part of them coarse.
+Intervals (95%) cover other prompts and training seeds; with three seeds, the latter part is coarse.
 """
 
 import argparse
@@ -38,20 +38,21 @@ SPEED_COLUMNS = (
 
 
 def read(study: str) -> pd.DataFrame:
-    """A row for every arm, dataset and temperature; accepted and drafts are arrays [seed, prompt], seeds in order."""
+    """Return a row per arm, dataset and temperature; accepted and drafts are [seed, prompt]."""
     rows = sorted(read_jsonl(HERE / "results" / f"{study}.jsonl"), key=lambda row: row["seed"])
-    found: dict[tuple[str, str, float], list[dict]] = {}
+    rows_by_setting: dict[tuple[str, str, float], list[dict]] = {}
     seeds: dict[str, list[int]] = {}
     for row in rows:
         seeds.setdefault(row["arm"], []).append(row["seed"])
         for figures in row["figures"]:
-            found.setdefault((row["arm"], figures["dataset"], figures["temperature"]), []).append(
-                figures
-            )
-    for arm, own in seeds.items():
-        if own != seeds[REFERENCES[study]]:
+            rows_by_setting.setdefault(
+                (row["arm"], figures["dataset"], figures["temperature"]), []
+            ).append(figures)
+    for arm, arm_rows in seeds.items():
+        if arm_rows != seeds[REFERENCES[study]]:
             raise SystemExit(
-                f"{arm} has seeds {own}, the reference {seeds[REFERENCES[study]]}: run study.py {study} again"
+                f"{arm} has seeds {arm_rows}, the reference {seeds[REFERENCES[study]]}: "
+                f"run study.py {study} again"
             )
     return pd.DataFrame(
         {
@@ -64,24 +65,24 @@ def read(study: str) -> pd.DataFrame:
                 np.mean([figures["expected_acceptance"] for figures in seeds])
             ),
         }
-        for (arm, dataset, temperature), seeds in found.items()
+        for (arm, dataset, temperature), seeds in rows_by_setting.items()
     )
 
 
 def length(totals: np.ndarray) -> np.ndarray:
-    """Mean acceptance length of accepted tokens and drafts [..., 2]."""
+    """Return mean acceptance lengths, from accepted tokens and drafts [..., 2]."""
     return 1 + totals[..., 0] / totals[..., 1]
 
 
 def ratio_of_lengths(totals: np.ndarray) -> np.ndarray:
-    """Ratio of two arms' mean acceptance lengths, of their accepted tokens and drafts [..., 4]."""
+    """Return ratios of two arms' acceptance lengths, from accepted tokens and drafts [..., 4]."""
     return length(totals[..., :2]) / length(totals[..., 2:])
 
 
 def compare(arm: pd.Series, reference: pd.Series) -> Spread:
-    """The ratio of two arms, whose prompts and seeds of training are both samples: the variances of the two add up.
+    """Return the ratio of two arms; the variances over prompts and over training seeds add up.
 
-    Degrees of freedom: Welch and Satterthwaite's.
+    Degrees of freedom are Welch and Satterthwaite's.
     """
     both = [row[name] for row in (arm, reference) for name in ("accepted", "drafts")]
     over_prompts = spread(
@@ -96,7 +97,7 @@ def compare(arm: pd.Series, reference: pd.Series) -> Spread:
 
 
 def summarise(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Of every arm in every setting: mean acceptance length, and its ratio to the reference's with an interval."""
+    """Return each arm's acceptance length per setting, and its ratio to the reference's."""
     summary = []
     for (dataset, temperature), group in rows.groupby(["dataset", "temperature"], sort=False):
         base = group.loc[group["arm"] == reference].iloc[0]
@@ -139,7 +140,7 @@ def markdown(summary: pd.DataFrame, reference: str) -> str:
 
 
 def plot(summary: pd.DataFrame, reference: str, file: Path) -> None:
-    """Ratios to the reference with their intervals, a panel for each setting."""
+    """Draw ratios to the reference with their intervals, a panel for each setting."""
     settings, arms = (list(dict.fromkeys(summary[name])) for name in ("setting", "arm"))
     figure, panels = plt.subplots(
         1, len(settings), figsize=(3 * len(settings) + 2, 1 + 0.4 * len(arms)), sharey=True
@@ -162,7 +163,7 @@ def plot(summary: pd.DataFrame, reference: str, file: Path) -> None:
 
 
 def speeds(runs: Path) -> pd.DataFrame:
-    """Of every run of `speed.sh`: the speedup over plain decoding with its interval, and what a step drafts and costs."""
+    """Return the speedup of every run of `speed.sh`, and what its steps draft and cost."""
     rows = []
     for file in sorted(runs.glob("*/*/results.json")):
         results = json.loads(file.read_text(encoding="utf-8"))
@@ -177,22 +178,22 @@ def speeds(runs: Path) -> pd.DataFrame:
 
 
 def speed_markdown(rows: pd.DataFrame) -> str:
-    """Speedup with its interval, then what a pass of the drafter costs in target passes."""
+    """Return a table of speedups and of the cost of a drafter's pass in target passes."""
     order = rows.sort_values(["dataset", "batch_size"], ascending=[False, True])
     settings = order.groupby(["dataset", "batch_size"], sort=False)
     by_setting = {
-        f"{dataset}, batch {batch}": own.set_index("arm") for (dataset, batch), own in settings
+        f"{dataset}, batch {batch}": table.set_index("arm") for (dataset, batch), table in settings
     }
     lines = ["| | " + " | ".join(by_setting) + " |", "|---" * (1 + len(by_setting)) + "|"]
     for arm in dict.fromkeys(rows["arm"]):
         cells = [
-            "-" if arm not in own.index else _told(own.loc[arm]) for own in by_setting.values()
+            "-" if arm not in table.index else cell(table.loc[arm]) for table in by_setting.values()
         ]
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _told(row: pd.Series) -> str:
+def cell(row: pd.Series) -> str:
     interval = "" if isnan(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
     return f"{row['speedup']:.2f}{interval}; {row['cost_ratio']:.2f}"
 

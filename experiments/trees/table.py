@@ -1,8 +1,8 @@
-"""From the runs of `run.sh`: the tables in Markdown, results.csv beside this file, and the two pictures.
+"""Write tables, results.csv and two pictures from the runs of `run.sh`.
 
     python experiments/trees/table.py outputs/trees
 
-Speeds are those of decoding, prefill left out, with their 95% intervals.
+Speeds are those of decoding without prefill, with 95% intervals.
 """
 
 import argparse
@@ -45,7 +45,7 @@ FIGURES = [
 
 
 def read_runs(folder: Path) -> pd.DataFrame:
-    """One row per run: its setting, shape and figures."""
+    """Return one row per run: its setting, shape and figures."""
     rows = []
     for shape in SHAPES:
         for row in collect(folder / shape):
@@ -67,7 +67,7 @@ def read_runs(folder: Path) -> pd.DataFrame:
 
 
 def read_choices(folder: Path, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per chosen tree: its size, and its speed as predicted and as measured."""
+    """Return one row per chosen tree: its size, and its predicted and measured speed."""
     chosen = runs.loc[runs["shape"] == "static_chosen"]
     rows = []
     for _, run in chosen.iterrows():
@@ -87,7 +87,7 @@ def read_choices(folder: Path, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def settings_of(runs: pd.DataFrame, names: list[str]) -> list[list[str | int | float]]:
-    """What there is of these columns, each combination once."""
+    """Return the distinct combinations of these columns."""
     return runs[names].drop_duplicates().astype(object).to_numpy().tolist()
 
 
@@ -123,7 +123,7 @@ def print_choices(choices: pd.DataFrame) -> None:
 
 
 def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
-    """A panel for each dataset and batch size, the temperatures side by side in it."""
+    """Draw a panel for each dataset and batch size, with the temperatures side by side."""
     names = SETTING[:2]
     panels = settings_of(runs, names)
     figure, axes = plt.subplots(
@@ -132,11 +132,13 @@ def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
     for panel, setting in zip(axes[0], panels, strict=True):
         group = having(runs, names, setting)
         for i, temperature in enumerate(sorted(set(group["temperature"]))):
-            own = group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
-            speed, low, high = (own[name].to_numpy(dtype=float) for name in FIGURES[3:6])
-            places = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
+            speeds = (
+                group.loc[group["temperature"] == temperature].set_index("shape").reindex(SHAPES)
+            )
+            speed, low, high = (speeds[name].to_numpy(dtype=float) for name in FIGURES[3:6])
+            positions = np.arange(len(SHAPES)) + 0.16 * (2 * i - 1)
             panel.errorbar(
-                places,
+                positions,
                 speed,
                 [speed - low, high - speed],
                 fmt="o",
@@ -153,7 +155,7 @@ def draw_speeds(runs: pd.DataFrame, file: Path) -> None:
 
 
 def draw_trees(folder: Path, runs: pd.DataFrame, file: Path) -> None:
-    """Where the typical tree's nodes were accepted, on each dataset, greedily and alone."""
+    """Draw the acceptance of the typical tree's nodes on each dataset, greedy at batch size 1."""
     static = runs.loc[
         (runs["shape"] == "static_typical") & (runs["batch_size"] == 1) & (runs["temperature"] == 0)
     ]

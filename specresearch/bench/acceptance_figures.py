@@ -1,4 +1,4 @@
-"""How much was accepted, over units that stand for themselves: prompts or requests."""
+"""How much was accepted, with intervals over prompts or requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,21 +20,19 @@ JUDGED = (*TOTALS, "num_judged_tokens")
 
 
 def acceptance_figures(units: Sequence[Counts]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return acceptance rate, mean acceptance length and tokens per forward, and their intervals over the units."""
+    """Return acceptance figures, and their intervals over independent units."""
     rows = [[getattr(counts, name) for name in JUDGED] for counts in units]
     totals = np.array(rows, dtype=float).reshape(-1, len(JUDGED))
     values: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     for name, statistic, bounds in _statistics(totals):
-        values[name], intervals[name] = (
-            value_of(statistic, totals),
-            interval_of(totals, statistic, bounds),
-        )
+        values[name] = value_of(statistic, totals)
+        intervals[name] = interval_of(totals, statistic, bounds)
     return values, intervals
 
 
 def _statistics(totals: Float[np.ndarray, "n 6"]) -> list[tuple[str, Statistic, Interval]]:
-    """Return each figure with its bounds: what it is when nothing is accepted, and when every draft is."""
+    """Return each figure with its bounds: without any accepted draft, and with all accepted."""
     num_drafts, num_draft_tokens, *_, num_forwards, num_judged = totals.sum(0)
     longest = 1 + (num_judged / num_drafts if num_drafts else 0.0)
     most = 1 + (num_draft_tokens / num_forwards if num_forwards else 0.0)

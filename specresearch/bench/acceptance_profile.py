@@ -52,18 +52,21 @@ class AcceptanceProfile:
             counts: The requests' counts.
             units: What each request belongs to; requests of one unit depend on one another.
         """
-        drafted = [(own, unit) for own, unit in zip(counts, units, strict=True) if _judged(own)]
-        if not drafted:
-            return None
         by_unit: dict[str, list[Counts]] = defaultdict(list)
-        for own, unit in drafted:
-            by_unit[unit].append(own)
+        rates, units_of_rates = [], []
+        for request, unit in zip(counts, units, strict=True):
+            if request.num_judged_tokens:
+                by_unit[unit].append(request)
+                rates.append(request.draft_acceptance_rate)
+                units_of_rates.append(unit)
+        if not rates:
+            return None
         per_unit = [Counts.total(group) for group in by_unit.values()]
-        rates = [own.num_accepted_tokens / _judged(own) for own, _ in drafted]
-        accepted = np.array([[own.num_accepted_tokens, _judged(own)] for own in per_unit], float)
+        rows = [[unit.num_accepted_tokens, unit.num_judged_tokens] for unit in per_unit]
+        accepted = np.array(rows, float)
         return AcceptanceProfile(
             rate=estimate_of(accepted, _share, SHARE),
-            p10=percentile_estimate(rates, [unit for _, unit in drafted], 10),
+            p10=percentile_estimate(rates, units_of_rates, 10),
             histogram=Histogram.of(rates),
             positions=_positions(per_unit, accepted),
         )
@@ -73,17 +76,15 @@ class AcceptanceProfile:
         """Return a profile as it was written."""
         positions = []
         for entry in data["positions"]:
-            estimates = {
-                name: Estimate.from_json(entry[name]) for name in ("unconditional", "conditional")
-            }
+            names = ("unconditional", "conditional")
+            estimates = {name: Estimate.from_json(entry[name]) for name in names}
             positions.append(Position(**entry | estimates))
+        histogram = data["histogram"]
+        bins = {name: tuple(histogram[name]) for name in ("edges", "counts")}
         return AcceptanceProfile(
             rate=Estimate.from_json(data["rate"]),
             p10=Estimate.from_json(data["p10"]),
-            histogram=Histogram(
-                **data["histogram"]
-                | {name: tuple(data["histogram"][name]) for name in ("edges", "counts")}
-            ),
+            histogram=Histogram(**histogram | bins),
             positions=tuple(positions),
         )
 
@@ -104,19 +105,15 @@ def _positions(
         accepted[row, : len(counts.accepted)] = counts.accepted
     totals = np.concatenate([accepted, reached, shares], axis=1)
     positions = []
-    for at in range(deepest):
+    for i in range(deepest):
         position = Position(
-            position=at + 1,
-            num_reached=int(reached[:, at].sum()),
-            unconditional=estimate_of(totals, _survival(at + 1, deepest), SHARE),
-            conditional=estimate_of(totals[:, [at, deepest + at]], _share, SHARE),
+            position=i + 1,
+            num_reached=int(reached[:, i].sum()),
+            unconditional=estimate_of(totals, _survival(i + 1, deepest), SHARE),
+            conditional=estimate_of(totals[:, [i, deepest + i]], _share, SHARE),
         )
         positions.append(position)
     return tuple(positions)
-
-
-def _judged(counts: Counts) -> int:
-    return counts.num_judged_tokens
 
 
 def _share(totals: Any) -> Any:

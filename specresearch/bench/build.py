@@ -1,4 +1,4 @@
-"""A paired run from its configuration."""
+"""Build a paired run from its configuration."""
 
 import sys
 from dataclasses import fields
@@ -9,13 +9,14 @@ from omegaconf import DictConfig
 from transformers.utils.logging import disable_progress_bar
 
 from specresearch.bench.folder import ResultsFolder
-from specresearch.bench.runner import Runner, RunSettings
+from specresearch.bench.runner import Runner
+from specresearch.bench.settings import RunSettings
 from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.rows import BASELINE, METHOD
 
 
 def build_settings(cfg: DictConfig) -> RunSettings:
-    """Return the settings of a run. Raises ValueError for those that make no sense."""
+    """Return the settings of a run, or raise ValueError if one is invalid."""
     return RunSettings(**{field.name: cfg[field.name] for field in fields(RunSettings)})
 
 

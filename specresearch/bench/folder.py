@@ -1,4 +1,4 @@
-"""The results folder: rows appended as they come, what a killed run left behind, and the final figures."""
+"""The results folder of a run: its rows, appended as they come, and the final figures."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ from specresearch.results.folder import (
 from specresearch.rows import SCHEMA, PassKey, RequestRow, check_schema, step_row
 
 GROUPS, STEPS_PART = "groups.jsonl", "steps.jsonl"
-PLACE = ("repeat", "group", "side")
+PASS_KEY = ("repeat", "group", "side")
 KEYS = {
-    GROUPS: PLACE,
-    REQUESTS: (*PLACE, "row", "turn"),
-    STEPS_PART: (*PLACE, "step"),
-}  # what no two rows share
+    GROUPS: PASS_KEY,
+    REQUESTS: (*PASS_KEY, "row", "turn"),
+    STEPS_PART: (*PASS_KEY, "step"),
+}  # columns that identify a row of each file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Figures):
-    """What results.json holds.
+    """The content of results.json.
 
     Attributes:
         complete: Whether every group was decoded; False after an interruption.
@@ -52,8 +52,11 @@ class Results(Figures):
 class ResultsFolder(RunFolder):
     """The folder of `python -m specresearch.run`.
 
-    A side of a group counts once its row stands in groups.jsonl; when a run is resumed, rows of unfinished ones are dropped
-    and decoded again.
+    One side of a group is complete once its row is in groups.jsonl. A resumed run drops the rows of
+    incomplete ones and decodes them again.
+
+    Attributes:
+        done: The passes that are complete.
     """
 
     code = (
@@ -94,7 +97,11 @@ class ResultsFolder(RunFolder):
         self._append(REQUESTS, [row.to_json()], sync=False)
 
     def add_group(self, row: GroupRow, steps: Sequence[StepRecord], begin: float = 0.0) -> None:
-        """Append a group, which began at `begin`. Its requests, added before, reach the disk first."""
+        """Append a group, after the requests that were added before.
+
+        Args:
+            begin: When the group began, on the engine's clock.
+        """
         if (self.path / REQUESTS).exists():
             sync(self.path / REQUESTS)
         rows = [step_row(row.key, number, step, begin) for number, step in enumerate(steps)]
@@ -104,7 +111,7 @@ class ResultsFolder(RunFolder):
         self.done.add(row.key)
 
     def write_steps(self, *, complete: bool) -> None:
-        """steps.parquet from the rows so far; a complete run no longer needs them as text."""
+        """Write steps.parquet; a complete run no longer needs the rows as text."""
         rows = read_rows(self.path, STEPS_PART)
         if rows:
             with written_whole(self.path / STEPS) as part:
@@ -114,26 +121,28 @@ class ResultsFolder(RunFolder):
 
     @property
     def files(self) -> list[Path]:
-        """What there is to keep."""
+        """Return the files that exist and are worth keeping."""
         names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, GROUPS, STEPS)
         return [self.path / name for name in names if (self.path / name).exists()]
 
 
 def read_rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the rows of one of a run's files. Raises ValueError for damage, and for a row that is there twice."""
+    """Return the rows of a file, or raise ValueError if it is damaged or holds a row twice."""
     return read_jsonl(folder / name, KEYS[name])
 
 
 def check_requests(
     folder: Path, requests: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises ValueError where a group lacks the row of one of its requests."""
-    found = Counter(PassKey.of(row) for row in requests)
+    """Raise ValueError if a group lacks the row of one of its requests."""
+    num_rows = Counter(PassKey.of(row) for row in requests)
     for group in groups:
-        if found[PassKey.of(group)] != group["num_requests"]:
-            told = ", ".join(f"{name} {group[name]}" for name in PLACE)
+        key = PassKey.of(group)
+        if num_rows[key] != group["num_requests"]:
+            name = ", ".join(f"{column} {group[column]}" for column in PASS_KEY)
             raise ValueError(
-                f"{folder / REQUESTS} has {found[PassKey.of(group)]} rows of {told}, where {group['num_requests']} requests "
-                f"finished; remove the line of that group from {GROUPS} and add resume=true, which decodes it again, or measure "
-                "again in another hydra.run.dir"
+                f"{folder / REQUESTS} has {num_rows[key]} rows of {name}, where "
+                f"{group['num_requests']} requests finished; remove the line of that group from "
+                f"{GROUPS} and add resume=true, which decodes it again, or measure again in "
+                "another hydra.run.dir"
             )

@@ -1,4 +1,4 @@
-"""Keeps long pauses of the garbage collector out of what is measured."""
+"""Keep long pauses of the garbage collector out of the measurement."""
 
 import gc
 from collections.abc import Iterator
@@ -7,8 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Collections inside leave out whatever was alive before. A full one otherwise walks half a million objects of the libraries,
-    which takes a fifth of a second and falls on whichever side happens to be decoding."""
+    """Exclude all objects alive now from garbage collection inside the block.
+
+    Otherwise a full collection scans half a million objects of the libraries, which takes a fifth
+    of a second and falls on whichever side happens to be decoding.
+    """
     gc.collect()
     gc.freeze()
     try:

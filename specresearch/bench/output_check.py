@@ -1,12 +1,14 @@
-"""Is what a sampled run emits a sample of the target's distribution? Asked of every token, as the verifier saw it.
+"""Whether sampled outputs are samples of the target's distribution.
 
-Given the tokens before it, a token of lossless decoding is a draw from p, the target's distribution after temperature,
-truncation and penalties, whatever was drafted. So any score of it, less its mean under p, is a martingale difference with a
-known variance, and it stays one where outputs stop. The sums of three scores are held against their covariance (Wald).
+Given the tokens before it, a token of lossless decoding is a draw from p, the target's distribution
+after temperature, truncation and penalties, whatever was drafted. So any score of the token, less
+its mean under p, is a martingale difference with a known variance, and it stays one where outputs
+stop. The sums of three scores are tested against their covariance (Wald).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -19,24 +21,19 @@ from specresearch.engine import Step
 from specresearch.proposal import upload
 from specresearch.sampling import logits_to_probs
 
-SCORES = (
-    "log p",
-    "p",
-    "rank",
-)  # rank: the share of p on lower token ids, and half of the token's own
-FLOOR = -7.0  # of log p: what is less likely counts as this, so that no single token decides
+SCORES = ("log p", "p", "rank")  # rank: the mass of p on lower token ids, plus half the token's own
+FLOOR = -7.0  # lower values of log p count as this, so that no single token decides
 CHANGED = 1e-4  # p-values below it mean that the distribution is another one
-P_VALUES = (
-    "output_p_value",
-    "baseline_output_p_value",
-)  # figures of a side, and of plain decoding as its control
+P_VALUES = ("output_p_value", "baseline_output_p_value")  # of a side, and of its control
 _SMALL = 1e-9
 SCORE_DEFINITIONS = {
-    "output_z": f"of every sampled token, under the target's distribution at its place as the verifier computed it: log p (not "
-    f"below {FLOOR:g}), p, and the rank (the share of p on lower token ids, and half of the token's own), each less its mean; "
-    "the sum in standard deviations",
-    "output_p_value": "probability of sums at least as far from 0 if every token is a draw from that distribution (chi-square of "
-    f"all three); below {CHANGED:g} the output's distribution is called changed. baseline_*: of plain decoding, as a control",
+    "output_z": "scores of every sampled token under the target's distribution at its position, as "
+    f"the verifier computed it: log p (not below {FLOOR:g}), p, and the rank (the mass of p on "
+    "lower token ids, plus half the token's own), each less its mean; the sum in standard "
+    "deviations",
+    "output_p_value": "probability of sums at least as far from 0 if every token is a draw from "
+    f"that distribution (chi-square of all three); below {CHANGED:g} the output's distribution is "
+    "called changed. baseline_*: the same for plain decoding, as a control",
 }
 
 
@@ -44,8 +41,10 @@ SCORE_DEFINITIONS = {
 class OutputScores:
     """Sums over emitted tokens.
 
-    excess: of each of SCORES, less its mean. covariance: of these sums, row by row. num_impossible: tokens that the target's
-    distribution excludes.
+    Attributes:
+        num_impossible: Tokens that the target's distribution excludes.
+        excess: The sum of each score, less its mean.
+        covariance: The covariance of these sums, row by row.
     """
 
     num_tokens: int = 0
@@ -54,34 +53,52 @@ class OutputScores:
     covariance: tuple[float, ...] = (0.0,) * len(SCORES) ** 2
 
     def __add__(self, other: "OutputScores") -> "OutputScores":
-        excess, covariance = (
-            tuple(a + b for a, b in zip(own, more, strict=True))
-            for own, more in ((self.excess, other.excess), (self.covariance, other.covariance))
+        return OutputScores(
+            self.num_tokens + other.num_tokens,
+            self.num_impossible + other.num_impossible,
+            tuple(map(add, self.excess, other.excess)),
+            tuple(map(add, self.covariance, other.covariance)),
         )
-        impossible = self.num_impossible + other.num_impossible
-        return OutputScores(self.num_tokens + other.num_tokens, impossible, excess, covariance)
+
+    @staticmethod
+    def total(parts: "Iterable[OutputScores | None]") -> "OutputScores | None":
+        """Return the sum of the scores of several passes.
+
+        Args:
+            parts: None for a pass that was not checked, which makes the sum None too.
+        """
+        total = None
+        for part in parts:
+            if part is None:
+                return None
+            total = (total or OutputScores()) + part
+        return total
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "OutputScores":
-        return OutputScores(
-            row["num_tokens"], row["num_impossible"], tuple(row["excess"]), tuple(row["covariance"])
-        )
+        """Return scores as they were written."""
+        sums = {name: tuple(row[name]) for name in ("excess", "covariance")}
+        return OutputScores(row["num_tokens"], row["num_impossible"], **sums)
+
+    @property
+    def _covariance_matrix(self) -> Float[np.ndarray, "3 3"]:
+        return np.reshape(self.covariance, (len(SCORES),) * 2)
 
     @property
     def z(self) -> dict[str, float]:
         """Return each score's sum in standard deviations; 0 where it could not vary."""
-        variances = np.reshape(self.covariance, (len(SCORES),) * 2).diagonal()
-        return {
-            name: float(excess / variance**0.5) if variance > _SMALL else 0.0
-            for name, excess, variance in zip(SCORES, self.excess, variances, strict=True)
-        }
+        z: dict[str, float] = {}
+        variances = self._covariance_matrix.diagonal()
+        for name, excess, variance in zip(SCORES, self.excess, variances, strict=True):
+            z[name] = float(excess / variance**0.5) if variance > _SMALL else 0.0
+        return z
 
     @property
     def p_value(self) -> float:
         """Return the probability of sums at least as far from 0 under the target's distribution."""
         if self.num_impossible:
             return 0.0
-        covariance = np.reshape(self.covariance, (len(SCORES),) * 2)
+        covariance = self._covariance_matrix
         scale = np.sqrt(covariance.diagonal().clip(_SMALL))
         variances, axes = np.linalg.eigh(covariance / np.outer(scale, scale))
         used = variances > 1e-6
@@ -107,30 +124,22 @@ class OutputCheck:
 
 
 def score_step(step: Step) -> OutputScores:
-    """Score the tokens that one step delivered: token i of a row was drawn after node i of its accepted path."""
-    batch, proposal, output, delivery = step.batch, step.proposal, step.output, step.delivery
-    device, width = output.logits.device, max(delivery.num_new)
-    path = delivery.verdict.path[:, :width].clamp(min=0).to(device)
-    new = upload(
-        [
-            row.newest(n) + [0] * (width - n)
-            for row, n in zip(batch.rows, delivery.num_new, strict=True)
-        ],
-        device,
-        torch.long,
-    )
-    row = torch.arange(len(batch), device=device)[:, None]
-    on_path = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+    """Score the tokens that one step delivered to sampled requests."""
+    logits, sampling = step.output.logits, step.batch.sampling
+    nodes, new = step.delivered()
+    num_rows, width = nodes.shape
+    row = torch.arange(num_rows, device=logits.device)[:, None]
+    on_path = torch.ones(width, width, dtype=torch.bool, device=logits.device).tril()
     on_path[:, :1] = False  # the root is committed already
-    probs = logits_to_probs(
-        output.logits[row, path], batch.sampling, proposal.token_ids.gather(1, path), on_path[None]
+    path_tokens = step.proposal.token_ids.gather(1, nodes)
+    probs = logits_to_probs(logits[row, nodes], sampling, path_tokens, on_path[None])
+    num_scored = []
+    for params, num_new in zip(sampling.params, step.delivery.num_new, strict=True):
+        num_scored.append(0 if params.is_greedy else num_new)
+    is_scored = (
+        torch.arange(width, device=logits.device) < upload(num_scored, logits.device)[:, None]
     )
-    lengths = [
-        0 if params.is_greedy else n
-        for params, n in zip(batch.sampling.params, delivery.num_new, strict=True)
-    ]
-    is_new = torch.arange(width, device=device) < upload(lengths, device)[:, None]
-    return score(probs[is_new], new[is_new])
+    return score(probs[is_scored], new[is_scored])
 
 
 def score(probs: Float[Tensor, "n V"], token_ids: Int[Tensor, " n"]) -> OutputScores:
@@ -139,19 +148,20 @@ def score(probs: Float[Tensor, "n V"], token_ids: Int[Tensor, " n"]) -> OutputSc
         return OutputScores()
     p = probs.double()
     p = p / p.sum(1, keepdim=True)
-    values = torch.stack(
-        [p.clamp(min=1e-300).log().clamp(min=FLOOR), p, p.cumsum(1) - p / 2], dim=2
-    )  # [n, V, 3]
+    log_p = p.clamp(min=1e-300).log().clamp(min=FLOOR)
+    rank = p.cumsum(1) - p / 2
+    values = torch.stack([log_p, p, rank], dim=2)  # [n, V, 3]
     means = torch.einsum("nv,nvs->ns", p, values)
     centred = values - means[:, None]
     covariance = torch.einsum("nv,nvs,nvt->st", p, centred, centred)
     index = torch.arange(len(p), device=p.device)
     excess = centred[index, token_ids].sum(0)
     num_impossible = (p[index, token_ids] == 0).sum()
-    told = torch.cat([num_impossible[None].double(), excess, covariance.flatten()]).tolist()  # sync
+    sums = torch.cat([num_impossible[None].double(), excess, covariance.flatten()])
+    on_host = sums.tolist()  # sync
     return OutputScores(
-        len(token_ids),
-        int(told[0]),
-        tuple(told[1 : 1 + len(SCORES)]),
-        tuple(told[1 + len(SCORES) :]),
+        num_tokens=len(token_ids),
+        num_impossible=int(on_host[0]),
+        excess=tuple(on_host[1 : 1 + len(SCORES)]),
+        covariance=tuple(on_host[1 + len(SCORES) :]),
     )

@@ -1,102 +1,27 @@
-"""Did speculation change what the target says? Token for token for greedy runs, by scores of every token for sampled ones."""
+"""Whether speculation changed the output.
+
+Greedy outputs are compared with the baseline's token by token; sampled ones are checked against the
+target's distribution (see `output_check`).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
+from specresearch.bench.logit_gap import LogitGap
 from specresearch.bench.output_check import CHANGED, OutputScores
 from specresearch.bench.rows import GroupRow
 from specresearch.metrics import Counts
-from specresearch.models import CausalLM
 from specresearch.rows import BASELINE, METHOD, RequestRow
 
 MAX_EXAMINED = 8
-SHAPES = ((1, 1), (1, 5), (1, 11), (2, 1), (2, 11))  # requests, nodes
-TAIL = 24  # tokens
-MAX_ROUNDINGS = 4  # a gap within so many of the largest change seen is a tie
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-
-
-@dataclass(frozen=True)
-class LogitGap:
-    """Between the target's two likeliest tokens at some position.
-
-    scale: the largest logit there. rounding: by how much such a gap changes with the shape of the pass, where it was
-    measured. is_rounding: the gap is so small that a different order of summation may swap the two tokens.
-    """
-
-    gap: float
-    scale: float
-    dtype: str
-    is_rounding: bool
-    rounding: float | None = None
-
-    @staticmethod
-    def after(
-        target: CausalLM, token_ids: Sequence[int], rounding: float | None = None
-    ) -> "LogitGap":
-        """Without a measured `rounding`, what is usual for the data type decides."""
-        slot = target.acquire()
-        assert slot is not None
-        try:
-            logits = target.extend([slot], [list(token_ids)]).logits[0, 0].double()
-        finally:
-            target.release(slot)
-        first, second = logits.topk(2).values.tolist()
-        scale = float(logits.abs().max())
-        dtype = str(target.dtype).removeprefix("torch.")
-        usual = ROUNDING.get(target.dtype, 3e-2) * scale
-        resolution = torch.finfo(target.dtype).eps * scale
-        limit = usual if rounding is None else MAX_ROUNDINGS * max(rounding, resolution)
-        return LogitGap(first - second, scale, dtype, first - second <= limit, rounding)
-
-
-@torch.inference_mode()
-def measure_rounding(target: CausalLM, contexts: Iterable[Sequence[int]]) -> float:
-    """The most that the gap between the two likeliest tokens changed between passes of different shapes.
-
-    The end of every context is fed one token at a time, several at a time, and with a second request beside it where there
-    is a slot for one.
-    """
-    worst = 0.0
-    for context in contexts:
-        slots = [slot for slot in (target.acquire(), target.acquire()) if slot is not None]
-        tail = min(TAIL, len(context) - 1)
-        try:
-            target.extend(slots, [list(context[:-tail])] * len(slots), want_logits=False)
-            rows = [
-                _after_tail(target, slots[:n], context[-tail:], num)
-                for n, num in SHAPES
-                if n <= len(slots)
-            ]
-        finally:
-            for slot in slots:
-                target.release(slot)
-        best = rows[0].topk(2).indices
-        gaps = torch.stack([row[best[0]] - row[best[1]] for row in rows])
-        worst = max(worst, float(gaps.max() - gaps.min()))
-    return worst
-
-
-def _after_tail(
-    target: CausalLM, slots: Sequence[int], tail: Sequence[int], num_nodes: int
-) -> Float[Tensor, " V"]:
-    """The logits after tokens that are fed `num_nodes` at a time, and forgotten again."""
-    before = [target.lengths[slot] for slot in slots]
-    logits = torch.empty(0)
-    for begin in range(0, len(tail), num_nodes):
-        logits = target.extend(slots, [list(tail[begin : begin + num_nodes])] * len(slots)).logits
-    target.truncate(slots, before)
-    return logits[0, 0].double()
+ENDED = -1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first token in which two outputs differ; -1 stands for an output that had ended."""
+    """The first token in which two outputs differ; a token of `ENDED` means that one had ended."""
 
     repeat: int
     request: str
@@ -105,31 +30,39 @@ class Difference:
     method_token: int
     logits: LogitGap | None = None
 
+    @staticmethod
+    def between(plain: RequestRow, other: RequestRow) -> "Difference":
+        """Return the first difference of two outputs that are not equal."""
+        position = 0
+        pairs = list(zip_longest(plain.token_ids, other.token_ids, fillvalue=ENDED))
+        while pairs[position][0] == pairs[position][1]:
+            position += 1
+        return Difference(plain.key.repeat, plain.id, position, *pairs[position])
+
+    @property
+    def is_tie(self) -> bool:
+        """Return whether the target was asked and rounding explains the difference."""
+        return self.logits is not None and self.logits.is_rounding
+
     def __str__(self) -> str:
-        text = f"request {self.request}, token {self.position}: {self.baseline_token} became {self.method_token}"
-        if self.logits is None:
-            return text
-        if self.logits.rounding is not None:
-            units = self.logits.gap / self.logits.rounding if self.logits.rounding else float("inf")
-            cause = "a tie" if self.logits.is_rounding else "NOT A TIE: an error"
-            return (
-                f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {units:.2g} times what the shape "
-                f"of a pass changes in {self.logits.dtype}: {cause}"
-            )
-        cause = (
-            f"within {self.logits.dtype} rounding"
-            if self.logits.is_rounding
-            else "more than rounding explains"
-        )
+        cause = "" if self.logits is None else f"; {self.logits}"
         return (
-            f"{text}; the target's two best logits are {self.logits.gap:.2g} apart there, {cause}"
+            f"request {self.request}, token {self.position}: {self.baseline_token} became "
+            f"{self.method_token}{cause}"
         )
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """statement: the finding in words. num_compared, num_equal: requests; zero for sampled runs. scores, baseline: of the two
-    sides' sampled outputs, where they were checked."""
+    """The outputs of a side, compared with the baseline's or with the target's distribution.
+
+    Attributes:
+        statement: The finding in words.
+        num_compared: Greedy requests that were compared.
+        num_equal: How many of these are equal.
+        scores: Scores of the side's sampled outputs, if they were checked.
+        baseline: Scores of the baseline's.
+    """
 
     statement: str
     num_compared: int = 0
@@ -140,25 +73,23 @@ class OutputComparison:
 
     @property
     def num_ties(self) -> int:
-        """Examined differences that rounding explains."""
-        return sum(d.logits is not None and d.logits.is_rounding for d in self.differences)
+        """Return the number of examined differences that rounding explains."""
+        return sum(difference.is_tie for difference in self.differences)
 
     @property
     def p_values(self) -> tuple[float, ...]:
-        """Of the side's sampled outputs and of plain decoding's; empty where they were not checked."""
-        return tuple(
-            scores.p_value for scores in (self.scores, self.baseline) if scores is not None
-        )
+        """Return the p-values of the side and of the baseline; empty if they were not checked."""
+        return tuple(side.p_value for side in (self.scores, self.baseline) if side is not None)
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it differs by more than rounding explains, or is no sample of the target's distribution."""
-        return self.num_equal + self.num_ties < self.num_compared or any(
-            p < CHANGED for p in self.p_values
-        )
+        """Return whether an output differs by more than rounding, or a p-value is too small."""
+        has_error = self.num_equal + self.num_ties < self.num_compared
+        return has_error or any(p_value < CHANGED for p_value in self.p_values)
 
     @staticmethod
     def of_nothing() -> "OutputComparison":
+        """Return the comparison of a run without a method."""
         return OutputComparison("plain decoding only; add +proposer=... to measure a method")
 
     @staticmethod
@@ -170,31 +101,42 @@ class OutputComparison:
         scores: OutputScores | None = None,
         baseline: OutputScores | None = None,
     ) -> "OutputComparison":
-        """output_tv: how far a lossy rule moved the output, where that was measured. scores, baseline: see the class."""
+        """Return the comparison of sampled outputs.
+
+        Args:
+            rule: Name of the acceptance rule.
+            output_tv: How far a lossy rule moved the output, if that was measured.
+            scores: Scores of the side, if it was checked.
+            baseline: Scores of the baseline.
+        """
         if lossless and scores is not None and baseline is not None:
-            return OutputComparison(
-                _statement(rule, scores, baseline), scores=scores, baseline=baseline
-            )
+            statement = _check_statement(rule, scores, baseline)
+            return OutputComparison(statement, scores=scores, baseline=baseline)
         if lossless:
-            return OutputComparison(
-                f"the output's distribution was not checked (rule {rule} is lossless)"
-            )
-        if output_tv is not None:
-            moved = f"moved from the target's by a total variation of {output_tv:.3f} per token"
-            return OutputComparison(f"distribution {moved} (rule {rule} is not lossless)")
-        return OutputComparison(
-            f"distribution may differ from the target's (rule {rule} is not lossless)"
-        )
+            statement = f"the output's distribution was not checked (rule {rule} is lossless)"
+        else:
+            moved = "may differ from the target's"
+            if output_tv is not None:
+                moved = f"moved from the target's by a total variation of {output_tv:.3f} per token"
+            statement = f"distribution {moved} (rule {rule} is not lossless)"
+        return OutputComparison(statement)
 
     @staticmethod
     def of_samples(
         rule: str, requests: Iterable[RequestRow], groups: Sequence[GroupRow], *, lossless: bool
     ) -> "OutputComparison":
-        """Compare the sampled outputs of a run's rows; rule: its name."""
-        moved = Counts.total([row.counts for row in requests if row.key.side == METHOD]).output_tv
-        scores, baseline = (_scores(groups, side) for side in (METHOD, BASELINE))
+        """Compare the sampled outputs of a run's rows."""
+        counts = Counts.total([row.counts for row in requests if row.key.side == METHOD])
+        scores = {}
+        for side in (METHOD, BASELINE):
+            parts = [row.scores for row in groups if row.key.side == side]
+            scores[side] = OutputScores.total(parts)
         return OutputComparison.sampled(
-            rule, lossless=lossless, output_tv=moved, scores=scores, baseline=baseline
+            rule,
+            lossless=lossless,
+            output_tv=counts.output_tv,
+            scores=scores[METHOD],
+            baseline=scores[BASELINE],
         )
 
     @staticmethod
@@ -204,39 +146,35 @@ class OutputComparison:
         max_examined: int | None = MAX_EXAMINED,
         side: str = METHOD,
     ) -> "OutputComparison":
-        """logit_gap(row, position): the target's gap where the baseline's row chose output token `position`.
+        """Compare greedy outputs token by token.
 
-        max_examined: differences to look into; None for all.
+        Args:
+            logit_gap: Returns the target's gap at an output position of a baseline's row.
+            max_examined: How many differences to examine; None for all.
         """
         rows = list(requests)
         baseline = {(row.key.repeat, row.id): row for row in rows if row.key.side == BASELINE}
-        pairs = [(baseline[row.key.repeat, row.id], row) for row in rows if row.key.side == side]
-        unequal = [(plain, fast) for plain, fast in pairs if plain.token_ids != fast.token_ids]
+        num_compared = 0
+        unequal = []
+        for row in rows:
+            if row.key.side == side:
+                num_compared += 1
+                plain = baseline[row.key.repeat, row.id]
+                if plain.token_ids != row.token_ids:
+                    unequal.append((plain, row))
         differences = []
-        for plain, fast in unequal[:max_examined]:
-            position = _first_difference(plain.token_ids, fast.token_ids)
-            tokens = [_at(row.token_ids, position) for row in (plain, fast)]
-            gap = logit_gap(plain, position) if logit_gap is not None else None
-            differences.append(
-                Difference(plain.key.repeat, plain.id, position, tokens[0], tokens[1], gap)
-            )
-        num, equal = len(pairs), len(pairs) - len(unequal)
-        if not pairs:
-            statement = "no outputs to compare yet"
-        elif not unequal:
-            statement = f"output unchanged: {num} of {num} greedy outputs equal token for token"
-        else:
-            worst = next(
-                (d for d in differences if d.logits is None or not d.logits.is_rounding),
-                differences[0],
-            )
-            ties = sum(d.logits is not None and d.logits.is_rounding for d in differences)
-            looked = f"{ties} of {len(differences)} differences looked into are ties that rounding decides"
-            statement = f"OUTPUT CHANGED: {equal} of {num} greedy outputs equal; {looked}; {worst}"
-        return OutputComparison(statement, num, equal, tuple(differences))
+        for plain, row in unequal[:max_examined]:
+            difference = Difference.between(plain, row)
+            if logit_gap is not None:
+                difference = replace(difference, logits=logit_gap(plain, difference.position))
+            differences.append(difference)
+        num_equal = num_compared - len(unequal)
+        statement = _greedy_statement(num_compared, num_equal, differences)
+        return OutputComparison(statement, num_compared, num_equal, tuple(differences))
 
     @property
     def figures(self) -> dict[str, Any]:
+        """Return the figures of the summary."""
         return {
             "outputs_equal": self.num_equal == self.num_compared if self.num_compared else None,
             "num_outputs_equal": self.num_equal if self.num_compared else None,
@@ -251,31 +189,39 @@ class OutputComparison:
         }
 
 
-def _scores(groups: Iterable[GroupRow], side: str) -> OutputScores | None:
-    """Return the scores of a side's output; None where a group has none."""
-    found = [row.scores for row in groups if row.key.side == side]
-    known = [scores for scores in found if scores is not None]
-    return sum(known, OutputScores()) if known and len(known) == len(found) else None
+def _greedy_statement(num: int, num_equal: int, differences: Sequence[Difference]) -> str:
+    if not num:
+        return "no outputs to compare yet"
+    if num_equal == num:
+        return f"output unchanged: {num} of {num} greedy outputs equal token for token"
+    ties = [difference for difference in differences if difference.is_tie]
+    errors = [difference for difference in differences if not difference.is_tie]
+    worst = [*errors, *ties][0]
+    return (
+        f"OUTPUT CHANGED: {num_equal} of {num} greedy outputs equal; {len(ties)} of "
+        f"{len(differences)} examined differences are ties that rounding decides; {worst}"
+    )
 
 
-def _statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:
-    p_value, control = scores.p_value, baseline.p_value
-    told = f"{scores.num_tokens:,} tokens, p = {p_value:.2g}; plain decoding p = {control:.2g}"
-    if control < CHANGED:
-        return f"OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO: the sampler itself does not draw from p ({told})"
-    if p_value < CHANGED:
-        furthest = max(scores.z.items(), key=lambda item: abs(item[1]))
-        why = f"{furthest[0]} is {furthest[1]:+.1f} standard deviations off"
-        if scores.num_impossible:
-            why = f"{scores.num_impossible:,} tokens that the target excludes"
-        return f"OUTPUT DISTRIBUTION CHANGED: {why} ({told}), although rule {rule} claims to be lossless"
-    return f"output consistent with the target's distribution ({told}; lossless rule {rule})"
-
-
-def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    pairs = zip(ours, theirs, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
-
-
-def _at(tokens: Sequence[int], position: int) -> int:
-    return tokens[position] if position < len(tokens) else -1
+def _check_statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:
+    evidence = (
+        f"{scores.num_tokens:,} tokens, p = {scores.p_value:.2g}; "
+        f"plain decoding p = {baseline.p_value:.2g}"
+    )
+    if baseline.p_value < CHANGED:
+        return (
+            "OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO: "
+            f"the sampler itself does not draw from p ({evidence})"
+        )
+    if scores.p_value >= CHANGED:
+        return (
+            f"output consistent with the target's distribution ({evidence}; lossless rule {rule})"
+        )
+    name, z = max(scores.z.items(), key=lambda item: abs(item[1]))
+    reason = f"{name} is {z:+.1f} standard deviations off"
+    if scores.num_impossible:
+        reason = f"{scores.num_impossible:,} tokens that the target excludes"
+    return (
+        f"OUTPUT DISTRIBUTION CHANGED: {reason} ({evidence}), "
+        f"although rule {rule} claims to be lossless"
+    )

@@ -1,4 +1,4 @@
-"""What observes every step of a pass: a recording, a check of the output, or both."""
+"""Observe every step of a pass: with a recorder, an output check, or both."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from specresearch.recording.recorder import Recorder
 
 @dataclass
 class PassObserver:
-    """A `StepObserver` that hands the steps of one pass after the other to a recorder and a check."""
+    """A `StepObserver` that passes steps on to a recorder and an output check."""
 
     recorder: Recorder | None = None
     check: OutputCheck | None = None
@@ -20,7 +20,7 @@ class PassObserver:
                 observe(step)
 
     def begin(self, side: str, repeat: int = 0, group: int = 0) -> None:
-        """Begin a pass. Steps observed before, such as a warm-up's, are no part of it."""
+        """Begin a pass. Earlier steps, such as a warm-up's, do not belong to it."""
         if self.recorder is not None:
             self.recorder.begin(side, repeat, group)
         if self.check is not None:

@@ -1,4 +1,4 @@
-"""The bar that shows how far a run is. It draws only between requests, so that drawing costs the measurement nothing."""
+"""The progress bar of a run. It is drawn only between requests, outside of the measurement."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -8,13 +8,14 @@ from rich import progress as bars
 from rich.console import Console
 
 from specresearch.bench.rows import GroupRow
+from specresearch.bench.side import RunSide
 from specresearch.rows import BASELINE, METHOD
 
 B = TypeVar("B", bound="Bar")
 
 
 class Bar:
-    """A bar of `total` units with a description and a note; silent unless `enabled` and stderr is a terminal."""
+    """A progress bar with a description and a note; silent if disabled or without a terminal."""
 
     def __init__(self, total: int, unit: str, *, width: int, enabled: bool = True) -> None:
         console = Console(stderr=True)
@@ -44,25 +45,26 @@ class Bar:
         self._bar.stop()
 
     def say(self, what: str) -> None:
+        """Set the description."""
         self._bar.update(self._task, description=what, refresh=True)
 
 
 class Progress(Bar):
-    """Of a run, with its speedup so far."""
+    """The bar of a run, with the speedup so far."""
 
     def __init__(self, num_prompts: int, *, enabled: bool = True) -> None:
         super().__init__(num_prompts, "prompts", width=12, enabled=enabled)
 
     def advance(self, num_prompts: float, groups: Sequence[GroupRow]) -> None:
-        """`num_prompts` more are done; groups: everything measured so far."""
+        """Advance by `num_prompts`.
+
+        Args:
+            groups: Everything measured so far.
+        """
         if self._bar.disable:
             return
-        speed = [_tokens_per_second(side, groups) for side in (BASELINE, METHOD)]
-        running = f"{speed[1] / speed[0]:.2f}x so far" if all(speed) else ""
-        self._bar.update(self._task, advance=num_prompts, note=running, refresh=True)
-
-
-def _tokens_per_second(side: str, groups: Sequence[GroupRow]) -> float:
-    own = [row for row in groups if row.key.side == side]
-    seconds = sum(row.wall for row in own)
-    return sum(row.num_generated_tokens for row in own) / seconds if seconds else 0.0
+        plain, fast = (
+            RunSide.of(side, [], groups).tokens_per_second for side in (BASELINE, METHOD)
+        )
+        note = f"{fast / plain:.2f}x so far" if plain and fast else ""
+        self._bar.update(self._task, advance=num_prompts, note=note, refresh=True)

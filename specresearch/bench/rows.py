@@ -9,19 +9,17 @@ from specresearch.bench.output_check import OutputScores
 from specresearch.metrics import StepRecord
 from specresearch.rows import PassKey
 
-_NESTED = ("key", "scores")
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRow:
     """The seconds that one side took for a group of prompts.
 
-    It is written last, so it marks the group's other rows as complete.
+    It is written after the group's other rows, so it marks them as complete.
 
     Attributes:
         wall: All of `generate`, prefill included.
         draft_prefill: The draft model's part of prefill.
-        num_draft_passes: The longest draft of each step, added up.
+        num_draft_passes: The length of each step's longest draft, summed.
         scores: Scores of sampled output; None if it is not checked.
     """
 
@@ -85,6 +83,6 @@ class GroupRow:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "GroupRow":
         """Return the group of a flat row. Raises KeyError if a column is missing."""
-        own = {f.name: row[f.name] for f in fields(GroupRow) if f.name not in _NESTED}
-        scores = row["scores"] and OutputScores.from_json(row["scores"])
-        return GroupRow(key=PassKey.of(row), scores=scores, **own)
+        columns = {field.name: row[field.name] for field in fields(GroupRow) if field.name != "key"}
+        columns["scores"] = row["scores"] and OutputScores.from_json(row["scores"])
+        return GroupRow(key=PassKey.of(row), **columns)

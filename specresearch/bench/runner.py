@@ -1,19 +1,22 @@
-"""The measurement: every group of prompts is decoded plainly and with the method, in turns, in one process."""
+"""Decode every group of prompts plainly and with the method, in turns, in one process."""
 
 import logging
 import random
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
-from specresearch.batch import Request
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.output_check import OutputCheck
-from specresearch.bench.outputs import LogitGap, OutputComparison, measure_rounding
+from specresearch.bench.output_comparer import OutputComparer
 from specresearch.bench.pass_observer import PassObserver
 from specresearch.bench.progress import Progress
 from specresearch.bench.rows import GroupRow
+from specresearch.bench.settings import RunSettings
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
 from specresearch.controllers import Controller
 from specresearch.data import Prompt, PromptDataset, Row
@@ -22,49 +25,27 @@ from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder
+from specresearch.request import Request
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.trackers import NoTracker, Tracker
 
-ORDERS = ("dataset", "shuffled")
-NUM_ROUNDED = 32  # texts on which rounding is measured
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """batch_size: prompts decoded together, a group. num_prompts: None for all. warmup: prompts decoded and not counted.
-
-    order: of the prompts, the dataset's or `shuffled` by the seed; whatever it is, the same ones are decoded with the same seeds.
-    verify_greedy: look into every greedy output that changed, in units of rounding as measured on this run's own texts.
-    """
-
-    batch_size: int = 1
-    num_prompts: int | None = None
-    repeats: int = 1
-    warmup: int = 2
-    seed: int = 0
-    verify_greedy: bool = False
-    order: str = "dataset"
-
-    def __post_init__(self) -> None:
-        for name, least in {"batch_size": 1, "num_prompts": 1, "repeats": 1, "warmup": 0}.items():
-            value = getattr(self, name)
-            if value is None and name == "num_prompts":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}={value} must be a whole number from {least}")
-        if self.order not in ORDERS:
-            raise ValueError(f"order={self.order} is not known; use one of {', '.join(ORDERS)}")
 
 
 @dataclass
 class Runner:
-    """One target on one dataset, without and with a method (`proposer`; None measures plain decoding only).
+    """Measures one target on one dataset, without and with a method.
 
-    method: the proposer's name, for reports. The baseline always decodes with `Rejection` and no drafts.
+    The baseline always decodes with `Rejection` and no drafts.
+
+    Attributes:
+        proposer: The method; None measures plain decoding only.
+        method: The proposer's name, for reports.
+        rows: The prompts, in the order of decoding.
+        groups: The rows that are decoded together.
+        engines: The engine of each side.
     """
 
     target: CausalLM
@@ -88,36 +69,37 @@ class Runner:
         self.max_prompt_tokens = self.target.max_len - self.sampling.max_new_tokens
         if self.max_prompt_tokens < 1:
             raise ValueError(
-                f"sampling.max_new_tokens={self.sampling.max_new_tokens} leaves no room for a prompt in "
-                f"target.max_len={self.target.max_len}; lower the first or raise the second"
+                f"sampling.max_new_tokens={self.sampling.max_new_tokens} leaves no room for a "
+                f"prompt in target.max_len={self.target.max_len}; lower the first or raise the "
+                "second"
             )
         rows, size = list(self.dataset.rows[: self.settings.num_prompts]), self.settings.batch_size
-        self._number = {row.id: number for number, row in enumerate(rows)}
+        self._numbers = {row.id: number for number, row in enumerate(rows)}
+        self._by_id = {row.id: row for row in rows}
         if self.settings.order == "shuffled":
             random.Random(self.settings.seed).shuffle(rows)
         self.rows: tuple[Row, ...] = tuple(rows)
         self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
         self._steps: list[StepRecord] = []
-        checks = (
-            self.proposer is not None and self.acceptance.lossless and not self.sampling.is_greedy
+        is_checked = self.acceptance.lossless and not self.sampling.is_greedy
+        check = OutputCheck() if self.proposer is not None and is_checked else None
+        self._observer = PassObserver(self.recorder, check)
+        self._comparer = OutputComparer(
+            self.target,
+            self.acceptance,
+            prompt=self._prompt,
+            is_greedy=self.sampling.is_greedy,
+            verify_greedy=self.settings.verify_greedy,
         )
-        self._check = OutputCheck() if checks else None
-        self._observer = PassObserver(self.recorder, self._check)
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
 
-    def _engine(
-        self,
-        proposer: Proposer | None = None,
-        acceptance: AcceptanceSampler | None = None,
-        controller: Controller | None = None,
-    ) -> Engine:
+    def _engine(self, *parts: Any) -> Engine:
+        """Return an engine on the target with a proposer, rule and controller, if any."""
         return Engine(
             self.target,
-            proposer,
-            acceptance,
-            controller,
+            *parts,
             max_batch_size=min(self.settings.batch_size, len(self.rows)),
             observers=[self._keep_record, self._observer],
             measure_shift=True,
@@ -127,74 +109,74 @@ class Runner:
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
         self.tracker.start(self.folder.config, self.folder.path)
-        told = describe(self.target, [self.dataset], self.settings.seed)
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
-        provenance = self.folder.begin(
-            told | {"order": self.settings.order, "method": method},
-            self.proposer,
-            self.acceptance,
-            self.controller,
-        )
-        complete = False
-        keys = self.passes()
+        provenance = describe(self.target, [self.dataset], self.settings.seed)
+        provenance |= {"order": self.settings.order, "method": method}
+        parts = (self.proposer, self.acceptance, self.controller)
+        provenance = self.folder.begin(provenance, *parts)
+        is_complete = False
         try:
-            with Progress(len(self.rows) * self.settings.repeats, enabled=progress) as watch:
-                if any(key not in self.folder.done for key in keys):
-                    watch.say("warming up")
-                    self._warm_up()
-                flush = Flush(
-                    lambda: self.folder.write_results(
-                        self._results(False, provenance, look_into=False)
-                    )
-                )
-                with frozen_heap():
-                    for number, key in enumerate(keys):
-                        if number % (len(keys) // self.settings.repeats) == 0:
-                            self._reset()
-                        if key not in self.folder.done:
-                            watch.say("plain" if key.side == BASELINE else self.method or "method")
-                            self._measure(key)
-                            if self._is_paired(key) and key != keys[-1]:
-                                flush()
-                        watch.advance(
-                            len(self.groups[key.group]) / len(self.engines), self.folder.groups
-                        )
-            complete = True
+            self._decode_all(provenance, progress=progress)
+            is_complete = True
         except KeyboardInterrupt:
             pass
-        results = self._results(complete, provenance)
-        self.folder.write_steps(complete=complete)
+        results = self._results(provenance, complete=is_complete)
+        self.folder.write_steps(complete=is_complete)
         if self.recorder is not None:
-            self.recorder.write(complete=complete)
+            self.recorder.write(complete=is_complete)
         self.folder.write_results(results)
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
+    def _decode_all(self, provenance: Mapping[str, Any], *, progress: bool) -> None:
+        keys = self.passes()
+
+        def write_results() -> None:
+            results = self._results(provenance, complete=False, examine=False)
+            self.folder.write_results(results)
+
+        flush = Flush(write_results)
+        num_prompts = len(self.rows) * self.settings.repeats
+        with Progress(num_prompts, enabled=progress) as bar:
+            if not self.folder.done.issuperset(keys):
+                bar.say("warming up")
+                self._warm_up()
+            with frozen_heap():
+                for _, keys_of_repeat in groupby(keys, key=lambda key: key.repeat):
+                    self._reset()
+                    for key in keys_of_repeat:
+                        if key not in self.folder.done:
+                            bar.say("plain" if key.side == BASELINE else self.method or "method")
+                            self._decode_group(key)
+                            if self._is_paired(key) and key != keys[-1]:
+                                flush()
+                        num_decoded = len(self.groups[key.group]) / len(self.engines)
+                        bar.advance(num_decoded, self.folder.groups)
+
     def passes(self) -> list[PassKey]:
-        """The order of decoding: which side goes first alternates from group to group."""
-        sides = list(self.engines)
-        return [
-            PassKey(repeat, group, side)
-            for repeat in range(self.settings.repeats)
-            for group in range(len(self.groups))
-            for side in (sides if (repeat + group) % 2 == 0 else reversed(sides))
-        ]
+        """Return the passes in order; which side goes first alternates from group to group."""
+        keys = []
+        for repeat in range(self.settings.repeats):
+            for group in range(len(self.groups)):
+                sides = list(self.engines)
+                if (repeat + group) % 2:
+                    sides.reverse()
+                keys += [PassKey(repeat, group, side) for side in sides]
+        return keys
 
     def _is_paired(self, key: PassKey) -> bool:
         """Return whether every side has decoded the group of the key."""
         return all(replace(key, side=side) in self.folder.done for side in self.engines)
 
     def _warm_up(self) -> None:
-        rows = self.rows[: self.settings.warmup]
-        size = self.settings.batch_size
+        rows, size = self.rows[: self.settings.warmup], self.settings.batch_size
         for begin in range(0, len(rows), size):
             for engine in self.engines.values():
-                prompts = [self._prompt(row, ()) for row in rows[begin : begin + size]]
-                for output in engine.generate(
-                    [prompt.token_ids for prompt in prompts], self.sampling
-                ):
+                batch = rows[begin : begin + size]
+                prompts = [self._prompt(row.id, ()).token_ids for row in batch]
+                for output in engine.generate(prompts, self.sampling):
                     output.checked()
         self._steps.clear()
 
@@ -204,7 +186,7 @@ class Runner:
             if self.controller is not None:
                 self.controller.reset()
 
-    def _measure(self, key: PassKey) -> None:
+    def _decode_group(self, key: PassKey) -> None:
         """Decode one group on one side, turn by turn, after the model's own earlier replies."""
         rows = self.groups[key.group]
         clock = self.engines[key.side].clock
@@ -227,21 +209,21 @@ class Runner:
         steps: list[StepRecord],
         begin: float,
     ) -> int:
-        """Decode a turn of every conversation that has one; returns their number.
+        """Decode a turn of every conversation that has one, and return their number.
 
         Replies and steps are appended. Only decoding takes time on the clock.
         """
         engine = self.engines[key.side]
         with engine.clock.paused():
-            rows = {}
+            rows: dict[str, Row] = {}
+            prompts: dict[str, Prompt] = {}
+            requests = []
             for row in self.groups[key.group]:
                 if len(row.turns) > turn:
-                    rows[f"{row.id}/{turn}"] = row
-            prompts, requests = {}, []
-            for id, row in rows.items():
-                prompts[id] = self._prompt(row, replies[row.id])
-                sampling = self._sampling(key, row, turn)
-                requests.append(Request(prompts[id].token_ids, sampling, id))
+                    id = f"{row.id}/{turn}"
+                    rows[id], prompts[id] = row, self._prompt(row.id, replies[row.id])
+                    sampling = self._sampling(key, row, turn)
+                    requests.append(Request(prompts[id].token_ids, sampling, id))
         for output in engine.generate(requests):
             with engine.clock.paused():
                 row = rows[output.checked().id]
@@ -273,76 +255,38 @@ class Runner:
         steps += self._steps
         self._steps.clear()
 
-    def _prompt(self, row: Row, replies: tuple[str, ...] | list[str]) -> Prompt:
+    def _prompt(self, row_id: str, replies: Sequence[str]) -> Prompt:
+        """Return the prompt of a row after earlier replies."""
         assert self.target.tokenizer is not None
-        return self.dataset.prompt(
-            self.target.tokenizer, row, replies, max_tokens=self.max_prompt_tokens
-        )
+        row = self._by_id[row_id]
+        max_tokens = self.max_prompt_tokens
+        return self.dataset.prompt(self.target.tokenizer, row, replies, max_tokens=max_tokens)
 
     def _sampling(self, key: PassKey, row: Row, turn: int) -> SamplingParams:
-        """Both sides of a request share a seed; no two requests do."""
+        """Return the sampling of a request: both sides share its seed, no two requests do."""
         base = self.settings.seed if self.sampling.seed is None else self.sampling.seed
-        return replace(
-            self.sampling, seed=derive_seed(base, key.repeat, self._number[row.id], turn)
-        )
+        seed = derive_seed(base, key.repeat, self._numbers[row.id], turn)
+        return replace(self.sampling, seed=seed)
 
     def _results(
-        self, complete: bool, provenance: dict[str, object], *, look_into: bool = True
+        self, provenance: Mapping[str, Any], *, complete: bool, examine: bool = True
     ) -> Results:
         """Return the figures of the groups that every side has decoded.
 
         Args:
-            look_into: Whether to ask the target why greedy outputs differ.
+            examine: Whether to ask the target why greedy outputs differ.
         """
-        paired = {(key.repeat, key.group) for key in self.folder.done if self._is_paired(key)}
-        groups = [row for row in self.folder.groups if (row.key.repeat, row.key.group) in paired]
-        requests = [
-            row for row in self.folder.requests if (row.key.repeat, row.key.group) in paired
-        ]
-        figures = summarize(requests, groups, self._compare(requests, groups, look_into=look_into))
-        parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
+        groups = [row for row in self.folder.groups if self._is_paired(row.key)]
+        requests = [row for row in self.folder.requests if self._is_paired(row.key)]
+        comparison = None
+        if self.proposer is not None:
+            comparison = self._comparer.compare(requests, groups, examine=examine)
+        figures = summarize(requests, groups, comparison)
+        parts: dict[str, Any] = dict(vars(figures))
         parts["summary"] = {"method": self.method} | figures.summary
         return Results(
             **parts,
             complete=complete,
             definitions=RUN_DEFINITIONS,
             provenance=dict(provenance),
-        )
-
-    def _compare(
-        self, requests: list[RequestRow], groups: list[GroupRow], *, look_into: bool
-    ) -> OutputComparison | None:
-        if self.proposer is None:
-            return None
-        if not self.sampling.is_greedy:
-            rule = type(self.acceptance).__name__.lower()
-            return OutputComparison.of_samples(
-                rule, requests, groups, lossless=self.acceptance.lossless
-            )
-        if not look_into:
-            return OutputComparison.greedy(requests)
-        turns = {
-            (row.key.repeat, row.row, row.turn): row.text
-            for row in requests
-            if row.key.side == BASELINE
-        }
-        by_id = {row.id: row for row in self.rows}
-
-        def context(plain: RequestRow, position: int) -> list[int]:
-            replies = [turns[plain.key.repeat, plain.row, turn] for turn in range(plain.turn)]
-            prompt = self._prompt(by_id[plain.row], replies)
-            return [*prompt.token_ids, *plain.token_ids[:position]]
-
-        if not self.settings.verify_greedy:
-            return OutputComparison.greedy(
-                requests, lambda row, at: LogitGap.after(self.target, context(row, at))
-            )
-        plain = [row for row in requests if row.key.side == BASELINE]
-        rounding = measure_rounding(
-            self.target, [context(row, len(row.token_ids) // 2) for row in plain[:NUM_ROUNDED]]
-        )
-        return OutputComparison.greedy(
-            requests,
-            lambda row, at: LogitGap.after(self.target, context(row, at), rounding),
-            max_examined=None,
         )

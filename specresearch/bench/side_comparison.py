@@ -1,4 +1,4 @@
-"""What a run says of a side that drafts against the baseline, and where a side's steps spend time."""
+"""A side that drafts compared with the baseline, and the average step of a side."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ THROUGHPUT, LATENCY = "throughput", "latency"
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class MeanStepTimes:
     """An average step of one side.
 
     Attributes:
@@ -23,12 +23,12 @@ class StepTimes:
     tokens: float
 
     @staticmethod
-    def of(sums: Mapping[str, float], num_steps: int, num_tokens: float) -> "StepTimes | None":
+    def of(sums: Mapping[str, float], num_steps: int, num_tokens: float) -> "MeanStepTimes | None":
         """Return the average of steps, from the sums of their seconds; None without steps."""
         if not num_steps:
             return None
         parts = {part: seconds / num_steps for part, seconds in sums.items()}
-        return StepTimes(parts, num_tokens / num_steps)
+        return MeanStepTimes(parts, num_tokens / num_steps)
 
     @property
     def seconds(self) -> float:
@@ -41,11 +41,11 @@ class StepTimes:
         return ratio_of(self.parts["propose"] + self.parts["verify"], self.tokens)
 
 
-def ideal_speedup(own: StepTimes | None, baseline: StepTimes | None) -> float | None:
+def ideal_speedup(side: MeanStepTimes | None, baseline: MeanStepTimes | None) -> float | None:
     """Return the speedup that the step times would allow if the host took no time."""
-    if own is None or baseline is None or not baseline.tokens:
+    if side is None or baseline is None or not baseline.tokens:
         return None
-    per_token = own.model_seconds_per_token
+    per_token = side.model_seconds_per_token
     return baseline.parts["verify"] / baseline.tokens / per_token if per_token else None
 
 

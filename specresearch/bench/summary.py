@@ -1,13 +1,15 @@
-"""From a run's rows to its figures. Pure: the same rows give the same figures, however often a run was resumed."""
+"""From a run's rows to its figures.
+
+This is pure: the same rows give the same figures, however often the run was resumed.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.acceptance_profile import AcceptanceProfile
@@ -15,10 +17,10 @@ from specresearch.bench.estimate import Estimate
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import GroupRow
-from specresearch.bench.side import Side
-from specresearch.bench.side_comparison import SideComparison, StepTimes
+from specresearch.bench.side import RunSide
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
+from specresearch.bench.speedups import SPEEDUPS, cost_ratio, speedup_figures
 from specresearch.metrics import DEFINITIONS, Counts
-from specresearch.metrics.shift import ShiftSums
 from specresearch.rows import BASELINE, METHOD, RequestRow
 from specresearch.statistics import (
     INTERVALS,
@@ -29,9 +31,6 @@ from specresearch.statistics import (
     Interval,
     Statistic,
     interval_of,
-    ratio_of,
-    spread,
-    value_of,
 )
 
 SHIFT = ("output_tv", "output_kl", "refused_rate")
@@ -39,26 +38,29 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "tokens_per_second": "generated tokens / wall time of generate(), prefill included",
     "decode_tokens_per_second": "generated tokens / (wall time - prefill time)",
     "fraction_*": "share of the wall time of generate(); host is what no named part accounts for",
-    "*_ci95": f"{INTERVALS}. Speedups: over groups of batch_size prompts, each with its own baseline; acceptance: over prompts; "
-    f"repeats of a prompt are added up first; null for fewer than {LEAST_UNITS} groups or prompts",
-    "memory": "warm: a request finds what the method learnt from those before it, since the start of the repeat; cold: it does "
-    "not; null: the method learns nothing that it could keep",
-    "outputs_equal": "every greedy output of the method equals the baseline's token for token; null for sampled runs",
+    "*_ci95": f"{INTERVALS}. Speedups: over groups of batch_size prompts, each with its own "
+    "baseline; acceptance: over prompts; repeats of a prompt are added up first; null for fewer "
+    f"than {LEAST_UNITS} groups or prompts",
+    "memory": "warm: a request may use what the method learned from earlier ones, since the start "
+    "of the repeat; cold: it may not; null: the method learns nothing that it could keep",
+    "outputs_equal": "every greedy output of the method equals the baseline's token for token; "
+    "null for sampled runs",
     **SCORE_DEFINITIONS,
-    "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - sampling.max_new_tokens",
+    "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - "
+    "sampling.max_new_tokens",
 }
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What results.json says of the rows.
+    """The figures of results.json.
 
     Attributes:
         summary: Flat, figures only.
         intervals: The summary's figures that have an interval, with it.
         sides: Figures by side; `side_intervals` has their intervals.
         acceptance: An `AcceptanceProfile` by side that drafts.
-        step_times: A `StepTimes` by side.
+        step_times: A `MeanStepTimes` by side.
         comparisons: A `SideComparison` by side that drafts.
         per_position: One entry per draft depth.
     """
@@ -68,7 +70,7 @@ class Figures:
     sides: dict[str, dict[str, Any]] = field(default_factory=dict)
     side_intervals: dict[str, dict[str, Any]] = field(default_factory=dict)
     acceptance: dict[str, AcceptanceProfile] = field(default_factory=dict)
-    step_times: dict[str, StepTimes] = field(default_factory=dict)
+    step_times: dict[str, MeanStepTimes] = field(default_factory=dict)
     comparisons: dict[str, SideComparison] = field(default_factory=dict)
     per_position: list[dict[str, Any]] = field(default_factory=list)
     histogram: dict[str, Any] = field(default_factory=dict)
@@ -78,24 +80,56 @@ class Figures:
 def summarize(
     requests: Sequence[RequestRow], groups: Sequence[GroupRow], outputs: OutputComparison | None
 ) -> Figures:
-    """The figures of what was decoded on every side. Without a method, those that need one are None.
+    """Return the figures of what every side has decoded.
 
-    outputs: the comparison of the two sides' outputs, None without a method.
+    Args:
+        outputs: The comparison of the two sides' outputs. None if there is no method; figures that
+            need one are then None.
     """
-    baseline, method = Side.of(BASELINE, requests, groups), Side.of(METHOD, requests, groups)
-    has_method = outputs is not None
-    main = method if has_method else baseline
-    summary: dict[str, Any] = {"speedup": None, "speedup_ci95": None, "speedup_basis": None}
-    summary |= {
-        f"{name}{end}": None
-        for name in ("decode_speedup", "draft_prefill_speedup")
-        for end in ("", "_ci95")
-    }
-    summary |= {"ideal_speedup": None, "efficiency": None}
+    baseline, method = (RunSide.of(side, requests, groups) for side in (BASELINE, METHOD))
+    sides = {BASELINE: baseline} if outputs is None else {BASELINE: baseline, METHOD: method}
+    summary, freedom = _summary(baseline, method, outputs)
+    step_times, side_intervals = {}, {}
+    for name, side in sides.items():
+        estimates = side.latency_estimates()
+        side_intervals[name] = {key: latency.interval for key, latency in estimates.items()}
+        times = side.step_times()
+        if times:
+            step_times[name] = times
+    comparisons = {}
+    if outputs is not None:
+        comparisons[METHOD] = SideComparison(
+            gain=Estimate.of(summary["speedup"], summary["speedup_ci95"], freedom.get("speedup")),
+            decode_speedup=Estimate.of(summary["decode_speedup"], summary["decode_speedup_ci95"]),
+            ideal_speedup=summary["ideal_speedup"],
+        )
+    profile = method.acceptance_profile()
+    return Figures(
+        summary=summary,
+        intervals=_intervals(summary, freedom),
+        sides={name: side.figures() for name, side in sides.items()},
+        side_intervals=side_intervals,
+        acceptance={METHOD: profile} if profile else {},
+        step_times=step_times,
+        comparisons=comparisons,
+        per_position=_per_position(method.counts),
+        histogram=_histogram(method),
+        by_category=_by_category(baseline, method),
+    )
+
+
+def _summary(
+    baseline: RunSide, method: RunSide, outputs: OutputComparison | None
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the summary, and the degrees of freedom of the speedups' intervals."""
+    main = baseline if outputs is None else method
+    names = ["speedup", "speedup_ci95", "speedup_basis"]
+    for name in list(SPEEDUPS)[1:]:
+        names += [name, f"{name}_ci95"]
+    summary: dict[str, Any] = dict.fromkeys([*names, "ideal_speedup", "efficiency"])
     freedom: dict[str, float] = {}
-    if has_method:
-        speedups = _speedups(baseline, method)
-        freedom = speedups.pop("freedom")
+    if outputs is not None:
+        speedups, freedom = speedup_figures(baseline, method)
         summary |= speedups
     summary |= {
         "tokens_per_second": main.tokens_per_second,
@@ -104,12 +138,14 @@ def summarize(
         "baseline_decode_tokens_per_second": baseline.decode_tokens_per_second,
     }
     summary |= _acceptance(method)
-    summary |= {"cost_ratio": _cost_ratio(baseline, method) if has_method else None}
     summary |= {
+        "cost_ratio": None if outputs is None else cost_ratio(baseline, method),
         "host_overhead": main.host_overhead,
         "baseline_host_overhead": baseline.host_overhead,
     }
-    summary |= main.fractions("") | (baseline.fractions("baseline_") if has_method else {})
+    summary |= main.fractions()
+    if outputs is not None:
+        summary |= _of_baseline(baseline.fractions())
     summary |= (outputs or OutputComparison.of_nothing()).figures
     summary |= {
         "num_prompts": len({row.row for row in main.requests}),
@@ -122,111 +158,54 @@ def summarize(
         "wall_seconds": main.sum("wall"),
         "baseline_wall_seconds": baseline.sum("wall"),
     }
-    summary |= main.latencies("") | (baseline.latencies("baseline_") if has_method else {})
-    names = [name.removesuffix("_ci95") for name in summary if name.endswith("_ci95")]
-    intervals = {
-        name: {
-            "value": summary[name],
-            "ci95": summary[f"{name}_ci95"],
-            "unit": "group" if "speedup" in name else "prompt",
-        }
-        | ({"freedom": freedom[name]} if name in freedom else {})
-        for name in names
-    }
-    sides = {BASELINE: baseline} | ({METHOD: method} if has_method else {})
-    profile = method.acceptance_profile()
-    step_times = {name: side.step_times() for name, side in sides.items()}
-    latencies = {name: side.latency_estimates() for name, side in sides.items()}
-    comparisons = {}
-    if has_method:
-        comparisons[METHOD] = SideComparison(
-            gain=Estimate.of(summary["speedup"], summary["speedup_ci95"], freedom.get("speedup")),
-            decode_speedup=Estimate.of(summary["decode_speedup"], summary["decode_speedup_ci95"]),
-            ideal_speedup=summary["ideal_speedup"],
-        )
-    return Figures(
-        summary=summary,
-        intervals=intervals,
-        sides={name: side.figures() for name, side in sides.items()},
-        side_intervals={
-            name: {key: at.interval for key, at in estimates.items()}
-            for name, estimates in latencies.items()
-        },
-        acceptance={METHOD: profile} if profile else {},
-        step_times={name: times for name, times in step_times.items() if times},
-        comparisons=comparisons,
-        per_position=_per_position(method.counts),
-        histogram=_histogram(method),
-        by_category=_by_category(baseline, method),
-    )
+    summary |= main.latencies()
+    if outputs is not None:
+        summary |= _of_baseline(baseline.latencies())
+    return summary, freedom
 
 
-def _speedups(baseline: Side, method: Side) -> dict[str, Any]:
-    """Times are compared per generated token, which for equal token counts is comparing times."""
-    tells = all(row.draft_prefill is not None for row in method.groups)
-    times = {"speedup": "wall", "decode_speedup": "decode"}
-    times |= {"draft_prefill_speedup": "decode_and_draft_prefill"} if tells else {}
-    names = (*times.values(), "num_generated_tokens")
-    plain, fast = baseline.by_group(*names), method.by_group(*names)
-    shared = sorted(plain.keys() & fast.keys())
-    num = len(names)
-    totals = np.array([plain[group] + fast[group] for group in shared]).reshape(-1, 2 * num)
-
-    def speedup(time: int) -> Callable[[Float[np.ndarray, "... k"]], Float[np.ndarray, "..."]]:
-        return lambda t: (t[..., time] / t[..., num - 1]) / (t[..., num + time] / t[..., -1])
-
-    equal = all(plain[group][-1] == fast[group][-1] for group in shared)
-    figures: dict[str, Any] = {}
-    freedom: dict[str, float] = {}
-    for column, name in enumerate(times):
-        found = spread(totals, speedup(column))
-        figures |= {
-            name: value_of(speedup(column), totals),
-            f"{name}_ci95": found and found.interval(),
-        }
-        freedom |= {name: found.freedom} if found else {}
-    decode_speedup = figures["decode_speedup"]
-    per_token = ratio_of(baseline.sum("verify"), baseline.sum("num_generated_tokens"))
-    busy = ratio_of(
-        method.sum("propose") + method.sum("verify"), method.sum("num_generated_tokens")
-    )
-    ideal = per_token / busy if per_token is not None and busy else None
-    basis = (
-        "wall time, equal token counts"
-        if equal
-        else "wall time per generated token (token counts differ)"
-    )
-    return figures | {
-        "freedom": freedom,
-        "speedup_basis": basis,
-        "ideal_speedup": ideal,
-        "efficiency": decode_speedup / ideal if ideal and decode_speedup is not None else None,
-    }
+def _of_baseline(figures: dict[str, Any]) -> dict[str, Any]:
+    return {f"baseline_{name}": value for name, value in figures.items()}
 
 
-def _acceptance(method: Side) -> dict[str, Any]:
-    by_row: dict[str, list[Counts]] = defaultdict(list)
+def _intervals(summary: dict[str, Any], freedom: dict[str, float]) -> dict[str, Any]:
+    """Return the figures of the summary that have an interval, with it."""
+    intervals = {}
+    for key, interval in summary.items():
+        name = key.removesuffix("_ci95")
+        if name != key:
+            unit = "group" if "speedup" in name else "prompt"
+            intervals[name] = {"value": summary[name], "ci95": interval, "unit": unit}
+            if name in freedom:
+                intervals[name]["freedom"] = freedom[name]
+    return intervals
+
+
+def _acceptance(method: RunSide) -> dict[str, Any]:
+    by_prompt: dict[str, list[Counts]] = defaultdict(list)
     for row in method.requests:
-        by_row[row.row].append(row.counts)
-    prompts = [Counts.total(counts) for counts in by_row.values()]
+        by_prompt[row.row].append(row.counts)
+    prompts = [Counts.total(counts) for counts in by_prompt.values()]
     values, intervals = acceptance_figures(prompts)
     figures: dict[str, Any] = {}
     for name, value in values.items():
         figures |= {name: value, f"{name}_ci95": intervals[name]}
     figures["expected_acceptance"] = method.counts.expected_acceptance
-    names = (*TOTALS, "num_unjudged_tokens")
-    figures |= {
-        name: getattr(method.counts, name) for name in names if name != "num_generated_tokens"
-    }
+    for name in (*TOTALS, "num_unjudged_tokens"):
+        if name != "num_generated_tokens":
+            figures[name] = getattr(method.counts, name)
     return figures | _shift(method.counts, prompts)
 
 
 def _shift(counts: Counts, prompts: Sequence[Counts]) -> dict[str, Any]:
-    """How far a lossy rule moved the output; all None for a lossless one."""
+    """Return how far a lossy rule moved the output; all None for a lossless one."""
     figures: dict[str, Any] = {name: getattr(counts, name) for name in (*SHIFT, "num_infinite_kl")}
-    totals = np.array(
-        [_shift_totals(prompt, prompt.shift) for prompt in prompts if prompt.shift is not None]
-    )
+    totals = []
+    for prompt in prompts:
+        if prompt.shift is not None:
+            lists = (prompt.shift.total_variation, prompt.shift.kl, prompt.shift.refusal)
+            denominators = [prompt.num_generated_tokens, prompt.num_accepted_tokens]
+            totals.append([*map(math.fsum, lists), *map(float, denominators)])
     statistics: dict[str, tuple[Statistic, Interval]] = {
         "output_tv": (lambda t: t[..., 0] / t[..., 3], SHARE),
         "output_kl": (lambda t: t[..., 1] / t[..., 3], POSITIVE),
@@ -234,70 +213,60 @@ def _shift(counts: Counts, prompts: Sequence[Counts]) -> dict[str, Any]:
     }
     for name, (statistic, bounds) in statistics.items():
         if figures[name] is not None:
-            figures[f"{name}_ci95"] = interval_of(totals, statistic, bounds)
+            figures[f"{name}_ci95"] = interval_of(np.array(totals), statistic, bounds)
     return figures
 
 
-def _shift_totals(counts: Counts, shift: ShiftSums) -> list[float]:
-    sums = [math.fsum(values) for values in (shift.total_variation, shift.kl, shift.refusal)]
-    return [*sums, float(counts.num_generated_tokens), float(counts.num_accepted_tokens)]
-
-
-def _cost_ratio(baseline: Side, method: Side) -> float | None:
-    draft = ratio_of(method.sum("propose"), method.sum("num_draft_passes"))
-    target = ratio_of(baseline.sum("verify"), baseline.sum("num_steps"))
-    return draft / target if draft is not None and target else None
-
-
 def _per_position(counts: Counts) -> list[dict[str, Any]]:
-    rows = zip(
-        counts.reached,
-        counts.accepted,
-        counts.acceptance_at_position,
-        counts.conditional_acceptance_at_position,
-        counts.expected_acceptance_at_position,
-        strict=True,
-    )
-    names = ("num_reached", "num_accepted", "unconditional", "conditional", "expected")
-    table = [
-        {"position": i} | dict(zip(names, row, strict=True)) for i, row in enumerate(rows, start=1)
-    ]
-    shifts = zip(*(getattr(counts, f"{name}_at_position") for name in SHIFT), strict=True)
-    for entry, shift in zip(table, shifts, strict=False):
-        entry |= dict(zip(SHIFT, shift, strict=True))
+    columns = {
+        "num_reached": counts.reached,
+        "num_accepted": counts.accepted,
+        "unconditional": counts.acceptance_at_position,
+        "conditional": counts.conditional_acceptance_at_position,
+        "expected": counts.expected_acceptance_at_position,
+    }
+    if counts.shift is not None:
+        columns |= {name: getattr(counts, f"{name}_at_position") for name in SHIFT}
+    table = []
+    for position, values in enumerate(zip(*columns.values(), strict=True), start=1):
+        table.append({"position": position} | dict(zip(columns, values, strict=True)))
     return table
 
 
-def _histogram(method: Side) -> dict[str, Any]:
-    rates = [
-        row.counts.draft_acceptance_rate for row in method.requests if row.counts.num_draft_tokens
-    ]
+def _histogram(method: RunSide) -> dict[str, Any]:
+    rates = []
+    for row in method.requests:
+        if row.counts.num_draft_tokens:
+            rates.append(row.counts.draft_acceptance_rate)
     return {
         "draft_acceptance_rate": asdict(Histogram.of(rates)),
         "num_requests_without_drafts": len(method.requests) - len(rates),
     }
 
 
-def _by_category(baseline: Side, method: Side) -> dict[str, dict[str, Any]]:
-    """The figures that depend on the kind of prompt; the speedup only where no group mixes categories."""
-    categories = sorted({row.category for row in method.requests if row.category})
+def _by_category(baseline: RunSide, method: RunSide) -> dict[str, dict[str, Any]]:
+    """Return the figures that depend on the kind of prompt.
+
+    The speedup is None if a group mixes categories.
+    """
+    by_category: dict[str, list[RequestRow]] = defaultdict(list)
     in_group: dict[int, set[str]] = defaultdict(set)
     for row in method.requests:
+        by_category[row.category].append(row)
         in_group[row.key.group].add(row.category)
+    by_category.pop("", None)
     table = {}
-    for category in categories:
-        rows = [row for row in method.requests if row.category == category]
+    for category, rows in sorted(by_category.items()):
         counts = Counts.total([row.counts for row in rows])
-        pure = {group for group, found in in_group.items() if found == {category}}
-        unmixed = all(row.key.group in pure for row in rows)
-        sides = [
-            Side([], [g for g in side.groups if g.key.group in pure], Counts())
-            for side in (baseline, method)
-        ]
-        plain, fast = sides[0].tokens_per_second, sides[1].tokens_per_second
+        speeds = []
+        for side in (baseline, method):
+            groups = [row for row in side.groups if in_group[row.key.group] == {category}]
+            speeds.append(RunSide([], groups, Counts()).tokens_per_second)
+        plain, fast = speeds
+        is_mixed = any(len(in_group[row.key.group]) > 1 for row in rows)
         table[category] = {
             "num_prompts": len({row.row for row in rows}),
-            "speedup": fast / plain if unmixed and plain and fast else None,
+            "speedup": fast / plain if plain and fast and not is_mixed else None,
             "draft_acceptance_rate": counts.draft_acceptance_rate,
             "mean_acceptance_length": counts.mean_acceptance_length,
             "tokens_per_target_forward": counts.tokens_per_target_forward,

@@ -1,1 +1,1 @@
-"""Certificates of losslessness: enumerated targets, many samples, adversarial drafts and exact tests."""
+"""Certificates of losslessness: enumerated targets, adversarial drafts and exact tests."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specresearch.batch import Request
 from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
 from specresearch.certification.goodness_of_fit import samples_needed
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import Trial
 from specresearch.proposers import Proposer
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 
 CHUNK_SIZE = 2048  # samples of a setting between two writes to disk

@@ -149,5 +149,8 @@ class Certificate:
         if any(test.stress for test in self.failures):
             return f"with the drafts of {', '.join(drafters)}, so the rule is at fault"
         if any(test.stress for test in self.sampled):
-            return "the rule withstood every adversary, so the method probably declares its drafts wrongly"
+            return (
+                "the rule withstood every adversary, so the method probably declares its drafts "
+                "wrongly"
+            )
         return "no adversary was tried, so either may be at fault"

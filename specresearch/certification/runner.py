@@ -13,7 +13,6 @@ import numpy as np
 from rich import progress as bars
 from rich.console import Console
 
-from specresearch.batch import Request
 from specresearch.certification.capped import Capped, Paused
 from specresearch.certification.cases import Case, SampledSetting
 from specresearch.certification.certificate import Certificate
@@ -25,6 +24,7 @@ from specresearch.certification.sampled_outputs import in_bursts, sample_outputs
 from specresearch.certification.targets import ragged_prompts
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, SchedulerSettings
+from specresearch.request import Request
 from specresearch.results.fingerprint import code_fingerprint
 from specresearch.results.provenance import describe_process
 

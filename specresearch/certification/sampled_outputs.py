@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specresearch.batch import Request
 from specresearch.certification.cases import ANY_SEED, CHUNK_SIZE, Case
 from specresearch.certification.counts import CountsFile, Tally
 from specresearch.engine import Engine, RequestOutput
+from specresearch.request import Request
 
 STEPS_PER_BURST = 4  # on average
 WAVES_PER_CHUNK = 256  # fewer than samples, since waves take longer

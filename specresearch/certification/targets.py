@@ -66,7 +66,8 @@ class Toy:
     def __post_init__(self) -> None:
         if self.vocab_size < 3:
             raise ValueError(
-                f"toy.vocab_size={self.vocab_size} must be at least 3, or drafts can hardly be wrong"
+                f"toy.vocab_size={self.vocab_size} must be at least 3, or drafts can hardly be "
+                "wrong"
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"toy.dtype={self.dtype!r} must be one of {', '.join(DTYPES)}")

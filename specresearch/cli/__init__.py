@@ -1,7 +1,7 @@
 """What all commands share: configuration, folders, interruption, and errors in one line."""
 
-from specresearch.cli.config import PACKAGE, check_keys, conf_dir
-from specresearch.cli.entry import entry_point
+from specresearch.cli.config import PACKAGE, conf_dir
+from specresearch.cli.entry import entry_point, exit_on_user_errors
 from specresearch.cli.errors import one_line
 from specresearch.cli.folder import (
     exit_interrupted,
@@ -18,10 +18,10 @@ from specresearch.cli.signals import INTERRUPTED
 __all__ = [
     "INTERRUPTED",
     "PACKAGE",
-    "check_keys",
     "conf_dir",
     "entry_point",
     "exit_interrupted",
+    "exit_on_user_errors",
     "folder_override",
     "is_named",
     "is_sweep",

@@ -5,8 +5,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -74,6 +74,18 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             _say(f"error: {explain(error, schema)}")
     if failed:
         sys.exit(FAILED if stop.signum is None else stop.exit_code)
+
+
+@contextmanager
+def exit_on_user_errors() -> Iterator[None]:
+    """End a command without a configuration with code 2 and one line on stderr for bad input."""
+    try:
+        yield
+    except Exception as error:
+        if not is_user_error(error):
+            raise
+        _say(f"error: {explain(error)}")
+        sys.exit(FAILED)
 
 
 def _say(text: str) -> None:

@@ -37,16 +37,20 @@ def is_user_error(error: BaseException) -> bool:
     return is_known or means_full(error)
 
 
-def explain(error: BaseException, schema: type[Settings], *, can_resume: bool = False) -> str:
+def explain(
+    error: BaseException, schema: type[Settings] | None = None, *, can_resume: bool = False
+) -> str:
     """Return what went wrong and what to do about it, in one line.
 
     Args:
-        schema: The command's settings.
+        schema: The command's settings, to find the key that was meant.
         can_resume: The command can continue a run that was stopped.
     """
     if not means_full(error):
         unknown = re.match(r"Could not override '(.+?)'\.\s+To append to your config", str(error))
-        return _unknown_key(unknown[1], schema) if unknown else one_line(error)
+        if unknown and schema is not None:
+            return _unknown_key(unknown[1], schema)
+        return one_line(error)
     filename = getattr(error, "filename", None)
     folder = Path.cwd()
     if HydraConfig.initialized():

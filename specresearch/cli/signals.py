@@ -13,22 +13,27 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass
 class Stop:
-    """signum: of the signal that came first; None as long as none did. Ctrl-C is not counted."""
+    """The signal that stopped the command.
+
+    Attributes:
+        signum: The first signal received, Ctrl-C excluded; None if there was none.
+    """
 
     signum: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports of a command that a signal ended."""
+        """Return the exit code that a shell reports for a command ended by this signal."""
         return INTERRUPTED if self.signum is None else 128 + self.signum
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[Stop]:
-    """Raise KeyboardInterrupt in the main thread when SIGTERM or SIGHUP comes, which the yielded object then names.
+    """Raise KeyboardInterrupt on SIGTERM or SIGHUP; the yielded object then names the signal.
 
-    Only the first one does: what follows would interrupt the writing of results. A signal that is ignored, as under nohup, stays
-    ignored. In other threads, where Python takes no signals, nothing changes.
+    Only the first signal counts, because a later one would interrupt the writing of results.
+    Ignored signals stay ignored, as under nohup. Python handles signals in the main thread only, so
+    nothing changes in others.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -36,20 +41,19 @@ def signals_interrupt() -> Iterator[Stop]:
         return
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        for each in taken:
-            signal.signal(each, signal.SIG_IGN)
+        for handled in previous:
+            signal.signal(handled, signal.SIG_IGN)
         stop.signum = signum
         raise KeyboardInterrupt
 
-    taken = {
-        each: signal.getsignal(each)
-        for each in STOPPING
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
-    for each in taken:
-        signal.signal(each, interrupt)
+    previous = {}
+    for signum in STOPPING:
+        handler = signal.getsignal(signum)
+        if handler is not signal.SIG_IGN:
+            previous[signum] = handler
+            signal.signal(signum, interrupt)
     try:
         yield stop
     finally:
-        for each, before in taken.items():
-            signal.signal(each, before)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

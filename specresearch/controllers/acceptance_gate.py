@@ -1,18 +1,23 @@
-"""A request whose drafts are mostly refused stops drafting, and tries again now and then."""
+"""A request whose drafts are mostly rejected stops drafting, and tries again now and then."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Controller, check_num_draft_tokens
+from specresearch.controllers.base import check_num_draft_tokens
 from specresearch.controllers.per_request import PerRequest
-from specresearch.controllers.trace import Trace
+from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
 
 
 @dataclass
 class _Gate:
-    """recent: (accepted, longest path drafted) of the last steps that drafted. num_idle: steps since then, while shut."""
+    """Whether a request drafts.
+
+    Attributes:
+        recent: Accepted drafts and depth of the draft in each of the last steps that drafted.
+        num_idle: Steps since the last draft.
+    """
 
     recent: deque[tuple[int, int]] = field(default_factory=deque)
     is_open: bool = True
@@ -20,16 +25,20 @@ class _Gate:
 
     @property
     def rate(self) -> float:
-        return sum(accepted for accepted, _ in self.recent) / sum(depth for _, depth in self.recent)
+        num_accepted, depth = map(sum, zip(*self.recent, strict=True))
+        return num_accepted / depth
 
 
-class AcceptanceGate(Controller):
-    """Per request: off below an acceptance rate over a window of steps, with probes that can turn it on again.
+class AcceptanceGate(TracedController):
+    """Stops drafting per request below an acceptance rate, and probes whether to resume.
 
-    min_acceptance: accepted / drafted tokens (in a tree, along its longest path) below which drafting stops.
-    window: steps with drafts that the rate is taken over; nothing is decided before it is full.
-    probe_every: a request that stopped drafts once in so many steps; if that one draft reaches the rate, it is on again.
-    num_draft_tokens: drafts while on; None leaves the number to the proposer's own setting.
+    Args:
+        min_acceptance: Accepted / drafted tokens, in a tree along its longest path, below which a
+            request stops drafting.
+        window: Steps with drafts over which the rate is taken; before that the request drafts.
+        probe_every: Steps after which a request that stopped drafts once; it resumes if that one
+            draft reaches the rate.
+        num_draft_tokens: Drafts of a step; None leaves the number to the proposer.
     """
 
     per_request = True
@@ -49,32 +58,33 @@ class AcceptanceGate(Controller):
         for name, value in (("window", window), ("probe_every", probe_every)):
             if value < 1:
                 raise ValueError(f"controller.{name}={value} must be at least 1 step")
-        self.min_acceptance, self.window, self.probe_every = min_acceptance, window, probe_every
+        super().__init__(trace_every)
+        self.min_acceptance = min_acceptance
+        self.window = window
+        self.probe_every = probe_every
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
         self._gates = PerRequest(_Gate)
-        self._trace = Trace(trace_every)
 
     def budget(self, batch: Batch) -> list[int | None]:
-        gates = self._gates.meet(batch.rows)
-        return [
-            self.num_draft_tokens if gate.is_open or gate.num_idle >= self.probe_every else 0
-            for gate in gates
-        ]
+        budget = []
+        for gate in self._gates.select(batch.rows):
+            drafts = gate.is_open or gate.num_idle >= self.probe_every
+            budget.append(self.num_draft_tokens if drafts else 0)
+        return budget
 
     def observe(self, record: StepRecord) -> None:
-        gates = self._gates.met
-        for gate, accepted, depth in zip(
-            gates, record.num_accepted_tokens, record.draft_depth, strict=True
-        ):
+        gates = self._gates.selected
+        rows = zip(gates, record.num_accepted_tokens, record.draft_depth, strict=True)
+        for gate, num_accepted, depth in rows:
             if depth:
-                self._learn(gate, accepted, depth)
+                self._update(gate, num_accepted, depth)
             else:
                 gate.num_idle += 1
         self._trace.add(num_requests=len(gates), num_shut=sum(not gate.is_open for gate in gates))
 
-    def _learn(self, gate: _Gate, accepted: int, depth: int) -> None:
+    def _update(self, gate: _Gate, num_accepted: int, depth: int) -> None:
         gate.num_idle = 0
-        gate.recent.append((accepted, depth))
+        gate.recent.append((num_accepted, depth))
         if len(gate.recent) > self.window:
             gate.recent.popleft()
         if not gate.is_open or len(gate.recent) == self.window:
@@ -83,8 +93,5 @@ class AcceptanceGate(Controller):
             gate.recent.clear()
 
     def reset(self) -> None:
+        super().reset()
         self._gates.clear()
-        self._trace.clear()
-
-    def trace(self) -> list[dict[str, float]]:
-        return self._trace.rows()

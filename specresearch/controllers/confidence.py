@@ -1,28 +1,31 @@
-"""Verify drafts up to the first that the drafter itself was not sure of."""
+"""Verify drafts up to the first that the drafter itself was unsure of."""
 
 from dataclasses import replace
 
 import torch
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Controller, check_chains, check_num_draft_tokens
-from specresearch.controllers.trace import Trace
+from specresearch.controllers.base import check_chains, check_num_draft_tokens
+from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 
 
-class Confidence(Controller):
-    """Cuts a chain *behind* its first draft that the drafter gave less than `min_confidence`. Exact.
+class Confidence(TracedController):
+    """Cuts a chain *behind* its first draft that has a score below `min_confidence`.
 
-    Why it is exact: whether draft i + 1 is kept is decided by the tokens up to draft i, so that given those it is still a draw
-    from the q that the acceptance rule divides by. Dropping the unsure draft itself would leave only draws with a large q:
-    q says how often a token was drawn, no longer how often it was kept, and the output is biased towards what the
-    drafter likes (measured in `tests/controllers/test_confidence.py`).
+    It is lossless: the tokens up to draft i decide whether draft i + 1 is kept, so given those it
+    is still a draw from the q that the acceptance rule divides by. If the unsure draft itself were
+    dropped, only draws with a large q would remain: q would say how often a token was drawn and no
+    longer how often it was kept, which biases the output towards the drafter's favourites
+    (measured in `tests/controllers/test_confidence.py`).
 
-    It saves verification, not drafting, and costs one more transfer to the host, so that the pass gets shorter.
-    Draft & Verify (arXiv 2309.08168) ends drafts by such a bound, and adapts it.
+    It saves verification but not drafting, and costs one more transfer to the host, so that the
+    target's pass gets shorter. Draft & Verify (https://arxiv.org/abs/2309.08168) ends drafts by
+    such a threshold, and adapts it.
 
-    num_draft_tokens: the most drafts; None leaves the number to the proposer's own setting.
+    Args:
+        num_draft_tokens: The most drafts; None leaves the number to the proposer.
     """
 
     per_request = True
@@ -35,19 +38,21 @@ class Confidence(Controller):
     ) -> None:
         if not 0 <= min_confidence <= 1:
             raise ValueError(
-                f"controller.min_confidence={min_confidence} is a probability and must lie in [0, 1]"
+                f"controller.min_confidence={min_confidence} is a probability and must lie in "
+                "[0, 1]"
             )
+        super().__init__(trace_every)
         self.min_confidence = min_confidence
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
-        self._num_made = 0
-        self._trace = Trace(trace_every)
+        self._num_drafted = 0
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         check_chains(self, kind)
         if not kind.scored:
             raise ValueError(
-                "controller Confidence reads the drafter's own probability of each draft, and this proposer gives none; "
-                "use one that does (such as draft_model or eagle), or controller=heuristic or goodput"
+                "controller Confidence reads the drafter's own probability of each draft, and this "
+                "proposer gives none; use one that does (such as draft_model or eagle), or "
+                "controller=heuristic or goodput"
             )
 
     def budget(self, batch: Batch) -> list[int | None]:
@@ -55,14 +60,15 @@ class Confidence(Controller):
 
     def trim(self, proposal: Proposal) -> Proposal:
         if proposal.scores is None or proposal.token_ids.shape[1] == 1:
-            self._num_made = 0
+            self._num_drafted = 0
             return proposal
         is_sure = proposal.scores[:, 1:] >= self.min_confidence
         num_sure = is_sure.long().cumprod(1).sum(1)
-        up_to_first_unsure = torch.minimum(num_sure + 2, proposal.lengths)  # the root counts
-        lengths, made = torch.stack([up_to_first_unsure, proposal.lengths]).tolist()  # sync
-        self._num_made = sum(made) - len(made)
-        width, device = max(lengths), proposal.token_ids.device
+        num_kept = torch.minimum(num_sure + 2, proposal.lengths)  # the root counts
+        lengths, drafted = torch.stack([num_kept, proposal.lengths]).tolist()  # sync
+        self._num_drafted = sum(drafted) - len(drafted)
+        width = max(lengths)
+        device = proposal.token_ids.device
         return replace(
             proposal,
             token_ids=proposal.token_ids[:, :width],
@@ -75,10 +81,5 @@ class Confidence(Controller):
         )
 
     def observe(self, record: StepRecord) -> None:
-        self._trace.add(num_made=self._num_made, num_verified=sum(record.num_draft_tokens))
-
-    def reset(self) -> None:
-        self._trace.clear()
-
-    def trace(self) -> list[dict[str, float]]:
-        return self._trace.rows()
+        num_verified = sum(record.num_draft_tokens)
+        self._trace.add(num_made=self._num_drafted, num_verified=num_verified)

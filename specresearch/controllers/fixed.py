@@ -5,7 +5,11 @@ from specresearch.controllers.base import Controller, check_num_draft_tokens
 
 
 class Fixed(Controller):
-    """num_draft_tokens: None leaves the number to the proposer's own setting; 0 turns speculation off."""
+    """Drafts a fixed number of tokens.
+
+    Args:
+        num_draft_tokens: None leaves the number to the proposer; 0 turns speculation off.
+    """
 
     per_request = True
 

@@ -1,4 +1,4 @@
-"""How long a drafter takes to read what it has put off."""
+"""How long a drafter takes for the prefill that it puts off until a request's first draft."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -6,41 +6,45 @@ from jaxtyping import Float, Int
 from specresearch.controllers.linear_fit import LinearFit
 from specresearch.metrics import StepRecord
 
-_TOKENS = 100.0  # a unit that brings them to the size of the constant
-_SHARE = 0.01  # of the time, at most, goes into reading for measurements
+_TOKENS = 100.0  # unit that makes token counts about as large as the constant feature
+_PROBE_SHARE = 0.01  # of the time, at most, goes into prefill for probes
 
 
 class LazyPrefillTime:
-    """A time for every pass and one for every token, learnt from the readings of this very run.
+    """Learns a time per pass and a time per token from the lazy prefills of the current run.
 
-    Short readings are nearly all constant: by their time per token long ones would seem several times as slow as they are.
+    The time per pass matters: short prefills consist of little else, and their time per token would
+    overestimate long ones several times.
 
-    memory: readings after which an old one counts 1/e.
+    Args:
+        memory: Prefills after which an old one counts 1/e.
     """
 
     def __init__(self, memory: float) -> None:
         self._fit = LinearFit(2, 1, memory)
-        self._spare = 0.0  # seconds
+        self._allowance = 0.0  # seconds that probes may spend
 
     @property
     def is_known(self) -> bool:
         return self._fit.is_ready
 
     def observe(self, record: StepRecord) -> None:
-        self._spare += _SHARE * record.times.total
-        if record.num_lazy_prefill_tokens:
-            self._fit.observe(
-                [1.0, record.num_lazy_prefill_tokens / _TOKENS], record.times.lazy_prefill
-            )
+        self._allowance += _PROBE_SHARE * record.times.total
+        num_tokens = record.num_lazy_prefill_tokens
+        if num_tokens:
+            self._fit.observe([1.0, num_tokens / _TOKENS], record.times.lazy_prefill)
             self._fit.update()
-            self._spare = 0.0
+            self._allowance = 0.0
 
     def seconds(self, num_tokens: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
-        """Of rows that read so many tokens in one pass, which all that read any share."""
-        once, each = self._fit.weights
-        reads = num_tokens > 0
-        return reads * once / max(reads.sum(), 1) + each * num_tokens / _TOKENS
+        """Return the time of each row in a joint pass; rows with tokens share the constant."""
+        per_pass, per_token = self._fit.weights
+        is_in_pass = num_tokens > 0
+        shared = is_in_pass * per_pass / max(is_in_pass.sum(), 1)
+        return shared + per_token * num_tokens / _TOKENS
 
-    def is_time_for(self, num_tokens: Int[np.ndarray, " R"]) -> bool:
-        """Whether a measurement may have rows read so many tokens: not when the last reading is too short a time ago for that."""
-        return not num_tokens.any() or float(self.seconds(num_tokens).sum()) <= self._spare
+    def allows_probe(self, num_tokens: Int[np.ndarray, " R"]) -> bool:
+        """Return whether a probe may prefill so many tokens so soon after the last prefill."""
+        if not num_tokens.any():
+            return True
+        return float(self.seconds(num_tokens).sum()) <= self._allowance

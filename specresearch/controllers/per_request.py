@@ -5,16 +5,17 @@ from operator import is_
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from specresearch.batch import RequestState
+from specresearch.request import RequestState
 
 State = TypeVar("State")
 
 
 class PerRequest(Generic[State]):
-    """A state for every request, made when it is first met; it goes when the request does, and nobody has to say so.
+    """One state per request, created on first use and dropped with the request.
 
-    met: the states of the last rows met, in their order, for the record of that step; the same list for as long as the same rows
-    are met.
+    Attributes:
+        selected: States of the last selected rows, in their order. It stays the same list for as
+            long as the rows stay the same.
     """
 
     def __init__(self, make: Callable[[], State]) -> None:
@@ -24,21 +25,21 @@ class PerRequest(Generic[State]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def meet(self, rows: Sequence[RequestState]) -> list[State]:
-        """The states of the rows of the step to come."""
-        before = self._rows_met
-        if len(before) != len(rows) or not all(map(is_, (row() for row in before), rows)):
-            self.met = [
-                self._states[row] if row in self._states else self._first_met(row) for row in rows
-            ]
-            self._rows_met = [ref(row) for row in rows]
-        return self.met
-
-    def _first_met(self, row: RequestState) -> State:
-        self._states[row] = state = self._make()
-        return state
+    def select(self, rows: Sequence[RequestState]) -> list[State]:
+        """Return the states of the rows of the next step."""
+        before = (row() for row in self._selected_rows)
+        is_same = len(self._selected_rows) == len(rows) and all(map(is_, before, rows))
+        if not is_same:
+            self.selected = [self._state(row) for row in rows]
+            self._selected_rows = [ref(row) for row in rows]
+        return self.selected
 
     def clear(self) -> None:
         self._states: WeakKeyDictionary[RequestState, State] = WeakKeyDictionary()
-        self._rows_met: list[ref[RequestState]] = []
-        self.met: list[State] = []
+        self._selected_rows: list[ref[RequestState]] = []
+        self.selected: list[State] = []
+
+    def _state(self, row: RequestState) -> State:
+        if row not in self._states:
+            self._states[row] = self._make()
+        return self._states[row]

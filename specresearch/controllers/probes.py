@@ -1,42 +1,47 @@
-"""When a controller measures what it does not do at the moment."""
+"""When a controller measures something other than its usual choice."""
 
-_PATIENCE = 4  # times `every` between two measurements, at most, while they tell nothing new
-_MAX_REPEATS = 4  # of a measurement that came out strange
+_MAX_BACKOFF = 4  # times `every` between two probes, at most, while they find nothing new
+_MAX_REPEATS = 4  # of a probe with surprising times
 
 
 class Probes:
-    """A measurement every `every` steps, and up to four times as rarely while nothing new is found; one that came out strange is
-    repeated.
+    """Schedules a probe every `every` steps, and up to four times as rarely while nothing changes.
 
-    number: of the measurement that is under way or comes next, from 1.
+    A probe with surprising times is repeated.
+
+    Attributes:
+        number: The number of the current or next probe, from 1.
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.number = 1
         self._next = self._interval = every
-        self._has_news = False
+        self._has_changed = False
 
-    def is_due(self, step: int, num_strange: int) -> bool:
-        """num_strange: how many steps in a row took another time than was expected, up to this one."""
-        since = step - self._next
-        return since == 0 or 0 < since == num_strange <= _MAX_REPEATS
+    def is_due(self, step: int, num_surprises: int) -> bool:
+        """Return whether a step is to probe.
+
+        Args:
+            num_surprises: How many successive steps up to this one had surprising times.
+        """
+        num_since = step - self._next
+        return num_since == 0 or 0 < num_since == num_surprises <= _MAX_REPEATS
 
     def is_first(self, step: int) -> bool:
-        """Whether a step measures, and not for a second time."""
+        """Return whether a step probes and does not repeat a probe."""
         return step == self._next
 
-    def tell(self, is_news: bool) -> None:
-        """Something has changed, so that the next measurement should come soon."""
-        self._has_news |= is_news
+    def note_change(self, has_changed: bool) -> None:
+        """Bring the next probe forward if something has changed."""
+        self._has_changed |= has_changed
 
-    def observe(self, step: int, num_strange: int) -> None:
-        """A step is over; num_strange: in a row, this one included."""
-        if step < self._next or self.is_due(step + 1, num_strange):
+    def observe(self, step: int, num_surprises: int) -> None:
+        """Plan the next probe after a step, which is included in `num_surprises`."""
+        if step < self._next or self.is_due(step + 1, num_surprises):
             return
-        self._interval = (
-            self.every if self._has_news else min(2 * self._interval, _PATIENCE * self.every)
-        )
+        longer = min(2 * self._interval, _MAX_BACKOFF * self.every)
+        self._interval = self.every if self._has_changed else longer
         self._next += self._interval
-        self._has_news = False
+        self._has_changed = False
         self.number += 1

@@ -1,4 +1,4 @@
-"""How long a step takes, given how much is drafted: learnt from the steps of this very run."""
+"""How long a step takes given how much is drafted, learned from the steps of the current run."""
 
 from typing import Any
 
@@ -8,27 +8,34 @@ from jaxtyping import Float, Int
 from specresearch.controllers.linear_fit import LinearFit
 from specresearch.metrics import StepRecord
 
-_TOKENS, _CONTEXT = 16.0, 1000.0  # units that bring features to the size of the constant
-_COLD = 1.25  # the first step of a length that takes so many times as long as it should says nothing of later ones
+_TOKENS, _CONTEXT = 16.0, 1000.0  # units that make features about as large as the constant
+_COLD = 1.25  # times the estimate beyond which the first step of a length is left out
 
 
 class StepTime:
-    """Three fits, in seconds, that add up to a step but for what the controller itself takes: that comes in few steps, in those
-    that measure above all, and would be taken for the time of what they measure.
+    """Three fits, in seconds, that add up to a step without the controller's own time.
 
-    draft: a constant, one more if anything is drafted, the longest draft (a pass of a draft LM for each), that times rows, and
-    all drafts: some drafters compute every row, others those that draft.
-    verify: a constant, one more if anything was drafted, tokens, tokens with padding (rows x (longest + 1)), and context.
-    overhead (acceptance, commit, host): a constant, and tokens with padding.
+    The controller takes most of its time in the few steps that probe, and its time would be
+    mistaken for that of what they probe.
 
-    num_start: steps before the first estimate. memory: steps after which an old one counts 1/e.
+    - draft: a constant, another one if anything is drafted, the longest draft (a pass of a draft LM
+      for each token), that times rows, and all drafts. Some drafters compute every row, others only
+      those that draft.
+    - verify: a constant, another one if anything was drafted, tokens, tokens with padding
+      (rows x (longest + 1)), and context.
+    - overhead (acceptance, commit, host): a constant, and tokens with padding.
+
+    Args:
+        num_start: Steps before the first estimate.
+        memory: Steps after which an old one counts 1/e.
     """
 
     def __init__(self, num_start: int, memory: float = 50.0) -> None:
         self.draft = LinearFit(5, num_start, memory)
         self.verify = LinearFit(5, num_start, memory)
         self.overhead = LinearFit(2, num_start, memory)
-        self._met: set[int] = set()  # longest drafts
+        self._fits = {"draft": self.draft, "verify": self.verify, "overhead": self.overhead}
+        self._seen_lengths: set[int] = set()  # of longest drafts
 
     @property
     def is_ready(self) -> bool:
@@ -36,13 +43,13 @@ class StepTime:
 
     @property
     def num_surprises(self) -> int:
-        """Steps in a row that took longer than was credible, and whose times are believed in part only."""
-        return max(fit.num_surprises for fit in (self.draft, self.verify, self.overhead))
+        """Return how many steps in a row were implausibly slow, and are believed in part only."""
+        return max(fit.num_surprises for fit in self._fits.values())
 
     @property
     def was_gain(self) -> bool:
-        """The last step took far less than was expected."""
-        return any(fit.was_gain for fit in (self.draft, self.verify, self.overhead))
+        """Return whether the last step was implausibly fast."""
+        return any(fit.was_gain for fit in self._fits.values())
 
     def seconds(
         self,
@@ -51,63 +58,61 @@ class StepTime:
         longest: Int[np.ndarray, " W"],
         num_drafts: Float[np.ndarray, "W M"],
     ) -> Float[np.ndarray, "W M"]:
-        """Of steps whose longest draft is `longest[w]` and which have `num_drafts[w, m]` drafts in all."""
-        each_draft = (self.draft.weights[4] + self.verify.weights[2]) / _TOKENS
-        return self._but_for_drafts(num_rows, context, longest)[:, None] + each_draft * num_drafts
+        """Return the time of steps.
+
+        Args:
+            longest: Longest draft of step [w, m].
+            num_drafts: Drafts of all rows of step [w, m].
+        """
+        per_draft = (self.draft.weights[4] + self.verify.weights[2]) / _TOKENS
+        return self._base_seconds(num_rows, context, longest)[:, None] + per_draft * num_drafts
 
     def plain(self, num_rows: int, context: int) -> float:
-        """Seconds of a step without drafts."""
-        return float(self._but_for_drafts(num_rows, context, 0))
+        """Return the time of a step without drafts."""
+        return float(self._base_seconds(num_rows, context, 0))
 
-    def _but_for_drafts(self, num_rows: int, context: int, longest: Any) -> Any:
-        """Seconds without what every single draft adds; longest: an array, or one number."""
-        c, begun, each, each_row, _ = self.draft.weights
-        d, ragged, token, padded, known = self.verify.weights
-        e, handled = self.overhead.weights
+    def _base_seconds(self, num_rows: int, context: int, longest: Any) -> Any:
+        """Return the time without what each single draft adds; `longest` may be an array."""
+        draft, any_draft, per_pass, per_row, _ = self.draft.weights
+        verify, any_ragged, per_token, per_padded, per_context = self.verify.weights
+        overhead, per_handled = self.overhead.weights
         rows = num_rows / _TOKENS
-        alone = c + d + e + known * context / _CONTEXT + token * rows + (padded + handled) * rows
+        per_slot = per_padded + per_handled
+        alone = draft + verify + overhead + per_context * context / _CONTEXT
+        alone = alone + per_token * rows + per_slot * rows
         return (
             alone
-            + (begun + ragged) * (longest > 0)
-            + (each + (each_row + padded + handled) * rows) * longest
+            + (any_draft + any_ragged) * (longest > 0)
+            + (per_pass + (per_row + per_padded + per_handled) * rows) * longest
         )
 
     def observe(self, record: StepRecord) -> dict[str, float]:
-        """Takes note of a step; returns what it would have said of the step's three parts, by name."""
-        num_rows, longest, num_drafts = (
-            len(record.request_ids),
-            record.num_nodes - 1,
-            sum(record.num_draft_tokens),
-        )
-        begun, padding, tokens = (
-            float(longest > 0),
-            num_rows * (longest + 1) / _TOKENS,
-            (num_rows + num_drafts) / _TOKENS,
-        )
-        times = record.times
-        observed = {
-            "draft": (
-                self.draft,
-                [1.0, begun, float(longest), num_rows * longest / _TOKENS, num_drafts / _TOKENS],
-                times.propose,
-            ),
-            "verify": (
-                self.verify,
-                [1.0, begun, tokens, padding, sum(record.context) / _CONTEXT],
-                times.verify,
-            ),
-            "overhead": (self.overhead, [1.0, padding], times.work - times.propose - times.verify),
+        """Take note of a step; return the prior estimates of its three parts, by name."""
+        num_rows = len(record.request_ids)
+        longest = record.num_nodes - 1
+        num_drafts = sum(record.num_draft_tokens)
+        any_draft = float(longest > 0)
+        padded = num_rows * (longest + 1) / _TOKENS
+        tokens = (num_rows + num_drafts) / _TOKENS
+        row_passes = num_rows * longest / _TOKENS
+        features = {
+            "draft": [1.0, any_draft, float(longest), row_passes, num_drafts / _TOKENS],
+            "verify": [1.0, any_draft, tokens, padded, sum(record.context) / _CONTEXT],
+            "overhead": [1.0, padded],
         }
-        estimates = {name: fit.predict(features) for name, (fit, features, _) in observed.items()}
-        is_first = longest not in self._met
-        self._met.add(longest)
-        if self.is_ready and is_first and times.work > _COLD * sum(estimates.values()):
-            return estimates
-        for fit, features, seconds in observed.values():
-            fit.observe(features, seconds)
+        times = record.times
+        overhead = times.work - times.propose - times.verify
+        seconds = {"draft": times.propose, "verify": times.verify, "overhead": overhead}
+        estimates = {name: fit.predict(features[name]) for name, fit in self._fits.items()}
+        is_first = longest not in self._seen_lengths
+        self._seen_lengths.add(longest)
+        is_cold = is_first and times.work > _COLD * sum(estimates.values())
+        if not (self.is_ready and is_cold):
+            for name, fit in self._fits.items():
+                fit.observe(features[name], seconds[name])
         return estimates
 
     def update(self) -> None:
-        """Let estimates follow what was observed since the last call."""
-        for fit in (self.draft, self.verify, self.overhead):
+        """Let the estimates follow the steps since the last call."""
+        for fit in self._fits.values():
             fit.update()

@@ -1,8 +1,10 @@
-"""A controller's figures, averaged over stretches of steps, so that a long run leaves a short trace."""
+"""A controller's estimates, averaged over stretches of steps so that a long run leaves little."""
+
+from specresearch.controllers.base import Controller
 
 
-class Trace:
-    """every: steps averaged into one row."""
+class ControllerTrace:
+    """Averages estimates over every `every` steps."""
 
     def __init__(self, every: int = 100) -> None:
         if every < 1:
@@ -10,26 +12,44 @@ class Trace:
         self.every = every
         self.clear()
 
-    def add(self, **figures: float | int) -> None:
-        """The same figures at every step."""
+    def add(self, **estimates: float | int) -> None:
+        """Add a step. Every step has the same estimates."""
         self._num_steps += 1
-        for name, value in figures.items():
+        for name, value in estimates.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         if self._num_steps % self.every == 0:
             self._rows.append(self._average(self.every))
             self._sums = {}
 
     def rows(self) -> list[dict[str, float]]:
-        """step: the last step of the stretch, counted from 1 among those that had figures. An unfinished one counts."""
-        rest = self._num_steps % self.every
-        return [*self._rows, self._average(rest)] if rest else list(self._rows)
+        """Return a row per stretch, the unfinished one included.
 
-    def _average(self, num_steps: int) -> dict[str, float]:
-        return {"step": float(self._num_steps)} | {
-            name: total / num_steps for name, total in self._sums.items()
-        }
+        `step` is the number of a stretch's last step, counted from 1.
+        """
+        num_unfinished = self._num_steps % self.every
+        unfinished = [self._average(num_unfinished)] if num_unfinished else []
+        return self._rows + unfinished
 
     def clear(self) -> None:
         self._num_steps = 0
         self._sums: dict[str, float] = {}
         self._rows: list[dict[str, float]] = []
+
+    def _average(self, num_steps: int) -> dict[str, float]:
+        row = {"step": float(self._num_steps)}
+        for name, total in self._sums.items():
+            row[name] = total / num_steps
+        return row
+
+
+class TracedController(Controller):
+    """A controller that keeps a trace of its estimates."""
+
+    def __init__(self, trace_every: int) -> None:
+        self._trace = ControllerTrace(trace_every)
+
+    def reset(self) -> None:
+        self._trace.clear()
+
+    def trace(self) -> list[dict[str, float]]:
+        return self._trace.rows()

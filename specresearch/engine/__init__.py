@@ -2,14 +2,14 @@
 
 from specresearch.engine.engine import Engine
 from specresearch.engine.output import RequestFailedError, RequestOutput
-from specresearch.engine.policies import FirstCome, Policy, ShortestPrompt
+from specresearch.engine.policies import AdmissionPolicy, FirstCome, ShortestPrompt
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.engine.step import Step, StepObserver
 
 __all__ = [
+    "AdmissionPolicy",
     "Engine",
     "FirstCome",
-    "Policy",
     "RequestFailedError",
     "RequestOutput",
     "SchedulerSettings",

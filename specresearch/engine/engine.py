@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import torch
 
 from specresearch.acceptance import AcceptanceSampler, LossySampler, Rejection
-from specresearch.batch import FAILED, Batch, Delivery, Request, RequestState
+from specresearch.batch import Batch, Delivery
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
 from specresearch.engine.checks import ProposalCheck, check_rule
@@ -18,15 +18,16 @@ from specresearch.engine.inbox import Inbox
 from specresearch.engine.logprobs import record_logprobs
 from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
-from specresearch.engine.requests import as_request
+from specresearch.engine.requests import as_requests
 from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.seeds import Seeds, isolates_requests
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.engine.step import StepObserver, StepRecorder
-from specresearch.metrics import Counts, RequestRecord, StepRecord
+from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import Proposal
 from specresearch.proposers import Autoregressive, Proposer
+from specresearch.request import FAILED, Request
 from specresearch.sampling import SamplingParams
 
 
@@ -54,10 +55,9 @@ class Engine:
 
     Attributes:
         isolates_requests: True if the drafts of a request depend on that request alone. Equal seeds
-            then give equal tokens, up to rounding, whatever else is in the batch. Otherwise the
-            number of its submission is mixed into every seed, so that no two requests share draws:
-            the same submissions in the same order then give the same tokens as far as they are
-            granted the same drafts.
+            then give equal tokens, up to rounding, whatever else is in the batch. Otherwise (see
+            `Seeds`) the same submissions in the same order give the same tokens, as far as they
+            are granted the same drafts.
     """
 
     def __init__(
@@ -126,14 +126,10 @@ class Engine:
             requests: Prompts as text or token ids, decoded with `sampling`, or `Request`s with
                 their own.
         """
-        if isinstance(requests, str):
-            raise ValueError("generate takes a list of prompts; put the one prompt into a list")
         pending: set[str] = set()
         try:
-            for number, request in enumerate(requests):
-                pending.add(
-                    self.submit(as_request(request, number, sampling, self.target.tokenizer))
-                )
+            for request in as_requests(requests, sampling, self.target.tokenizer):
+                pending.add(self.submit(request))
             while pending:
                 yield from self._pop_finished(pending)
                 pending = self._inbox.live(pending)
@@ -148,13 +144,8 @@ class Engine:
         requests: Iterable[Request | str | Sequence[int]],
         sampling: SamplingParams | None = None,
     ) -> list[RequestOutput]:
-        """Decode requests and return their outputs in the order of the requests.
-
-        The arguments are those of `generate`.
-        """
-        submitted = []
-        for number, request in enumerate(requests):
-            submitted.append(as_request(request, number, sampling, self.target.tokenizer))
+        """Decode requests as `generate` does, and return their outputs in the requests' order."""
+        submitted = list(as_requests(requests, sampling, self.target.tokenizer))
         outputs = {output.id: output for output in self.generate(submitted)}
         return [outputs[request.id] for request in submitted]
 
@@ -189,7 +180,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Return whether requests wait or run, or outputs have not been taken."""
+        """Return whether requests wait or run, or finished outputs have not been taken."""
         return bool(self._inbox) or self.scheduler.has_work
 
     def pop_finished(self) -> Iterator[RequestOutput]:
@@ -207,7 +198,8 @@ class Engine:
             RuntimeError: If another thread is in the middle of a step, or an earlier step failed.
         """
         with self._guard.step():
-            start, clock = self.clock.now(), self.clock
+            clock = self.clock
+            start = clock.now()
             self._schedule_and_prefill()
             batch = self._batch()
             if not batch.rows:
@@ -236,18 +228,19 @@ class Engine:
         self.prefill.run(plan.chunks)
 
     def _batch(self) -> Batch:
-        target = self.target
         return Batch(
-            self.scheduler.decoding, target.device, target.vocab_size, self._decode, self.clock
+            self.scheduler.decoding,
+            device=self.target.device,
+            vocab_size=self.target.vocab_size,
+            decode=self._decode,
+            clock=self.clock,
         )
 
     def _budget(self, batch: Batch) -> list[int]:
         """Return the draft budget of each row, within what the scheduler grants."""
         proposer = self.proposer
-        wanted, limits = draft_demand(
-            self.controller, batch, proposer.num_draft_tokens, proposer.kind
-        )
-        return self.scheduler.grant(wanted, limits)
+        longest, kind = proposer.num_draft_tokens, proposer.kind
+        return self.scheduler.grant(*draft_demand(self.controller, batch, longest, kind))
 
     def _draft(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = self.controller.trim(self.proposer.propose(batch, budget))
@@ -278,14 +271,14 @@ class Engine:
             self.proposer.finish(slots)
 
     def _settle(self) -> None:
-        """Queue what was submitted, and drop what was cancelled and has not finished."""
+        """Queue submitted requests, and drop cancelled ones that have not finished."""
         if self._inbox:
             mail = self._inbox.pop()
             for row in mail.new:
                 self.scheduler.submit(row)
             finished = {row for row, _ in self.scheduler.finished}
             dropped = [row for row in mail.cancelled if row not in finished]
-            self._inbox.forget(row.id for row in dropped)
+            self._inbox.release(row.id for row in dropped)
             self._release(self.scheduler.drop(dropped))
         if not (self.scheduler.waiting or self.scheduler.running):
             self._release(self.scheduler.drop(()))  # slots that a failed step left behind
@@ -294,25 +287,12 @@ class Engine:
             self._guard.forgive()
 
     def _decode(self, token_ids: list[int]) -> str:
-        tokenizer = self.target.tokenizer
-        if tokenizer is None:
+        if self.target.tokenizer is None:
             return ""
-        return str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        return str(self.target.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _pop_finished(self, ids: Collection[str] | None) -> Iterator[RequestOutput]:
         """Remove the finished outputs of these requests, or of all, and return them."""
         popped = self.scheduler.pop_finished(lambda row: ids is None or row.id in ids)
-        self._inbox.forget(row.id for row, _ in popped)
-        return (self._output(row, counts) for row, counts in popped)
-
-    def _output(self, row: RequestState, counts: Counts) -> RequestOutput:
-        assert row.finish_reason is not None
-        return RequestOutput(
-            id=row.id,
-            token_ids=tuple(row.output_ids),
-            text=self._decode(row.output_ids)[: row.stop_at],
-            finish_reason=row.finish_reason,
-            logprobs=tuple(row.logprobs),
-            record=RequestRecord.of(row, counts),
-            error=row.error,
-        )
+        self._inbox.release(row.id for row, _ in popped)
+        return (RequestOutput.of(row, counts, self._decode) for row, counts in popped)

@@ -1,4 +1,4 @@
-"""Rows whose numbers cannot be trusted: they fail alone, and their neighbours go on."""
+"""Find rows with NaN or infinite values, which then fail alone."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,27 +10,26 @@ from specresearch.proposal import Proposal
 
 
 def find_faults(proposal: Proposal, logits: Float[Tensor, "B N V"]) -> Int[Tensor, " B"]:
-    """Return `TARGET_FAULT` for each row with target logits that are NaN or infinite (tokens ruled out
-    by -inf are fine), `DRAFTER_FAULT` for one whose drafter's probabilities are, and 0 otherwise.
+    """Return a key of `FAULTS` for each row, or 0.
 
-    Looks at every node that a rule may accept, and never waits for the device.
+    `TARGET_FAULT` means that the target's logits are NaN or infinite (a token excluded by -inf is
+    fine), `DRAFTER_FAULT` that the drafter's probabilities are. Every node that a rule may accept
+    counts. This never waits for the device.
     """
-    used = proposal.acceptable
+    acceptable = proposal.acceptable
     largest = logits.amax(-1)  # NaN if any is; -inf if no token is possible
-    faults = _any_strange(largest, used) * TARGET_FAULT
-    for values in _probabilities(proposal):
-        drafter_faults = _any_strange(values, used) * DRAFTER_FAULT
+    faults = _any_non_finite(largest, acceptable) * TARGET_FAULT
+    drafter_values = [] if proposal.scores is None else [proposal.scores]
+    if proposal.draft_probs is not None:
+        # A NaN anywhere in a distribution makes the draft's own probability NaN too.
+        drafter_values.append(own_probability(proposal.draft_probs, proposal))
+    for values in drafter_values:
+        drafter_faults = _any_non_finite(values, acceptable) * DRAFTER_FAULT
         faults = torch.where(faults > 0, faults, drafter_faults)
     return faults
 
 
-def _probabilities(proposal: Proposal) -> list[Float[Tensor, "B N"]]:
-    """What the drafter says of its own drafts; a NaN anywhere in a distribution is one here."""
-    found = [] if proposal.scores is None else [proposal.scores]
-    if proposal.draft_probs is not None:
-        found.append(own_probability(proposal.draft_probs, proposal))
-    return found
-
-
-def _any_strange(values: Float[Tensor, "B N"], used: Bool[Tensor, "B N"]) -> Bool[Tensor, " B"]:
-    return (~values.isfinite() & used).any(1)
+def _any_non_finite(
+    values: Float[Tensor, "B N"], acceptable: Bool[Tensor, "B N"]
+) -> Bool[Tensor, " B"]:
+    return (~values.isfinite() & acceptable).any(1)

@@ -1,4 +1,4 @@
-"""One step at a time, all of it or nothing, and requests that come from other threads meanwhile."""
+"""Allow one step at a time, and none after a failed one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,9 +8,11 @@ from specresearch.engine.scheduler import NoSlotError
 
 
 class StepGuard:
-    """settle: queues and drops requests as other threads have asked; never called while a step is made.
+    """Serialize steps, and refuse to go on after an exception in one until `forgive`.
 
-    After an exception in the middle of a step (or in `settle`) there are no more steps until `forgive`.
+    Args:
+        settle: Queues and drops requests as other threads have asked. It is called before and after
+            each step, never during one; an exception in it counts as a failed step.
     """
 
     def __init__(self, settle: Callable[[], None]) -> None:
@@ -20,10 +22,15 @@ class StepGuard:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step. Raises RuntimeError in the middle of another, and after one that failed."""
+        """Guard the step made in this block.
+
+        Raises:
+            RuntimeError: Another step is in progress, or an earlier one failed.
+        """
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
-                "this engine is in the middle of a step; let one thread step it, and the others submit, cancel or abort"
+                "this engine is in the middle of a step; let one thread step it, and the others "
+                "submit, cancel or abort"
             )
         try:
             self.refuse_after_failure()
@@ -35,7 +42,7 @@ class StepGuard:
             self._lock.release()
 
     def settle_if_idle(self) -> None:
-        """Settle now, unless a step is being made, which settles at its end."""
+        """Settle now. A step in progress settles at its end instead."""
         if self._lock.acquire(blocking=False):
             try:
                 with self._watched():
@@ -44,15 +51,16 @@ class StepGuard:
                 self._lock.release()
 
     def refuse_after_failure(self) -> None:
-        """Raises RuntimeError if a step has failed and not been forgiven."""
+        """Raise RuntimeError if a step has failed and not been forgiven."""
         if self._failure is not None:
             raise RuntimeError(
-                f"the last step of this engine failed ({type(self._failure).__name__}: {self._failure}) "
-                "and may have left its requests half done; abort() drops them, then it can go on"
+                "the last step of this engine failed "
+                f"({type(self._failure).__name__}: {self._failure}) and may have left its requests "
+                "half done; abort() drops them, then it can go on"
             ) from self._failure
 
     def forgive(self) -> None:
-        """Nothing is left that a failed step may have touched."""
+        """Allow steps again, once every request that a failed step may have touched is gone."""
         self._failure = None
 
     @contextmanager

@@ -1,23 +1,23 @@
-"""Who is admitted first."""
+"""The order in which waiting requests are admitted."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from specresearch.batch import RequestState
+from specresearch.request import RequestState
 
 
 @runtime_checkable
-class Policy(Protocol):
-    """An order of waiting requests that is known when they arrive."""
+class AdmissionPolicy(Protocol):
+    """Ranks requests when they arrive."""
 
     def rank(self, row: RequestState) -> float:
-        """The lowest is admitted first. Asked on arrival, and again when all clocks are moved."""
+        """Return the request's rank; the lowest is admitted first."""
         ...
 
 
 @dataclass(frozen=True)
 class FirstCome:
-    """By time of arrival."""
+    """Admit requests in order of arrival."""
 
     def rank(self, row: RequestState) -> float:
         return row.arrival_time
@@ -25,10 +25,10 @@ class FirstCome:
 
 @dataclass(frozen=True)
 class ShortestPrompt:
-    """The shortest prompt, where every second of waiting makes a prompt `ageing` tokens shorter.
+    """Admit the shortest prompt first; each second of waiting counts as `ageing` tokens less.
 
-    All age alike, so the order of two requests never changes: one with n tokens more is passed by those that come within
-    n / ageing seconds after it, and by no other. Hence none starves.
+    All requests age alike, so the order of two never changes: a request is passed only by those
+    with n tokens less that arrive within n / ageing seconds after it. Hence none starves.
     """
 
     ageing: float = 100.0
@@ -36,7 +36,8 @@ class ShortestPrompt:
     def __post_init__(self) -> None:
         if self.ageing <= 0:
             raise ValueError(
-                f"scheduler.policy.ageing={self.ageing} must be above 0, or long prompts wait for ever"
+                f"scheduler.policy.ageing={self.ageing} must be above 0, or long prompts may wait "
+                "for ever"
             )
 
     def rank(self, row: RequestState) -> float:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.clock import Clock, Lap
 from specresearch.metrics.times import DRAFT_PREFILL, LAZY_PREFILL, PREFILL
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposers import Proposer
+from specresearch.request import RequestState
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,34 @@
-"""Requests from whatever a caller hands in."""
+"""Make requests of prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
-from specresearch.batch import Request
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 
 
-def as_request(
-    prompt: Request | str | Sequence[int],
-    number: int,
+def as_requests(
+    prompts: Iterable[Request | str | Sequence[int]],
     sampling: SamplingParams | None,
     tokenizer: PreTrainedTokenizerBase | None,
-) -> Request:
-    """Return a request with an id.
+) -> Iterator[Request]:
+    """Yield a request with an id for each prompt.
 
     Args:
-        prompt: Text, token ids, or a request, which keeps its sampling and its id if it has one.
-        number: Its position among its siblings, used as the id of prompts without one.
+        prompts: Text, token ids, or requests, which keep their sampling and their id. Anything
+            without an id is named by its position.
     """
-    if isinstance(prompt, Request):
-        return prompt if prompt.id else replace(prompt, id=str(number))
+    if isinstance(prompts, str):
+        raise ValueError("generate takes a list of prompts; put the one prompt into a list")
     sampling = sampling or SamplingParams()
-    if not isinstance(prompt, str):
-        return Request(prompt, sampling, str(number))
-    if tokenizer is None:
-        raise ValueError("this target has no tokenizer; give prompts as token ids")
-    return Request(tokenizer(prompt)["input_ids"], sampling, str(number))
+    for number, prompt in enumerate(prompts):
+        if isinstance(prompt, Request):
+            yield prompt if prompt.id else replace(prompt, id=str(number))
+            continue
+        if isinstance(prompt, str):
+            if tokenizer is None:
+                raise ValueError("this target has no tokenizer; give prompts as token ids")
+            prompt = tokenizer(prompt)["input_ids"]
+        yield Request(prompt, sampling, str(number))

@@ -1,4 +1,4 @@
-"""Which requests run: a queue, a cache slot for each request that left it, and prefill chunks."""
+"""Decide which requests run: a queue, cache slots, preemption and prefill chunks."""
 
 import heapq
 import sys
@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from specresearch.batch import Request, RequestState
 from specresearch.clock import Clock
 from specresearch.engine.checks import Host, check_request
 from specresearch.engine.prefill import PrefillChunk
 from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
+from specresearch.request import Request, RequestState
 
 MAX_DRAFT_SHARE = 4  # while prompts are prefilled: a quarter of what the roots leave
 _SCHEDULE = "schedule"  # the lap of the clock
 
 
 class NoSlotError(RuntimeError):
-    """No slot is free until another engine gives one back; nothing was changed."""
+    """No slot is free until another engine releases one; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Scheduler:
         return sorted(rows, key=lambda row: row.slot)
 
     def prepare(self, request: Request, arrival_time: float | None = None) -> RequestState:
-        """Return the row of a request. Raises ValueError for one that can never be served."""
+        """Return the row of a request, or raise ValueError if it can never be served."""
         arrival = self.clock.now() if arrival_time is None else arrival_time
         seed = self.seeds.of(request, self.num_submitted)
         target = self.target
@@ -148,7 +148,7 @@ class Scheduler:
         return _fit([min(*pair) for pair in zip(wanted, limits, strict=True)], room)
 
     def retire(self) -> list[int]:
-        """Move the requests that have ended to `finished`; returns their slots, now free."""
+        """Move requests that have ended to `finished`, and return their slots, now free."""
         with self.clock.lap(_SCHEDULE, on_host=True):
             slots = []
             for row in [row for row in self.running if row.finish_reason]:
@@ -169,10 +169,9 @@ class Scheduler:
         return popped
 
     def drop(self, rows: Iterable[RequestState]) -> list[int]:
-        """Drop requests that have not finished; returns the slots that are free again.
+        """Drop requests that have not finished, and return the slots that are free again.
 
-        Once nothing runs, these are all slots that were held, even those that a failed step left
-        behind.
+        Once nothing runs, these are all slots still held, even those left behind by a failed step.
         """
         dropped = set(rows)
         self.waiting = [entry for entry in self.waiting if entry[-1] not in dropped]
@@ -214,7 +213,7 @@ class Scheduler:
         return freed
 
     def _prefilling(self, *, may_admit: bool) -> Iterator[RequestState]:
-        """Yield requests to prefill: running ones, then waiting ones, admitted as they are asked for."""
+        """Yield running requests to prefill, then waiting ones, each admitted when asked for."""
         yield from [row for row in self.running if not row.is_prefilled]
         while may_admit:
             row = self._admit()

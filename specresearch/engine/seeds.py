@@ -1,30 +1,40 @@
-"""The seed of every request's draws, and when requests may be given seeds of their own."""
+"""The seed of every request's draws."""
 
 from dataclasses import dataclass
 
-from specresearch.batch import Request
 from specresearch.controllers import Controller
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposers import Proposer, is_own
+from specresearch.request import Request
 from specresearch.sampling import derive_seed
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """Where requests are not isolated, the output of one may become another's draft. Draws that both
-    share would then decide on a draft that they themselves have made, and the output would no longer
-    have the target's distribution: there the number of the submission is mixed into its seed.
+    """Derives the seed of each request.
+
+    If requests are not isolated, the output of one may become another's draft. With shared draws, a
+    draft would then be judged by the very draws that made it, and the output would no longer have
+    the target's distribution. So the number of the submission is mixed into the seed.
+
+    Attributes:
+        engine_seed: Seed of requests without one.
+        isolated: Whether the drafts of a request depend on that request alone.
     """
 
     engine_seed: int = 0
     isolated: bool = True
 
     def of(self, request: Request, number: int) -> int:
-        """The seed of the request that was submitted as the `number`th."""
-        given = request.sampling.seed
-        if given is None:
+        """Return the seed of a request.
+
+        Args:
+            number: How many requests were submitted before it.
+        """
+        seed = request.sampling.seed
+        if seed is None:
             return derive_seed(self.engine_seed, number)
-        return given if self.isolated else derive_seed(given, number)
+        return seed if self.isolated else derive_seed(seed, number)
 
 
 def isolates_requests(
@@ -32,16 +42,16 @@ def isolates_requests(
 ) -> bool:
     """Return whether the drafts of a request, if there are any, depend on that request alone.
 
-    They do not if the proposer remembers other requests, if the controller looks at more than one of
-    them, or if they compete for a step or for the cache. A proposer or controller that is not the
-    package's own has to say so: by `memory` being "cold", and by `per_request`.
+    They do not if the proposer remembers other requests, if the controller looks at several of
+    them, or if they compete for a step or for the cache. A foreign proposer must declare isolation
+    with `memory="cold"`, a foreign controller with `per_request`.
     """
     if not proposer.num_draft_tokens:
         return True
     limits = (scheduling.max_step_tokens, scheduling.max_cache_tokens)
-    carries = any(_carries(part) for part in (proposer, *proposer.proposers))
-    return not carries and controller.per_request and limits == (None, None)
+    remembers = any(map(_remembers_others, (proposer, *proposer.proposers)))
+    return not remembers and controller.per_request and limits == (None, None)
 
 
-def _carries(proposer: Proposer) -> bool:
+def _remembers_others(proposer: Proposer) -> bool:
     return proposer.memory == "warm" or (proposer.memory is None and not is_own(proposer))

@@ -3,6 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from specresearch.acceptance import LossySampler, shift_of_tokens
 from specresearch.batch import Batch, Delivery
 from specresearch.clock import Clock
@@ -12,7 +16,7 @@ from specresearch.engine.scheduler import Scheduler
 from specresearch.metrics import StepRecord, StepTimes
 from specresearch.metrics.shift import StepShift
 from specresearch.models.causal_lm import ModelOutput
-from specresearch.proposal import Proposal
+from specresearch.proposal import Proposal, upload
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,15 @@ class Step:
     output: ModelOutput
     delivery: Delivery
     record: StepRecord
+
+    def delivered(self) -> tuple[Int[Tensor, "B W"], Int[Tensor, "B W"]]:
+        """Return the node that predicted each delivered token, and the token; padded with 0."""
+        device, width = self.output.logits.device, max(self.delivery.num_new)
+        nodes = self.delivery.verdict.path[:, :width].clamp(min=0).to(device)
+        tokens = []
+        for row, num_new in zip(self.batch.rows, self.delivery.num_new, strict=True):
+            tokens.append(row.newest(num_new) + [0] * (width - num_new))
+        return nodes, upload(tokens, device, torch.long)
 
 
 StepObserver = Callable[[Step], None]

@@ -1,6 +1,7 @@
 """A load test from its configuration."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,33 +16,10 @@ from specresearch.data import PromptDataset
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.runner import LoadRunner
 from specresearch.loadtest.settings import LoadSettings
-from specresearch.loadtest.window import Limits
 from specresearch.loadtest.workload import RequestClass
 
 CLASS_KEYS = ("share", "dataset", "sampling", "acceptance", "num_draft_tokens")
-NUM_TO_CHOOSE_FROM = (
-    1000  # rows of a public dataset, where prompts are chosen by the lengths of a trace
-)
-SETTINGS = (
-    "num_requests",
-    "max_running",
-    "repeats",
-    "max_waiting",
-    "max_seconds",
-    "length_spread",
-    "warmup",
-    "seed",
-    "reset",
-    "turn_seconds",
-)
-
-
-def build_settings(cfg: DictConfig) -> LoadSettings:
-    return LoadSettings(
-        **{name: cfg[name] for name in SETTINGS},
-        compare=list(cfg.compare),
-        limits=Limits(**cfg.limits),
-    )
+NUM_CANDIDATES = 1000  # rows of a public dataset from which prompts are chosen by length
 
 
 def build_runner(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) -> LoadRunner:
@@ -52,7 +30,7 @@ def build_runner(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) ->
     arrivals = instantiate(cfg.arrivals, _convert_="all")
     acceptance = instantiate(cfg.acceptance, _convert_="all")
     num_rows = settings.count(arrivals) if arrivals.rows is None else None
-    classes = classes_of(cfg, num_rows, uses_threshold=isinstance(acceptance, Threshold))
+    classes = build_classes(cfg, num_rows, uses_threshold=isinstance(acceptance, Threshold))
     choices = HydraConfig.get().runtime.choices
     return LoadRunner(
         instantiate(cfg.target, _convert_="all"),
@@ -65,77 +43,81 @@ def build_runner(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) ->
         acceptance=acceptance,
         controller=instantiate(cfg.controller, _convert_="all"),
         controller_name=choices.get("controller"),
-        variants=variants_of(cfg),
+        variants=_build_variants(cfg),
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
         tracker=tracker,
         record=cfg.record,
     )
 
 
-def variants_of(cfg: DictConfig) -> dict[str, Controller]:
-    """The run's controller with changed settings."""
-    merged = {
-        str(name): OmegaConf.merge(cfg.controller, changes)
-        for name, changes in cfg.variants.items()
-    }
-    return {name: instantiate(controller, _convert_="all") for name, controller in merged.items()}
+def _build_variants(cfg: DictConfig) -> dict[str, Controller]:
+    """Return the run's controller with other settings, by name of the variant."""
+    variants = {}
+    for name, changes in cfg.variants.items():
+        merged = OmegaConf.merge(cfg.controller, changes)
+        variants[str(name)] = instantiate(merged, _convert_="all")
+    return variants
 
 
-def classes_of(
+def build_classes(
     cfg: DictConfig, num_rows: int | None, *, uses_threshold: bool
 ) -> list[RequestClass]:
-    """The classes of requests; without any, all are alike. Those that name no dataset share the run's.
+    """Return the classes of requests, or a single one if there are none.
 
-    num_rows: of a dataset that are used; None: all there are to choose from. uses_threshold: the rule is the one that
-    acceptance presets are for.
+    Args:
+        num_rows: Rows of a dataset to use; None uses as many as there are to choose from.
+        uses_threshold: Whether the acceptance rule is the one that presets are for.
     """
     if not cfg.classes:
-        return [
-            RequestClass(
-                _dataset(cfg.dataset, num_rows), instantiate(cfg.sampling, _convert_="all")
-            )
-        ]
+        sampling = instantiate(cfg.sampling, _convert_="all")
+        return [RequestClass(_dataset(cfg.dataset, num_rows), sampling)]
     shared = None
     classes = []
     for key, part in cfg.classes.items():
         name = str(key)
-        strange = [own for own in part if own not in CLASS_KEYS]
-        if strange:
-            raise ValueError(
-                f"classes.{name} has an unknown key {strange[0]!r}; there are: {', '.join(CLASS_KEYS)}"
-            )
-        if "share" not in part:
-            raise ValueError(
-                f"classes.{name} has no share; give its weight among the classes, such as share: 0.6"
-            )
-        if part.get("dataset") is None and shared is None:
-            shared = _dataset(cfg.dataset, num_rows)
-        dataset = shared if part.get("dataset") is None else _dataset(part.dataset, num_rows)
-        assert dataset is not None
+        _check_class(name, part)
+        if part.get("dataset") is not None:
+            dataset = _dataset(part.dataset, num_rows)
+        else:
+            # Classes that name no dataset share the run's, which is read once.
+            dataset = shared = shared or _dataset(cfg.dataset, num_rows)
         changes: dict[str, Any] = dict(part.get("sampling") or {})
         if part.get("acceptance") is not None:
             changes["draft_threshold"] = _threshold(name, part.acceptance, uses_threshold)
         sampling = instantiate(OmegaConf.merge(cfg.sampling, changes), _convert_="all")
-        classes.append(
-            RequestClass(dataset, sampling, name, part.share, part.get("num_draft_tokens"))
-        )
+        num_draft_tokens = part.get("num_draft_tokens")
+        classes.append(RequestClass(dataset, sampling, name, part.share, num_draft_tokens))
     return classes
 
 
+def _check_class(name: str, part: Mapping[Any, Any]) -> None:
+    for key in part:
+        if key not in CLASS_KEYS:
+            raise ValueError(
+                f"classes.{name} has an unknown key {key!r}; there are: {', '.join(CLASS_KEYS)}"
+            )
+    if "share" not in part:
+        raise ValueError(
+            f"classes.{name} has no share; give its weight among the classes, such as share: 0.6"
+        )
+
+
 def _dataset(cfg: DictConfig, num_rows: int | None) -> PromptDataset:
-    most = NUM_TO_CHOOSE_FROM if num_rows is None and cfg.get("path") is None else num_rows
-    limits = [limit for limit in (cfg.get("limit"), most) if limit is not None]
+    if num_rows is None and cfg.get("path") is None:
+        num_rows = NUM_CANDIDATES
+    limits = [limit for limit in (cfg.get("limit"), num_rows) if limit is not None]
     return instantiate(cfg, limit=min(limits, default=None), _convert_="all")
 
 
 def _threshold(name: str, preset: Any, uses_threshold: bool) -> float:
-    """Of an acceptance preset: what the threshold rule would take for such a workload."""
+    """Return the threshold of an acceptance preset."""
     if preset not in WORKLOADS:
         raise ValueError(
             f"classes.{name}.acceptance={preset} is not known; use one of {', '.join(WORKLOADS)}"
         )
     if not uses_threshold:
         raise ValueError(
-            f"classes.{name}.acceptance={preset} is for acceptance=threshold; add that, or leave it out"
+            f"classes.{name}.acceptance={preset} is for acceptance=threshold; add that, or leave "
+            "it out"
         )
     return WORKLOADS[preset]

@@ -10,11 +10,12 @@ from specresearch.bench.side_comparison import (
     LATENCY,
     THROUGHPUT,
     ClassChange,
+    MeanStepTimes,
     SideComparison,
-    StepTimes,
     ideal_speedup,
 )
-from specresearch.loadtest.side import PERCENTS, LoadSide, ranked, stretches_of
+from specresearch.loadtest.request_figures import PERCENTS, ranked, stretches_of
+from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.window import NUM_BLOCKS, Window
 from specresearch.statistics import Interval, percentile_ratio
 
@@ -100,17 +101,17 @@ class PairedSides:
         )
 
 
-def step_times(side: LoadSide) -> StepTimes | None:
+def step_times(side: LoadSide) -> MeanStepTimes | None:
     """Return the average step of all passes of a side."""
     passes = list(side.steps.values())
     if not passes:
         return None
     sums = {part: sum(steps.times[part] for steps in passes) for part in passes[0].times}
     num_steps = sum(len(steps.start) for steps in passes)
-    return StepTimes.of(sums, num_steps, float(sum(steps.new.sum() for steps in passes)))
+    return MeanStepTimes.of(sums, num_steps, float(sum(steps.new.sum() for steps in passes)))
 
 
-def _decode_speedup(own: StepTimes | None, baseline: StepTimes | None) -> Estimate | None:
+def _decode_speedup(own: MeanStepTimes | None, baseline: MeanStepTimes | None) -> Estimate | None:
     """Return the ratio of seconds of steps per token; None if either side decoded nothing."""
     if own is None or baseline is None or not own.tokens or not baseline.tokens:
         return None
@@ -118,7 +119,7 @@ def _decode_speedup(own: StepTimes | None, baseline: StepTimes | None) -> Estima
     return Estimate.of(seconds[1] / seconds[0]) if seconds[0] else None
 
 
-def _decode_seconds(times: StepTimes) -> float:
+def _decode_seconds(times: MeanStepTimes) -> float:
     return times.seconds - times.parts["schedule"]
 
 

@@ -1,26 +1,23 @@
-"""The folder of a load run: rows appended as requests finish, the steps of every pass, and the final figures."""
+"""The folder of a load test: rows of finished requests, steps of every pass, and the figures."""
 
 import json
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import dataset
 
-from specresearch.bench.acceptance_profile import AcceptanceProfile
-from specresearch.bench.side_comparison import SideComparison, StepTimes
 from specresearch.files import replace_text, sync, written_whole
 from specresearch.files.jsonl import read_jsonl, to_line
+from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import COLUMNS, SUMMED, PassSteps
-from specresearch.loadtest.summary import LOAD_DEFINITIONS, LoadFigures
-from specresearch.loadtest.window import Limits
 from specresearch.results.fingerprint import DECODING
 from specresearch.results.folder import (
     CONFIG,
@@ -34,66 +31,32 @@ from specresearch.results.folder import (
 )
 from specresearch.rows import SCHEMA, STEP_SCHEMA, PassKey, RequestRow, check_schema
 
-PASSES, STEPS_PARTS = "passes.jsonl", "steps"
-PLACE = ("repeat", "side")
-KEYS = {PASSES: PLACE, REQUESTS: (*PLACE, "id")}  # what no two rows share
+PASSES = "passes.jsonl"
+STEPS_PARTS = "steps"
+PASS_KEY = ("repeat", "side")  # columns that identify a pass
 CODE = (
     "bench/output_check.py",
     "bench/pass_observer.py",
     "loadtest/arrivals.py",
+    "loadtest/engines.py",
     "loadtest/loop.py",
     "loadtest/one_pass.py",
+    "loadtest/prompt_pool.py",
     "loadtest/rows.py",
     "loadtest/runner.py",
     "loadtest/workload.py",
     "rows",
-)  # beside the decoding itself, what rows depend on
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadResults(LoadFigures):
-    """What results.json holds: the figures, and what they are of; docs/load.md explains each part.
-
-    Attributes:
-        complete: Whether every pass came to its end.
-        kind: `load` or `simulation`.
-    """
-
-    complete: bool
-    schema: int = SCHEMA
-    kind: str = "load"
-    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
-    definitions: dict[str, str] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "LoadResults":
-        """Return results as they were written."""
-        parsers = {
-            "acceptance": AcceptanceProfile.from_json,
-            "step_times": lambda times: StepTimes(**times),
-            "comparisons": SideComparison.from_json,
-        }
-        parts = dict(data)
-        for name, parse in parsers.items():
-            parts[name] = {side: parse(value) for side, value in data[name].items()}
-        return LoadResults(**parts)
-
-    @staticmethod
-    def of(
-        figures: LoadFigures, setting: Mapping[str, Any], limits: Limits, **told: Any
-    ) -> "LoadResults":
-        """setting: what was measured, which opens the summary. told: the other fields."""
-        parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
-        parts["summary"] = {**setting, **figures.summary}
-        return LoadResults(**parts, limits=asdict(limits), definitions=LOAD_DEFINITIONS, **told)
+)  # besides the decoding itself, what rows depend on
 
 
 class LoadFolder(RunFolder):
-    """A pass counts once its row stands in passes.jsonl; when a run is resumed, rows of unfinished ones are dropped.
+    """The folder of a load test.
 
-    A complete run is continued when more `repeats` are asked for.
+    A pass counts once its row is in passes.jsonl; on resuming, the rows of unfinished passes are
+    dropped. A complete run can be continued with more `repeats`.
+
+    Attributes:
+        passes: The finished passes.
     """
 
     may_change = (*INDIFFERENT, "repeats")
@@ -105,20 +68,17 @@ class LoadFolder(RunFolder):
 
     def _load(self) -> None:
         check_schema(read_results(self.path) or {"schema": SCHEMA}, self.path)
-        self.passes = [
-            PassRow.from_json(row) for row in read_jsonl(self.path / PASSES, KEYS[PASSES])
-        ]
-        self._rewrite()
+        rows = read_jsonl(self.path / PASSES, PASS_KEY)
+        self.passes = [PassRow.from_json(row) for row in rows]
+        self._drop_unfinished()
 
-    def _rewrite(self) -> None:
-        """Without the rows of passes that are not done."""
+    def _drop_unfinished(self) -> None:
+        """Rewrite the files without the rows of unfinished passes."""
         replace_text(self.path / PASSES, "".join(to_line(row.to_json()) for row in self.passes))
-        if (self.path / REQUESTS).exists():
-            with (
-                written_whole(self.path / REQUESTS) as part,
-                part.open("w", encoding="utf-8") as stream,
-            ):
-                stream.writelines(to_line(row) for row in self._rows())
+        file = self.path / REQUESTS
+        if file.exists():
+            with written_whole(file) as part, part.open("w", encoding="utf-8") as stream:
+                stream.writelines(map(to_line, self._request_rows()))
 
     @property
     def done(self) -> set[PassKey]:
@@ -126,7 +86,7 @@ class LoadFolder(RunFolder):
 
     @property
     def is_complete(self) -> bool:
-        """An earlier session came to the end of all repeats that are asked for."""
+        """Return whether an earlier session finished all repeats that are asked for."""
         num_repeats = len({key.repeat for key in self.done})
         if not self.is_resumed or num_repeats < self.config.get("repeats", num_repeats):
             return False
@@ -144,38 +104,41 @@ class LoadFolder(RunFolder):
         self.write_results(replace(before, complete=False, provenance=merged))
         return merged
 
-    def forget(self, keys: Collection[PassKey]) -> None:
-        """Drop passes that are to be decoded again. Raises ValueError where one that stays lacks rows, or has some twice."""
+    def drop(self, keys: Collection[PassKey]) -> None:
+        """Drop passes that are to be decoded again.
+
+        Raises:
+            ValueError: If a remaining pass lacks rows or has duplicates.
+        """
         self.passes = [row for row in self.passes if row.key not in keys]
-        check_requests(self.path, self._rows(), self.passes)
-        self._rewrite()
+        check_requests(self.path, self._request_rows(), self.passes)
+        self._drop_unfinished()
 
     @contextmanager
     def write_pass(self, key: PassKey) -> "Iterator[PassWriter]":
-        """Where the rows of a pass go while it runs."""
-        parts = self.path / STEPS_PARTS
-        parts.mkdir(exist_ok=True)
+        """Open the files for the rows of a pass while it runs."""
+        file = self._steps_part(key)
+        file.parent.mkdir(exist_ok=True)
+        # Passes take turns, so requests are written in whole lines.
         with (
-            (self.path / REQUESTS).open(
-                "a", encoding="utf-8", buffering=1
-            ) as stream,  # whole lines: passes take turns
-            pq.ParquetWriter(self._part(key), STEP_SCHEMA) as steps,
+            (self.path / REQUESTS).open("a", encoding="utf-8", buffering=1) as requests,
+            pq.ParquetWriter(file, STEP_SCHEMA) as steps,
         ):
-            yield PassWriter(stream, steps)
+            yield PassWriter(requests, steps)
 
     def end_pass(self, row: PassRow) -> None:
-        """Call when all of its rows are written, which reach the disk before this one."""
-        for file in (self.path / REQUESTS, self._part(row.key)):
+        """Mark a pass as finished, after its rows have reached the disk."""
+        for file in (self.path / REQUESTS, self._steps_part(row.key)):
             if file.exists():
                 sync(file)
         self._append(PASSES, [row.to_json()])
         self.passes.append(row)
 
     def requests(self) -> list[RequestRow]:
-        """Of the passes that are done."""
-        return [RequestRow.from_json(row) for row in self._rows()]
+        """Return the requests of the finished passes."""
+        return [RequestRow.from_json(row) for row in self._request_rows()]
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
+    def _request_rows(self) -> Iterator[dict[str, Any]]:
         done = self.done
         if not (self.path / REQUESTS).exists():
             return
@@ -183,43 +146,43 @@ class LoadFolder(RunFolder):
             for line in lines:
                 try:
                     row = json.loads(line)
-                except ValueError:  # torn off when the run was killed
+                except ValueError:  # cut short when the run was killed
                     continue
-                if PassKey(row["repeat"], 0, row["side"]) in done:
+                if _key(row) in done:
                     yield row
 
     def steps(self, side: str) -> dict[int, PassSteps]:
-        """Of every repeat that is done."""
+        """Return the steps of a side by finished repeat, without passes whose steps are missing."""
         return read_steps(self.path, self.done, side)
 
-    def _part(self, key: PassKey) -> Path:
-        return _part(self.path, key)
-
     def write_steps(self, *, complete: bool) -> None:
-        """steps.parquet from the passes that are done; a complete run no longer needs them apart."""
-        if any(self._part(key).exists() for key in self.done):
+        """Write steps.parquet from the finished passes; a complete run drops the separate files."""
+        if any(self._steps_part(key).exists() for key in self.done):
             with (
                 written_whole(self.path / STEPS) as part,
                 pq.ParquetWriter(part, STEP_SCHEMA) as writer,
             ):
                 for key in sorted(self.done):
-                    for table in _tables(self.path, key):
-                        writer.write_table(table)
+                    for batch in _step_batches(self.path, key):
+                        writer.write_batch(batch)
         if complete:
             shutil.rmtree(self.path / STEPS_PARTS, ignore_errors=True)
 
+    def _steps_part(self, key: PassKey) -> Path:
+        return _steps_part(self.path, key)
+
     @property
     def files(self) -> list[Path]:
-        """What there is to keep."""
+        """Return the files worth keeping."""
         names = (CONFIG, PROVENANCE, RESULTS, REQUESTS, PASSES, STEPS)
         return [self.path / name for name in names if (self.path / name).exists()]
 
 
 @dataclass
 class PassWriter:
-    """Rows of one pass, buffered."""
+    """Writes the rows of one pass."""
 
-    _requests: Any
+    _requests: TextIO
     _steps: pq.ParquetWriter
 
     def add_request(self, row: RequestRow) -> None:
@@ -232,47 +195,55 @@ class PassWriter:
 def check_requests(
     folder: Path, rows: Iterable[Mapping[str, Any]], passes: Iterable[PassRow]
 ) -> None:
-    """Raises ValueError where a pass has the row of a request twice, or lacks one."""
-    found = Counter((PassKey(row["repeat"], 0, row["side"]), row["id"]) for row in rows)
-    per_place = Counter(key for key, _ in found)
-    file, remedy = folder / REQUESTS, "measure again in another hydra.run.dir"
-    for (key, id), count in found.items():
+    """Raise ValueError if a pass has the row of a request twice, or lacks one."""
+    counts = Counter((_key(row), row["id"]) for row in rows)
+    num_requests = Counter(key for key, _ in counts)
+    file = folder / REQUESTS
+    remedy = "measure again in another hydra.run.dir"
+    for (key, id), count in counts.items():
         if count > 1:
             raise ValueError(
-                f"{file} has {count} rows of request {id}, repeat {key.repeat}, side {key.side}: two processes wrote to this "
-                f"folder, or files were joined; {remedy}"
+                f"{file} has {count} rows of request {id}, repeat {key.repeat}, side {key.side}: "
+                f"two processes wrote to this folder, or files were joined; {remedy}"
             )
-    for one in passes:
-        key, num_rows = one.key, per_place[one.key]
-        if num_rows != one.num_finished:
+    for row in passes:
+        num_rows = num_requests[row.key]
+        if num_rows != row.num_finished:
             raise ValueError(
-                f"{file} has {num_rows} rows of repeat {key.repeat}, side {key.side}, where {one.num_finished} requests "
-                f"finished; remove the line of that pass from {PASSES} and add resume=true, which decodes it again, or {remedy}"
+                f"{file} has {num_rows} rows of repeat {row.key.repeat}, side {row.key.side}, "
+                f"where {row.num_finished} requests finished; remove the line of that pass from "
+                f"{PASSES} and add resume=true, which decodes it again, or {remedy}"
             )
 
 
 def read_steps(folder: Path, keys: Iterable[PassKey], side: str) -> dict[int, PassSteps]:
-    """Of every repeat of a side that stands among `keys`; passes whose steps are gone are left out."""
-    found, columns = {}, [*COLUMNS, *SUMMED]
+    """Return the steps of a side by repeat, without passes whose steps are missing."""
+    steps = {}
     for key in sorted(key for key in keys if key.side == side):
-        part, whole = _part(folder, key), folder / STEPS
-        if part.exists():
-            found[key.repeat] = PassSteps.of(pq.read_table(part, columns=columns))
-        elif whole.exists():
-            own = [("repeat", "=", key.repeat), ("side", "=", side)]
-            found[key.repeat] = PassSteps.of(pq.read_table(whole, columns=columns, filters=own))
-    return found
+        file = _steps_file(folder, key)
+        if file.exists():
+            is_pass = [("repeat", "=", key.repeat), ("side", "=", side)]
+            table = pq.read_table(file, columns=[*COLUMNS, *SUMMED], filters=is_pass)
+            steps[key.repeat] = PassSteps.of(table)
+    return steps
 
 
-def _tables(folder: Path, key: PassKey) -> Iterator[pa.Table]:
-    """Return the steps of a pass, from its own file or from that of an earlier session."""
-    part, whole = _part(folder, key), folder / STEPS
-    file = part if part.exists() else whole
+def _step_batches(folder: Path, key: PassKey) -> Iterator[pa.RecordBatch]:
+    file = _steps_file(folder, key)
     if file.exists():
-        own = (dataset.field("repeat") == key.repeat) & (dataset.field("side") == key.side)
-        for batch in dataset.dataset(file, schema=STEP_SCHEMA).to_batches(filter=own):
-            yield pa.Table.from_batches([batch])
+        is_pass = (dataset.field("repeat") == key.repeat) & (dataset.field("side") == key.side)
+        yield from dataset.dataset(file, schema=STEP_SCHEMA).to_batches(filter=is_pass)
 
 
-def _part(folder: Path, key: PassKey) -> Path:
+def _steps_file(folder: Path, key: PassKey) -> Path:
+    """Return the file with the steps of a pass: its own, or that of an earlier session."""
+    part = _steps_part(folder, key)
+    return part if part.exists() else folder / STEPS
+
+
+def _steps_part(folder: Path, key: PassKey) -> Path:
     return folder / STEPS_PARTS / f"{key.repeat}-{key.side}.parquet"
+
+
+def _key(row: Mapping[str, Any]) -> PassKey:
+    return PassKey(row["repeat"], 0, row["side"])

@@ -1,42 +1,48 @@
-"""One pass: submit what is due, step while there is work, sleep until the next arrival.
+"""The loop of a pass: submit due requests, step while there is work, sleep until the next arrival.
 
-Time is that of the engine's clock, which is paused while it is another pass's turn.
+Time is that of the engine's clock, which is paused during the turns of other passes.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from specresearch.batch import Request
 from specresearch.engine import Engine, RequestOutput
+from specresearch.loadtest.rows import PassRow
+from specresearch.request import Request
 from specresearch.rows import StepLog
 
-TICK = 1.0  # seconds between two looks at how far a pass is
+TICK = 1.0  # seconds between progress reports
 
 
 @dataclass
 class Feed:
-    """Which requests are due. times: of their arrival, seconds since the pass began; ignored with a `concurrency`."""
+    """Which requests are due.
+
+    Attributes:
+        times: Arrival times in seconds since the pass began; ignored in a closed loop.
+        concurrency: Requests in flight in a closed loop; None if requests arrive by themselves.
+    """
 
     times: Float[np.ndarray, " n"]
     concurrency: int | None = None
     num_submitted: int = 0
 
     def due(self, now: float, num_in_flight: int) -> list[tuple[int, float]]:
-        """Numbers and arrival times of the requests to submit at `now`."""
+        """Return the numbers and arrival times of the requests to submit now."""
+        begin = self.num_submitted
         if self.concurrency is not None:
-            end = min(self.num_submitted + self.concurrency - num_in_flight, len(self.times))
-            found = [(number, now) for number in range(self.num_submitted, end)]
+            end = min(begin + self.concurrency - num_in_flight, len(self.times))
+            times = [now] * (end - begin)
         else:
             end = int(np.searchsorted(self.times, now, side="right"))
-            found = [
-                (number, float(self.times[number])) for number in range(self.num_submitted, end)
-            ]
-        self.num_submitted += len(found)
-        return found
+            times = self.times[begin:end].tolist()
+        self.num_submitted += len(times)
+        return list(enumerate(times, begin))
 
     @property
     def is_empty(self) -> bool:
@@ -44,13 +50,13 @@ class Feed:
 
     @property
     def next_time(self) -> float:
-        """Of the next request, which is there."""
+        """Return the arrival time of the next request. Requires that there is one."""
         return 0.0 if self.concurrency is not None else float(self.times[self.num_submitted])
 
 
 @dataclass(frozen=True)
 class Stops:
-    """Where a pass gives up. max_waiting: requests in the queue. max_seconds: of the pass."""
+    """When to stop a pass: at so many waiting requests, or after so many seconds."""
 
     max_waiting: int
     max_seconds: float
@@ -58,10 +64,15 @@ class Stops:
 
 @dataclass
 class LoadLoop:
-    """request: makes the request of a number. on_output: called with each finished one. on_tick: about once a second.
+    """Runs the requests of one pass through an engine.
 
-    num_tokens: generated so far. After `run`: wall seconds, the last arrival, the length of the queue, and why the pass was
-    `stopped`, if it was.
+    Attributes:
+        request: Makes the request of a number.
+        on_output: Called with each finished request.
+        on_tick: Called about once a second.
+        num_tokens: Tokens generated so far.
+        wall: Seconds of the pass so far.
+        stopped: Why the pass was stopped; None if it was not.
     """
 
     engine: Engine
@@ -89,13 +100,13 @@ class LoadLoop:
 
     @property
     def is_over(self) -> bool:
-        """Every request has been answered, or the pass given up."""
+        """Return whether every request has been answered, or the pass was stopped."""
         return self.stopped is not None or (self.feed.is_empty and self.num_in_flight == 0)
 
     def run(self, seconds: float = math.inf) -> None:
-        """To the end of the pass, or of a turn of so many seconds of it and one step at least.
+        """Run the pass to its end, or for so many seconds but at least one step.
 
-        Raises whatever the engine raises, with its requests aborted.
+        If the engine raises an error, its requests are aborted.
         """
         self.resume()
         end = self._now + seconds
@@ -108,7 +119,7 @@ class LoadLoop:
                 else:
                     due = min(self.feed.next_time - self._now, end - self._now, TICK)
                     self.engine.clock.sleep(due)
-                self._look()
+                self._check_stops()
                 if self._now >= end:
                     break
             self.wall = self._now
@@ -118,28 +129,45 @@ class LoadLoop:
                 self._pause()
             else:
                 self.engine.abort()
-                for _ in self.engine.pop_finished():
-                    pass  # an output that nobody took belongs to this pass, and not to the next
+                list(self.engine.pop_finished())  # or the next pass would get them
 
-    def _pause(self) -> None:
-        """Stop the engine's clock until the next turn."""
-        self.engine.clock.pause()
-        self._is_paused = True
+    def row(self, **rest: Any) -> PassRow:
+        """Return the row of the finished pass.
+
+        Args:
+            rest: Further attributes of the row.
+        """
+        return PassRow(
+            key=self.log.key,
+            wall=self.wall,
+            num_requests=len(self.feed.times),
+            num_submitted=self.feed.num_submitted,
+            num_finished=self.num_finished,
+            last_arrival=self.last_arrival,
+            num_waiting=self.num_waiting,
+            stopped=self.stopped,
+            trace=tuple(self.engine.controller.trace()),
+            **rest,
+        )
 
     def resume(self) -> None:
-        """Let the engine's clock run again, if the loop has paused it."""
+        """Let the engine's clock run again if this loop has paused it."""
         if self._is_paused:
             self.engine.clock.resume()
             self._is_paused = False
+
+    def _pause(self) -> None:
+        self.engine.clock.pause()
+        self._is_paused = True
 
     @property
     def _now(self) -> float:
         return self.engine.clock.now() - self.log.begin
 
     def _submit(self) -> None:
-        for number, moment in self.feed.due(self._now, self.num_in_flight):
-            self.engine.submit(self.request(number), self.log.begin + moment)
-            self.last_arrival = moment
+        for number, time in self.feed.due(self._now, self.num_in_flight):
+            self.engine.submit(self.request(number), self.log.begin + time)
+            self.last_arrival = time
 
     def _step(self) -> None:
         record = self.engine.step()
@@ -150,16 +178,19 @@ class LoadLoop:
             self.num_finished += 1
             self.on_output(output.checked())
 
-    def _look(self) -> None:
-        now, self.num_waiting = self._now, len(self.engine.scheduler.waiting)
-        came = f"{self.feed.num_submitted} requests came and {self.num_finished} were answered in {now:.0f} s"
-        if self.num_waiting > self.stops.max_waiting:
-            self.stopped = (
-                f"the queue grows without bound: {came}, {self.num_waiting} wait "
-                f"(max_waiting={self.stops.max_waiting})"
-            )
-        elif now > self.stops.max_seconds:
-            self.stopped = f"out of time: {came}, {self.num_waiting} wait (max_seconds={self.stops.max_seconds:g})"
+    def _check_stops(self) -> None:
+        now = self._now
+        self.num_waiting = len(self.engine.scheduler.waiting)
+        state = (
+            f"{self.feed.num_submitted} requests arrived and {self.num_finished} were answered in "
+            f"{now:.0f} s, {self.num_waiting} wait"
+        )
+        stops = self.stops
+        if self.num_waiting > stops.max_waiting:
+            limit = f"max_waiting={stops.max_waiting}"
+            self.stopped = f"the queue grows without bound: {state} ({limit})"
+        elif now > stops.max_seconds:
+            self.stopped = f"out of time: {state} (max_seconds={stops.max_seconds:g})"
         if now >= self._next_tick:
             self._next_tick = now + TICK
             self.on_tick(self)

@@ -1,4 +1,4 @@
-"""What the process holds in memory while requests come and go; of a server that forgets nothing it would grow with them."""
+"""How much memory the process holds during a run: a server that leaks would grow."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,17 @@ from specresearch.loadtest.rows import PassRow
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
+    """Return the resident memory of this process."""
     return psutil.Process().memory_info().rss
 
 
 def memory_figures(passes: Sequence[PassRow]) -> dict[str, int | None]:
-    """passes: in the order in which they were made."""
-    held = [num_bytes for row in passes for _, num_bytes in row.memory]
-    if not held:
+    """Return the memory at the start, at the end and at its peak. Passes are in run order."""
+    samples = [num_bytes for row in passes for _, num_bytes in row.memory]
+    if not samples:
         return dict.fromkeys(("memory_start", "memory_end", "memory_peak"))
-    return {"memory_start": held[0], "memory_end": held[-1], "memory_peak": max(held)}
+    return {
+        "memory_start": samples[0],
+        "memory_end": samples[-1],
+        "memory_peak": max(samples),
+    }

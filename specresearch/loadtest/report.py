@@ -1,4 +1,4 @@
-"""A load run as a person reads it: what the method did to throughput and to latencies, side by side. Fits 80 columns."""
+"""Print a load test in 80 columns: what the method did to throughput and latencies."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,35 +9,69 @@ from rich.table import Table
 from rich.text import Text
 
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.loadtest.folder import LoadResults
+from specresearch.loadtest.results import LoadResults
 from specresearch.rows import BASELINE, METHOD
 
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
+    """Print the headline, warnings, settings and the figures of every side and class."""
     console = console or Console(highlight=False)
     console.print()
-    console.print(_headline(results), soft_wrap=False)
+    console.print(Text(_headline(results), style="bold"), soft_wrap=False)
     if results.sides and results.summary["method"]:
-        console.print(_statement(results))
+        console.print(_output_statement(results))
+    print_warnings(results, console)
+    tables = [_settings_table(results)]
+    if results.sides:
+        tables.append(_sides_table(results))
+    if results.classes:
+        tables.append(_classes_table(results))
+    for table in tables:
+        console.print()
+        console.print(table)
+    console.print()
+    path = f"{folder}/results.json holds every figure with its definition"
+    console.print(Text(path, style="dim"), soft_wrap=True)
+
+
+def print_warnings(results: LoadResults, console: Console) -> None:
     for warning in load_warnings(results):
         console.print(Text(warning, style="bold yellow"))
-    console.print()
-    console.print(_setting(results))
-    if results.sides:
-        console.print()
-        console.print(_sides_table(results))
-    if results.classes:
-        console.print()
-        console.print(_classes_table(results))
-    console.print()
-    console.print(
-        Text(f"{folder}/results.json holds every figure with its definition", style="dim"),
-        soft_wrap=True,
+
+
+def load_warnings(results: LoadResults) -> list[str]:
+    """Return what a reader must know before the figures."""
+    stopped = results.stopped or ""
+    overloaded = []
+    too_short = []
+    for name, figures in results.sides.items():
+        if figures["overloaded"] and f"; {name}, repeat" not in f"; {stopped}":
+            overloaded.append(name)
+        if figures.get("too_short"):
+            too_short.append(name)
+    warnings = [f"stopped: {stopped}"] if stopped else []
+    messages = (
+        (
+            overloaded,
+            "requests arrived faster than they were answered; throughput is the most it can do, "
+            "and latencies grow with the length of the run",
+        ),
+        (
+            too_short,
+            "the run never reached steady state: the last request arrived before most were "
+            "answered; send more requests",
+        ),
+        (results.class_signature, "the median request is faster and the slowest 1% slower"),
+        (results.class_unclear, "too few requests to tell whether the slowest 1% got slower"),
     )
+    for names, message in messages:
+        if names:
+            warnings.append(f"{', '.join(names)}: {message}")
+    return warnings
 
 
-def load_in_words(summary: Mapping[str, Any]) -> str:
-    """Such as "poisson, 4 requests/s" or "closed loop of 8"."""
+def _describe_load(summary: Mapping[str, Any]) -> str:
+    """Return such as "poisson, 4 requests/s" or "closed loop of 8"."""
     if summary.get("concurrency"):
         return f"closed loop of {summary['concurrency']}"
     cv = f" (cv {summary['cv']:g})" if summary.get("cv") else ""
@@ -45,85 +79,71 @@ def load_in_words(summary: Mapping[str, Any]) -> str:
     return f"{summary['arrivals']}{cv}, {qps:.3g} requests/s" if qps else str(summary["arrivals"])
 
 
-def _headline(results: LoadResults) -> Text:
+def _headline(results: LoadResults) -> str:
     summary = results.summary
     prefix = "" if results.complete else "unfinished run: "
-    load = f"on {results.provenance['dataset']['name']}, {load_in_words(summary)}"
+    load = f"on {results.provenance['dataset']['name']}, {_describe_load(summary)}"
     if not results.sides:
-        return Text(f"{prefix}no pass {load} has come to its end yet: no figures", style="bold")
+        return f"{prefix}no figures yet; no pass {load} has finished"
     if summary.get("throughput") is None:
-        short = (
-            "every pass was too short to have a middle between warm-up and tail; send more requests"
+        return (
+            f"{prefix}no figures {load}: every pass was too short to have a middle between warm-up "
+            "and tail; send more requests"
         )
-        return Text(f"{prefix}no figures {load}: {short}", style="bold")
     if summary.get("speedup") is None:
         name = summary["method"] or "plain decoding"
-        return Text(f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s", style="bold")
-    method = f"{prefix}{summary['method']} with {summary['controller']} {load}"
-    is_served = not (summary["overloaded"] or summary["baseline_overloaded"])
-    if summary.get("concurrency") is None and is_served and summary["e2el_p50_ratio"] is not None:
-        return Text(f"{method}: {_latency_in_words(results)}", style="bold")
-    factor = summary["speedup"]
+        return f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s"
+    is_overloaded = summary["overloaded"] or summary["baseline_overloaded"]
+    is_served = summary.get("concurrency") is None and not is_overloaded
+    # Throughput says nothing if both sides answer all that arrives.
+    by_latency = is_served and summary["e2el_p50_ratio"] is not None
+    gain = _latency_gain(results) if by_latency else _throughput_gain(results)
+    return f"{prefix}{summary['method']} with {summary['controller']} {load}: {gain}"
+
+
+def _throughput_gain(results: LoadResults) -> str:
+    summary, factor = results.summary, results.summary["speedup"]
     slower = "" if factor >= 1 else ", SLOWER"
-    words = f"{factor:.2f}x the throughput of plain decoding{slower}{_between(results.intervals.get('speedup'))}"
-    if summary["best_fixed"] is not None and summary["speedup_over_best"] is not None:
-        words += f", {summary['speedup_over_best']:.2f}x the best of plain and fixed lengths"
-    return Text(f"{method}: {words}", style="bold")
+    interval = _describe_interval(results.intervals.get("speedup"))
+    gain = f"{factor:.2f}x the throughput of plain decoding{slower}{interval}"
+    if summary["best_fixed"] is None or summary["speedup_over_best"] is None:
+        return gain
+    return f"{gain}, {summary['speedup_over_best']:.2f}x the best of plain and fixed lengths"
 
 
-def _latency_in_words(results: LoadResults) -> str:
-    """Both sides answer all that comes, so that their throughput says nothing."""
+def _latency_gain(results: LoadResults) -> str:
     summary, ratio = results.summary, results.summary["e2el_p50_ratio"]
-    between = _between(results.intervals.get("e2el_p50_ratio"))
     slower = "" if ratio <= 1 else ", SLOWER"
-    words = (
-        f"a request takes {ratio:.2f}x the time of plain decoding at the median{slower}{between}"
+    interval = _describe_interval(results.intervals.get("e2el_p50_ratio"))
+    return (
+        f"a request takes {ratio:.2f}x the time of plain decoding at the median{slower}{interval}, "
+        f"{summary['e2el_p99_ratio']:.2f}x at the 99th percentile"
     )
-    return f"{words}, {summary['e2el_p99_ratio']:.2f}x at the 99th percentile"
 
 
-def _statement(results: LoadResults) -> Text:
+def _output_statement(results: LoadResults) -> Text:
     summary = results.summary
-    lossless = results.provenance["method"]["lossless"]
-    is_exact = (
-        lossless or summary["temperature"] == 0
-    )  # a lossy rule may change sampled outputs and no greedy one
-    is_same = (
-        lossless if summary["outputs_equal"] is None else summary["outputs_equal"] and is_exact
-    )
     p_values = [summary.get(name) for name in P_VALUES]
     is_changed = any(p is not None and p < CHANGED for p in p_values)
-    is_wrong = is_changed or summary["outputs_equal_but_for_ties"] is False
-    style = "bold red" if is_wrong else "bold green" if is_same else "bold yellow"
+    if is_changed or summary["outputs_equal_but_for_ties"] is False:
+        style = "bold red"
+    elif _is_unchanged(results):
+        style = "bold green"
+    else:
+        style = "bold yellow"
     return Text(summary["output_statement"], style=style)
 
 
-def load_warnings(results: LoadResults) -> list[str]:
-    """What a reader of the figures must know first."""
-    told = [f"stopped: {results.stopped}"] if results.stopped else []
-    late = [name for name, figures in results.sides.items() if figures["overloaded"]]
-    late = [name for name in late if f"; {name}, repeat" not in f"; {results.stopped or ''}"]
-    if late:
-        words = "requests came faster than they were answered; throughput is what it can do, and latencies grow with the run"
-        told.append(f"{', '.join(late)}: {words}")
-    short = [name for name, figures in results.sides.items() if figures.get("too_short")]
-    if short:
-        told.append(
-            f"{', '.join(short)}: the last request came before most could be answered, so that rates are those of a beginning; "
-            "send more requests"
-        )
-    if results.class_signature:
-        told.append(
-            f"{', '.join(results.class_signature)}: the median request is faster and the slowest 1% slower"
-        )
-    if results.class_unclear:
-        told.append(
-            f"{', '.join(results.class_unclear)}: not measurable, by so few requests, whether the slowest 1% pay for the median"
-        )
-    return told
+def _is_unchanged(results: LoadResults) -> bool:
+    summary = results.summary
+    lossless = results.provenance["method"]["lossless"]
+    if summary["outputs_equal"] is None:
+        return lossless
+    # A lossy rule may change sampled outputs, but no greedy one.
+    return summary["outputs_equal"] and (lossless or summary["temperature"] == 0)
 
 
-def _setting(results: LoadResults) -> Table:
+def _settings_table(results: LoadResults) -> Table:
     provenance, summary = results.provenance, results.summary
     target, machine, workload = provenance["target"], provenance["machine"], provenance["workload"]
     table = Table.grid(padding=(0, 2))
@@ -131,56 +151,51 @@ def _setting(results: LoadResults) -> Table:
     table.add_column()
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
     table.add_row("target", f"{target['model']} ({size})")
-    table.add_row(
-        "machine",
-        f"{machine['device']}, {target['device']}, {machine['num_torch_threads']} threads",
+    threads = f"{machine['num_torch_threads']} threads"
+    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads}")
+    lengths = (
+        f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, outputs of at most "
+        f"{workload['mean_max_new_tokens']:.0f} on average"
     )
-    lengths = f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, answers of at most {workload['mean_max_new_tokens']:.0f}"
-    table.add_row("requests", f"{workload['num_requests']} a pass, {lengths} on average")
+    table.add_row("requests", f"{workload['num_requests']} a pass, {lengths}")
     table.add_row("running", f"at most {summary['max_running']} together")
     for key, label in (("trace", "trace"), ("dataset", "prompts")):
         origin = provenance.get(key)
         if origin:
             note = f"; {origin['note']}" if key == "trace" and origin["note"] else ""
             table.add_row(label, f"{origin['location']}, fingerprint {origin['fingerprint']}{note}")
-    if workload.get("num_prompts_short"):
-        table.add_row(
-            "short",
-            f"{workload['num_prompts_short']} prompts are shorter than in the trace: there are no longer ones, or they are cut",
-        )
-    if workload.get("num_outputs_cut"):
-        table.add_row(
-            "cut", f"{workload['num_outputs_cut']} answers are cut to sampling.max_new_tokens"
-        )
+    num_short, num_cut = workload.get("num_prompts_short"), workload.get("num_outputs_cut")
+    if num_short:
+        short = f"{num_short} prompts are shorter than in the trace: cut, or none is longer"
+        table.add_row("short", short)
+    if num_cut:
+        table.add_row("cut", f"{num_cut} outputs are cut to sampling.max_new_tokens")
     table.add_row("repeats", str(summary["num_repeats"]))
     if summary.get("memory_peak"):
         start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
-        table.add_row(
-            "memory",
-            f"{start:.2f} GB resident at first, {end:.2f} GB at last, never more than {peak:.2f} GB",
-        )
+        memory = f"{start:.2f} GB resident at first, {end:.2f} GB at last, {peak:.2f} GB at most"
+        table.add_row("memory", memory)
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")
     return table
 
 
 def _sides_table(results: LoadResults) -> Table:
-    """Times in milliseconds; medians, and 99th percentiles behind them."""
-    table = _table(
-        "ms", ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait")
-    )
-    plain = results.sides.get(BASELINE, {}).get("throughput")
+    """Return a row per side: times in milliseconds, medians and 99th percentiles."""
+    names = ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait")
+    table = _table("ms", names)
+    baseline = results.sides.get(BASELINE, {}).get("throughput")
     for side, figures in results.sides.items():
-        own, drafts = figures["throughput"], side != BASELINE
+        drafts = side != BASELINE
+        throughput = figures["throughput"]
+        has_ratio = throughput and baseline and drafts
         table.add_row(
-            _name(side, results),
-            _number(own, 1),
-            f"{own / plain:.2f}" if own and plain and drafts else "",
+            _side_name(side, results),
+            _number(throughput, 1),
+            f"{throughput / baseline:.2f}" if has_ratio else "",
             _number(figures["goodput"], 2),
-            _number(figures["ttft_p50"], 0, 1e3),
-            _number(figures["ttft_p99"], 0, 1e3),
-            _number(figures["tpot_p50"], 1, 1e3),
-            _number(figures["tpot_p99"], 1, 1e3),
+            *_milliseconds(figures, "ttft_p50", "ttft_p99", digits=0),
+            *_milliseconds(figures, "tpot_p50", "tpot_p99", digits=1),
             _number(figures["draft_acceptance_rate"], 2) if drafts else "",
             _number(figures["mean_draft_length"], 1) if drafts else "",
             _number(figures["waiting_mean"], 1),
@@ -189,18 +204,19 @@ def _sides_table(results: LoadResults) -> Table:
 
 
 def _classes_table(results: LoadResults) -> Table:
-    table = _table(
-        "class", ("requests", "TPOT", "p90", "p99", "E2EL", "p99", "acc.", "p10", "good")
-    )
-    for category, of_sides in results.classes.items():
-        for side, figures in of_sides.items():
-            names = ("draft_acceptance_rate", "acceptance_p10")
+    """Return a row per class and side: times in milliseconds."""
+    names = ("requests", "TPOT", "p90", "p99", "E2EL", "p99", "acc.", "p10", "good")
+    table = _table("class", names)
+    for category, sides in results.classes.items():
+        for side, figures in sides.items():
+            drafts = side != BASELINE
             table.add_row(
-                f"{category}: {_name(side, results)}",
+                f"{category}: {_side_name(side, results)}",
                 str(figures["num_requests"]),
-                *(_number(figures[f"tpot_p{p}"], 1, 1e3) for p in (50, 90, 99)),
-                *(_number(figures[f"e2el_p{p}"], 0, 1e3) for p in (50, 99)),
-                *(_number(figures[name], 2) if side != BASELINE else "" for name in names),
+                *_milliseconds(figures, "tpot_p50", "tpot_p90", "tpot_p99", digits=1),
+                *_milliseconds(figures, "e2el_p50", "e2el_p99", digits=0),
+                _number(figures["draft_acceptance_rate"], 2) if drafts else "",
+                _number(figures["acceptance_p10"], 2) if drafts else "",
                 f"{figures['share_within_limits']:.0%}",
             )
     return table
@@ -214,17 +230,23 @@ def _table(first: str, others: Sequence[str]) -> Table:
     return table
 
 
-def _name(side: str, results: LoadResults) -> str:
+def _side_name(side: str, results: LoadResults) -> str:
     return str(results.summary["controller"]) if side == METHOD else side
 
 
-def _between(interval: Any) -> str:
-    return (
-        f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
-        if interval
-        else " (too few requests for an interval)"
-    )
+def _describe_interval(interval: Sequence[float] | None) -> str:
+    if not interval:
+        return " (too few requests for an interval)"
+    return f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    return "-" if value is None else f"{value * scale:,.{digits}f}"
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _milliseconds(figures: Mapping[str, Any], *names: str, digits: int) -> list[str]:
+    cells = []
+    for name in names:
+        seconds = figures[name]
+        cells.append(_number(None if seconds is None else 1e3 * seconds, digits))
+    return cells

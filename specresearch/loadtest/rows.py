@@ -10,7 +10,7 @@ from specresearch.rows import PassKey
 
 @dataclass(frozen=True, kw_only=True)
 class PassRow:
-    """A pass that came to its end, which marks its other rows as complete.
+    """A finished pass. The row marks the pass's other rows as complete.
 
     Attributes:
         wall: Seconds that the pass took.
@@ -43,8 +43,8 @@ class PassRow:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
         """Return the pass of a flat row. Raises KeyError if a column is missing."""
-        own: dict[str, Any] = {f.name: row[f.name] for f in fields(PassRow) if f.name != "key"}
-        own["trace"] = tuple(own["trace"])
-        own["memory"] = tuple(tuple(sample) for sample in own["memory"])
-        own["scores"] = own["scores"] and OutputScores.from_json(own["scores"])
-        return PassRow(key=PassKey.of(row), **own)
+        values = {f.name: row[f.name] for f in fields(PassRow) if f.name != "key"}
+        values["trace"] = tuple(values["trace"])
+        values["memory"] = tuple(tuple(sample) for sample in values["memory"])
+        values["scores"] = values["scores"] and OutputScores.from_json(values["scores"])
+        return PassRow(key=PassKey.of(row), **values)

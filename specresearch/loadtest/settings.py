@@ -1,33 +1,42 @@
-"""What a load run is to do, and what it is to refuse."""
+"""The settings of a load test, and which of them are rejected."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
-from specresearch.loadtest.arrivals import Arrivals
-from specresearch.loadtest.window import Limits
+from specresearch.loadtest.arrivals import Arrivals, is_count
+from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.window import LatencyLimits
 
 NUM_OPEN_REQUESTS = 64
-WAVES, LEAST_WAVES, NUM_CLOSED_REQUESTS = (
-    4,
-    3,
-    24,
-)  # of a closed loop: times its concurrency, and at least so many
+NUM_CLOSED_REQUESTS = 24
+WAVES = 4  # requests of a closed loop, as a multiple of its concurrency
+MIN_WAVES = 3
+
+Settings = TypeVar("Settings", bound="PassSettings")
 
 
 @dataclass(frozen=True)
 class PassSettings:
-    """Of passes with the model or without it.
+    """What load tests and simulations share.
 
-    num_requests: of a pass; None: as the load suggests. max_running: requests decoded together. repeats: passes of every side.
-    compare: fixed draft lengths, a side each. max_waiting, max_seconds: where a pass is given up.
-    Raises ValueError for values that cannot be.
+    Attributes:
+        num_requests: Requests of a pass; None leaves the number to the load.
+        max_running: Requests that decode together.
+        repeats: Passes of every side.
+        compare: Fixed draft lengths, each measured as a side of its own.
+        max_waiting: Requests in the queue at which a pass is stopped.
+        max_seconds: Seconds after which a pass is stopped.
+
+    Raises:
+        ValueError: If a value makes no sense.
     """
 
     num_requests: int | None = None
     max_running: int = 32
     repeats: int = 1
     compare: Sequence[int] = ()
-    limits: Limits = field(default_factory=lambda: Limits(1.0, 0.1))
+    limits: LatencyLimits = field(default_factory=lambda: LatencyLimits(1.0, 0.1))
     max_waiting: int = 256
     max_seconds: float = 600.0
     seed: int = 0
@@ -38,28 +47,53 @@ class PassSettings:
         self.check_counts("max_running", "repeats", "max_waiting")
         if not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
-        for length in self.compare:
-            if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-                raise ValueError(
-                    f"compare={list(self.compare)} must hold draft lengths from 1; plain decoding is measured anyway"
-                )
+        if not all(map(is_count, self.compare)):
+            raise ValueError(
+                f"compare={list(self.compare)} must hold draft lengths from 1; plain decoding is "
+                "measured anyway"
+            )
         if len(set(self.compare)) < len(self.compare):
             raise ValueError(f"compare={list(self.compare)} names a draft length twice; remove one")
 
+    @classmethod
+    def from_config(cls: type[Settings], cfg: Mapping[str, Any]) -> Settings:
+        """Return the settings that a configuration holds, among other keys."""
+        values = {field.name: cfg[field.name] for field in fields(cls)}
+        values["compare"] = tuple(cfg["compare"])
+        values["limits"] = LatencyLimits(**cfg["limits"])
+        return cls(**values)
+
     def check_counts(self, *names: str, least: int = 1) -> None:
+        """Raise ValueError for an attribute that is no whole number of at least `least`."""
         for name in names:
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not is_count(value, least):
                 raise ValueError(f"{name}={value} must be a whole number from {least}")
+
+    @property
+    def stops(self) -> Stops:
+        return Stops(self.max_waiting, self.max_seconds)
+
+    def pass_seed(self, repeat: int) -> int:
+        """Return the seed of a repeat, which all sides share."""
+        return (self.seed << 16) + repeat
+
+    def feed(self, arrivals: Arrivals, num_requests: int, repeat: int) -> Feed:
+        """Return the requests of a pass."""
+        times = arrivals.times(num_requests, self.pass_seed(repeat))
+        return Feed(times, arrivals.concurrency)
 
 
 @dataclass(frozen=True)
 class LoadSettings(PassSettings):
-    """num_requests: None: all of a trace, 64 of other arrivals, 4 times the concurrency (at least 24) of a closed loop.
+    """The settings of a load test.
 
-    warmup: requests decoded first and not counted. length_spread: of answers without a trace, see `Workload`.
-    reset: controllers forget before every pass what they learnt in those before. turn_seconds: of the passes of a repeat, which
-    take turns so that all meet the same machine; None: pass after pass.
+    Attributes:
+        length_spread: Spread of output lengths without a trace; see `LoadWorkload`.
+        warmup: Requests decoded first and not counted.
+        reset: Reset controllers before every pass.
+        turn_seconds: The passes of a repeat take turns of so many seconds, so that all see the same
+            machine; None runs one pass after the other.
     """
 
     length_spread: float = 0.0
@@ -76,21 +110,28 @@ class LoadSettings(PassSettings):
             )
         if not 0 <= self.length_spread < 1:
             raise ValueError(
-                f"length_spread={self.length_spread} must be from 0, all answers alike, to below 1"
+                f"length_spread={self.length_spread} must be from 0, all outputs alike, to below 1"
             )
 
     def count(self, arrivals: Arrivals) -> int:
-        """Requests of a pass. Raises ValueError for a closed loop so short that nothing but warm-up and tail would be left."""
-        if arrivals.concurrency is None:
-            return self.num_requests or (
-                len(arrivals.rows) if arrivals.rows is not None else NUM_OPEN_REQUESTS
-            )
-        least = LEAST_WAVES * arrivals.concurrency
+        """Return the requests of a pass.
+
+        The default is all of a trace, 64 of other open arrivals, and 4 times the concurrency of a
+        closed loop, but at least 24.
+
+        Raises:
+            ValueError: If a closed loop would have nothing between warm-up and tail.
+        """
+        concurrency = arrivals.concurrency
+        if concurrency is None:
+            default = NUM_OPEN_REQUESTS if arrivals.rows is None else len(arrivals.rows)
+            return self.num_requests or default
         if self.num_requests is None:
-            return max(WAVES * arrivals.concurrency, NUM_CLOSED_REQUESTS)
-        if self.num_requests < least:
+            return max(WAVES * concurrency, NUM_CLOSED_REQUESTS)
+        if self.num_requests < MIN_WAVES * concurrency:
             raise ValueError(
-                f"num_requests={self.num_requests} is too few for a closed loop of {arrivals.concurrency}: the first and the "
-                f"last {arrivals.concurrency} are warm-up and tail; take at least {least}"
+                f"num_requests={self.num_requests} is too few for a closed loop of {concurrency}: "
+                f"the first and the last {concurrency} are warm-up and tail; take at least "
+                f"{MIN_WAVES * concurrency}"
             )
         return self.num_requests

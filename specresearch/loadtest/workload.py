@@ -1,29 +1,29 @@
-"""What is asked under load: the prompts of one dataset, or of several classes of requests in given shares, ready to be sent."""
+"""The requests of a load test: prompts of one dataset, or of several classes in given shares."""
 
 import random
 from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from statistics import fmean
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from specresearch.batch import Request
-from specresearch.data import Prompt, PromptDataset, Row, render
+from specresearch.data import PromptDataset
 from specresearch.data.traces import TraceRow
+from specresearch.loadtest.prompt_pool import MIN_TEXT, PromptPool
 from specresearch.models import CausalLM
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams, derive_seed
-
-NEAREST = 8  # prompts of about the right length, of which one is taken
-LEAST_TEXT = 32  # tokens: the least that is left of a prompt, beside its template
 
 
 @dataclass(frozen=True)
 class RequestClass:
-    """Requests of one kind. share: weight among the classes. num_draft_tokens: as in `Request`."""
+    """Requests of one kind.
+
+    Attributes:
+        share: Weight among the classes.
+        num_draft_tokens: As in `Request`.
+    """
 
     dataset: PromptDataset
     sampling: SamplingParams
@@ -34,13 +34,20 @@ class RequestClass:
     def __post_init__(self) -> None:
         if not 0 < self.share < float("inf"):
             raise ValueError(
-                f"classes.{self.name}.share={self.share} must be above 0; leave the class out instead"
+                f"classes.{self.name}.share={self.share} must be above 0; leave the class out "
+                "instead"
             )
 
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """row: of the dataset. num_cut_tokens: by how much its prompt was shortened. sampling: without a seed."""
+    """A request of every pass.
+
+    Attributes:
+        row: Row of the dataset.
+        num_cut_tokens: Tokens by which its prompt was shortened.
+        sampling: Parameters without a seed of their own.
+    """
 
     id: str
     category: str
@@ -51,14 +58,21 @@ class PlannedRequest:
     num_draft_tokens: int | None = None
 
 
-class Workload:
-    """The requests of a run, the same in every pass. Of a row with several turns the first is asked.
+class LoadWorkload:
+    """The requests of a load test, the same in every pass.
 
-    num_requests: with a trace, at most its rows. trace: where lengths come from; a prompt about as long as the trace's is chosen
-    and its end cut to fit, and the answer is exactly as long as the trace's unless `max_new_tokens` is less.
-    length_spread: without a trace, an answer may have `max_new_tokens` tokens, or down to (1 - length_spread) times as many, at
-    random.
-    Raises ValueError when `max_new_tokens` leaves no room for a prompt.
+    Of a conversation with several turns, the first is asked.
+
+    Args:
+        num_requests: Requests of a pass; with a trace, at most its rows.
+        trace: Where lengths come from. A prompt about as long as the trace's is chosen and cut to
+            fit; the output is exactly as long as the trace's unless `max_new_tokens` is less.
+        length_spread: Without a trace, an output may have from (1 - length_spread) times
+            `max_new_tokens` to `max_new_tokens` tokens, at random.
+        on_prepared: Called after each request.
+
+    Raises:
+        ValueError: If `max_new_tokens` leaves no room for a prompt.
     """
 
     def __init__(
@@ -78,65 +92,66 @@ class Workload:
             )
         if trace is not None and length_spread:
             raise ValueError(
-                f"length_spread={length_spread} has no effect on a trace, which says how long answers are; leave it out"
+                f"length_spread={length_spread} has no effect on a trace, which sets the length of "
+                "outputs; leave it out"
             )
         self.classes = tuple(classes)
         self.seed = seed
-        self._trace, self._length_spread = trace, length_spread
-        most = num_requests if trace is None else min(num_requests, len(trace))
-        self._pools = {
-            part.name: _Pool(target.tokenizer, part, _room(target, part)) for part in classes
-        }
+        self._trace = None if trace is None else trace[:num_requests]
+        self._length_spread = length_spread
+        self._pools: dict[str, PromptPool] = {}
+        for part in classes:
+            max_tokens = _max_prompt_tokens(target, part)
+            self._pools[part.name] = PromptPool(target.tokenizer, part.dataset, max_tokens)
         self._rng = random.Random(seed)
         self.requests: list[PlannedRequest] = []
         self.num_short = 0
-        for number, part in enumerate(_deal(classes, most, self._rng)):
-            row = trace[number] if trace is not None else None
-            self.requests.append(self._plan(number, part, row))
+        count = num_requests if self._trace is None else len(self._trace)
+        for number, part in enumerate(_draw_classes(classes, count, self._rng)):
+            self.requests.append(self._plan(number, part))
             if on_prepared is not None:
                 on_prepared()
 
     def __len__(self) -> int:
         return len(self.requests)
 
-    def _plan(self, number: int, part: RequestClass, lengths: TraceRow | None) -> PlannedRequest:
+    def _plan(self, number: int, part: RequestClass) -> PlannedRequest:
         pool, sampling = self._pools[part.name], part.sampling
-        if lengths is None:
+        if self._trace is None:
             row, prompt = pool.next()
             share = 1 - self._length_spread * self._rng.random()
-            sampling = replace(
-                sampling, max_new_tokens=max(round(share * sampling.max_new_tokens), 1)
-            )
+            num_tokens = max(round(share * sampling.max_new_tokens), 1)
+            sampling = replace(sampling, max_new_tokens=num_tokens)
         else:
+            lengths = self._trace[number]
             row, prompt = pool.of_length(lengths.num_prompt_tokens, self._rng)
-            self.num_short += len(prompt.token_ids) + LEAST_TEXT < min(
-                lengths.num_prompt_tokens, pool.room
-            )
-            wanted = min(lengths.num_output_tokens, sampling.max_new_tokens)
-            sampling = replace(sampling, max_new_tokens=wanted, ignore_eos=True)
-        category = part.name or row.category
-        ids = array("i", prompt.token_ids)
+            wanted = min(lengths.num_prompt_tokens, pool.max_tokens)
+            self.num_short += len(prompt.token_ids) + MIN_TEXT < wanted
+            num_tokens = min(lengths.num_output_tokens, sampling.max_new_tokens)
+            sampling = replace(sampling, max_new_tokens=num_tokens, ignore_eos=True)
         return PlannedRequest(
-            str(number),
-            category,
-            row.id,
-            ids,
-            prompt.num_cut_tokens,
-            sampling,
-            part.num_draft_tokens,
+            id=str(number),
+            category=part.name or row.category,
+            row=row.id,
+            prompt_ids=array("i", prompt.token_ids),
+            num_cut_tokens=prompt.num_cut_tokens,
+            sampling=sampling,
+            num_draft_tokens=part.num_draft_tokens,
         )
 
     def request(self, number: int, repeat: int) -> Request:
-        """What is submitted. Every side of a repeat decodes it with the same seed; no two requests share one."""
+        """Return the request to submit.
+
+        All sides of a repeat decode it with the same seed, which no other request shares.
+        """
         planned = self.requests[number]
         base = self.seed if planned.sampling.seed is None else planned.sampling.seed
-        sampling = replace(planned.sampling, seed=derive_seed(base, repeat, number))
         return Request(
             planned.prompt_ids.tolist(),
-            sampling,
-            planned.id,
-            planned.num_draft_tokens,
-            planned.category,
+            replace(planned.sampling, seed=derive_seed(base, repeat, number)),
+            id=planned.id,
+            num_draft_tokens=planned.num_draft_tokens,
+            category=planned.category,
         )
 
     @property
@@ -149,105 +164,63 @@ class Workload:
 
     @property
     def temperature(self) -> float | None:
-        """Of all requests; None where they differ."""
-        found = {part.sampling.temperature for part in self.classes}
-        return found.pop() if len(found) == 1 else None
+        """Return the temperature of all requests, or None if they differ."""
+        temperatures = {part.sampling.temperature for part in self.classes}
+        return temperatures.pop() if len(temperatures) == 1 else None
 
     def describe(self) -> dict[str, Any]:
-        """Lengths and shares as they came out, for the provenance of results."""
-        told: dict[str, Any] = {
-            "num_requests": len(self.requests),
-            "mean_prompt_tokens": _mean([len(request.prompt_ids) for request in self.requests]),
-            "mean_max_new_tokens": _mean(
-                [request.sampling.max_new_tokens for request in self.requests]
-            ),
-            "num_prompts_cut": sum(request.num_cut_tokens > 0 for request in self.requests),
+        """Return the actual lengths and shares, for the provenance of results."""
+        requests = self.requests
+        limits = [request.sampling.max_new_tokens for request in requests]
+        workload: dict[str, Any] = {
+            "num_requests": len(requests),
+            "mean_prompt_tokens": _mean([len(request.prompt_ids) for request in requests]),
+            "mean_max_new_tokens": _mean(limits),
+            "num_prompts_cut": sum(request.num_cut_tokens > 0 for request in requests),
         }
         if self._trace is not None:
-            rows = self._trace[: len(self.requests)]
-            told |= {
-                "trace_mean_prompt_tokens": _mean([row.num_prompt_tokens for row in rows]),
-                "trace_mean_output_tokens": _mean([row.num_output_tokens for row in rows]),
+            outputs = [row.num_output_tokens for row in self._trace]
+            prompts = [row.num_prompt_tokens for row in self._trace]
+            cut = [limit < wanted for limit, wanted in zip(limits, outputs, strict=True)]
+            workload |= {
+                "trace_mean_prompt_tokens": _mean(prompts),
+                "trace_mean_output_tokens": _mean(outputs),
                 "num_prompts_short": self.num_short,
-                "num_outputs_cut": sum(
-                    request.sampling.max_new_tokens < row.num_output_tokens
-                    for request, row in zip(self.requests, rows, strict=True)
-                ),
+                "num_outputs_cut": sum(cut),
             }
         if len(self.classes) > 1:
-            by_class = Counter(request.category for request in self.requests)
-            told |= {f"num_requests_{name}": num for name, num in by_class.items()}
-        return told
+            by_class = Counter(request.category for request in requests)
+            workload |= {f"num_requests_{name}": number for name, number in by_class.items()}
+        return workload
 
 
-class _Pool:
-    """The prompts of a class: in the dataset's order, over and over, or by length."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, part: RequestClass, room: int) -> None:
-        self.tokenizer, self.dataset, self.room = tokenizer, part.dataset, room
-        self._prompts: dict[str, Prompt] = {}
-        self._cycle = cycle(part.dataset.rows)
-        self._by_length: list[tuple[int, Row]] = []
-        self._least = 0
-
-    def next(self) -> tuple[Row, Prompt]:
-        row = next(self._cycle)
-        return row, self._whole(row)
-
-    def of_length(self, num_tokens: int, rng: random.Random) -> tuple[Row, Prompt]:
-        """One of the prompts that are nearest in length, cut to `num_tokens` if it is longer."""
-        if not self._by_length:
-            self._by_length = sorted(
-                ((len(self._whole(row).token_ids), row) for row in self.dataset), key=_length
-            )
-            self._least = len(render(self.tokenizer, self.dataset.template, [""])) + LEAST_TEXT
-        wanted = min(num_tokens, self.room)
-        begin = min(
-            bisect_left(self._by_length, wanted, key=_length),
-            max(len(self._by_length) - NEAREST, 0),
-        )
-        length, row = rng.choice(self._by_length[begin : begin + NEAREST])
-        allowed = max(wanted, self._least)
-        return row, self._whole(row) if length <= allowed else self._cut(row, allowed)
-
-    def _whole(self, row: Row) -> Prompt:
-        if row.id not in self._prompts:
-            self._prompts[row.id] = self._cut(row, self.room)
-        return self._prompts[row.id]
-
-    def _cut(self, row: Row, max_tokens: int) -> Prompt:
-        return self.dataset.prompt(self.tokenizer, row, max_tokens=max_tokens)
-
-
-def _length(entry: tuple[int, Row]) -> int:
-    return entry[0]
-
-
-def _room(target: CausalLM, part: RequestClass) -> int:
+def _max_prompt_tokens(target: CausalLM, part: RequestClass) -> int:
     room = target.max_len - part.sampling.max_new_tokens
     if room < 1:
         raise ValueError(
-            f"sampling.max_new_tokens={part.sampling.max_new_tokens} leaves no room for a prompt in "
-            f"target.max_len={target.max_len}; lower the first or raise the second"
+            f"sampling.max_new_tokens={part.sampling.max_new_tokens} leaves no room for a prompt "
+            f"in target.max_len={target.max_len}; lower the first or raise the second"
         )
     return room
 
 
-def _deal(
+def _draw_classes(
     classes: Sequence[RequestClass], num_requests: int, rng: random.Random
 ) -> list[RequestClass]:
-    """Classes in exactly their shares, as nearly as whole requests allow, in random order."""
+    """Return the class of each request: the exact shares, rounded, in random order."""
     total = sum(part.share for part in classes)
     exact = [part.share / total * num_requests for part in classes]
     counts = [int(number) for number in exact]
-    by_rest = sorted(range(len(classes)), key=lambda i: counts[i] - exact[i])
-    for i in by_rest[: num_requests - sum(counts)]:
+    by_remainder = sorted(range(len(classes)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: num_requests - sum(counts)]:
         counts[i] += 1
-    dealt = [part for part, count in zip(classes, counts, strict=True) for _ in range(count)]
+    drawn = []
+    for part, count in zip(classes, counts, strict=True):
+        drawn += [part] * count
     if len(classes) > 1:
-        rng.shuffle(dealt)
-    return dealt
+        rng.shuffle(drawn)
+    return drawn
 
 
 def _mean(values: Sequence[int]) -> float | None:
-    return sum(values) / len(values) if values else None
+    return fmean(values) if values else None

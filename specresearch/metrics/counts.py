@@ -1,4 +1,4 @@
-"""Running counts of drafting and acceptance, and the rates that follow from them."""
+"""Counts of drafting and acceptance, and the rates that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -6,13 +6,30 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from specresearch.metrics.shift import ShiftSums, TokenShift, add_up
+from specresearch.metrics.shift import ShiftSums, TokenShift, pad, sum_positions
 from specresearch.metrics.step import StepRecord
+
+NUMBERS = (
+    "num_target_forwards",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "num_generated_tokens",
+    "num_unjudged_tokens",
+)
+LISTS = ("reached", "accepted", "expected")
 
 
 @dataclass
 class Counts:
-    """Running counts of one request, or of many added up. Position lists start at depth 1. shift: None if it is not measured."""
+    """Counts of one request, or sums over many. Lists are by position and start at depth 1.
+
+    Attributes:
+        reached: Drafts judged at this depth; everything above them was accepted.
+        expected: How many of these were expected to be accepted; for a deterministic rule, how many
+            were.
+        shift: How far a lossy rule moved the output; None if that is not measured.
+    """
 
     num_target_forwards: int = 0
     num_drafts: int = 0
@@ -50,54 +67,50 @@ class Counts:
         num_judged: int | None = None,
         judged_depth: int | None = None,
     ) -> None:
-        """Count one verify step; arguments as in `StepRecord`.
+        """Count one verify step; arguments are as in `StepRecord`.
 
-        reached[i]: drafts judged at depth i + 1, everything above accepted; expected[i]: how many of them were expected to be
-        accepted, which for a deterministic rule is how many were. Without num_judged and judged_depth the output did not end
-        inside the draft, and the draft is a chain.
+        Without `num_judged` and `judged_depth`, the draft is a chain and the output did not end
+        inside it.
         """
+        num_judged = drafted if num_judged is None else num_judged
+        judged_depth = min(accepted + 1, depth) if judged_depth is None else judged_depth
         self.num_target_forwards += 1
         self.num_drafts += drafted > 0
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
         self.num_generated_tokens += new
-        grow = depth - len(self.reached)
-        if grow > 0:
-            self.reached += [0] * grow
-            self.accepted += [0] * grow
-            self.expected += [0.0] * grow
-        self.num_unjudged_tokens += 0 if num_judged is None else drafted - num_judged
-        for i in range(min(accepted + 1, depth) if judged_depth is None else judged_depth):
+        self.num_unjudged_tokens += drafted - num_judged
+        pad(self.reached, depth, 0)
+        pad(self.accepted, depth, 0)
+        pad(self.expected, depth, 0.0)
+        for i in range(judged_depth):
             self.reached[i] += 1
             self.accepted[i] += i < accepted
-            self.expected[i] += expected[i] if expected is not None else i < accepted
+            self.expected[i] += i < accepted if expected is None else expected[i]
         if shift is not None:
             self.shift = self.shift or ShiftSums()
             self.shift.add(depth, shift)
 
     @staticmethod
     def total(parts: "Sequence[Counts]") -> "Counts":
+        """Return the sum of several."""
+        numbers = {name: sum(getattr(part, name) for part in parts) for name in NUMBERS}
         shifts = [part.shift for part in parts if part.shift is not None]
-        return Counts(
-            sum(part.num_target_forwards for part in parts),
-            sum(part.num_drafts for part in parts),
-            sum(part.num_draft_tokens for part in parts),
-            sum(part.num_accepted_tokens for part in parts),
-            sum(part.num_generated_tokens for part in parts),
-            add_up([part.reached for part in parts]),
-            add_up([part.accepted for part in parts]),
-            add_up([part.expected for part in parts]),
-            ShiftSums.total(shifts) if shifts else None,
-            sum(part.num_unjudged_tokens for part in parts),
-        )
+        shift = ShiftSums.total(shifts) if shifts else None
+        return Counts(**numbers, **sum_positions(parts, LISTS), shift=shift)
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> "Counts":
-        """Return the counts of a flat row. Raises KeyError for one that lacks some, `num_unjudged_tokens` (0) excepted."""
-        told = {f.name: row[f.name] for f in fields(Counts) if f.name != "num_unjudged_tokens"}
-        if told["shift"] is not None:
-            told["shift"] = ShiftSums(**told["shift"])
-        return Counts(**told, num_unjudged_tokens=row.get("num_unjudged_tokens", 0))
+        """Return the counts of a flat row.
+
+        Raises:
+            KeyError: A column other than `num_unjudged_tokens`, which defaults to 0, is missing.
+        """
+        columns = {"num_unjudged_tokens": 0, **row}
+        counts = {field.name: columns[field.name] for field in fields(Counts)}
+        if counts["shift"] is not None:
+            counts["shift"] = ShiftSums(**counts["shift"])
+        return Counts(**counts)
 
     @property
     def num_judged_tokens(self) -> int:
@@ -121,7 +134,7 @@ class Counts:
 
     @property
     def expected_acceptance_at_position(self) -> list[float]:
-        return [_ratio(e, r) for e, r in zip(self.expected, self.reached, strict=True)]
+        return _ratios(self.expected, self.reached)
 
     @property
     def acceptance_at_position(self) -> list[float]:
@@ -129,15 +142,13 @@ class Counts:
 
     @property
     def conditional_acceptance_at_position(self) -> list[float]:
-        return [_ratio(a, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+        return _ratios(self.accepted, self.reached)
 
     @property
     def output_tv(self) -> float | None:
-        return (
-            None
-            if self.shift is None
-            else _ratio(sum(self.shift.total_variation), self.num_generated_tokens)
-        )
+        if self.shift is None:
+            return None
+        return _ratio(sum(self.shift.total_variation), self.num_generated_tokens)
 
     @property
     def output_kl(self) -> float | None:
@@ -151,28 +162,31 @@ class Counts:
 
     @property
     def refused_rate(self) -> float | None:
-        return (
-            None
-            if self.shift is None
-            else _ratio(sum(self.shift.refusal), self.num_accepted_tokens)
-        )
+        if self.shift is None:
+            return None
+        return _ratio(sum(self.shift.refusal), self.num_accepted_tokens)
 
     @property
     def output_tv_at_position(self) -> list[float]:
-        sums = self.shift or ShiftSums()
-        return [_ratio(tv, r) for tv, r in zip(sums.total_variation, self.reached, strict=False)]
+        return _ratios(self.shift.total_variation, self.reached) if self.shift else []
 
     @property
     def output_kl_at_position(self) -> list[float | None]:
-        sums = self.shift or ShiftSums()
-        finite = zip(sums.kl, self.reached, sums.num_infinite, strict=False)
-        return [None if num_infinite else _ratio(kl, r) for kl, r, num_infinite in finite]
+        if self.shift is None:
+            return []
+        means = _ratios(self.shift.kl, self.reached)
+        pairs = zip(means, self.shift.num_infinite, strict=False)
+        return [None if num_infinite else mean for mean, num_infinite in pairs]
 
     @property
     def refused_rate_at_position(self) -> list[float]:
-        sums = self.shift or ShiftSums()
-        return [_ratio(refusal, a) for refusal, a in zip(sums.refusal, self.accepted, strict=False)]
+        return _ratios(self.shift.refusal, self.accepted) if self.shift else []
 
 
 def _ratio(part: int | float, whole: int) -> float:
     return part / whole if whole else 0.0
+
+
+def _ratios(parts: Sequence[int | float], wholes: Sequence[int]) -> list[float]:
+    """Return the ratio at each position that both lists have."""
+    return list(map(_ratio, parts, wholes))

@@ -2,14 +2,19 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
-from specresearch.batch import RequestState
 from specresearch.metrics.counts import Counts
+from specresearch.request import RequestState
 
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One finished request. Times in seconds; see `DEFINITIONS`. arrival_time: on the engine's clock."""
+    """One finished request. Times are in seconds, as defined in `metrics.DEFINITIONS`.
+
+    Attributes:
+        arrival_time: On the engine's clock.
+    """
 
     id: str
     num_prompt_tokens: int
@@ -26,22 +31,21 @@ class RequestRecord:
 
     @staticmethod
     def of(state: RequestState, counts: Counts) -> "RequestRecord":
+        """Return the record of a finished request; times are NaN if it has no tokens."""
         assert state.finish_reason is not None
-        moments = state.token_times or [
-            math.nan
-        ]  # none of a request that failed before its first token
-        first, last, num = moments[0], moments[-1], len(moments)
+        times = state.token_times or [math.nan]
+        num_gaps = len(times) - 1
         return RequestRecord(
-            state.id,
-            state.num_prompt_tokens,
-            counts,
-            state.finish_reason,
-            first - state.arrival_time,
-            (last - first) / (num - 1) if num > 1 else 0.0,
-            last - state.arrival_time,
-            tuple(b - a for a, b in zip(state.token_times, state.token_times[1:], strict=False)),
-            state.prefill_time,
-            state.num_preemptions,
-            state.queue_time,
-            state.arrival_time,
+            id=state.id,
+            num_prompt_tokens=state.num_prompt_tokens,
+            counts=counts,
+            finish_reason=state.finish_reason,
+            ttft=times[0] - state.arrival_time,
+            tpot=(times[-1] - times[0]) / num_gaps if num_gaps else 0.0,
+            e2el=times[-1] - state.arrival_time,
+            itl=tuple(after - before for before, after in pairwise(times)),
+            prefill_time=state.prefill_time,
+            num_preemptions=state.num_preemptions,
+            queue_time=state.queue_time,
+            arrival_time=state.arrival_time,
         )

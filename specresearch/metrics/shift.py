@@ -1,16 +1,22 @@
-"""How far a lossy rule moved the output, as it is recorded: for a row, for a step, and added up."""
+"""How far a lossy rule moved the output: per row, per step, and summed."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
 
 
 @dataclass(frozen=True)
 class TokenShift:
-    """What a lossy rule did to the tokens that a row received in one step, an entry for each; see `metrics.DEFINITIONS`.
+    """What a lossy rule did to each token that a row received in one step.
 
-    kl: may be infinite. refusal: probability that rejection sampling would have refused the draft; 0 for the target's own token.
+    The definitions are in `metrics.DEFINITIONS`.
+
+    Attributes:
+        kl: May be infinite.
+        refusal: Probability that rejection sampling would have rejected the draft; 0 for the
+            target's own token.
     """
 
     total_variation: tuple[float, ...]
@@ -27,7 +33,12 @@ class StepShift:
 
 @dataclass
 class ShiftSums:
-    """`TokenShift`s added up, by position of the draft from depth 1. kl: of those that are finite."""
+    """Sums of `TokenShift`s by position of the draft; lists start at depth 1.
+
+    Attributes:
+        kl: Sums of the finite values.
+        num_infinite: How many were infinite.
+    """
 
     total_variation: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
@@ -35,30 +46,33 @@ class ShiftSums:
     refusal: list[float] = field(default_factory=list)
 
     def add(self, depth: int, shift: TokenShift) -> None:
-        grow = depth - len(self.kl)
+        """Add the tokens of one row at a step that drafted to `depth`."""
         for sums in (self.total_variation, self.kl, self.refusal):
-            sums += [0.0] * grow
-        self.num_infinite += [0] * grow
-        for i, tv, kl, refusal in zip(
-            range(depth), shift.total_variation, shift.kl, shift.refusal, strict=False
-        ):
-            self.total_variation[i] += tv
-            self.refusal[i] += refusal
-            if math.isinf(kl):
-                self.num_infinite[i] += 1
-            else:
-                self.kl[i] += kl
+            pad(sums, depth, 0.0)
+        pad(self.num_infinite, depth, 0)
+        for i, kl in enumerate(shift.kl[:depth]):
+            self.total_variation[i] += shift.total_variation[i]
+            self.refusal[i] += shift.refusal[i]
+            self.num_infinite[i] += math.isinf(kl)
+            self.kl[i] += 0.0 if math.isinf(kl) else kl
 
     @staticmethod
     def total(parts: "Sequence[ShiftSums]") -> "ShiftSums":
+        """Return the sum of several."""
         return ShiftSums(
-            add_up([part.total_variation for part in parts]),
-            add_up([part.kl for part in parts]),
-            add_up([part.num_infinite for part in parts]),
-            add_up([part.refusal for part in parts]),
+            **sum_positions(parts, ("total_variation", "kl", "num_infinite", "refusal"))
         )
 
 
-def add_up(lists: Sequence[list]) -> list:
-    """Position by position; short lists end in zeros."""
-    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
+def pad(values: list, length: int, value: int | float) -> None:
+    """Extend a list to at least this length."""
+    values.extend([value] * (length - len(values)))
+
+
+def sum_positions(parts: Sequence[object], names: Sequence[str]) -> dict[str, Any]:
+    """Return by name the parts' lists, added position by position; short lists end in zeros."""
+    sums = {}
+    for name in names:
+        columns = zip_longest(*(getattr(part, name) for part in parts), fillvalue=0)
+        sums[name] = list(map(sum, columns))
+    return sums

@@ -26,8 +26,8 @@ class StepRecord:
             are drafted but not judged.
         num_new_tokens: Tokens delivered, the target's own included.
         context: Committed tokens before the step.
-        expected_acceptance: For each draft of the chain, the probability that it is accepted; None
-            if the rule is deterministic, and for trees.
+        expected_acceptance: The acceptance probability of each draft of a chain; None if the rule
+            is deterministic, and for trees.
         num_nodes: Nodes of the widest row, root included.
         accepted_ranks: In trees, the rank of every accepted draft among its siblings.
         num_children: In trees, how many drafts there were to choose from below the root and below
@@ -77,21 +77,25 @@ class StepRecord:
         num_drafts = tuple(length - 1 for length in delivery.lengths)
         num_accepted = tuple(delivery.verdict.num_accepted.tolist())
         num_judged = _num_judged(batch, proposal, delivery, num_accepted)
+        depth, ranks, num_children = num_drafts, None, None
+        judged_depth = []
         if proposal.topology.is_chain:
-            depth, ranks, num_children = num_drafts, None, None
-            pairs = zip(num_accepted, num_judged, strict=True)
-            judged_depth = tuple(min(accepted + 1, judged) for accepted, judged in pairs)
+            for accepted, judged in zip(num_accepted, num_judged, strict=True):
+                judged_depth.append(min(accepted + 1, judged))
         else:
             depth, ranks, num_children = _walk(proposal, delivery)
-            judged_depth = tuple(sum(num > 0 for num in choices) for choices in num_children)
-        lengths = [len(row.tokens) - 1 for row in batch.rows]
+            for choices in num_children:
+                judged_depth.append(sum(num > 0 for num in choices))
+        contexts = []
+        for row, num_new in zip(batch.rows, delivery.num_new, strict=True):
+            contexts.append(len(row.tokens) - 1 - num_new)
         return StepRecord(
             request_ids=tuple(row.id for row in batch.rows),
             num_draft_tokens=num_drafts,
             draft_depth=depth,
             num_accepted_tokens=num_accepted,
             num_new_tokens=delivery.num_new,
-            context=tuple(n - new for n, new in zip(lengths, delivery.num_new, strict=True)),
+            context=tuple(contexts),
             expected_acceptance=_expected_acceptance(delivery, depth),
             num_nodes=proposal.topology.num_nodes,
             times=times,
@@ -103,7 +107,7 @@ class StepRecord:
             num_prefill_tokens=num_prefill_tokens,
             num_lazy_prefill_tokens=num_lazy_prefill_tokens,
             num_judged_tokens=num_judged,
-            judged_depth=judged_depth,
+            judged_depth=tuple(judged_depth),
         )
 
 
@@ -121,14 +125,15 @@ def _num_judged(
 ) -> tuple[int, ...]:
     """Return how many drafts of each row come before the end of its output.
 
-    Drafts behind a drafted end token do not count, whether that token was accepted or not:
+    Drafts after a drafted end token do not count, whether that token was accepted or not:
     otherwise drafts would be left out only where all before them were accepted.
     """
     num_drafts = [length - 1 for length in delivery.lengths]
+    # Without a token of the target's own, the output ended inside the draft.
     pairs = zip(num_accepted, delivery.num_new, strict=True)
     cuts = [new if new == accepted else None for accepted, new in pairs]
     end_ids = [row.end_ids for row in batch.rows]
-    is_uncut = all(cut is None for cut in cuts) and not any(end_ids)
+    is_uncut = cuts.count(None) == len(cuts) and not any(end_ids)
     if not any(num_drafts) or is_uncut:
         return tuple(num_drafts)
     tokens, topology = proposal.token_ids.tolist(), proposal.topology  # sync

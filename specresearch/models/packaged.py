@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from filelock import FileLock
@@ -64,9 +65,10 @@ def _convert(package: Package, folder: Path) -> None:
     with TemporaryDirectory(dir=CACHE) as scratch:
         source, part = Path(scratch) / "source.gguf", Path(scratch) / "model"
         assemble(source)
-        name = {"gguf_file": source.name}
-        tokenizer = AutoTokenizer.from_pretrained(scratch, **name)
-        loaded = AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32, **name)
+        name = source.name
+        tokenizer = AutoTokenizer.from_pretrained(scratch, gguf_file=name)
+        load: Any = AutoModelForCausalLM.from_pretrained
+        loaded = load(scratch, gguf_file=name, dtype=torch.float32)
         # The weights are no longer quantised, and a config that says so would not load.
         if hasattr(loaded.config, "quantization_config"):
             del loaded.config.quantization_config

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.partial import PartialProposal, merge, select_rows
+from specresearch.request import RequestState
 
 
 class Cascade(Proposer):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
@@ -19,6 +19,7 @@ from specresearch.proposers.base import Proposer
 from specresearch.proposers.partial import PartialProposal, merge, select_rows
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
 MOST_BEHIND = 16  # tokens, root included, that `propose` feeds itself; more need a prefill

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import Eagle1Format, EagleFormat
@@ -18,6 +18,7 @@ from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.shapes import TreeShape, small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.request import RequestState
 
 TOY_LAYERS = (0, 1, 2)
 

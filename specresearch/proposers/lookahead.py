@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.host_tree import HostTree, stack_trees
+from specresearch.request import RequestState
 from specresearch.sampling import argmax
 
 

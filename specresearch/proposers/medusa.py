@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
@@ -20,6 +20,7 @@ from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
 from specresearch.proposers.shapes import read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
+from specresearch.request import RequestState
 from specresearch.sampling import penalize
 
 FADE = 0.8

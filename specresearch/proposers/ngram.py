@@ -5,9 +5,10 @@ Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding) and Yang et al. (arX
 
 from collections.abc import Sequence
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.request import RequestState
 
 
 class NGram(Proposer):

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Literal
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import DraftKind, Proposal
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.host_tree import HostTree, stack_trees
 from specresearch.proposers.suffix_trie import Follower, SuffixTrie
+from specresearch.request import RequestState
 
 
 class Suffix(Proposer):

@@ -1,7 +1,7 @@
 """From folders of runs to a page that says whether to turn speculative decoding on, and why."""
 
-from specresearch.reporting.folders import gather
-from specresearch.reporting.limits import Limits
+from specresearch.reporting.material import gather
 from specresearch.reporting.page import compose, write
+from specresearch.reporting.requirements import Requirements
 
-__all__ = ["Limits", "compose", "gather", "write"]
+__all__ = ["Requirements", "compose", "gather", "write"]

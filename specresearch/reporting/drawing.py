@@ -1,17 +1,17 @@
-"""How figures look: one small size that a phone can show, colours that follow the page's light or dark scheme."""
+"""How figures look: one size for phones, in colours that follow the page's light or dark scheme."""
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from specresearch.bench.estimate import Estimate
 
-WIDTH, HEIGHT = 4.7, 2.5  # inches, without the legend
+STYLE = Path(__file__).with_name("report.mplstyle")  # in force while a report is drawn
 TEXT, GRID, PAGE = "#1b1d22", "#d9dce3", "#fefefe"
 PLAIN = "#6b7280"
 COLOURS = ("#0a63b8", "#c4530a", "#17804d", "#8b3fb5", "#a06a00", "#b3275f", "#00808a")
@@ -31,51 +31,21 @@ VARIABLES = {
     PAGE: "var(--page)",
     PLAIN: "var(--plain)",
 } | {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)}
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "specresearch",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9.5,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "text.color": TEXT,
-    "axes.labelcolor": TEXT,
-    "axes.edgecolor": TEXT,
-    "xtick.color": TEXT,
-    "ytick.color": TEXT,
-    "grid.color": GRID,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "errorbar.capsize": 2.5,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-}
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 LEGEND_WIDTH, HANDLE = 62, 6  # characters
 MOST_COLUMNS = 4
 LEGEND_ROW = 0.2  # inches
-RESOLUTION = 160  # dots per inch of PNG files
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of words and numbers as they are shown.
 
     Attributes:
         header: Names of the columns; the first column names the rows.
     """
 
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -91,78 +61,121 @@ class Picture:
     title: str
     caption: str
     alt: str
-    table: Table
+    table: TextTable
     svg: str = field(repr=False)
     png: bytes = field(repr=False)
 
-    def save(self, folder: Path) -> None:
-        """Write the PNG file."""
-        (folder / f"{self.name}.png").write_bytes(self.png)
+
+class Canvas(Figure):
+    """A figure to draw on, which becomes a picture."""
+
+    def __init__(self, height: float | None = None) -> None:
+        super().__init__()
+        if height is not None:
+            self.set_figheight(height)
+
+    def picture(
+        self, name: str, *, title: str, caption: str, alt: str, table: TextTable
+    ) -> Picture:
+        """Return the figure as SVG in the page's colours and as PNG on white."""
+        self._add_legend()
+        vector, pixels = io.BytesIO(), io.BytesIO()
+        with rc_context({"svg.hashsalt": name}):  # makes ids unique within a page
+            FigureCanvasSVG(self).print_svg(vector, metadata={"Date": None})
+        FigureCanvasAgg(self)
+        self.savefig(pixels, format="png", metadata={"Software": None})
+        svg = _inline(vector.getvalue().decode(), alt)
+        return Picture(name, title, caption, alt, table, svg=svg, png=pixels.getvalue())
+
+    def _add_legend(self) -> None:
+        """Put a legend of the labelled series under the axes, in as many columns as fit.
+
+        The figure grows by as much, so that the axes keep their size.
+        """
+        series: dict[str, Any] = {}
+        for axes in self.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                series.setdefault(label, handle)
+        if not series:
+            return
+        # Matplotlib lists error bars last, after the lines that they are read against.
+        labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
+        width = max(map(len, labels)) + HANDLE
+        num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))
+        num_rows = -(-len(labels) // num_columns)
+        self.set_figheight(self.get_figheight() + LEGEND_ROW * num_rows)
+        handles = [series[label] for label in labels]
+        self.legend(handles, labels, loc="outside lower center", ncols=num_columns)
 
 
-def draw_picture(
-    name: str,
-    *,
-    title: str,
-    caption: str,
-    alt: str,
-    table: Table,
-    draw: Callable[[Figure], None],
-    height: float = HEIGHT,
-) -> Picture:
-    """Return a figure as SVG in the page's colours and as PNG on white.
+@dataclass(frozen=True)
+class Curve:
+    """A line of a panel, whose index is the horizontal axis."""
+
+    label: str
+    values: pd.Series
+    colour: str
+    style: str = "-"
+
+
+def draw_panels(canvas: Canvas, panels: Mapping[str, Sequence[Curve]], xlabel: str) -> None:
+    """Draw panels one below the other.
 
     Args:
-        draw: Draws the figure.
+        panels: Curves by the label of the vertical axis.
     """
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        draw(figure)
-        vector, pixels = io.BytesIO(), io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(vector, metadata={"Date": None})
-        FigureCanvasAgg(figure)
-        looks = {"dpi": RESOLUTION, "facecolor": "white", "metadata": {"Software": None}}
-        figure.savefig(pixels, format="png", **looks)
-    svg = _inline(vector.getvalue(), name, alt)
-    return Picture(name, title, caption, alt, table, svg=svg, png=pixels.getvalue())
+    all_axes = canvas.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
+        for curve in curves:
+            axes.plot(
+                curve.values,
+                curve.style,
+                color=curve.colour,
+                label=curve.label,
+                linewidth=1.4,
+                marker="o" if len(curve.values) == 1 else None,
+            )
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+    all_axes[-1].set_xlabel(xlabel)
 
 
-def _inline(svg: bytes, name: str, alt: str) -> str:
-    """Return an SVG that stands inside a page beside others.
+def draw_rows(
+    axes: Axes,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[Estimate | None]],
+    reference: str = "",
+) -> None:
+    """Draw ratios with their intervals, a row per label, and a line at 1.
 
-    It is scalable, has the page's colours and font, and ids of its own.
+    Args:
+        series: Ratios of every row, by what the legend says of them.
+        reference: What the legend says of the line at 1.
     """
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", XLINK)
-    root = ElementTree.fromstring(svg)
-    for key in ("width", "height"):
-        root.attrib.pop(key, None)
-    root.set("role", "img")
-    root.set("aria-label", alt)
-    for child in list(root):
-        if child.tag == f"{{{SVG}}}metadata":
-            root.remove(child)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag == f"{{{SVG}}}style":
-                parent.remove(child)
-    text = ElementTree.tostring(root, encoding="unicode")
-    used = set(re.findall(r'(?:url\(#|href="#)([\w.-]+)', text))
-
-    def rename(match: re.Match[str]) -> str:
-        return f' id="{name}-{match[1]}"' if match[1] in used else ""
-
-    text = re.sub(r' id="([\w.-]+)"', rename, text)
-    text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
-    text = re.sub(r"font-family: [^;\"]+;?", "", text)
-    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], text)
-
-
-def label_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Label the rows of a figure, the last of which is at height 0."""
-    axes.set_yticks(range(len(labels)), list(reversed(labels)))
-    axes.set_ylim(-0.6, len(labels) - 0.4)
+    for number, (name, ratios) in enumerate(series.items()):
+        offset = 0.5 * ((number + 0.5) / len(series) - 0.5)
+        known, heights = [], []
+        for row, ratio in enumerate(ratios):
+            if ratio is not None:
+                known.append(ratio)
+                heights.append(row + offset)
+        axes.errorbar(
+            [ratio.value for ratio in known],
+            heights,
+            xerr=error_bars(known),
+            label=name,
+            linestyle="none",
+            **marks(number),
+        )
+    axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", label=reference)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
+
+
+def marks(number: int) -> dict[str, Any]:
+    """Return the colour and the marker of a series."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:
@@ -175,28 +188,12 @@ def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:
     return np.array([down, up]).clip(min=0)
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
-    """Put a legend under the axes, in as many columns as fit.
-
-    The figure grows by as much, so that the axes keep their size.
-
-    Args:
-        handles: What the legend shows; None for the labelled series of all axes, each once.
-    """
-    if handles is None:
-        series: dict[str, Any] = {}
-        for axes in figure.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                series.setdefault(label, handle)
-        labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
-    else:
-        series = {str(handle.get_label()): handle for handle in handles}
-        labels = list(series)
-    if not labels:
-        return
-    width = max(map(len, labels)) + HANDLE
-    num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))
-    num_rows = -(-len(labels) // num_columns)
-    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * num_rows)
-    shown = [series[label] for label in labels]
-    figure.legend(shown, labels, loc="outside lower center", ncols=num_columns)
+def _inline(svg: str, alt: str) -> str:
+    """Return an SVG that stands inside a page: scalable, in the page's colours and font."""
+    svg = svg[svg.index("<svg") :].rstrip()
+    svg = re.sub(r"<(metadata|style).*?</\1>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # nothing refers to these, and they are not unique
+    svg = re.sub(r"font-family: [^;\"]+;?", "", svg)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], svg)

@@ -1,5 +1,6 @@
 """Numbers as a person reads them."""
 
+import math
 from collections.abc import Sequence
 
 from specresearch.bench.estimate import Estimate
@@ -9,8 +10,8 @@ NOTHING = "-"
 
 
 def figure(value: float | None, digits: int = 2) -> str:
-    """Return a value such as `1,024.50`."""
-    return NOTHING if value is None else f"{value:,.{digits}f}"
+    """Return a value such as `1,024.50`; None and NaN are unknown."""
+    return NOTHING if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def interval(estimate: Estimate | None, digits: int = 2, scale: float = 1.0, unit: str = "") -> str:
@@ -74,8 +75,7 @@ def listed(words: Sequence[str]) -> str:
 
 def limit_name(name: str) -> str:
     """Return `TTFT P99` for `ttft_p99`."""
-    metric, _, percent = name.partition("_p")
-    return f"{metric.upper()} P{percent}"
+    return name.upper().replace("_", " ")
 
 
 def loads_listed(loads: Sequence[Load]) -> str:

@@ -1,6 +1,5 @@
 """The report's content in order, as one HTML page that stands alone and as Markdown."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,30 +8,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from specresearch.files import replace_text
 from specresearch.reporting.decision import decide
-from specresearch.reporting.folders import Material, Note
-from specresearch.reporting.limits import Limits
-from specresearch.reporting.rules import RULES
-from specresearch.reporting.sections import Section, compose_sections
-from specresearch.reporting.verdicts import RULE_OF_THUMB, Verdict, explain, headline
+from specresearch.reporting.material import Material, Note
+from specresearch.reporting.recommendation import Recommendation, explain, headline
+from specresearch.reporting.requirements import Requirements
+from specresearch.reporting.sections import PROSE, Section, compose_sections
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
 MOST_ROWS = 24  # of a table that is not folded away
-
-Terms = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Remark:
-    """The same note on several folders.
-
-    Attributes:
-        is_used: Whether their figures are in the report.
-    """
-
-    text: str
-    folders: tuple[str, ...]
-    is_used: bool
 
 
 @dataclass(frozen=True)
@@ -40,30 +24,36 @@ class Page:
     """Everything that is shown.
 
     Attributes:
+        notes: Each text once; those on folders that are not used come first.
         provenance: Terms by folder.
     """
 
     headline: str
-    verdicts: tuple[Verdict, ...]
-    sections: tuple[Section, ...]
-    notes: tuple[Remark, ...]
-    provenance: tuple[tuple[str, Terms], ...]
-    definitions: dict[str, str]
+    recommendations: Sequence[Recommendation]
+    sections: Sequence[Section]
+    notes: Sequence[Note]
+    provenance: Mapping[str, Mapping[str, str]]
+    definitions: Mapping[str, str]
 
 
-def compose(material: Material, limits: Limits) -> Page:
+def compose(material: Material, requirements: Requirements) -> Page:
     """Return the page of everything that the folders hold."""
-    decisions = decide(material.comparisons, limits)
-    verdicts = tuple(explain(decision, limits) for decision in decisions if decision.is_main)
-    provenance = []
-    for folder, entries in material.provenance.items():
-        provenance.append((str(folder), _flattened(entries)))
+    decisions = decide(material.comparisons, requirements)
+    recommendations = [explain(each, requirements) for each in decisions if each.is_main]
+    notes = list(material.notes)
+    if len(material.limits) > 1 and not requirements.limits:
+        text = (
+            f"load runs were started with {len(material.limits)} different limits: none is used; "
+            "--ttft and --tpot set yours"
+        )
+        notes.append(Note(text, (min(material.provenance),)))
+    provenance = {str(folder): _flattened(terms) for folder, terms in material.provenance.items()}
     return Page(
-        headline=headline(verdicts),
-        verdicts=verdicts,
-        sections=compose_sections(material, decisions, limits),
-        notes=_remarks([*material.notes, *_unused_limits(material, limits)]),
-        provenance=tuple(provenance),
+        headline=headline(recommendations),
+        recommendations=recommendations,
+        sections=compose_sections(material, decisions, requirements),
+        notes=_merged(notes),
+        provenance=provenance,
         definitions=_definitions(material.definitions),
     )
 
@@ -75,12 +65,13 @@ def write(page: Page, folder: Path) -> Path:
     """
     pictures = folder / FIGURES
     pictures.mkdir(parents=True, exist_ok=True)
+    # Pictures of an earlier report, and nobody else's.
     if (folder / HTML).exists():
         for old in pictures.glob("*.png"):
             old.unlink()
     for section in page.sections:
         for picture in section.pictures:
-            picture.save(pictures)
+            (pictures / f"{picture.name}.png").write_bytes(picture.png)
     environment = Environment(
         loader=PackageLoader("specresearch.reporting"),
         autoescape=select_autoescape(["html.jinja"]),
@@ -88,53 +79,32 @@ def write(page: Page, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = _markdown_cell
-    shared: dict[str, Any] = {
-        "page": page,
-        "rules": RULES,
-        "rule_of_thumb": RULE_OF_THUMB,
-        "figures": FIGURES,
-        "most_rows": MOST_ROWS,
-    }
+    environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
     for name in (HTML, MARKDOWN):
-        text = environment.get_template(f"{name}.jinja").render(shared, safe=Markup)
-        temporary = folder / f"{name}.part"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, folder / name)
+        template = environment.get_template(f"{name}.jinja")
+        shared = {"page": page, "prose": PROSE, "figures": FIGURES, "most_rows": MOST_ROWS}
+        replace_text(folder / name, template.render(shared, safe=Markup))
     return folder / HTML
 
 
-def _unused_limits(material: Material, limits: Limits) -> list[Note]:
-    """Return a note if load tests were started with different limits and the user names none."""
-    if len(material.limits) < 2 or limits.given():
-        return []
-    text = (
-        f"load runs were started with {len(material.limits)} different limits: none is used; "
-        "--ttft and --tpot set yours"
-    )
-    return [Note(min(material.provenance), text)]
-
-
-def _remarks(notes: Sequence[Note]) -> tuple[Remark, ...]:
-    """Return each text once, those on folders that are not used first."""
-    folders: dict[tuple[bool, str], list[str]] = {}
+def _merged(notes: Sequence[Note]) -> list[Note]:
+    folders: dict[tuple[bool, str], tuple[Path, ...]] = {}
     for note in notes:
-        folders.setdefault((note.is_used, note.text), []).append(str(note.folder))
-    remarks = []
-    for is_used, text in sorted(folders):
-        remarks.append(Remark(text, tuple(folders[is_used, text]), is_used))
-    return tuple(remarks)
+        key = note.is_used, note.text
+        folders[key] = folders.get(key, ()) + note.folders
+    return [Note(text, folders[is_used, text], is_used) for is_used, text in sorted(folders)]
 
 
-def _flattened(entries: Mapping[str, Any]) -> Terms:
-    terms = []
+def _flattened(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is known of a folder's origin; sections in one line each."""
+    terms = {}
     for key, value in entries.items():
         if isinstance(value, dict):
             parts = [f"{name} {item}" for name, item in value.items() if item is not None]
-            terms.append((key, ", ".join(parts)))
+            terms[key] = ", ".join(parts)
         elif value is not None:
-            terms.append((key, str(value)))
-    return tuple(terms)
+            terms[key] = str(value)
+    return terms
 
 
 def _definitions(by_kind: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -147,7 +117,3 @@ def _definitions(by_kind: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
         else:
             definitions |= {f"{term} ({kind})": text for kind, text in texts.items()}
     return definitions
-
-
-def _markdown_cell(text: str) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")

@@ -1,123 +1,70 @@
-"""The folder of a simulation: its predictions, beside what was measured with the same setting."""
+"""Predictions of simulations beside what was measured with the same setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from specresearch.reporting.comparisons import Comparison
-from specresearch.reporting.settings import (
-    class_name,
-    distinguishing_settings,
-    load_of,
-    policy_of,
-    section,
-    workload_of,
-)
-from specresearch.reporting.workload import Load, Policy, Workload
-from specresearch.results.folder import read_config
-from specresearch.rows import BASELINE, METHOD
-
-FITTED = "Fitted"  # the timing of the recorded machine
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a simulation predicts of one side that drafts.
-
-    Attributes:
-        workload: The recorded one.
-        figures: The side's figures by name.
-    """
-
-    folder: Path
-    workload: Workload
-    load: Load
-    policy: Policy
-    settings: Mapping[str, Any]
-    max_running: int | None
-    figures: Mapping[str, float]
-
-    def is_of(self, measured: Comparison) -> bool:
-        """Return whether a comparison is of the same setting at the same load.
-
-        Recordings do not know how many threads their machine used.
-        """
-        own = replace(self.workload, machine="", distinction="")
-        other = replace(measured.workload, machine="", distinction="")
-        is_same_policy = replace(self.policy, variant="") == replace(measured.policy, variant="")
-        return (
-            own == other
-            and measured.workload.machine.startswith(self.workload.machine)
-            and is_same_policy
-            and self.load == measured.load
-            and self.settings == measured.settings
-            and self._has_room_of(measured)
-        )
-
-    def _has_room_of(self, measured: Comparison) -> bool:
-        """Return whether as many requests may run, or no request ever waits on either side."""
-        if self.max_running == measured.max_running:
-            return True
-        if self.max_running is None or measured.max_running is None:
-            return False
-        least = min(self.max_running, measured.max_running)
-        return self.load.is_closed and least >= self.load.amount
+from specresearch.bench.side_comparison import THROUGHPUT
+from specresearch.reporting.comparison import Comparison
+from specresearch.reporting.workload import WorkloadKey
 
 
 @dataclass(frozen=True)
 class CheckedPrediction:
     """A prediction beside what was measured."""
 
-    prediction: Prediction
+    predicted: Comparison
     measured: Comparison
 
+    def ratio(self, name: str) -> float | None:
+        """Return predicted over measured.
 
-def read_simulation(folder: Path, results: Mapping[str, Any]) -> list[Prediction]:
-    """Return the predictions of a simulation.
-
-    Raises:
-        ValueError: If it is of another machine than the recorded one, or nothing drafts.
-    """
-    config, provenance, summary = read_config(folder), results["provenance"], results["summary"]
-    if class_name(section(config, "timing")) != FITTED:
-        raise ValueError(
-            f"a simulation of another machine ({provenance['timing']}), of which nothing was "
-            "measured here"
-        )
-    if METHOD not in results["sides"]:
-        raise ValueError("a simulation of plain decoding only: not used")
-    recorded, num_draft_tokens = provenance["recorded"], provenance["num_draft_tokens"]
-    settings = dict(recorded["config"])
-    for key in ("controller", "acceptance"):
-        settings |= {key: config[key]} if config.get(key) else {}
-    origin = {"target": recorded["target"], "machine": {"device": recorded["machine"]}}
-    method = {"name": recorded["method"], "num_draft_tokens": num_draft_tokens}
-    predictions = []
-    for name, figures in results["sides"].items():
-        if name == BASELINE:
-            continue
-        policy = policy_of(settings, method, name, provenance["controller"])
-        prediction = Prediction(
-            folder=folder,
-            workload=workload_of(settings, origin),
-            load=load_of(config, summary),
-            policy=policy,
-            settings=distinguishing_settings(settings, policy, num_draft_tokens),
-            max_running=summary["max_running"],
-            figures={key: value for key, value in figures.items() if value is not None},
-        )
-        predictions.append(prediction)
-    return predictions
+        Returns None if either is unknown, and for latencies that grow for as long as a queue does.
+        """
+        if self.measured.any_overloaded and name != THROUGHPUT:
+            return None
+        predicted = self.predicted.speculative.value(name)
+        measured = self.measured.speculative.value(name)
+        return predicted / measured if predicted is not None and measured else None
 
 
 def check_predictions(
-    predictions: Sequence[Prediction], comparisons: Sequence[Comparison]
+    predictions: Sequence[Comparison], comparisons: Sequence[Comparison]
 ) -> list[CheckedPrediction]:
-    """Return every prediction beside each comparison of its setting."""
+    """Return every prediction beside each measurement of its setting at its load."""
     checked = []
-    for prediction in predictions:
+    for predicted in predictions:
         for measured in comparisons:
-            if prediction.is_of(measured):
-                checked.append(CheckedPrediction(prediction, measured))
+            if _is_same_case(predicted, measured):
+                checked.append(CheckedPrediction(predicted, measured))
     return checked
+
+
+def _is_same_case(predicted: Comparison, measured: Comparison) -> bool:
+    return (
+        _is_same_workload(predicted.workload, measured.workload)
+        and predicted.load == measured.load
+        and replace(predicted.setting, variant="") == replace(measured.setting, variant="")
+        and predicted.details == measured.details
+        and _has_same_room(predicted, measured)
+    )
+
+
+def _is_same_workload(predicted: WorkloadKey, measured: WorkloadKey) -> bool:
+    """Return whether two workloads are the same.
+
+    Recordings do not know how many threads their machine used.
+    """
+    is_same_machine = measured.machine.startswith(predicted.machine)
+    # Only measurements have been named apart.
+    anywhere = replace(measured, machine=predicted.machine, distinction="")
+    return is_same_machine and predicted == anywhere
+
+
+def _has_same_room(predicted: Comparison, measured: Comparison) -> bool:
+    """Return whether as many requests may run, or no request ever waits in either."""
+    one, other = predicted.max_running, measured.max_running
+    if one == other:
+        return True
+    if one is None or other is None:
+        return False
+    return predicted.load.is_closed and min(one, other) >= predicted.load.amount

@@ -1,19 +1,20 @@
 """Several runs of one setting at one load, as one comparison."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specresearch.reporting.comparisons import Comparison, Side
+from specresearch.bench.estimate import Estimate
+from specresearch.reporting.comparison import Comparison, SideFigures
 from specresearch.reporting.estimates import pooled
-from specresearch.reporting.workload import Load, Policy
+from specresearch.reporting.workload import Load, Setting
 
 
 def pooled_by_setting(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return one comparison per policy and load, in the order in which they were first measured."""
-    runs: dict[tuple[Policy, Load], list[Comparison]] = defaultdict(list)
+    """Return one comparison per setting and load, in the order first measured."""
+    runs: dict[tuple[Setting, Load], list[Comparison]] = defaultdict(list)
     for comparison in sorted(comparisons, key=lambda c: (c.num_requests, c.started)):
-        runs[comparison.policy, comparison.load].append(comparison)
+        runs[comparison.setting, comparison.load].append(comparison)
     return [_pooled(group) for group in runs.values()]
 
 
@@ -27,20 +28,21 @@ def _pooled(runs: Sequence[Comparison]) -> Comparison:
     wrong = next((run.output for run in runs if run.output.is_wrong), None)
     alike = [run for run in runs if _kind(run) == _kind(main)]
     if len(alike) == 1:
-        return main if wrong is None else replace(main, output=wrong)
+        return replace(main, output=wrong or main.output)
     num_equal = sum(run.output.num_equal for run in alike) if main.output.num_equal else 0
+    # A run without requests on record still counts as one.
     weights = [run.num_requests or 1 for run in alike]
     same_units = len({run.fingerprint for run in alike}) == 1
-    gain, gains = main.gain, [run.gain for run in alike if run.gain is not None]
-    if len(gains) == len(alike):
-        gain = pooled(gains, weights, same_units=same_units)
+
+    def pool(estimates: Sequence[Estimate]) -> Estimate:
+        return pooled(estimates, weights, same_units=same_units)
+
+    gains = [run.gain for run in alike if run.gain is not None]
     return replace(
         main,
-        gain=gain,
-        baseline=_pooled_side([run.baseline for run in alike], weights, same_units=same_units),
-        speculative=_pooled_side(
-            [run.speculative for run in alike], weights, same_units=same_units
-        ),
+        gain=pool(gains) if len(gains) == len(alike) else main.gain,
+        baseline=_pooled_side([run.baseline for run in alike], pool),
+        speculative=_pooled_side([run.speculative for run in alike], pool),
         output=wrong or replace(main.output, num_equal=num_equal),
         is_complete=all(run.is_complete for run in alike),
         num_requests=sum(run.num_requests for run in alike),
@@ -52,11 +54,12 @@ def _kind(run: Comparison) -> tuple[str, bool, bool]:
     return run.basis, run.is_overloaded, run.is_baseline_overloaded
 
 
-def _pooled_side(sides: Sequence[Side], weights: Sequence[int], *, same_units: bool) -> Side:
+def _pooled_side(
+    sides: Sequence[SideFigures], pool: Callable[[Sequence[Estimate]], Estimate]
+) -> SideFigures:
     """Return the last side with the figures that all of them have."""
     figures = {}
     for name in sides[-1].figures:
         if all(name in side.figures for side in sides):
-            estimates = [side.figures[name] for side in sides]
-            figures[name] = pooled(estimates, weights, same_units=same_units)
+            figures[name] = pool([side.figures[name] for side in sides])
     return replace(sides[-1], figures=figures)

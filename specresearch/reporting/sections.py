@@ -1,70 +1,26 @@
 """The figures and tables of a report, in sections."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from matplotlib import style
 
 from specresearch.reporting import figures
-from specresearch.reporting.comparisons import Comparison, Trace
+from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.drawing import Picture, Table
-from specresearch.reporting.folders import Material
+from specresearch.reporting.drawing import STYLE, Picture, TextTable
 from specresearch.reporting.formatting import NOTHING, interval, seconds_with_interval
-from specresearch.reporting.limits import Limits
-from specresearch.reporting.verdicts import RULE_OF_THUMB
+from specresearch.reporting.material import Material
+from specresearch.reporting.requirements import Requirements
+from specresearch.reporting.tails import ends
 
+PROSE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prose.yaml").read_text("utf-8"))
 MOST_PICTURES = 8  # of a kind; tables have all
 METRICS = ("ttft", "tpot", "itl", "e2el")
-SPEEDUP = (
-    "How many times as fast as plain decoding of the same requests, measured beside it. Where "
-    "requests are always in flight or come in batches, that is tokens per second; where they "
-    "arrive by themselves both sides do the same work, and it is how much sooner a request is "
-    "done; once more arrive than a side can answer, it is tokens per second again."
-)
-LENGTH = (
-    "How many tokens to draft at a step. More are worth it only while they are accepted and the "
-    "target's pass stays cheap."
-)
-LATENCY = (
-    "Half of the requests are faster than P50, 99 of 100 than P99. Speculation can improve the "
-    "first and worsen the second: some requests accept little and pay for it."
-)
-ACCEPTANCE = (
-    "A mean hides the requests that gain nothing; the 10th percentile (P10) shows them. A tree "
-    "offers several drafts at a position, so that its rate is not comparable with a chain's. "
-)
-POSITIONS = (
-    "Later drafts count only if all before them were accepted. Bands are 95% intervals over "
-    "prompts."
-)
-STEPS = (
-    "A step with drafts takes longer than a plain one and yields more tokens; it pays when tokens "
-    "grow by more than time."
-)
-PREDICTED = (
-    "What the step times allow, beside what was reached: the difference is what the host and "
-    "bookkeeping cost."
-)
-SIMULATED = " And what simulations predicted, where their setting was measured, too."
-TRACES = (
-    "Draft lengths and acceptance over time, and the throughput beside plain decoding and, where "
-    "any was measured, the fixed length that turned out best; then what the controller reckoned "
-    "with, and what came of it. "
-)
-OF_RECOMMENDED = (
-    "Of the recommended settings that a load run had as its controller, at the lowest and the "
-    "highest load of each."
-)
-OF_MEASURED = (
-    "Of the controllers measured, none of which is recommended, at the lowest and the highest load "
-    "of each."
-)
-CLASSES = (
-    "A mean over a mixed workload can hide a class that pays for the others: better at the median, "
-    "worse among its slowest requests."
-)
-ALL = "Every method that was measured beside plain decoding, with 95% intervals."
-HEADER = (
+HEADER = [
     "Workload",
     "Load",
     "Setting",
@@ -76,10 +32,9 @@ HEADER = (
     "Accepted",
     "P10",
     "Folder",
-)
+]
 
 Item = TypeVar("Item")
-Scene = TypeVar("Scene", Comparison, Trace)
 
 
 @dataclass(frozen=True)
@@ -93,121 +48,105 @@ class Section:
     name: str
     title: str
     introduction: str
-    pictures: tuple[Picture, ...] = ()
-    table: Table | None = None
+    pictures: Sequence[Picture] = ()
+    table: TextTable | None = None
 
 
 def compose_sections(
-    material: Material, decisions: Sequence[Decision], limits: Limits
-) -> tuple[Section, ...]:
+    material: Material, decisions: Sequence[Decision], requirements: Requirements
+) -> list[Section]:
     """Return the sections in the order of the page, without those that have nothing to show."""
-    comparisons = [_lowest_drafting(decision) for decision in decisions[:MOST_PICTURES]]
+    additions = {"acceptance": PROSE["rule_of_thumb"]}
+    controlled = [comparison for comparison in material.comparisons if comparison.history]
+    recommended = {(decision.workload, decision.setting) for decision in decisions}
+    chosen = [each for each in controlled if (each.workload, each.setting) in recommended]
+    additions["controllers"] = PROSE["additions"]["recommended" if chosen else "measured"]
+    if material.checked:
+        additions["predicted"] = PROSE["additions"]["simulated"]
+    with style.context(STYLE):
+        pictures = _draw(material, decisions, requirements, _ends(chosen or controlled))
+    sections = []
+    for name, words in PROSE["sections"].items():
+        introduction = " ".join(filter(None, (words["introduction"], additions.get(name))))
+        table = _everything(material.comparisons) if name == "all" else None
+        if pictures.get(name) or table:
+            drawn = pictures.get(name, ())
+            sections.append(Section(name, words["title"], introduction, drawn, table))
+    return sections
+
+
+def _draw(
+    material: Material,
+    decisions: Sequence[Decision],
+    requirements: Requirements,
+    controlled: Sequence[Comparison],
+) -> Mapping[str, list[Picture]]:
+    """Return the pictures of every section.
+
+    Args:
+        controlled: What the controllers' figures show.
+    """
+    lowest = [_lowest_drafting(decision) for decision in decisions[:MOST_PICTURES]]
+    mixed = []
+    for decision in decisions:
+        mixed += [point for point in decision.points if point.classes]
     latencies = []
     for number, decision in enumerate(decisions, start=1):
         for metric in METRICS:
             name = f"{metric}-{number}"
-            latencies.append(figures.latencies(decision, metric, limits, name))
+            latencies.append(figures.latencies(decision, metric, requirements, name))
+    timelines = _each(figures.timeline, controlled, "controller")
+    estimates = _each(figures.controller_estimates, controlled, "controller-estimates")
     predicted = [
         figures.ideal_speedups(material.comparisons, "predicted-1"),
         figures.simulated(material.checked, "predicted-2"),
     ]
-    mixed = []
-    for decision in decisions:
-        mixed += [p.comparison for p in decision.points if p.comparison.classes]
-    predicted_introduction = PREDICTED + (SIMULATED if material.checked else "")
-    sections = [
-        _section(
-            "speedup",
-            "Speedup by load and batch",
-            SPEEDUP,
-            _numbered(figures.by_load, decisions, "speedup"),
-        ),
-        _section(
-            "draft-length",
-            "Draft length",
-            LENGTH,
-            _numbered(figures.by_length, decisions, "draft-length"),
-        ),
-        _section("latency", "Latency", LATENCY, latencies),
-        _section(
-            "acceptance",
-            "Acceptance by request",
-            ACCEPTANCE + RULE_OF_THUMB,
-            _numbered(figures.histogram, comparisons, "acceptance"),
-        ),
-        _section(
-            "positions",
-            "Acceptance by position",
-            POSITIONS,
-            _numbered(figures.by_position, comparisons, "positions"),
-        ),
-        _section(
-            "steps",
-            "Where a step's time goes",
-            STEPS,
-            _numbered(figures.step_times, decisions, "step"),
-        ),
-        _section("predicted", "Predicted and measured", predicted_introduction, predicted),
-        _controllers(material, decisions),
-        _section(
-            "classes",
-            "Classes of a mixed workload",
-            CLASSES,
-            _numbered(figures.by_class, _ends(mixed), "classes"),
-        ),
-        Section("all", "Every comparison", ALL, table=_everything(material.comparisons)),
-    ]
-    return tuple(section for section in sections if section.pictures or section.table)
+    return {
+        "speedup": _each(figures.by_load, decisions, "speedup"),
+        "draft-length": _each(figures.by_length, decisions, "draft-length"),
+        "latency": [picture for picture in latencies if picture],
+        "acceptance": _each(figures.histogram, lowest, "acceptance"),
+        "positions": _each(figures.by_position, lowest, "positions"),
+        "steps": _each(figures.step_times, decisions, "step"),
+        "predicted": [picture for picture in predicted if picture],
+        "controllers": timelines + estimates,
+        "classes": _each(figures.by_class, _ends(mixed), "classes"),
+    }
 
 
-def _controllers(material: Material, decisions: Sequence[Decision]) -> Section:
-    """Return the traces of recommended controllers, or of all if none is recommended."""
-    recommended = {(decision.workload, decision.policy) for decision in decisions}
-    own = [trace for trace in material.traces if (trace.workload, trace.policy) in recommended]
-    traces = _ends(own or material.traces)
-    introduction = TRACES + (OF_RECOMMENDED if own else OF_MEASURED)
-    pictures = _numbered(figures.timeline, traces, "controller")
-    pictures += _numbered(figures.controller_estimates, traces, "controller-estimates")
-    return _section("controllers", "What the controllers did", introduction, pictures)
-
-
-def _section(
-    name: str, title: str, introduction: str, pictures: Sequence[Picture | None]
-) -> Section:
-    """Return a section of the pictures that there are."""
-    drawn = tuple(picture for picture in pictures if picture is not None)
-    return Section(name, title, introduction, drawn)
-
-
-def _numbered(
+def _each(
     draw: Callable[[Item, str], Picture | None], items: Sequence[Item], name: str
-) -> list[Picture | None]:
-    """Return a picture of each item, named with its number."""
-    return [draw(item, f"{name}-{number}") for number, item in enumerate(items, start=1)]
+) -> list[Picture]:
+    """Return a picture of each item that has one, named with the item's number."""
+    pictures = []
+    for number, item in enumerate(items, start=1):
+        picture = draw(item, f"{name}-{number}")
+        if picture is not None:
+            pictures.append(picture)
+    return pictures
 
 
 def _lowest_drafting(decision: Decision) -> Comparison:
     """Return the comparison at the lowest load at which anything was drafted."""
-    comparisons = [point.comparison for point in decision.points]
-    drafting = [one for one in comparisons if one.speculative.acceptance is not None]
-    return (drafting or comparisons)[0]
+    drafting = (point for point in decision.points if point.speculative.acceptance is not None)
+    return next(drafting, decision.points[0])
 
 
-def _ends(items: Sequence[Scene]) -> list[Scene]:
-    """Return the lowest and the highest load of every workload and policy, as many as fit."""
-    groups: dict[tuple[object, ...], list[Scene]] = {}
-    for item in sorted(items, key=lambda item: item.load):
-        groups.setdefault((item.workload, item.policy, item.load.axis), []).append(item)
-    ends = []
+def _ends(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the lowest and the highest load of every workload and setting, as many as fit."""
+    groups: dict[tuple[object, ...], list[Comparison]] = {}
+    for each in sorted(comparisons, key=lambda each: each.load):
+        groups.setdefault((each.workload, each.setting, each.load.axis), []).append(each)
+    shown = []
     for group in groups.values():
-        ends += group if len(group) < 3 else [group[0], group[-1]]
-    return ends[:MOST_PICTURES]
+        shown += ends(group)
+    return shown[:MOST_PICTURES]
 
 
-def _everything(comparisons: Sequence[Comparison]) -> Table:
+def _everything(comparisons: Sequence[Comparison]) -> TextTable:
     rows = []
     for comparison in comparisons:
-        cells = [comparison.workload.label, comparison.load.label, comparison.policy.label]
+        cells = [comparison.workload.label, comparison.load.label, comparison.setting.label]
         cells.append(interval(comparison.gain))
         for side in comparison.sides:
             cells.append(interval(side["throughput"], 1).removesuffix(" (no interval)"))
@@ -218,5 +157,5 @@ def _everything(comparisons: Sequence[Comparison]) -> Table:
             cells += [NOTHING, NOTHING]
         else:
             cells += [interval(acceptance.rate), interval(acceptance.p10)]
-        rows.append((*cells, comparison.folder.name))
-    return Table(HEADER, tuple(rows))
+        rows.append([*cells, comparison.folder.name])
+    return TextTable(HEADER, rows)

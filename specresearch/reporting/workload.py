@@ -1,9 +1,10 @@
-"""What was decoded, under which load, and how much was drafted."""
+"""What was decoded, under which load, and with which setting."""
 
 from dataclasses import dataclass
 
 BATCH, CONCURRENCY = "batch", "concurrency"
 CLOSED = (BATCH, CONCURRENCY)  # a request starts when one ends, so a faster side does more work
+UNITS = {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}
 AXES = {
     BATCH: "prompts decoded in batches, all of a batch at once",
     CONCURRENCY: "a fixed number of requests always in flight",
@@ -13,7 +14,7 @@ FIXED = "fixed"  # the controller with a fixed draft length
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadKey:
     """What was decoded, and where: figures of one workload may be compared with one another.
 
     Attributes:
@@ -62,8 +63,7 @@ class Load:
     @property
     def unit(self) -> str:
         """Return the unit of the amount."""
-        units = {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}
-        return units.get(self.axis, "requests per second")
+        return UNITS.get(self.axis, "requests per second")
 
     @property
     def axis_label(self) -> str:
@@ -95,12 +95,12 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Policy:
-    """How much is drafted.
+class Setting:
+    """How drafts are made.
 
     Attributes:
         length: Draft tokens of a step; None if a controller decides.
-        variant: Settings that tell it from other policies of the same method.
+        variant: What tells it from other settings of the same method.
     """
 
     method: str

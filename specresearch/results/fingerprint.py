@@ -24,6 +24,7 @@ DECODING = (
     "proposal.py",
     "proposal_check.py",
     "proposers",
+    "request.py",
     "sampling.py",
     "sampling_params.py",
     "topology.py",

@@ -1,4 +1,4 @@
-"""The names of the sides, and the key that rows of one pass share."""
+"""Names of the sides, and the key that the rows of one pass share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Any
 
 BASELINE = "baseline"  # plain decoding
 METHOD = "method"  # the method with the controller that was chosen
-FIXED = "fixed-"  # the method with a fixed draft length, which follows
+FIXED = "fixed-"  # prefix of the method with a fixed draft length
 
 
 @dataclass(frozen=True, order=True)
 class PassKey:
-    """One pass of one side: over a group of prompts in a run, over the whole workload in a load test.
+    """One pass of one side: over a group of prompts, or over the whole workload of a load test.
 
     Attributes:
         group: Number of the group of prompts; 0 in a load test.

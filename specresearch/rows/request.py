@@ -8,8 +8,6 @@ from specresearch.engine import RequestOutput
 from specresearch.metrics import Counts
 from specresearch.rows.key import PassKey
 
-_NESTED = ("key", "counts")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRow:
@@ -23,8 +21,8 @@ class RequestRow:
         num_cut_tokens: How many tokens the prompt was shortened by.
         arrival: Seconds since the pass began.
         itl: Seconds between consecutive tokens.
-        token_ids: The output.
-        text: The output as text; empty in load tests, which do not keep it.
+        token_ids: Tokens of the output.
+        text: Text of the output; "" in load tests, which do not keep it.
     """
 
     key: PassKey
@@ -56,7 +54,7 @@ class RequestRow:
         Args:
             row: The row of the dataset.
             begin: When the pass began, on the engine's clock.
-            rest: Further attributes, such as `turn`.
+            rest: Further attributes, such as `turn`, or an `id` other than the output's.
         """
         record = output.record
         return RequestRow(
@@ -82,12 +80,17 @@ class RequestRow:
 
     def to_json(self) -> dict[str, Any]:
         """Return a flat row."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NESTED}
-        return asdict(self.key) | own | asdict(self.counts)
+        columns = {name: getattr(self, name) for name in _flat_columns()}
+        return asdict(self.key) | columns | asdict(self.counts)
 
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "RequestRow":
         """Return the request of a flat row. Raises KeyError if a column is missing."""
-        own = {f.name: row[f.name] for f in fields(RequestRow) if f.name not in _NESTED}
-        own["itl"], own["token_ids"] = tuple(own["itl"]), tuple(own["token_ids"])
-        return RequestRow(key=PassKey.of(row), counts=Counts.from_row(row), **own)
+        columns = {name: row[name] for name in _flat_columns()}
+        for name in ("itl", "token_ids"):
+            columns[name] = tuple(columns[name])
+        return RequestRow(key=PassKey.of(row), counts=Counts.from_row(row), **columns)
+
+
+def _flat_columns() -> list[str]:
+    return [field.name for field in fields(RequestRow) if field.name not in ("key", "counts")]

@@ -66,7 +66,11 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 def unknown_key(path: str, schema: type[Settings]) -> str:
     """Return a sentence about a key that does not exist, with the one that was probably meant."""
     prefix, _, name = path.rpartition(".")
-    return f"there is no setting {path}{nearest(name, names_below(schema, prefix))}"
+    names = names_below(schema, prefix)
+    if name in names:
+        group = path.partition(".")[0]
+        return f"there is no setting {path}; add +{group}= first"
+    return f"there is no setting {path}{nearest(name, names)}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -82,7 +86,8 @@ def _plain(container: Any, name: Any) -> Any:
     try:
         value = container[name]
     except InterpolationResolutionError:
-        return OmegaConf.to_container(container, resolve=False)[name]
+        unresolved: Any = OmegaConf.to_container(container, resolve=False)
+        return unresolved[name]
     if isinstance(value, DictConfig):
         return {str(key): _plain(value, key) for key in value}
     if isinstance(value, ListConfig):

@@ -40,7 +40,7 @@ class Drafted(NamedTuple):
     accepted: int
 
 
-class Replay(ABC):
+class AcceptanceReplay(ABC):
     """One request decoded again, with steps that begin anywhere."""
 
     @abstractmethod
@@ -48,20 +48,7 @@ class Replay(ABC):
         """Return what a step drafts that begins after `position` tokens of the output."""
 
 
-class Coins(Replay):
-    """Every position has decided: a run ends at the first that refuses.
-
-    The drafter makes as many drafts as it is asked for.
-    """
-
-    def __init__(self, accepts: Bool[np.ndarray, " E"]) -> None:
-        self._ends = run_ends(accepts)
-
-    def step(self, position: int, budget: int) -> Drafted:
-        return Drafted(budget, budget, min(budget, self._ends[position] - position))
-
-
-class Blocks(Replay):
+class Blocks(AcceptanceReplay):
     """Block verification: whether a position accepts depends on where the run began."""
 
     def __init__(self, odds: Float[np.ndarray, " E"], uniforms: Float[np.ndarray, " E"]) -> None:
@@ -80,19 +67,24 @@ class Blocks(Replay):
         return Drafted(budget, budget, accepted)
 
 
-class Table(Replay):
-    """Chains that are known at every position: their length, and how far they match the text."""
+class Chains(AcceptanceReplay):
+    """Chains that are known at every position: how far they match the text, and their length.
 
-    def __init__(self, lengths: Sequence[int], num_accepted: Sequence[int]) -> None:
-        self._lengths = lengths
+    Args:
+        num_accepted: How many drafts would be accepted if enough were made.
+        lengths: How many drafts are made; None if as many as are asked for.
+    """
+
+    def __init__(self, num_accepted: Sequence[int], lengths: Sequence[int] | None = None) -> None:
         self._num_accepted = num_accepted
+        self._lengths = lengths
 
     def step(self, position: int, budget: int) -> Drafted:
-        num = min(budget, self._lengths[position])
+        num = budget if self._lengths is None else min(budget, self._lengths[position])
         return Drafted(num, num, min(num, self._num_accepted[position]))
 
 
-class Trees(Replay):
+class Trees(AcceptanceReplay):
     """The recorded trees, whole or not at all.
 
     A tree that begins inside a recorded path has the rest of that path.
@@ -103,7 +95,7 @@ class Trees(Replay):
     ) -> None:
         self._num_nodes = num_nodes
         self._depths = depths
-        self._ends = run_ends(accepts)
+        self._num_accepted = run_lengths(accepts)
 
     def step(self, position: int, budget: int) -> Drafted:
         num, depth = self._num_nodes[position], self._depths[position]
@@ -115,14 +107,14 @@ class Trees(Replay):
                 "and which of them a smaller tree would keep is not known; use controller=fixed, "
                 "or one that drafts all or nothing, or record smaller trees"
             )
-        return Drafted(num, depth, min(depth, self._ends[position] - position))
+        return Drafted(num, depth, min(depth, self._num_accepted[position]))
 
 
-def run_ends(accepts: Bool[np.ndarray, " E"]) -> list[int]:
-    """Return, for each position, the first from there on that refuses; E if none does."""
-    num = len(accepts)
-    refusing = np.where(accepts, num, np.arange(num))
-    return np.minimum.accumulate(refusing[::-1])[::-1].tolist()
+def run_lengths(accepts: Bool[np.ndarray, " E"]) -> list[int]:
+    """Return, for each position, how many positions from there on accept in a row."""
+    position = np.arange(len(accepts))
+    rejecting = np.where(accepts, len(accepts), position)
+    return (np.minimum.accumulate(rejecting[::-1])[::-1] - position).tolist()
 
 
 def block_bound(bound: float, odds: float) -> float:

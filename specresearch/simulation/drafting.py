@@ -1,17 +1,23 @@
 """Which recorded requests can be replayed, under which rules, and what that assumes."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from hydra.utils import get_class, instantiate
-from jaxtyping import Bool
 
 from specresearch.acceptance import RULES
 from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import RecordedRequest, Recording
-from specresearch.simulation.acceptance import Blocks, Coins, Replay, Table, Trees, run_ends
+from specresearch.simulation.acceptance import (
+    AcceptanceReplay,
+    Blocks,
+    Chains,
+    Trees,
+    run_lengths,
+)
 from specresearch.simulation.positions import Estimates, Positions, StandIns
 from specresearch.simulation.redrafting import is_redraftable, recorded_drafts, redraft
 
@@ -146,7 +152,7 @@ class Drafting:
             return f"a draft does not depend on where its step began; {missing}"
         return f"a draft that begins inside a recorded one is the rest of that one; {missing}"
 
-    def replay(self, number: int, copy: int = 0) -> Replay:
+    def replay(self, number: int, copy: int = 0) -> AcceptanceReplay:
         """Return the replay of the request of a number.
 
         Args:
@@ -154,8 +160,7 @@ class Drafting:
         """
         request = self.requests[number]
         if not self.num_draft_tokens:
-            nothing = [0] * request.num_tokens
-            return Table(nothing, nothing)
+            return Chains([0] * request.num_tokens, [0] * request.num_tokens)
         if self.can_redraft:
             return self._redrafted(number)
         lengths, num_nodes = recorded_drafts(request)
@@ -170,10 +175,10 @@ class Drafting:
             uniforms = known.as_recorded(uniforms)
         accepts = uniforms < odds
         if not self.always_drafts_all:
-            return _rest_of_recorded(lengths.tolist(), accepts)
+            return Chains(run_lengths(accepts), lengths.tolist())
         if self.rule == "block" and not request.sampling.is_greedy:
             return Blocks(odds, uniforms)
-        return Coins(accepts)
+        return Chains(run_lengths(accepts))
 
     def estimates(self, number: int) -> Estimates:
         """Return scores and expected acceptance at each position, as far as they are known."""
@@ -187,13 +192,10 @@ class Drafting:
         """The positions of every request, with stand-ins from its own category."""
         rng = np.random.default_rng([self.seed, 1])
         categories = [request.category for request in self.requests]
-        stand_ins = {}
-        for name in set(categories):
-            known = []
-            for positions, category in zip(self._known, categories, strict=True):
-                if category == name:
-                    known.append(positions)
-            stand_ins[name] = StandIns(known)
+        known: dict[str, list[Positions]] = defaultdict(list)
+        for positions, category in zip(self._known, categories, strict=True):
+            known[category].append(positions)
+        stand_ins = {category: StandIns(of_category) for category, of_category in known.items()}
         filled = []
         for positions, category in zip(self._known, categories, strict=True):
             filled.append(stand_ins[category].fill(positions, rng))
@@ -214,23 +216,18 @@ class Drafting:
         return instantiate(self.recording.header.config["proposer"], _convert_="all")
 
     @cached_property
-    def _tables(self) -> dict[int, Table]:
+    def _chains(self) -> dict[int, Chains]:
         return {}
 
-    def _redrafted(self, number: int) -> Table:
-        if number not in self._tables:
-            self._tables[number] = redraft(
+    def _redrafted(self, number: int) -> Chains:
+        if number not in self._chains:
+            self._chains[number] = redraft(
                 self._proposer,
                 self.requests[number],
                 self.num_draft_tokens,
                 self.recording.header.target["vocab_size"],
             )
-        return self._tables[number]
-
-
-def _rest_of_recorded(lengths: list[int], accepts: Bool[np.ndarray, " E"]) -> Table:
-    num_accepted = np.array(run_ends(accepts)) - np.arange(len(accepts))
-    return Table(lengths, num_accepted.tolist())
+        return self._chains[number]
 
 
 def _known_or_empty(values: np.ndarray) -> list[float]:

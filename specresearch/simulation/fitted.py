@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from jaxtyping import Float
 
 from specresearch.recording.recording import Recording
 from specresearch.simulation import parts
-from specresearch.simulation.parts import Features, Part
+from specresearch.simulation.parts import Features, StepPart
 from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.timing import Timing, Work
 
@@ -22,6 +23,7 @@ FEATURES: dict[str, Features] = {
     "between": parts.of_between,
 }
 _DECODE = ("propose", "verify", "overhead")
+_NOISE = {"decode": _DECODE, "prefill": ("prefill",)}  # parts that vary together
 _LEAST_STEPS = 20
 _BLOCK = 32  # steps whose noise is taken together: a machine is slow for a while
 _EXTENTS = ("num_rows", "num_tokens", "context", "num_prefill_tokens")
@@ -56,12 +58,10 @@ class RecordedSteps:
     @staticmethod
     def joined(recorded: "Sequence[RecordedSteps]") -> "RecordedSteps":
         """Return all steps, in order."""
-        works = []
-        for each in recorded:
-            works += each.works
+        works = list(chain.from_iterable(steps.works for steps in recorded))
         seconds = {}
         for name in FEATURES:
-            seconds[name] = np.concatenate([each.seconds[name] for each in recorded])
+            seconds[name] = np.concatenate([steps.seconds[name] for steps in recorded])
         return RecordedSteps(works, seconds)
 
 
@@ -101,8 +101,7 @@ class Fitted(Timing):
         others = [open_recording(Path(folder)) for folder in self.folders]
         for other in others:
             _check_same(recording, other)
-        recorded = [RecordedSteps.of(each) for each in (recording, *others)]
-        steps = RecordedSteps.joined(recorded)
+        steps = RecordedSteps.joined(list(map(RecordedSteps.of, (recording, *others))))
         if len(steps.works) < _LEAST_STEPS:
             raise ValueError(
                 f"{recording.path} holds {len(steps.works)} steps, and a timing model needs "
@@ -111,16 +110,9 @@ class Fitted(Timing):
             )
         self.parts = {}
         for name, features in FEATURES.items():
-            if name == "between":
-                self.parts[name] = _fit_between(steps)
-            else:
-                self.parts[name] = Part.fit(features, steps.works, steps.seconds[name])
-        ratios = self._ratios(steps, _DECODE)
-        self._noise = {
-            "decode": Noise(ratios),
-            "prefill": Noise(self._ratios(steps, ("prefill",))),
-        }
-        self._median_error = float(np.median(np.abs(ratios - 1)))
+            self.parts[name] = _fit(name, features, steps)
+        self._noise = {name: Noise(self._ratios(steps, names)) for name, names in _NOISE.items()}
+        self._median_error = float(np.median(np.abs(self._noise["decode"].ratios - 1)))
         self._num_steps = len(steps.works)
         self._extents: dict[str, int] = {}
         for name in _EXTENTS:
@@ -136,29 +128,26 @@ class Fitted(Timing):
         self.num_beyond = 0
 
     def prefill_seconds(self, work: Work) -> float:
-        return self.parts["prefill"].seconds(work) * self._factor("prefill")
+        return self._seconds("prefill", work, "prefill")
 
     def lazy_prefill_seconds(self, work: Work) -> float:
-        return self.parts["lazy_prefill"].seconds(work) * self._factor("decode")
+        return self._seconds("lazy_prefill", work)
 
     def propose_seconds(self, work: Work) -> float:
-        return self.parts["propose"].seconds(work) * self._factor("decode")
+        return self._seconds("propose", work)
 
     def verify_seconds(self, work: Work) -> float:
-        return self.parts["verify"].seconds(work) * self._factor("decode")
+        return self._seconds("verify", work)
 
     def overhead_seconds(self, work: Work) -> float:
-        if not work.num_rows:
-            return 0.0
-        return self.parts["overhead"].seconds(work) * self._factor("decode")
+        # A step without rows draws no noise.
+        return self._seconds("overhead", work) if work.num_rows else 0.0
 
     def between_seconds(self, work: Work) -> float:
         self._factors = {}
         self.num_simulated += 1
-        for name, recorded in self._extents.items():
-            if getattr(work, name) > _MARGIN * recorded:
-                self.num_beyond += 1
-                break
+        extents = self._extents.items()
+        self.num_beyond += any(getattr(work, name) > _MARGIN * most for name, most in extents)
         return self.parts["between"].seconds(work)
 
     def describe(self) -> str:
@@ -189,24 +178,21 @@ class Fitted(Timing):
         ratios = measured[has_work] / predicted[has_work]
         return ratios / ratios.mean()
 
-    def _factor(self, name: str) -> float:
-        """Return the noise of the current step, which all its parts of a kind share."""
-        if not self.noise:
-            return 1.0
-        if name not in self._factors:
-            self._factors[name] = self._noise[name].draw(self._rng)
-        return self._factors[name]
+    def _seconds(self, part: str, work: Work, noise: str = "decode") -> float:
+        """Return the time of a part, with the noise that all such parts of a step share."""
+        if self.noise and noise not in self._factors:
+            self._factors[noise] = self._noise[noise].draw(self._rng)
+        return self.parts[part].seconds(work) * self._factors.get(noise, 1.0)
 
 
-def _fit_between(steps: RecordedSteps) -> Part:
-    """Fit the time between steps, which is unknown where no step followed."""
-    seconds = steps.seconds["between"]
+def _fit(name: str, features: Features, steps: RecordedSteps) -> StepPart:
+    seconds = steps.seconds[name]
+    if name != "between":
+        return StepPart.fit(features, steps.works, seconds)
+    # The time between steps is unknown where no step followed.
     is_known = np.isfinite(seconds)
-    works = []
-    for work, known in zip(steps.works, is_known.tolist(), strict=True):
-        if known:
-            works.append(work)
-    return Part.fit(parts.of_between, works, seconds[is_known], keep_sum=False)
+    works = list(compress(steps.works, is_known))
+    return StepPart.fit(features, works, seconds[is_known], keep_sum=False)
 
 
 def _check_same(first: Recording, other: Recording) -> None:

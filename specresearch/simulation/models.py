@@ -1,6 +1,6 @@
 """Causal LMs without weights: slots and lengths are real, and passes only take time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -24,12 +24,16 @@ def known_lengths(proposal: Proposal) -> Sequence[int]:
 class SimulatedModel(CausalLM):
     """A causal LM that computes nothing.
 
-    It is a `CausalLM` so that the engine and `DraftModel` work with it unchanged.
+    It is a `CausalLM` so that the engine and `DraftModel` work with it unchanged, and as a draft LM
+    it only keeps account of what its cache holds.
+
+    Args:
+        spend_prefill: Spends the time in which so many tokens are prefilled.
     """
 
-    def __init__(self, machine: Machine, max_len: int) -> None:
+    def __init__(self, spend_prefill: Callable[[int], None], max_len: int = 0) -> None:
         Slots.__init__(self, 0)
-        self.machine = machine
+        self._spend_prefill = spend_prefill
         self.max_len = max_len
         self.tokenizer = None
         self.name = "simulated"
@@ -77,12 +81,13 @@ class SimulatedModel(CausalLM):
         for slot, num_accepted in zip(slots, verdict.num_accepted.tolist(), strict=True):
             self.lengths[slot] += 1 + num_accepted
 
-    def _spend_prefill(self, num_tokens: int) -> None:
-        raise NotImplementedError
-
 
 class SimulatedTarget(SimulatedModel):
     """The target of a simulation. `ReplayingRule` knows what it accepts, so all logits are 0."""
+
+    def __init__(self, machine: Machine, max_len: int) -> None:
+        super().__init__(machine.prefill, max_len)
+        self.machine = machine
 
     def forward(
         self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()
@@ -92,13 +97,3 @@ class SimulatedTarget(SimulatedModel):
         contexts = [self.lengths[slot] for slot in slots]
         self.machine.verify(contexts, lengths, proposal.topology.max_depth)
         return ModelOutput(torch.zeros((*proposal.token_ids.shape, VOCAB_SIZE)))
-
-    def _spend_prefill(self, num_tokens: int) -> None:
-        self.machine.prefill(num_tokens)
-
-
-class SimulatedDraft(SimulatedModel):
-    """The draft LM of a simulation: it only keeps account of what its cache holds."""
-
-    def _spend_prefill(self, num_tokens: int) -> None:
-        self.machine.lazy_prefill(num_tokens)

@@ -29,24 +29,7 @@ class SimulatedPass:
 class SimulatedEngine(Engine):
     """An engine that decodes recorded requests on a simulated machine."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        method: Method,
-        scheduling: SchedulerSettings,
-        max_running: int,
-        max_len: int,
-    ) -> None:
-        super().__init__(
-            SimulatedTarget(machine, max_len),
-            method.proposer(machine),
-            ReplayingRule(machine),
-            method.controller,
-            max_batch_size=max_running,
-            scheduling=scheduling,
-            clock=machine.clock,
-        )
-        self.machine = machine
+    machine: Machine
 
     def step(self) -> StepRecord | None:
         record = super().step()
@@ -87,8 +70,15 @@ class Simulation:
         can_draft = self.method.num_draft_tokens > 0
         machine = Machine(self.timing, ManualClock(), can_draft=can_draft)
         engine = SimulatedEngine(
-            machine, self.method, self.scheduling, self.max_running, self.max_len
+            SimulatedTarget(machine, self.max_len),
+            self.method.proposer(machine),
+            ReplayingRule(machine),
+            self.method.controller,
+            max_batch_size=self.max_running,
+            scheduling=self.scheduling,
+            clock=machine.clock,
         )
+        engine.machine = machine
         log = StepLog(key, machine.clock.now())
         rows: list[RequestRow] = []
         in_flight: dict[str, ReplayedRequest] = {}
@@ -103,18 +93,7 @@ class Simulation:
 
         loop = LoadLoop(engine, feed, submit, log, stops, on_output=keep)
         loop.run()
-        row = PassRow(
-            key=key,
-            wall=loop.wall,
-            num_requests=len(feed.times),
-            num_submitted=feed.num_submitted,
-            num_finished=loop.num_finished,
-            last_arrival=loop.last_arrival,
-            num_waiting=loop.num_waiting,
-            stopped=loop.stopped,
-            trace=tuple(self.method.controller.trace()),
-        )
-        return SimulatedPass(row, rows, log)
+        return SimulatedPass(loop.row(), rows, log)
 
 
 def _request_row(log: StepLog, output: RequestOutput, request: ReplayedRequest) -> RequestRow:

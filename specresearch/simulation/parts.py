@@ -20,8 +20,11 @@ Features = Callable[[Work], list[int | float]]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Predicts seconds = features(work) . weights. More work is never faster."""
+class StepPart:
+    """Predicts seconds = features(work) . weights. More work is never faster.
+
+    A step without work for this part has no features and takes no time.
+    """
 
     features: Features
     weights: Float[np.ndarray, " F"]
@@ -33,32 +36,30 @@ class Part:
         seconds: Float[np.ndarray, " n"],
         *,
         keep_sum: bool = True,
-    ) -> "Part":
+    ) -> "StepPart":
         """Fit the weights to measured steps.
 
         The least sum of |error| / seconds is sought, so that short steps count as much as long ones
-        and outliers little. Steps without any of the features are left out.
+        and outliers little. Steps without features are left out.
 
         Args:
             keep_sum: Scale the predictions to add up to the measured seconds, outliers included.
         """
-        num_features = len(features(Work()))
         rows = [features(work) for work in works]
-        x = np.array(rows, dtype=float).reshape(len(works), num_features)
-        has_features = x.any(axis=1)
-        x, y = x[has_features], seconds[has_features]
+        y = seconds[[bool(row) for row in rows]]
         if not len(y):
-            return Part(features, np.zeros(num_features))
+            return StepPart(features, np.zeros(0))
+        x = np.array([row for row in rows if row], dtype=float)
         scale = np.maximum(x.max(0), 1e-12)
         x = x / scale
         weights = _least_relative_deviations(x, y)
         total = float((x @ weights).sum())
         factor = float(y.sum()) / total if total and keep_sum else 1.0
-        return Part(features, weights / scale * factor)
+        return StepPart(features, weights / scale * factor)
 
     def seconds(self, work: Work) -> float:
         """Return the predicted seconds."""
-        return sum(map(mul, self.features(work), self._weights))
+        return float(sum(map(mul, self.features(work), self._weights)))
 
     @cached_property
     def _weights(self) -> list[float]:
@@ -101,7 +102,7 @@ def of_verify(work: Work) -> list[int | float]:
     those of the longest row. A prefill leaves caches cold.
     """
     if not work.num_rows:
-        return [0.0] * (len(_VERIFY_EDGES) + 7)
+        return []
     num_padded = work.num_rows * work.num_nodes
     follows_prefill = work.num_prefill_tokens + work.num_lazy_prefill_tokens > 0
     return [
@@ -119,7 +120,7 @@ def of_verify(work: Work) -> list[int | float]:
 def of_propose(work: Work) -> list[int | float]:
     """Return a pass of a draft LM for each draft of the longest, and a search for every row."""
     if not (work.can_draft and work.num_rows):
-        return [0.0] * 6
+        return []
     return [
         1.0,
         work.num_rows,
@@ -133,7 +134,7 @@ def of_propose(work: Work) -> list[int | float]:
 def of_overhead(work: Work) -> list[int | float]:
     """Return rows, tokens and nodes with padding."""
     if not work.num_rows:
-        return [0.0] * 4
+        return []
     return [1.0, work.num_rows, work.num_tokens, work.num_rows * work.num_nodes]
 
 
@@ -141,16 +142,15 @@ def of_prefill(work: Work) -> list[int | float]:
     """Return tokens of prompts, and again if a method is there, which may prefill as well."""
     num_tokens = work.num_prefill_tokens
     if not num_tokens:
-        return [0.0] * (len(_PREFILL_EDGES) + 3)
+        return []
     pieces = _pieces(num_tokens, _PREFILL_EDGES)
     return [1.0, *pieces, work.can_draft, num_tokens * work.can_draft]
 
 
 def of_lazy_prefill(work: Work) -> list[int | float]:
     """Return the tokens of a lazy prefill."""
-    if not work.num_lazy_prefill_tokens:
-        return [0.0, 0.0]
-    return [1.0, work.num_lazy_prefill_tokens]
+    num_tokens = work.num_lazy_prefill_tokens
+    return [1.0, num_tokens] if num_tokens else []
 
 
 def of_between(work: Work) -> list[int | float]:

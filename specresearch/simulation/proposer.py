@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.proposers import DraftModel, Proposer
+from specresearch.request import RequestState
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.machine import Machine
-from specresearch.simulation.models import END, TOKEN, SimulatedDraft
+from specresearch.simulation.models import END, TOKEN, SimulatedModel
 from specresearch.simulation.replays import output_of, request_of
 
 
@@ -94,14 +95,15 @@ class ReplayingProposer(Proposer):
         scores = []
         for row, length in zip(rows, lengths, strict=True):
             output = output_of(row)
-            if length > 1 and not output.scores:
+            known = output.estimates.scores
+            if length > 1 and not known:
                 raise ValueError(
                     f"controller {self.score_reader} reads the drafter's scores, and the recording "
                     "has none for drafts that begin elsewhere; measure it with specresearch.load, "
                     "or use another controller"
                 )
-            of_drafts = output.scores_at(row.num_generated, length - 1)
-            scores.append([1.0, *of_drafts] + [0.0] * (width - 1 - len(of_drafts)))
+            root_and_drafts = [1.0, *output.at(known, row.num_generated, length - 1)]
+            scores.append(_padded(root_and_drafts, width))
         return upload(scores, "cpu", torch.float32)
 
 
@@ -109,14 +111,10 @@ class ReplayingDraftModel(ReplayingProposer, DraftModel):
     """A draft LM that drafts what the recordings say, and prefills as the real one does."""
 
     def __init__(
-        self,
-        machine: Machine,
-        kind: DraftKind,
-        num_draft_tokens: int,
-        score_reader: str | None = None,
+        self, machine: Machine, kind: DraftKind, num_draft_tokens: int, score_reader: str | None
     ) -> None:
         super().__init__(machine, kind, num_draft_tokens, score_reader)
-        self.draft = SimulatedDraft(machine, max_len=0)
+        self.draft = SimulatedModel(machine.lazy_prefill)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         self.draft.allocate(num_slots)
@@ -150,10 +148,15 @@ def _expected(
     rows: Sequence[RequestState], lengths: Sequence[int], width: int
 ) -> Float[Tensor, "B _"] | None:
     """Return the recorded probability that each draft is accepted, or None if a row has none."""
-    if not all(output_of(row).expected for row in rows):
+    if not all(output_of(row).estimates.expected for row in rows):
         return None
     expected = []
     for row, length in zip(rows, lengths, strict=True):
-        of_drafts = output_of(row).expected_at(row.num_generated, length - 1)
-        expected.append(of_drafts + [0.0] * (width - 1 - len(of_drafts)))
+        output = output_of(row)
+        of_drafts = output.at(output.estimates.expected, row.num_generated, length - 1)
+        expected.append(_padded(of_drafts, width - 1))
     return upload(expected, "cpu", torch.float64)
+
+
+def _padded(values: list[float], width: int) -> list[float]:
+    return values + [0.0] * (width - len(values))

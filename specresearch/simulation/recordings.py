@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from specresearch.recording.recording import Header, Recording
+from specresearch.recording.header import Header
+from specresearch.recording.recording import Recording
 
 
 def open_recording(path: Path) -> Recording:

@@ -1,13 +1,16 @@
 """Drafts of recorded requests: as they were, or made again by a proposer without a model."""
 
+from itertools import takewhile
+
 import numpy as np
 import torch
 from jaxtyping import Int
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposers import Proposer
 from specresearch.recording.recording import RecordedRequest
-from specresearch.simulation.acceptance import Table
+from specresearch.request import Request, RequestState
+from specresearch.simulation.acceptance import Chains
 
 
 def is_redraftable(proposer: type) -> bool:
@@ -20,7 +23,7 @@ def is_redraftable(proposer: type) -> bool:
 
 def redraft(
     proposer: Proposer, request: RecordedRequest, num_draft_tokens: int, vocab_size: int
-) -> Table:
+) -> Chains:
     """Return the drafts of a proposer that reads tokens only, at every position of the output."""
     num_tokens = len(request.prompt_ids) + request.num_tokens + 1
     row = RequestState(
@@ -38,10 +41,11 @@ def redraft(
         proposal = proposer.propose(batch, [num_draft_tokens])
         drafts = proposal.token_ids[0, 1 : int(proposal.lengths[0])].tolist()
         lengths.append(len(drafts))
-        num_accepted.append(_common_prefix(drafts, output[position:]))
+        pairs = zip(drafts, output[position:], strict=False)
+        num_accepted.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
         row.tokens.append(token)
     proposer.finish([0])
-    return Table(lengths, num_accepted)
+    return Chains(num_accepted, lengths)
 
 
 def recorded_drafts(
@@ -54,12 +58,3 @@ def recorded_drafts(
         path_left[span] = np.maximum(step.depth - np.arange(step.num_new), 0)
         num_nodes[span] = len(step.draft_ids)
     return path_left, num_nodes
-
-
-def _common_prefix(drafts: list[int], output: list[int]) -> int:
-    length = 0
-    for draft, token in zip(drafts, output, strict=False):
-        if draft != token:
-            break
-        length += 1
-    return length

@@ -4,15 +4,16 @@ With a trace, they take its lengths.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from specresearch.batch import Request, RequestState
 from specresearch.data.traces import TraceRow
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
-from specresearch.simulation.acceptance import Drafted, Replay
+from specresearch.simulation.acceptance import AcceptanceReplay, Drafted
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.models import END, TOKEN
+from specresearch.simulation.positions import Estimates
 
 
 @dataclass(frozen=True)
@@ -21,31 +22,21 @@ class ReplayedOutput:
 
     Attributes:
         length: Its tokens.
-        scores: The drafter's own probability of a draft at each position; empty if it is unknown.
-        expected: The probability that a draft at each position is accepted; empty if it is unknown.
     """
 
-    replay: Replay
+    replay: AcceptanceReplay
     length: int
-    scores: Sequence[float] = ()
-    expected: Sequence[float] = ()
+    estimates: Estimates = field(default_factory=Estimates)
 
     def draft(self, position: int, budget: int) -> Drafted:
         """Return what is drafted after `position` tokens, and how much of it is accepted."""
         return self.replay.step(position % self.length, budget)
 
-    def scores_at(self, position: int, num: int) -> list[float]:
-        """Return the scores of `num` drafts after `position` tokens.
+    def at(self, values: Sequence[float], position: int, num: int) -> list[float]:
+        """Return one of the estimates for `num` drafts after `position` tokens.
 
-        Behind the end of the output the last known score is repeated.
+        Behind the end of the output the last known value is repeated.
         """
-        return self._values_at(self.scores, position, num)
-
-    def expected_at(self, position: int, num: int) -> list[float]:
-        """Return `expected` of `num` drafts after `position` tokens, like `scores_at`."""
-        return self._values_at(self.expected, position, num)
-
-    def _values_at(self, values: Sequence[float], position: int, num: int) -> list[float]:
         if not values:
             return []
         begin = position % self.length
@@ -123,9 +114,9 @@ class Replays:
         return ReplayedRequest(
             [TOKEN] * num_prompt_tokens,
             replayed_sampling(max_new_tokens),
-            str(number),
-            recorded.num_draft_tokens,
-            recorded.category,
+            id=str(number),
+            num_draft_tokens=recorded.num_draft_tokens,
+            category=recorded.category,
             output=self._output(index, copy * 1000 + repeat),
             num_tokens=num_tokens,
             finish_reason=finish_reason,
@@ -133,10 +124,6 @@ class Replays:
         )
 
     def _make_output(self, index: int, copy: int) -> ReplayedOutput:
-        drafting = self.drafting
-        length = drafting.requests[index].num_tokens
-        replay = drafting.replay(index, copy)
-        if not drafting.num_draft_tokens:
-            return ReplayedOutput(replay, length)
-        estimates = drafting.estimates(index)
-        return ReplayedOutput(replay, length, estimates.scores, estimates.expected)
+        length = self.drafting.requests[index].num_tokens
+        replay = self.drafting.replay(index, copy)
+        return ReplayedOutput(replay, length, self.drafting.estimates(index))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from specresearch.loadtest.folder import LoadResults
-from specresearch.loadtest.report import load_warnings
+from specresearch.loadtest.report import print_warnings
+from specresearch.loadtest.results import LoadResults
 from specresearch.rows import BASELINE
 
 _LATENCIES = {
@@ -44,8 +43,7 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
     console.print(f"drafts: {provenance['assumption']}")
     for caution in provenance["cautions"]:
         console.print(f"[yellow]caution[/]: {caution}")
-    for warning in load_warnings(results):
-        console.print(Text(warning, style="bold yellow"))
+    print_warnings(results, console)
     rate = provenance["requests_per_second_of_simulation"]
     speed = f" ({rate:,.0f} requests simulated per second)" if rate else ""
     console.print(f"{folder}/results.json{speed}")

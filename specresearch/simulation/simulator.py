@@ -1,19 +1,17 @@
 """A load test without the model: the same sides and figures, on a simulated clock."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals
-from specresearch.loadtest.folder import LoadResults
-from specresearch.loadtest.loop import Feed, Stops
+from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.steps import PassSteps
-from specresearch.loadtest.summary import summarize_load
 from specresearch.rows import BASELINE, FIXED, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.method import Method
@@ -88,31 +86,31 @@ class Simulator:
 
     def run(self) -> LoadResults:
         """Simulate every pass of every side and return the figures."""
-        begin = time.perf_counter()
+        clock = Clock()
+        begin = clock.now()
         passes: dict[str, list[SimulatedPass]] = {}
         for side, method in self.methods.items():
             keys = [PassKey(repeat, 0, side) for repeat in range(self.settings.repeats)]
             passes[side] = [self._pass(key, method) for key in keys]
-        self.seconds = time.perf_counter() - begin
-        settings = self.settings
+        self.seconds = clock.now() - begin
         sides = {name: self._side(name, of_side) for name, of_side in passes.items()}
-        figures = summarize_load(sides, settings.limits, settings.max_running)
-        for summary in (figures.summary, *figures.sides.values()):
-            summary["schedule_share"] = None  # the scheduler takes no time on a simulated clock
         setting = {
             "method": self.drafting.recording.header.method,
             "controller": self.controller_name,
             **self.arrivals.describe(),
-            "max_running": settings.max_running,
+            "max_running": self.settings.max_running,
         }
-        return LoadResults.of(
-            figures,
+        results = LoadResults.of(
+            sides,
+            self.settings,
             setting,
-            settings.limits,
             complete=True,
             kind="simulation",
             provenance=self._provenance(),
         )
+        for figures in (results.summary, *results.sides.values()):
+            figures["schedule_share"] = None  # the scheduler takes no time on a simulated clock
+        return results
 
     def _methods(self) -> dict[str, Method]:
         """Return the sides: the baseline, the method, and each fixed length to compare."""
@@ -136,15 +134,16 @@ class Simulator:
 
     def _pass(self, key: PassKey, method: Method) -> SimulatedPass:
         settings = self.settings
-        seed = (settings.seed << 16) + key.repeat
         replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
-        feed = Feed(self.arrivals.times(self.num_requests, seed), self.arrivals.concurrency)
-        stops = Stops(settings.max_waiting, settings.max_seconds)
         simulation = Simulation(
             self.timing, method, self.scheduling, settings.max_running, self.max_len
         )
         simulated = simulation.run(
-            key, feed, lambda number: replays.request(number, key.repeat), stops, seed
+            key,
+            feed=settings.feed(self.arrivals, self.num_requests, key.repeat),
+            request=lambda number: replays.request(number, key.repeat),
+            stops=settings.stops,
+            seed=settings.pass_seed(key.repeat),
         )
         self.num_simulated += len(simulated.requests)
         caution = self.timing.caution()

@@ -10,7 +10,7 @@ from specresearch.statistics.percentiles import percentile
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of values in bins: counts[i] lie in [edges[i], edges[i + 1]); the last bin is closed."""
+    """Counts of values: counts[i] lie in [edges[i], edges[i + 1]); the last bin is closed."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]

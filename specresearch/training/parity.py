@@ -11,9 +11,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specresearch.batch import Request
 from specresearch.engine import Engine
 from specresearch.metrics import StepRecord
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 from specresearch.training.acceptance_estimate import (
     AcceptanceEstimate,

@@ -1,4 +1,4 @@
-"""Chooses the static tree that is fastest by measured times and acceptance (Sequoia, 2402.12374)."""
+"""Choose the fastest static tree by measured times and acceptance (Sequoia, 2402.12374)."""
 
 import json
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ def random_trees(num_rows: int, num_nodes: int, seed: int) -> Topology:
 
 
 def walked(accepted: list[bool], parents: list[int]) -> list[int]:
-    """The deepest path all of whose nodes are accepted, the first of equals."""
+    """Return the deepest path whose nodes are all accepted; of equals, the first."""
     best = [0]
     for node in range(1, len(parents)):
         path = [node]
@@ -24,17 +24,17 @@ def walked(accepted: list[bool], parents: list[int]) -> list[int]:
     return best
 
 
-def test_longest_path_is_the_deepest_and_the_first_of_equals() -> None:
+def test_the_longest_path_is_the_deepest_and_the_first_of_equals() -> None:
     topology = random_trees(200, 8, seed=1)
     accepted = torch.rand((200, 8), generator=torch.Generator().manual_seed(2)) < 0.7
     path, num_accepted = longest_path(accepted, topology)
     for row, parents in enumerate(topology.parents.tolist()):
-        want = walked(accepted[row].tolist(), parents)
-        assert path[row].tolist() == want + [-1] * (path.shape[1] - len(want))
-        assert int(num_accepted[row]) == len(want) - 1
+        expected = walked(accepted[row].tolist(), parents)
+        assert path[row].tolist() == expected + [-1] * (path.shape[1] - len(expected))
+        assert int(num_accepted[row]) == len(expected) - 1
 
 
-def test_longest_path_of_one_tree_for_every_row_and_of_chains() -> None:
+def test_the_longest_path_works_for_shared_trees_and_chains() -> None:
     accepted = torch.rand((50, 5), generator=torch.Generator().manual_seed(3)) < 0.7
     for topology in (
         Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 2]])),
@@ -44,11 +44,11 @@ def test_longest_path_of_one_tree_for_every_row_and_of_chains() -> None:
         part = accepted[:, : topology.num_nodes]
         path, _ = longest_path(part, topology)
         for row in range(50):
-            want = walked(part[row].tolist(), topology.parents[0].tolist())
-            assert path[row].tolist() == want + [-1] * (path.shape[1] - len(want))
+            expected = walked(part[row].tolist(), topology.parents[0].tolist())
+            assert path[row].tolist() == expected + [-1] * (path.shape[1] - len(expected))
 
 
-def test_own_probability_reads_the_parents_row() -> None:
+def test_the_probability_of_a_draft_is_read_from_its_parents_row() -> None:
     generator = torch.Generator().manual_seed(4)
     for topology in (
         random_trees(6, 5, seed=5),
@@ -56,8 +56,8 @@ def test_own_probability_reads_the_parents_row() -> None:
     ):
         tokens = torch.randint(0, 7, (6, 5), generator=generator)
         probs = torch.rand((6, 5, 7), generator=generator)
-        own = own_probability(probs, Proposal(tokens, topology, torch.full((6,), 5)))
+        probabilities = own_probability(probs, Proposal(tokens, topology, torch.full((6,), 5)))
         parents = topology.parents.expand(6, -1)
         for row in range(6):
             for node in range(1, 5):
-                assert own[row, node] == probs[row, parents[row, node], tokens[row, node]]
+                assert probabilities[row, node] == probs[row, parents[row, node], tokens[row, node]]

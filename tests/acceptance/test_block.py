@@ -1,4 +1,4 @@
-"""Block verification against the same rule written token by token, enumerated exactly."""
+"""Block verification equals the rule written token by token and enumerated exactly."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ Model: TypeAlias = Callable[[Prefix], Row]
 
 
 def toy(seed: int, num_zeros: int = 0) -> Model:
-    """A distribution for every prefix."""
+    """Draw a distribution for every prefix."""
 
     @lru_cache
     def probs(prefix: Prefix) -> Row:
@@ -43,8 +43,8 @@ def one_hot(q: Model) -> Model:
     return lambda prefix: np.eye(V)[int(q(prefix).argmax())]
 
 
-def kept(p: Model, q: Model, drafts: Prefix) -> list[float]:
-    """P_0 to P_k."""
+def keep_probs(p: Model, q: Model, drafts: Prefix) -> list[float]:
+    """Return P_0 to P_k."""
     result = [1.0]
     for i, token in enumerate(drafts):
         result.append(min(1.0, result[-1] * p(drafts[:i])[token] / q(drafts[:i])[token]))
@@ -52,12 +52,12 @@ def kept(p: Model, q: Model, drafts: Prefix) -> list[float]:
 
 
 def residual(p: Model, q: Model, drafts: Prefix, i: int) -> Row:
-    return (kept(p, q, drafts)[i] * p(drafts[:i]) - q(drafts[:i])).clip(min=0)
+    return (keep_probs(p, q, drafts)[i] * p(drafts[:i]) - q(drafts[:i])).clip(min=0)
 
 
 def chances(p: Model, q: Model, drafts: Prefix) -> list[float]:
-    """h_1 to h_k."""
-    reach, result = kept(p, q, drafts), []
+    """Return h_1 to h_k."""
+    reach, result = keep_probs(p, q, drafts), []
     for i in range(1, len(drafts)):
         total = residual(p, q, drafts, i).sum()
         result.append(total / (total + 1 - reach[i]) if total + 1 - reach[i] > 0 else 1.0)
@@ -69,7 +69,7 @@ def tokenwise_residual(p: Model, q: Model, drafts: Prefix, i: int) -> Row:
 
 
 def num_kept_law(h: Sequence[float], *, first_failure: bool = False) -> list[float]:
-    """Probability of keeping 0 to k drafts."""
+    """Return the probability of keeping 0 to k drafts."""
     law = [0.0] * (len(h) + 1)
     for passed in itertools.product([False, True], repeat=len(h)):
         chance = float(np.prod([x if ok else 1 - x for x, ok in zip(h, passed, strict=True)]))
@@ -83,12 +83,12 @@ def num_kept_law(h: Sequence[float], *, first_failure: bool = False) -> list[flo
 
 
 def stops(prefix: Prefix) -> bool:
-    """Whether a ragged drafter ends after this prefix; it may look at what it has drafted."""
+    """Return True if a ragged drafter stops after this prefix, which may depend on its drafts."""
     return len(prefix) == NUM_DRAFTS or (len(prefix) > 0 and sum(prefix) % 3 == 2)
 
 
 def all_drafts(q: Model, ends: Callable[[Prefix], bool]) -> dict[Prefix, float]:
-    """Every chain of drafts, with its probability."""
+    """Yield every chain of drafts with its probability."""
     done: dict[Prefix, float] = {}
     growing: dict[Prefix, float] = {(): 1.0}
     while growing:
@@ -170,7 +170,9 @@ class TestTheFormulas:
             single = np.cumprod(
                 [min(1.0, P(drafts[:i])[t] / Q(drafts[:i])[t]) for i, t in enumerate(drafts)]
             )
-            assert all(b >= t - 1e-12 for b, t in zip(kept(P, Q, drafts)[1:], single, strict=True))
+            assert all(
+                b >= t - 1e-12 for b, t in zip(keep_probs(P, Q, drafts)[1:], single, strict=True)
+            )
             law = num_kept_law(chances(P, Q, drafts))
             block += mass * sum(i * chance for i, chance in enumerate(law))
             tokenwise += mass * float(single.sum())
@@ -203,7 +205,7 @@ def chains(
 class TestTheCode:
     @pytest.mark.parametrize("p", [P, SPARSE_P], ids=["full", "with_zeros"])
     @pytest.mark.parametrize("drafter", DRAFTERS)
-    def test_decides_as_the_formulas_do(self, p: Model, drafter: str) -> None:
+    def test_the_code_decides_like_the_formulas(self, p: Model, drafter: str) -> None:
         q = DRAFTERS[drafter]
         proposal, probs, uniforms = chains(p, q, 400, sampled=drafter != "point_mass")
         verdict = accept_block(proposal, probs, uniforms)
@@ -218,7 +220,7 @@ class TestTheCode:
             assert int(verdict.next_token[row]) == int((last.cumsum() <= u[0] * last.sum()).sum())
             assert verdict.path[row].tolist() == [*range(num + 1)] + [-1] * (NUM_DRAFTS - num)
             for i, (reach, expected) in enumerate(
-                zip(kept(p, q, drafts), verdict.expected[row].tolist(), strict=False)
+                zip(keep_probs(p, q, drafts), verdict.expected[row].tolist(), strict=False)
             ):
                 if reach > 0 and i < len(drafts):
                     assert expected == pytest.approx(
@@ -226,9 +228,9 @@ class TestTheCode:
                     )
 
     def test_more_padding_changes_nothing(self) -> None:
-        """The last draft's own test belongs to the row's length, not to the width of the batch."""
+        """The last draft is tested at the row's own length, not at the width of the batch."""
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
-        whole = accept_block(proposal, probs, uniforms)
+        unpadded = accept_block(proposal, probs, uniforms)
         assert proposal.draft_probs is not None
         for num_nodes in range(1, NUM_DRAFTS + 1):
             rows = proposal.lengths == num_nodes
@@ -238,8 +240,8 @@ class TestTheCode:
                 proposal.draft_probs[rows, :num_nodes],
             )
             alone = accept_block(cut, probs[rows, :num_nodes], uniforms[rows, :num_nodes])
-            assert torch.equal(alone.num_accepted, whole.num_accepted[rows])
-            assert torch.equal(alone.next_token, whole.next_token[rows])
+            assert torch.equal(alone.num_accepted, unpadded.num_accepted[rows])
+            assert torch.equal(alone.next_token, unpadded.next_token[rows])
 
     def test_a_probe_ends_the_chain_before_it(self) -> None:
         proposal, probs, uniforms = chains(P, Q, 200, sampled=True)
@@ -258,7 +260,7 @@ class TestTheCode:
         assert torch.equal(with_probe.path, shorter.path)
         assert torch.equal(with_probe.next_token, shorter.next_token)
 
-    def test_keeps_more_than_rejection_of_the_same_drafts(self) -> None:
+    def test_it_keeps_more_drafts_than_rejection(self) -> None:
         proposal, probs, _ = chains(P, Q, 500, sampled=True)
         uniforms = torch.rand(20, 500, NUM_DRAFTS + 1, dtype=torch.float64)
         block, rejection = (
@@ -281,7 +283,7 @@ class TestTheCode:
 
     @pytest.mark.parametrize("drafter", ["sampled", "never_sampled", "point_mass"])
     @pytest.mark.parametrize("num_nodes", [2, 4])
-    def test_probability_zero_is_never_accepted_nor_drawn(
+    def test_tokens_of_probability_zero_are_never_accepted_or_drawn(
         self, drafter: str, num_nodes: int
     ) -> None:
         p = torch.zeros(1, num_nodes, V)
@@ -304,8 +306,8 @@ class TestTheCode:
 
 
 class TestTheRule:
-    def test_greedy_rows_are_decided_as_by_the_greedy_rule(self) -> None:
-        """Alone and beside a row that samples; drafts of a greedy row may be sampled or not."""
+    def test_greedy_rows_are_decided_by_the_greedy_rule(self) -> None:
+        """This holds alone and beside a sampled row, and for sampled or fixed drafts."""
         generator = torch.Generator().manual_seed(6)
         logits = torch.randn((60, NUM_DRAFTS + 1, V), generator=generator)
         tokens = torch.randint(0, V, (60, NUM_DRAFTS + 1), generator=generator)
@@ -315,13 +317,13 @@ class TestTheRule:
         mixed = [*greedy[:-1], SamplingParams(temperature=1.0)]
         for probs in (None, q):
             proposal = Proposal.chain(tokens, lengths, probs)
-            want = Greedy()(proposal, logits, SamplingBatch(greedy, range(60), [0] * 60))
+            greedy_verdict = Greedy()(proposal, logits, SamplingBatch(greedy, range(60), [0] * 60))
             for params in (greedy, mixed):
-                got = Block()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
-                assert torch.equal(got.path[:-1], want.path[:-1])
-                assert torch.equal(got.next_token[:-1], want.next_token[:-1])
+                actual = Block()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
+                assert torch.equal(actual.path[:-1], greedy_verdict.path[:-1])
+                assert torch.equal(actual.next_token[:-1], greedy_verdict.next_token[:-1])
 
-    def test_rejects_trees(self) -> None:
+    def test_trees_are_refused(self) -> None:
         assert Block().refuses(DraftKind(sampled=True)) is None
         assert Block().refuses(DraftKind()) is None
         assert "chains only" in str(Block().refuses(DraftKind(trees=True)))

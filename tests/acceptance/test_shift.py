@@ -1,4 +1,4 @@
-"""The reported shift of a lossy rule against its true shift, on a toy model given as a table."""
+"""The reported shift of a lossy rule equals its true shift, on a toy model in a table."""
 
 import copy
 import math
@@ -40,7 +40,7 @@ class Step:
 
 
 def step(first: Tensor, second: Tensor, seed: int = 0, lengths: Tensor | None = None) -> Step:
-    """One step of the typical rule on rows of two drafts."""
+    """Run a step of the typical rule on rows of two drafts."""
     tokens = torch.stack([torch.zeros_like(first), first, second], dim=1)
     prefixes = torch.stack([torch.zeros_like(first), 1 + first, 1 + V + V * first + second], dim=1)
     lengths = torch.full_like(first, NUM_DRAFTS + 1) if lengths is None else lengths
@@ -62,13 +62,13 @@ def sampled_step(lengths: Tensor | None = None) -> Step:
 
 
 def distance(tokens: Tensor, p: Tensor) -> tuple[float, float]:
-    """Total variation and KL divergence of the tokens' frequencies from p."""
+    """Return total variation and KL divergence of the tokens' frequencies from p."""
     share = torch.bincount(tokens, minlength=V).double() / len(tokens)
     return 0.5 * float((share - p).abs().sum()), float(torch.special.xlogy(share, share / p).sum())
 
 
 def emitted(run: Step, column: int) -> Tensor:
-    """The token at this place of each row's output; of rows that go as far."""
+    """Return the token at this position of each output that is long enough."""
     following = (
         run.proposal.token_ids[:, column + 1] if column < NUM_DRAFTS else run.verdict.next_token
     )
@@ -76,7 +76,7 @@ def emitted(run: Step, column: int) -> Tensor:
 
 
 class TestSampledDrafts:
-    def test_first_token(self) -> None:
+    def test_the_shift_of_the_first_token_is_the_true_one(self) -> None:
         run = sampled_step()
         shift = output_shift(
             run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
@@ -92,7 +92,7 @@ class TestSampledDrafts:
         shift = output_shift(
             run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
         )
-        seen = 0
+        num_large = 0
         for token in range(V):
             rows = (run.verdict.num_accepted >= 1) & (run.proposal.token_ids[:, 1] == token)
             if rows.any():
@@ -101,8 +101,8 @@ class TestSampledDrafts:
                     total_variation, abs=0.02
                 )
                 assert float(shift.kl[rows, 1][0]) == pytest.approx(kl, abs=0.02)
-                seen += total_variation > 0.05
-        assert seen >= 2
+                num_large += total_variation > 0.05
+        assert num_large >= 2
 
     def test_no_shift_without_a_draft_or_past_the_end_of_the_path(self) -> None:
         lengths = torch.arange(NUM_SAMPLES) % 3 + 1
@@ -114,19 +114,19 @@ class TestSampledDrafts:
             offered = (lengths > column + 1) & (run.verdict.num_accepted >= column)
             assert torch.equal(shift.total_variation[:, column] > 0, offered)
 
-    def test_given_the_drafts_it_is_overstated(self) -> None:
+    def test_the_shift_given_the_drafts_overstates_the_true_one(self) -> None:
         run = sampled_step()
         averaged = output_shift(
             run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
         )
-        given = output_shift(run.proposal, run.probs, run.verdict)
-        assert float(given.total_variation[:, 0].mean()) > 1.3 * float(
+        given_drafts = output_shift(run.proposal, run.probs, run.verdict)
+        assert float(given_drafts.total_variation[:, 0].mean()) > 1.3 * float(
             averaged.total_variation[0, 0]
         )
-        assert float(given.kl[:, 0].mean()) > 1.3 * float(averaged.kl[0, 0])
+        assert float(given_drafts.kl[:, 0].mean()) > 1.3 * float(averaged.kl[0, 0])
 
     def test_refusals_equal_those_of_rejection_sampling(self) -> None:
-        """First drafts that the rule accepts, judged again by the exact rule."""
+        """Judge the first drafts that the rule accepts again by the exact rule."""
         run = sampled_step()
         shift = output_shift(run.proposal, run.probs, run.verdict)
         generator = torch.Generator().manual_seed(8)
@@ -141,7 +141,7 @@ class TestSampledDrafts:
         assert shift.refused_share == pytest.approx(total)
 
     def test_kl_bounds_the_divergence_of_whole_outputs(self) -> None:
-        """Weights every pair of drafts; after the step the target decodes the third token alone."""
+        """Pairs of drafts are weighted; after the step the target decodes the third token."""
         first, second = torch.arange(V).repeat_interleave(V), torch.arange(V).repeat(V)
         weights = Q[0, first] * Q[1 + first, second]
         run = step(first, second)
@@ -156,24 +156,24 @@ class TestSampledDrafts:
             else:
                 law[x, y] += weight * P[1 + V + V * x + y]
         assert float(law.sum()) == pytest.approx(1)
-        whole = float(torch.special.xlogy(law, law / target_law()).sum())
+        divergence = float(torch.special.xlogy(law, law / target_law()).sum())
         averaged = output_shift(
             run.proposal, run.probs, run.verdict, RULE.accepts(run.proposal, run.probs)
         )
-        given = output_shift(run.proposal, run.probs, run.verdict)
+        given_drafts = output_shift(run.proposal, run.probs, run.verdict)
         by_step = float((weights @ averaged.kl).sum())
-        assert 0.01 < whole <= by_step < 1.5 * whole
-        assert by_step < float((weights @ given.kl).sum())
+        assert 0.01 < divergence <= by_step < 1.5 * divergence
+        assert by_step < float((weights @ given_drafts.kl).sum())
 
 
 def target_law() -> Tensor:
-    """Probability of every three tokens."""
+    """Return the probability of every sequence of three tokens."""
     return P[0][:, None, None] * P[1 : 1 + V][:, :, None] * P[1 + V :].view(V, V, V)
 
 
 class TestPointMasses:
     @pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, 0, 0, 2]], ids=["chain", "tree"])
-    def test_an_accepted_one_is_a_certain_token(self, parents: list[int]) -> None:
+    def test_an_accepted_point_mass_is_a_certain_token(self, parents: list[int]) -> None:
         topology = Topology.from_parents(torch.tensor([parents]))
         num_nodes = len(parents)
         probs = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(1, num_nodes, -1)
@@ -201,7 +201,7 @@ class TestPointMasses:
         assert shift.kl.tolist() == [[math.inf, 0.0]]
         assert shift.refused_share == 1.0
 
-    def test_nothing_accepted_is_no_shift(self) -> None:
+    def test_without_accepted_drafts_there_is_no_shift(self) -> None:
         proposal = Proposal.chain(
             torch.zeros(2, 1, dtype=torch.long), torch.ones(2, dtype=torch.long)
         )
@@ -213,7 +213,7 @@ class TestPointMasses:
         assert not bool(shift.kl.any())
 
 
-def test_threshold_reports_what_it_accepts_only_with_draft_probs() -> None:
+def test_threshold_reports_a_shift_only_with_draft_probs() -> None:
     run = sampled_step()
     scored = replace(run.proposal, scores=torch.ones(NUM_SAMPLES, NUM_DRAFTS + 1))
     assert Threshold().accepts(scored, run.probs) is None
@@ -250,7 +250,7 @@ class TestThroughTheEngine:
         return list(engine.generate(requests)), records
 
     def probabilities(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
-        """p of every output token, from a plain pass."""
+        """Return p of every output token, from a plain pass."""
         with torch.inference_mode():
             logits = MODEL(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
         return (logits / 1.25).softmax(-1)[range(len(output)), list(output)].tolist()
@@ -265,7 +265,7 @@ class TestThroughTheEngine:
         num_accepted = 0
         for output in outputs:
             p = self.probabilities(PROMPTS[int(output.id)], output.token_ids)
-            expected, seen = [], []
+            expected, reported = [], []
             for record in records:
                 if output.id in record.request_ids and record.shift is not None:
                     b = record.request_ids.index(output.id)
@@ -273,9 +273,9 @@ class TestThroughTheEngine:
                     expected += [1 - value for value in p[len(expected) :][:accepted]] + [0.0] * (
                         new - accepted
                     )
-                    seen += record.shift.rows[b].total_variation
+                    reported += record.shift.rows[b].total_variation
                     num_accepted += accepted
-            assert seen == pytest.approx(expected, abs=1e-9)
+            assert reported == pytest.approx(expected, abs=1e-9)
             counts = output.record.counts
             assert counts.output_tv == pytest.approx(sum(expected) / len(p))
             assert counts.refused_rate == pytest.approx(
@@ -288,14 +288,14 @@ class TestThroughTheEngine:
         [(Rejection(), True), (KEEN, False)],
         ids=["lossless", "not asked"],
     )
-    def test_otherwise_nothing_is_measured(
+    def test_no_shift_is_reported_for_exact_rules_or_unless_measured(
         self, rule: Rejection | Typical, measure_shift: bool
     ) -> None:
         outputs, records = self.decode(NGram(5, 2, 1), rule, measure_shift=measure_shift)
         assert {record.shift for record in records} == {None}
         assert {output.record.counts.shift for output in outputs} == {None}
 
-    def test_the_lossy_rules_report_what_they_accept(self) -> None:
+    def test_lossy_rules_report_the_shift_of_what_they_accept(self) -> None:
         assert isinstance(Typical(), LossySampler)
         assert isinstance(Threshold(), LossySampler)
         assert not isinstance(Rejection(), LossySampler)

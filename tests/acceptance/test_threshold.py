@@ -1,4 +1,4 @@
-"""Threshold acceptance: what it compares, what it rejects, and the target's last token."""
+"""Threshold acceptance: what it compares, what it refuses, and the target's last token."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ WARM, COLD = SamplingParams(temperature=1.0), SamplingParams()
 @pytest.mark.parametrize(
     ("threshold", "want"), [(0.3, [0, 2, 3, 4]), (0.65, [0, 2, 3]), (0.7, [0, 1]), (0.9, [0])]
 )
-def test_scores_of_a_tree_decide_whatever_the_target_predicts(
+def test_the_scores_of_a_tree_decide_whatever_the_target_predicts(
     params: SamplingParams, threshold: float, want: list[int]
 ) -> None:
     scores = torch.tensor([[0.0, 0.8, 0.7, 0.68, 0.4]]).expand(20, -1)
@@ -40,7 +40,7 @@ def test_scores_of_a_tree_decide_whatever_the_target_predicts(
         assert torch.equal(verdict.next_token, logits[:, want[-1]].argmax(-1))
 
 
-def test_padding_and_probes_are_left_out() -> None:
+def test_padding_and_probes_are_never_accepted() -> None:
     probe = torch.tensor([[False, False, False, True, False]])
     lengths = torch.tensor([5, 2, 1])
     proposal = Proposal(
@@ -63,15 +63,15 @@ def test_workloads_set_the_threshold() -> None:
     assert Threshold(0.1, workload="code").threshold == 0.1
 
 
-def test_the_entropy_scale_asks_more_of_an_uncertain_drafter() -> None:
+def test_the_entropy_scale_raises_the_threshold_of_an_uncertain_drafter() -> None:
     peaked, flat, certain = Q[:1], torch.tensor([[0.55, 0.15, 0.15, 0.15]]), torch.eye(V)[:1]
     rows = torch.cat([peaked, flat, certain])[None]
     softer, sharper = (temper_by_entropy(rows, scale)[0, :, 0] for scale in (0.5, -0.5))
-    own = rows[0, :, 0]
-    assert bool((softer[:2] < own[:2]).all())
-    assert bool((sharper[:2] > own[:2]).all())
+    probs = rows[0, :, 0]
+    assert bool((softer[:2] < probs[:2]).all())
+    assert bool((sharper[:2] > probs[:2]).all())
     assert softer[2] == sharper[2] == 1
-    assert own[1] / own[0] > softer[1] / softer[0]
+    assert probs[1] / probs[0] > softer[1] / softer[0]
     torch.testing.assert_close(temper_by_entropy(rows, 0.5).sum(-1), torch.ones(1, 3))
     entropy = -(peaked * peaked.log()).sum()
     powers = peaked ** (-0.5 * entropy).exp()
@@ -107,7 +107,7 @@ def test_the_last_token_is_the_targets_with_penalties(penalty: float, want: int)
     assert verdict.next_token.item() == want
 
 
-def test_nothing_drafted_is_plain_decoding() -> None:
+def test_a_step_without_drafts_is_plain_decoding() -> None:
     proposal = Proposal.chain(torch.zeros(3, 1, dtype=torch.long), torch.ones(3, dtype=torch.long))
     logits = torch.randn(3, 1, V, generator=torch.Generator().manual_seed(2))
     verdict = Threshold()(proposal, logits, batch(3, COLD))
@@ -116,7 +116,7 @@ def test_nothing_drafted_is_plain_decoding() -> None:
 
 
 class TestRefusals:
-    def test_kinds(self) -> None:
+    def test_drafts_without_scores_or_probabilities_are_refused(self) -> None:
         assert "without the probabilities" in str(Threshold().refuses(DraftKind(trees=True)))
         assert Threshold().refuses(DraftKind(trees=True, scored=True)) is None
         assert Threshold().refuses(DraftKind(sampled=True)) is None
@@ -134,7 +134,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="temperature=0"):
             Threshold()(proposal, torch.zeros(1, 2, V), batch(1, COLD))
 
-    def test_settings(self) -> None:
+    def test_bad_settings_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="'poem' is not one of code, structured, prose"):
             Threshold(workload="poem")
         with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):

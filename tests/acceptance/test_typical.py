@@ -1,4 +1,4 @@
-"""Typical acceptance against its definition, and exactness at temperature 0."""
+"""Typical acceptance follows its definition and is exact at temperature 0."""
 
 import math
 
@@ -18,7 +18,7 @@ WARM = SamplingParams(temperature=1.0)
 def random_rows(
     topology: Topology, num_rows: int, seed: int, sharpness: float = 2.0
 ) -> tuple[Proposal, torch.Tensor]:
-    """Drafts and the target's logits after them."""
+    """Return drafts and the target's logits after them."""
     generator = torch.Generator().manual_seed(seed)
     num_nodes = topology.num_nodes
     tokens = torch.randint(0, V, (num_rows, num_nodes), generator=generator)
@@ -28,7 +28,7 @@ def random_rows(
 
 
 @pytest.mark.parametrize("topology", [TREE, Topology.chain(4)], ids=["tree", "chain"])
-def test_accepts_what_the_definition_accepts(topology: Topology) -> None:
+def test_it_accepts_what_the_definition_accepts(topology: Topology) -> None:
     proposal, logits = random_rows(topology, 100, seed=1)
     probs = logits.double().softmax(-1)
     uniforms = torch.rand(100, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -47,9 +47,11 @@ def test_accepts_what_the_definition_accepts(topology: Topology) -> None:
             [i for i in range(topology.num_nodes) if ancestors[node, i]]
             for node in range(topology.num_nodes)
         ]
-        want = max((path for path in paths if all(ok[i] for i in path)), key=len)
-        assert verdict.path[row].tolist() == want + [-1] * (verdict.path.shape[1] - len(want))
-        end = probs[row, want[-1]]
+        expected = max((path for path in paths if all(ok[i] for i in path)), key=len)
+        assert verdict.path[row].tolist() == expected + [-1] * (
+            verdict.path.shape[1] - len(expected)
+        )
+        end = probs[row, expected[-1]]
         assert int(verdict.next_token[row]) == int(
             (end.cumsum(0) <= uniforms[row] * end.sum()).sum()
         )
@@ -74,18 +76,18 @@ def test_a_token_of_probability_zero_is_never_accepted() -> None:
 
 
 @pytest.mark.parametrize("topology", [TREE, Topology.chain(4)], ids=["tree", "chain"])
-def test_greedy_rows_are_exact_alone_and_beside_others(topology: Topology) -> None:
+def test_greedy_rows_are_exact_in_any_batch(topology: Topology) -> None:
     proposal, logits = random_rows(topology, 60, seed=3, sharpness=0.3)
     cold = [SamplingParams()] * 60
-    want = Greedy()(proposal, logits, SamplingBatch(cold, range(60), [0] * 60))
-    assert int(want.num_accepted.sum()) > 5
+    expected = Greedy()(proposal, logits, SamplingBatch(cold, range(60), [0] * 60))
+    assert int(expected.num_accepted.sum()) > 5
     for params in (cold, [*cold[:-1], WARM]):
-        got = Typical()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
-        assert torch.equal(got.path[:-1], want.path[:-1])
-        assert torch.equal(got.next_token[:-1], want.next_token[:-1])
+        actual = Typical()(proposal, logits, SamplingBatch(params, range(60), [0] * 60))
+        assert torch.equal(actual.path[:-1], expected.path[:-1])
+        assert torch.equal(actual.next_token[:-1], expected.next_token[:-1])
 
 
-def test_probes_are_left_out() -> None:
+def test_probes_are_never_accepted() -> None:
     tree = Topology.from_parents(torch.tensor([[-1, 0, 1, 0]]))
     probe = torch.tensor([[False, False, True, False]])
     proposal = Proposal(torch.ones(1, 4, dtype=torch.long), tree, torch.tensor([4]), probe=probe)
@@ -93,7 +95,7 @@ def test_probes_are_left_out() -> None:
     assert verdict.path.tolist() == [[0, 1, -1]]
 
 
-def test_kinds_and_settings() -> None:
+def test_trees_are_judged_and_bad_settings_are_rejected() -> None:
     assert Typical().refuses(DraftKind(trees=True)) is None
     assert not Typical().lossless
     for settings in ({"epsilon": 0.0}, {"epsilon": 1.0}, {"delta": -0.1}):

@@ -14,7 +14,7 @@ def width(estimate: Estimate | None) -> float:
 
 
 def test_a_paired_ratio_is_narrow_where_units_differ_and_sides_do_not() -> None:
-    """A machine that is twice as slow for a while is so for both sides; shuffled, the pairs are lost."""
+    """A slow spell of the machine hits both sides of a pair; shuffling breaks the pairs."""
     rng = np.random.default_rng(0)
     plain = np.stack([rng.uniform(1, 10, 60), np.ones(60)], axis=1)
     fast = plain * [1.5, 1.0] * rng.normal(1, 0.01, (60, 1)) ** [1, 0]

@@ -1,4 +1,4 @@
-"""Sampled output is held against the target's own distribution: sound rules pass as often as they should, others do not."""
+"""Sound rules pass the output check as often as they should; broken ones do not."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -172,7 +172,7 @@ def test_a_run_with_a_broken_rule_says_so(make_runner: Callable[..., Runner]) ->
 def test_the_check_takes_no_time_of_a_run(
     make_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seconds spent on checking are in no figure: the clock is moved on by an hour at every step."""
+    """Each check advances the clock by an hour, which must not show in any figure."""
     from specresearch.bench import output_check
 
     read, skipped = Clock._read, [0.0]

@@ -10,7 +10,7 @@ from tiny_models import build, letters_tokenizer
 from specresearch import CausalLM
 from specresearch.acceptance import Greedy
 from specresearch.bench import Runner, RunSettings
-from specresearch.bench.outputs import LogitGap, measure_rounding
+from specresearch.bench.logit_gap import LogitGap, measure_rounding
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import NGram
 
@@ -27,7 +27,7 @@ def in_dtype(dtype: torch.dtype) -> CausalLM:
 
 
 class SecondBest(Greedy):
-    """Now and then the runner-up instead of the best: an error, however small the gap is on average."""
+    """Sometimes emits the second-best token: an error, however small the gap is on average."""
 
     def __call__(self, proposal: Proposal, target_logits, sampling) -> Verdict:
         verdict = super().__call__(proposal, target_logits, sampling)
@@ -67,7 +67,7 @@ def test_a_gap_is_judged_by_what_was_measured() -> None:
     assert not LogitGap.after(target, [1, 2, 3], rounding=gap / 10).is_rounding
 
 
-def test_slots_and_lengths_are_given_back() -> None:
+def test_slots_and_lengths_are_restored() -> None:
     target = in_dtype(torch.float64)
     measure_rounding(target, [[1, 2, 3, 4]])
     assert (target.acquire(), target.acquire()) == (0, 1)

@@ -35,7 +35,8 @@ def test_the_answer_comes_first_and_everything_fits_80_columns(make_runner: Make
 
 class Described(NGram):
     def describe(self) -> str:
-        return "three heads of one layer, which read the inputs of layers 2, 16 and 29 of 32 of the target; and much more"
+        layers = "the inputs of layers 2, 16 and 29 of 32 of the target"
+        return f"three heads of one layer, which read {layers}; and much more"
 
 
 def test_a_lossy_rule_shows_by_how_much(
@@ -114,7 +115,8 @@ def test_tokens_that_the_target_never_says_are_an_infinite_divergence(make_runne
         (
             Suffix(use_global=True),
             "shuffled",
-            "warm: a request finds what those before it left, since the start of the repeat; prompts shuffled by seed 3",
+            "warm: a request finds what those before it left, since the start of the repeat; "
+            "prompts shuffled by seed 3",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import Rejection, Typical
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.bench import ResultsFolder, Runner, RunSettings
 from specresearch.clock import Clock
 from specresearch.data import PromptDataset
@@ -23,6 +23,7 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
 from specresearch.recording.recorder import Recorder, describe_recording
+from specresearch.request import RequestState
 from specresearch.rows import BASELINE, METHOD
 from specresearch.sampling import SamplingBatch
 
@@ -149,7 +150,7 @@ def test_a_request_that_fails_ends_the_run_in_its_sentence(
     tmp_path: Path,
     sampling: SamplingParams,
 ) -> None:
-    """With everything that watches a step looking on. What was measured before is kept, and goes on once numbers are sound."""
+    """Every observer is attached. Finished groups are kept, and a resumed run completes."""
     honest = engine.find_faults
     calls = 0
 
@@ -217,10 +218,8 @@ def test_sampled_runs_are_reproducible_and_state_their_guarantee(
     results = [runner.run() for runner in runs]
     assert results[0].summary["outputs_equal"] is None
     statement = results[0].summary["output_statement"]
-    assert re.match(
-        r"output consistent with the target's distribution \(\d+ tokens, p = .*; plain decoding p = ",
-        statement,
-    )
+    evidence = r"\(\d+ tokens, p = .*; plain decoding p = "
+    assert re.match(f"output consistent with the target's distribution {evidence}", statement)
     assert tokens(runs[0].folder, METHOD) == tokens(runs[1].folder, METHOD)
     outputs = tokens(runs[0].folder, BASELINE)
     assert outputs[0, "p0/0"] != outputs[1, "p0/0"]

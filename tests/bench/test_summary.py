@@ -127,7 +127,7 @@ def test_a_lossless_rule_has_no_shift() -> None:
 
 
 def test_shift_of_a_lossy_rule() -> None:
-    """Of every request: 10 tokens, 5 accepted drafts; 4 drafts reached depth 1, 3 of them depth 2."""
+    """Every request has 10 tokens and 5 accepted drafts; 4 drafts reached depth 1, 3 depth 2."""
     requests, groups = both_sides(LEAST_UNITS)
     sums = ShiftSums([1.2, 0.3], [0.8, 0.6], [0, 0], [0.9, 1.1])
     moved = [

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from jaxtyping import config
+import shape_checks
 
 
 @pytest.fixture(scope="module", autouse=True)
 def unchecked() -> Iterator[None]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    """Run long tests without shape checks, which would take most of the time."""
+    with shape_checks.unchecked():
+        yield

@@ -1,4 +1,4 @@
-"""What is exact is certified."""
+"""Exact methods are certified."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,40 +24,30 @@ from toy_methods import (
 
 from specresearch.acceptance import Greedy
 from specresearch.certification.adversaries import ATTACKS
-from specresearch.certification.certificate import (
-    CERTIFIED,
-    UNTESTED,
-)
+from specresearch.certification.certificate import CERTIFIED, UNTESTED
 from specresearch.certification.targets import Toy
-from specresearch.controllers import (
-    AcceptanceGate,
-    BatchSizeCutoff,
-    Controller,
-    Goodput,
-    Heuristic,
-)
-from specresearch.proposers import (
-    Autoregressive,
-    DraftModel,
-    NGram,
-    Proposer,
-)
+from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Goodput, Heuristic
+from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
 
 
-class TestWhatIsExactIsCertified:
+class TestExactMethodsAreCertified:
     def test_with_adversaries_and_greedy_outputs(self, tmp_path: Path) -> None:
-        made = certify_it(
+        certificate = certify_it(
             tmp_path, NGram(), sampled=SETTINGS, stress=("everything",), greedy=GREEDY
         )
-        assert made.verdict == CERTIFIED
-        assert [test.setting for test in made.sampled if not test.stress] == list(SETTINGS)
-        assert len({len(test.prompt) for test in made.sampled}) == len(SETTINGS)
-        assert {test.drafter for test in made.sampled} == {"it", *ATTACKS}
-        assert len(made.greedy) == 1 + len(ATTACKS)
+        assert certificate.verdict == CERTIFIED
+        assert [test.setting for test in certificate.sampled if not test.stress] == list(SETTINGS)
+        assert len({len(test.prompt) for test in certificate.sampled}) == len(SETTINGS)
+        assert {test.drafter for test in certificate.sampled} == {"it", *ATTACKS}
+        assert len(certificate.greedy) == 1 + len(ATTACKS)
         assert all(
-            test.visible_tv <= 0.2 and test.num_draft_tokens for test in made.sampled if test.stress
+            test.visible_tv <= 0.2 and test.num_draft_tokens
+            for test in certificate.sampled
+            if test.stress
         )
-        assert "the target's distribution in all of 3 tests" in " ".join(printed(made).split())
+        assert "the target's distribution in all of 3 tests" in " ".join(
+            printed(certificate).split()
+        )
 
     @pytest.mark.parametrize("proposer", [Copycat, StopAfterUnlikely])
     def test_sampled_drafts(self, tmp_path: Path, proposer: type[Proposer]) -> None:
@@ -70,13 +60,15 @@ class TestWhatIsExactIsCertified:
         )
 
     def test_a_draft_model(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, DraftModel(toy().draft(), 2), greedy=GREEDY)
-        assert made.verdict == CERTIFIED
-        assert 0.1 < made.sampled[0].num_accepted_tokens / made.sampled[0].num_draft_tokens < 0.9
+        certificate = certify_it(tmp_path, DraftModel(toy().draft(), 2), greedy=GREEDY)
+        assert certificate.verdict == CERTIFIED
+        assert (
+            0.1
+            < certificate.sampled[0].num_accepted_tokens / certificate.sampled[0].num_draft_tokens
+            < 0.9
+        )
 
-    def test_requests_that_are_preempted_and_prompts_that_are_read_in_chunks(
-        self, tmp_path: Path
-    ) -> None:
+    def test_preempted_requests_and_chunked_prompts(self, tmp_path: Path) -> None:
         sampled = {"top_k": SETTINGS["top_k"]}
         crowd: dict[str, Any] = {
             "batch_size": 8,
@@ -84,72 +76,80 @@ class TestWhatIsExactIsCertified:
             "max_cache_tokens": 70,
             "greedy": GREEDY,
         }
-        made = certify_it(
+        certificate = certify_it(
             tmp_path / "crowded", Copycat(), sampled=sampled, visible_tv=0.15, **crowd
         )
-        assert made.verdict == CERTIFIED
+        assert certificate.verdict == CERTIFIED
         assert (
-            min(made.sampled[0].num_preempted, made.sampled[0].num_chunked)
-            > 0.3 * made.sampled[0].fit.num_samples
+            min(certificate.sampled[0].num_preempted, certificate.sampled[0].num_chunked)
+            > 0.3 * certificate.sampled[0].fit.num_samples
         )
-        assert made.greedy[0].num_equal == made.greedy[0].num_requests == 2 * FEW.num_greedy_prompts
-        assert "of requests preempted" in printed(made)
+        assert (
+            certificate.greedy[0].num_equal
+            == certificate.greedy[0].num_requests
+            == 2 * FEW.num_greedy_prompts
+        )
+        assert "of requests preempted" in printed(certificate)
 
-    def test_limits_that_preempt_too_few_prove_nothing_of_preemption(self, tmp_path: Path) -> None:
-        made = certify_it(
+    def test_too_few_preemptions_leave_preemption_untested(self, tmp_path: Path) -> None:
+        certificate = certify_it(
             tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15
         )
-        assert made.verdict == UNTESTED
-        assert "0 preempted requests in all outputs of only plain" in made.statement
+        assert certificate.verdict == UNTESTED
+        assert "0 preempted requests in all outputs of only plain" in certificate.statement
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_a_target_in_low_precision(self, tmp_path: Path, dtype: str) -> None:
         low = Toy(vocab_size=4, seed=2, dtype=dtype)
-        made = certify_it(
+        certificate = certify_it(
             tmp_path, NGram(n_min=1), sampled=PLAIN, greedy=GREEDY, toy=low, target=low.target()
         )
-        assert made.verdict == CERTIFIED
-        assert 0 < made.sampled[0].rounding < (0.1 if dtype == "bfloat16" else 1e-5)
-        assert made.greedy[0].num_equal > 0.5 * made.greedy[0].num_requests
-        assert "rounding may move outputs by" in printed(made)
+        assert certificate.verdict == CERTIFIED
+        assert 0 < certificate.sampled[0].rounding < (0.1 if dtype == "bfloat16" else 1e-5)
+        assert certificate.greedy[0].num_equal > 0.5 * certificate.greedy[0].num_requests
+        assert "rounding may move outputs by" in printed(certificate)
 
     @pytest.mark.parametrize("name", WARM)
-    def test_seeds_shared_with_what_a_warm_proposer_remembers(
-        self, tmp_path: Path, name: str
-    ) -> None:
-        made = certify_it(tmp_path, WARM[name](), **WAVES)
-        assert not made.failures
-        assert made.sampled[1].num_draft_tokens > made.sampled[1].fit.num_samples
+    def test_equal_seeds_and_a_warm_proposer(self, tmp_path: Path, name: str) -> None:
+        certificate = certify_it(tmp_path, WARM[name](), **WAVES)
+        assert not certificate.failures
+        assert certificate.sampled[1].num_draft_tokens > certificate.sampled[1].fit.num_samples
 
     @pytest.mark.slow
     @pytest.mark.parametrize("controller", [AcceptanceGate, Goodput, Heuristic, BatchSizeCutoff])
-    def test_seeds_shared_with_what_a_controller_has_seen(
+    def test_equal_seeds_and_a_controller_with_memory(
         self, tmp_path: Path, controller: Callable[[], Controller]
     ) -> None:
-        made = certify_it(
+        certificate = certify_it(
             tmp_path, DraftModel(FIVE_TOKENS.draft(), 3), **WAVES, controller=controller()
         )
-        assert made.verdict in (CERTIFIED, UNTESTED)
-        assert not made.failures
+        assert certificate.verdict in (CERTIFIED, UNTESTED)
+        assert not certificate.failures
 
-    def test_plain_decoding_need_not_draft_but_a_method_must(self, tmp_path: Path) -> None:
+    def test_a_method_must_draft_but_plain_decoding_need_not(self, tmp_path: Path) -> None:
         assert certify_it(tmp_path / "plain", Autoregressive()).verdict == CERTIFIED
         never = certify_it(tmp_path / "never", NGram(n_min=9, n_max=9))
         assert never.verdict == UNTESTED
         assert "UNTESTED" in printed(never)
 
-    def test_a_few_drafts_prove_nothing(self, tmp_path: Path) -> None:
+    def test_too_few_drafts_leave_a_method_untested(self, tmp_path: Path) -> None:
         sampled = {"everything": SETTINGS["everything"]}
-        made = certify_it(tmp_path, Copycat(), controller=Seldom(), sampled=sampled, batch_size=16)
-        assert 0 < made.sampled[0].num_draft_tokens < 0.2 * made.sampled[0].fit.num_samples
-        assert made.verdict == UNTESTED
+        certificate = certify_it(
+            tmp_path, Copycat(), controller=Seldom(), sampled=sampled, batch_size=16
+        )
         assert (
-            f"{made.sampled[0].num_draft_tokens} drafts in all outputs of only everything"
-            in made.statement
+            0
+            < certificate.sampled[0].num_draft_tokens
+            < 0.2 * certificate.sampled[0].fit.num_samples
+        )
+        assert certificate.verdict == UNTESTED
+        assert (
+            f"{certificate.sampled[0].num_draft_tokens} drafts in all outputs of only everything"
+            in certificate.statement
         )
 
-    def test_a_rule_for_temperature_0_is_certified_for_that(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
-        assert (made.verdict, len(made.sampled)) == (CERTIFIED, 0)
-        assert "exact for temperature 0 only" in made.refused["settings plain"]
-        assert "it does not sample" in printed(made)
+    def test_a_greedy_rule_is_certified_for_temperature_0(self, tmp_path: Path) -> None:
+        certificate = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)
+        assert (certificate.verdict, len(certificate.sampled)) == (CERTIFIED, 0)
+        assert "exact for temperature 0 only" in certificate.refused["settings plain"]
+        assert "it does not sample" in printed(certificate)

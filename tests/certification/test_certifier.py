@@ -1,4 +1,4 @@
-"""What the rule refuses, bad settings, and certificates drawn in several sessions."""
+"""Rejected methods and settings, and certificates drawn in several sessions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,19 +11,18 @@ from toy_methods import GREEDY, PLAIN, Copycat, Swapped, certify_it, toy
 from specresearch import Engine, Request, SamplingParams
 from specresearch.certification import cases, sampled_outputs
 from specresearch.certification.adversaries import ATTACKS, Adversary
-from specresearch.certification.certificate import (
-    REFUSED,
-)
+from specresearch.certification.certificate import REFUSED
 from specresearch.certification.sampled_outputs import Decoded
-from specresearch.proposers import (
-    NGram,
-)
+from specresearch.proposers import NGram
 
 
 class TestRefusals:
-    def test_drafts_that_the_rule_cannot_judge(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, Adversary(toy(), ATTACKS["tree_iid"]), Swapped())
-        assert (made.verdict, made.refused) == (REFUSED, {"the drafts of it": "they branch"})
+    def test_drafts_that_the_rule_cannot_judge_are_refused(self, tmp_path: Path) -> None:
+        certificate = certify_it(tmp_path, Adversary(toy(), ATTACKS["tree_iid"]), Swapped())
+        assert (certificate.verdict, certificate.refused) == (
+            REFUSED,
+            {"the drafts of it": "they branch"},
+        )
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -39,25 +38,27 @@ class TestRefusals:
             ),
         ],
     )
-    def test_bad_settings(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    def test_bad_settings_are_rejected(
+        self, tmp_path: Path, changes: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(ValueError, match=message):
             certify_it(tmp_path, NGram(), **changes)
 
 
 class TestResuming:
-    def test_an_interrupted_certificate_continues_to_the_same_counts(
+    def test_an_interrupted_certificate_resumes_to_the_same_counts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for module in (cases, sampled_outputs):
             monkeypatch.setattr(module, "CHUNK_SIZE", 500)
-        whole = certify_it(tmp_path / "whole", Copycat())
-        drawn, original = [], sampled_outputs.in_bursts
+        uninterrupted = certify_it(tmp_path / "whole", Copycat())
+        chunk_sizes, original = [], sampled_outputs.in_bursts
 
         def until_interrupted(
             engine: Engine, requests: Sequence[Request], rng: np.random.Generator
         ) -> Iterator[Decoded]:
-            drawn.append(len(requests))
-            if len(drawn) == 3:
+            chunk_sizes.append(len(requests))
+            if len(chunk_sizes) == 3:
                 raise KeyboardInterrupt
             yield from original(engine, requests, rng)
 
@@ -68,10 +69,10 @@ class TestResuming:
             counts = tmp_path / "parts" / "counts" / "only-it.jsonl"
             assert len(counts.read_text().splitlines()) == 3
             counts.write_text(counts.read_text() + '{"chunk":2,"tallies":{"pl')
-            assert certify_it(tmp_path / "parts", Copycat()).sampled == whole.sampled
-        assert sum(drawn[3:]) == whole.sampled[0].fit.num_samples - 1000
+            assert certify_it(tmp_path / "parts", Copycat()).sampled == uninterrupted.sampled
+        assert sum(chunk_sizes[3:]) == uninterrupted.sampled[0].fit.num_samples - 1000
 
-    def test_counts_of_something_else_are_refused(self, tmp_path: Path) -> None:
+    def test_counts_of_other_settings_are_rejected(self, tmp_path: Path) -> None:
         certify_it(tmp_path, Copycat())
         with pytest.raises(ValueError, match="was sampled with other settings: samples, seed"):
             certify_it(tmp_path, Copycat(), seed=1)

@@ -1,4 +1,4 @@
-"""The command: verdicts, exit codes, errors and multiruns."""
+"""`python -m specresearch.certify`: verdicts, exit codes, errors and multiruns."""
 
 import csv
 import io
@@ -9,16 +9,11 @@ import hydra
 import pytest
 from command_line import Run, Typed
 from hydra.core.hydra_config import HydraConfig
-from toy_methods import (
-    AboveAFloor,
-    Copycat,
-)
+from toy_methods import AboveAFloor, Copycat
 
 from specresearch import certify
 from specresearch.certification.adversaries import ATTACKS
-from specresearch.certification.certificate import (
-    Certificate,
-)
+from specresearch.certification.certificate import Certificate
 from specresearch.certification.from_config import build_certifier
 from specresearch.certification.runner import Certifier
 from specresearch.cli import conf_dir
@@ -26,19 +21,19 @@ from specresearch.cli import conf_dir
 
 @pytest.fixture
 def command(typed: Typed) -> Run:
-    """`python -m specresearch.certify` with few samples, in an empty folder; overrides are added."""
+    """Run `python -m specresearch.certify` with few samples in an empty folder."""
     few = [
         "visible_tv=0.2",
         "toy.vocab_size=4",
         "num_greedy_prompts=4",
         "trials.mixed.stress=[top_k]",
+        "sampled.plain.max_new_tokens=3",
+        "sampled.top_k.max_new_tokens=5",
     ]
     few += [f"~trials.{name}" for name in ("crowded", "equal_seeds", "wide", "float32", "bfloat16")]
     few += ["~greedy.plain", "~greedy.penalties"]
-    few += [
-        f"~sampled.{name}"
-        for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything")
-    ]
+    for name in ("short", "pairs", "cool", "top_p", "min_p", "penalties", "everything"):
+        few.append(f"~sampled.{name}")
     return lambda *overrides: typed(certify.main, [*few, *overrides])
 
 
@@ -48,41 +43,45 @@ class TestTheCommand:
         outcome = command("+proposer=ngram", "hydra.run.dir=out")
         assert outcome.code == 0, outcome.err
         assert "CERTIFIED" in outcome.out
-        told = json.loads(Path("out/certificate.json").read_text())
-        assert (told["method"], told["rule"], told["verdict"]) == (
+        certificate = json.loads(Path("out/certificate.json").read_text())
+        assert (certificate["method"], certificate["rule"], certificate["verdict"]) == (
             "ngram",
             "rejection",
             "certified",
         )
-        assert {"packages", "git_commit", "code_fingerprint", "seed"} <= told["provenance"].keys()
-        assert told["config"]["proposer"]["num_draft_tokens"] == 10
-        assert told["config"]["sampled"]["top_k"]["top_k"] == 2
+        assert {"packages", "git_commit", "code_fingerprint", "seed"} <= certificate[
+            "provenance"
+        ].keys()
+        assert certificate["config"]["proposer"]["num_draft_tokens"] == 10
+        assert certificate["config"]["sampled"]["top_k"]["top_k"] == 2
         again = command("+proposer=ngram", "hydra.run.dir=out")
         assert again.code == 2
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
     @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
-    def test_one_knob_sets_how_sharp_all_trials_are(
+    def test_strength_sets_the_visible_distance_of_all_trials(
         self, tmp_path: Path, strength: str, tv: float
     ) -> None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = hydra.compose("certify", [f"strength={strength}"], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
-        made = build_certifier(cfg, tmp_path).plan
-        assert made.settings.visible_tv == tv
-        assert [trial.name for trial in made.trials] == [*cfg.trials]
-        assert {trial.toy.vocab_size for trial in made.trials} == {5, 9}
-        assert {trial.toy.dtype for trial in made.trials} == {
+        plan = build_certifier(cfg, tmp_path).plan
+        assert plan.settings.visible_tv == tv
+        assert [trial.name for trial in plan.trials] == [*cfg.trials]
+        assert {trial.toy.vocab_size for trial in plan.trials} == {5, 9}
+        assert {trial.toy.dtype for trial in plan.trials} == {
             "float64",
             "float32",
             "bfloat16",
         }
-        assert any(trial.settings.is_crowded for trial in made.trials)
-        assert any(trial.settings.equal_seeds for trial in made.trials)
-        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in made.trials)
+        assert any(trial.settings.is_crowded for trial in plan.trials)
+        assert any(trial.settings.equal_seeds for trial in plan.trials)
+        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in plan.trials)
 
-    def test_own_code_by_its_name_and_a_refutation_by_exit_code(self, command: Run) -> None:
+    def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
+        self, command: Run
+    ) -> None:
         own_rule = f"acceptance._target_={AboveAFloor.__module__}.AboveAFloor"
         outcome = command(
             f"+proposer._target_={Copycat.__module__}.Copycat", own_rule, "hydra.run.dir=out"
@@ -97,13 +96,15 @@ class TestTheCommand:
         )
         assert outcome.code == 0, outcome.err
         rows = list(csv.DictReader(io.StringIO(Path("sweep/matrix.csv").read_text())))
-        told = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
-        assert told == [(name, "", "rejection", "certified") for name in ("draft_model", "ngram")]
-        drawn = {path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()}
-        assert drawn == {f"mixed-{name}" for name in ATTACKS}
+        verdicts = [(row["method"], row["variant"], row["rule"], row["verdict"]) for row in rows]
+        assert verdicts == [
+            (name, "", "rejection", "certified") for name in ("draft_model", "ngram")
+        ]
+        stress_samples = {path.stem.rpartition("-")[0] for path in Path("sweep/stress").iterdir()}
+        assert stress_samples == {f"mixed-{name}" for name in ATTACKS}
         assert not list(Path("sweep").glob("*/stress"))
 
-    def test_ctrl_c_says_how_to_continue(
+    def test_ctrl_c_prints_how_to_resume(
         self, command: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupt(self: Certifier, **_: object) -> Certificate:

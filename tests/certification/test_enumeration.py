@@ -14,22 +14,25 @@ from specresearch.sampling import SamplingBatch, logits_to_probs
 
 class TestEnumeration:
     @pytest.mark.parametrize("name", SETTINGS)
-    def test_probabilities_add_up_and_agree_with_the_engine_s_sampling(self, name: str) -> None:
+    def test_probabilities_sum_to_one_and_agree_with_the_engines_sampling(self, name: str) -> None:
         prompt, sampling = (0, 3, 2, 0, 3), SETTINGS[name]
         distribution = enumerate_outputs(toy(), prompt, sampling)
         assert distribution.probs.sum() == pytest.approx(1)
         assert len(set(distribution.outputs)) == len(distribution.outputs)
         for output in distribution.outputs[:5]:
             logits = toy().logits([(*prompt, *output)])
-            seen, said = (
-                torch.bincount(torch.tensor(tokens), minlength=4)[None]
-                for tokens in (prompt, output)
+            batch = SamplingBatch(
+                [sampling],
+                seeds=[0],
+                positions=[0],
+                device=torch.device("cpu"),
+                prompt_counts=torch.bincount(torch.tensor(prompt), minlength=4)[None],
+                output_counts=torch.bincount(torch.tensor(output), minlength=4)[None],
             )
-            batch = SamplingBatch([sampling], [0], [0], torch.device("cpu"), seen, said)
-            wanted = next_token_probs(logits[0].numpy(), prompt, output, sampling)
-            assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), wanted)
+            expected = next_token_probs(logits[0].numpy(), prompt, output, sampling)
+            assert np.allclose(logits_to_probs(logits[None], batch)[0, 0].numpy(), expected)
 
-    def test_logits_are_those_of_each_context_alone(self) -> None:
+    def test_logits_equal_those_of_each_context_alone(self) -> None:
         contexts = [(0,), (1, 2, 3), (2, 2), (1, 2, 3)]
         together = toy().logits(contexts)
         alone = torch.cat([Toy(vocab_size=4, seed=2).logits([context]) for context in contexts])

@@ -1,4 +1,4 @@
-"""What is not exact is refuted with the samples it gets, and the certificate says who is at fault."""
+"""Inexact methods are refuted with few samples, and the certificate names what is at fault."""
 
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,14 @@ from toy_methods import (
 )
 
 from specresearch.certification import adversaries
-from specresearch.certification.certificate import (
-    LOSSY,
-    REFUTED,
-)
+from specresearch.certification.certificate import LOSSY, REFUTED
 from specresearch.certification.targets import Toy
 from specresearch.engine.seeds import Seeds
-from specresearch.proposers import (
-    Autoregressive,
-    NGram,
-)
+from specresearch.proposers import Autoregressive, NGram
 
 
 class TestNegativeControls:
-    """Each must be refuted with the samples it gets, and says who is at fault."""
+    """Each of these must be refuted with the samples it gets."""
 
     def test_top_k_labelled_as_sampled(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +60,7 @@ class TestNegativeControls:
         assert certify_it(tmp_path / "claimed", Copycat(), AboveAFloor()).verdict == REFUTED
 
     @pytest.mark.parametrize("name", WARM)
-    def test_draws_shared_with_the_request_that_made_the_drafts(
+    def test_draws_shared_with_the_request_that_taught_the_drafts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
@@ -77,25 +71,25 @@ class TestNegativeControls:
         low = Toy(vocab_size=4, seed=2, dtype=dtype)
         parts: dict[str, Any] = {"toy": low, "target": low.target()}
         assert certify_it(tmp_path / "sampled", NGram(), AboveAFloor(), **parts).verdict == REFUTED
-        made = certify_it(
+        certificate = certify_it(
             tmp_path / "greedy", NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY, **parts
         )
-        assert made.verdict == REFUTED
-        assert made.greedy[0].num_wrong > made.greedy[0].num_requests / 2
+        assert certificate.verdict == REFUTED
+        assert certificate.greedy[0].num_wrong > certificate.greedy[0].num_requests / 2
 
-    def test_an_adversary_finds_what_the_method_itself_does_not_show(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, Autoregressive(), AboveAFloor(), stress=("plain",))
-        assert made.verdict == REFUTED
-        assert "flat" in made.statement
-        assert "so the rule is at fault" in made.statement
-        assert made.refused["adversary tree_iid"] == "they branch"
+    def test_an_adversary_exposes_a_fault_that_the_method_hides(self, tmp_path: Path) -> None:
+        certificate = certify_it(tmp_path, Autoregressive(), AboveAFloor(), stress=("plain",))
+        assert certificate.verdict == REFUTED
+        assert "flat" in certificate.statement
+        assert "so the rule is at fault" in certificate.statement
+        assert certificate.refused["adversary tree_iid"] == "they branch"
 
     def test_a_wrong_greedy_token(self, tmp_path: Path) -> None:
-        made = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)
-        assert made.verdict == REFUTED
-        found = made.greedy[0]
-        assert found.num_wrong > found.num_requests / 2
-        assert found.num_ties == 0
-        assert found.first_difference
-        assert found.first_difference.endswith("token 3")
-        assert found.first_difference in printed(made)
+        certificate = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)
+        assert certificate.verdict == REFUTED
+        test = certificate.greedy[0]
+        assert test.num_wrong > test.num_requests / 2
+        assert test.num_ties == 0
+        assert test.first_difference
+        assert test.first_difference.endswith("token 3")
+        assert test.first_difference in printed(certificate)

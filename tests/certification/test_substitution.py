@@ -9,13 +9,11 @@ from toy_methods import target, toy
 from specresearch import CausalLM, Engine
 from specresearch.certification.substitution import build_on_toy
 from specresearch.cli import conf_dir
-from specresearch.proposers import (
-    NGram,
-)
+from specresearch.proposers import NGram
 
 
 class Hungry(NGram):
-    """A proposer that would load something, and knows how to do without it on a toy."""
+    """A proposer that loads heads, and replaces them by random ones on a toy."""
 
     def __init__(self, heads: str, num_draft_tokens: int) -> None:
         super().__init__(num_draft_tokens)
@@ -30,7 +28,7 @@ class TestSubstitution:
     @pytest.mark.parametrize(
         "choice", sorted(path.stem for path in conf_dir().glob("proposer/*.yaml"))
     )
-    def test_every_proposer_of_conf_can_be_certified(self, choice: str) -> None:
+    def test_every_configured_proposer_can_be_certified(self, choice: str) -> None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = hydra.compose("certify", [f"+proposer={choice}"])
         try:
@@ -43,7 +41,7 @@ class TestSubstitution:
                 f"it needs a classmethod toy(target, seed, **settings), without which: {error}"
             )
 
-    def test_models_are_replaced_wherever_they_stand(self) -> None:
+    def test_models_are_replaced_at_any_depth_of_the_config(self) -> None:
         model = {"_target_": "specresearch.models.CausalLM.from_pretrained", "model": "${draft}"}
         inner = {
             "_target_": "specresearch.proposers.DraftModel",
@@ -61,7 +59,7 @@ class TestSubstitution:
             built["n"],
         ) == (4, 3, 2)
 
-    def test_a_class_that_builds_itself_is_asked_to(self) -> None:
+    def test_a_class_with_a_toy_method_builds_itself(self) -> None:
         node = {"_target_": f"{__name__}.Hungry", "num_draft_tokens": 2, "dtype": "${target.dtype}"}
         built = build_on_toy(OmegaConf.create(node), toy(), target())
         assert (built.heads, built.num_draft_tokens) == ("random heads for 4 tokens", 2)

@@ -1,4 +1,4 @@
-"""Toy methods and rules, right and wrong, and a certificate of any of them with few samples."""
+"""Exact and broken toy methods and rules, and certificates of them with few samples."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -16,17 +16,13 @@ from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.batch import Batch
 from specresearch.certification.adversaries import Adversary, Attack, shifted
-from specresearch.certification.certificate import (
-    Certificate,
-)
+from specresearch.certification.certificate import Certificate
 from specresearch.certification.plan import TrialPlan
 from specresearch.certification.report import print_certificate
 from specresearch.certification.runner import Certifier
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
-from specresearch.controllers import (
-    Fixed,
-)
+from specresearch.controllers import Fixed
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import (
@@ -74,7 +70,7 @@ def target() -> CausalLM:
 
 
 class Copycat(Adversary):
-    """Drafts sampled from what the target gives to other tokens; subclasses spoil them."""
+    """Sample drafts from the target's probabilities of other tokens; subclasses break this."""
 
     memory = "cold"  # pyright: ignore[reportAssignmentType]
 
@@ -82,28 +78,35 @@ class Copycat(Adversary):
         super().__init__(toy(), Attack(shifted))
 
 
-class DropUnlikely(Copycat):
-    """Ends a draft before its first token of low probability, having seen it."""
+class StopAtUnlikely(Copycat):
+    """End a draft at its first token of low probability.
+
+    Attributes:
+        num_unlikely: Unlikely tokens to keep: 0 or 1.
+    """
+
+    num_unlikely = 0
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = super().propose(batch, budget)
         assert proposal.scores is not None
-        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
-        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 1))
+        num_likely = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
+        lengths = torch.minimum(proposal.lengths, num_likely + 1 + self.num_unlikely)
+        return replace(proposal, lengths=lengths)
 
 
-class StopAfterUnlikely(Copycat):
-    """Ends a draft with its first token of low probability, which is allowed."""
+class DropUnlikely(StopAtUnlikely):
+    """End a draft before its first token of low probability, after looking at it."""
 
-    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        proposal = super().propose(batch, budget)
-        assert proposal.scores is not None
-        sure = (proposal.scores[:, 1:] >= 0.25).long().cumprod(1).sum(1)
-        return replace(proposal, lengths=torch.minimum(proposal.lengths, sure + 2))
+
+class StopAfterUnlikely(StopAtUnlikely):
+    """End a draft with its first token of low probability, which is allowed."""
+
+    num_unlikely = 1
 
 
 class Rule:
-    """A rule on the probabilities of chains."""
+    """Base of rules that decide on the probabilities of chains."""
 
     lossless = True
 
@@ -126,7 +129,7 @@ class Rule:
         raise NotImplementedError
 
     def verdict(self, passes: Tensor, weights: Tensor, u: Tensor) -> Verdict:
-        """Accept the longest prefix of `passes` [B, M], and draw from the row of `weights` [B, N, V] after it."""
+        """Accept the longest prefix of `passes` [B, M] and draw from `weights` [B, N, V] after it."""
         num_accepted = passes.long().cumprod(1).sum(1)
         index = torch.arange(weights.shape[1])
         row = weights[torch.arange(len(weights)), num_accepted]
@@ -141,7 +144,7 @@ def drafts_of(probs: Tensor, tokens: Tensor) -> Tensor:
 
 
 class Swapped(Rule):
-    """p where q belongs, and q where p belongs."""
+    """Confuse p with q."""
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         last = torch.arange(p.shape[1]) == proposal.lengths[:, None] - 1
@@ -150,7 +153,7 @@ class Swapped(Rule):
 
 
 class AboveAFloor(Rule):
-    """Accepts whatever the target finds likely enough."""
+    """Accept every draft that the target gives more than 0.2."""
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         return self.verdict(
@@ -163,19 +166,19 @@ class DeclaredFloor(AboveAFloor):
 
 
 class BlockByHand(Rule):
-    """Block verification (arXiv 2403.10444), with the last draft that passes or up to the first that fails."""
+    """Block verification (arXiv 2403.10444): keep up to the last draft that passes, or stop early."""
 
     def __init__(self, stop_at_first_failure: bool) -> None:
         self.stop_at_first_failure = stop_at_first_failure
 
     def decide(self, proposal: Proposal, p: Tensor, q: Tensor, u: Tensor) -> Verdict:
         num_drafts = proposal.lengths - 1
-        kept = [torch.ones(len(p), dtype=p.dtype)]
+        keep_probs = [torch.ones(len(p), dtype=p.dtype)]
         for ratio in (drafts_of(p, proposal.token_ids) / drafts_of(q, proposal.token_ids)).unbind(
             1
         ):
-            kept.append((kept[-1] * ratio).clamp(max=1))
-        keep = torch.stack(kept, 1)
+            keep_probs.append((keep_probs[-1] * ratio).clamp(max=1))
+        keep = torch.stack(keep_probs, 1)
         left = (keep[:, :, None] * p - q).clamp(min=0)
         total = left.sum(2)
         chance = torch.where(total + 1 - keep > 0, total / (total + 1 - keep), 1.0)
@@ -191,15 +194,15 @@ class BlockByHand(Rule):
 
 
 class OffAtTheFourth(Greedy):
-    """Greedy, but whatever ends a step with three tokens generated is the neighbour of the likeliest token."""
+    """Greedy acceptance, except that the token at index 3 is the neighbour of the likeliest one."""
 
     def __call__(
         self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
     ) -> Verdict:
         verdict = super().__call__(proposal, target_logits, sampling)
         is_fourth = torch.tensor(sampling.positions) + verdict.num_accepted == 3
-        wrong = (verdict.next_token + 1) % target_logits.shape[2]
-        return replace(verdict, next_token=torch.where(is_fourth, wrong, verdict.next_token))
+        neighbour = (verdict.next_token + 1) % target_logits.shape[2]
+        return replace(verdict, next_token=torch.where(is_fourth, neighbour, verdict.next_token))
 
 
 WARM: dict[str, Callable[[], Proposer]] = {
@@ -209,7 +212,7 @@ WARM: dict[str, Callable[[], Proposer]] = {
 
 
 class Seldom(Fixed):
-    """Drafts in every fortieth step."""
+    """Draft in every fortieth step."""
 
     num_steps = 0
 
@@ -224,7 +227,7 @@ WAVES: dict[str, Any] = {
     "target": FIVE_TOKENS.target(),
     "sampled": {
         "brief": SamplingParams(temperature=1.0, max_new_tokens=2),
-        "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=5),
+        "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=4),
     },
     "equal_seeds": True,
     "visible_tv": 0.18,

@@ -1,4 +1,4 @@
-"""Where conf/ is found, and that every choice in it composes and names things that exist."""
+"""conf/ is found, and every choice in it composes and names objects that exist."""
 
 import importlib
 import inspect
@@ -19,9 +19,11 @@ from omegaconf.errors import MissingMandatoryValue
 from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
-from specresearch.cli import check_keys, conf_dir, one_line
+from specresearch.cli import conf_dir
+from specresearch.cli.errors import explain, one_line
 from specresearch.models import loading
-from specresearch.run import OPTIONAL
+from specresearch.settings.check import SettingsError, check_settings, plain
+from specresearch.settings.commands import schema_of
 from specresearch.statistics import LEAST_UNITS
 
 ROOT = Path(__file__).parents[2]
@@ -73,13 +75,13 @@ def test_a_built_wheel_carries_every_file_of_conf(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site-packages")
-    found = conf_dir(tmp_path / "site-packages" / "specresearch")
-    assert {p.relative_to(found) for p in found.rglob("*.yaml")} == {
+    folder = conf_dir(tmp_path / "site-packages" / "specresearch")
+    assert {p.relative_to(folder) for p in folder.rglob("*.yaml")} == {
         p.relative_to(CONF) for p in CONF.rglob("*.yaml")
     }
 
 
-def test_a_missing_conf_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_conf_names_the_searched_folders(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/conf"):
         conf_dir(tmp_path)
 
@@ -93,17 +95,16 @@ def test_every_choice_composes_and_its_parts_exist(
     if group not in (*DEFAULT_GROUPS, "proposer"):  # of another entry point
         assert {str(key) for key in part} - {"_target_"} <= parameters(get_object(part._target_))
         return
-    check_keys(cfg, "run", *OPTIONAL)
     if group == "target":
         assert get_method(part._target_).__self__.__name__ == "CausalLM"
-        known = parameters(get_method(part._target_)) | parameters(loading.load_model)
-        assert {str(key) for key in part} - {"_target_"} <= known
+        accepted = parameters(get_method(part._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part} - {"_target_"} <= accepted
         assert OmegaConf.is_missing(part, "model") == (choice == "local")
         assert (cfg.draft is None) == (choice == "local")
         return
     if group == "proposer" and "draft" in part:
-        known = parameters(get_method(part.draft._target_)) | parameters(loading.load_model)
-        assert {str(key) for key in part.draft} - {"_target_"} <= known
+        accepted = parameters(get_method(part.draft._target_)) | parameters(loading.load_model)
+        assert {str(key) for key in part.draft} - {"_target_"} <= accepted
         assert part.draft.model == cfg.draft
         draft = CausalLM(build("llama"), letters_tokenizer())
         settings = {key: value for key, value in part.items() if key not in ("_target_", "draft")}
@@ -126,14 +127,14 @@ def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None
     assert cfg.hydra.sweeper.params
     for key in cfg.hydra.sweeper.params:
         assert OmegaConf.select(cfg, str(key), default="missing") != "missing"
-    check_keys(chosen, program, *OPTIONAL)
+    check_settings(plain(chosen), schema_of(program))
     assert chosen.proposer._target_ == "specresearch.proposers.DraftModel"
 
 
 @LIKE_MODELS
 @pytest.mark.parametrize("proposer", METHODS)
 @pytest.mark.parametrize("name", LOAD_EXPERIMENTS)
-def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
+def test_every_load_experiment_is_accepted_and_has_enough_samples(
     build_load: BuildLoad, name: str, proposer: str
 ) -> None:
     runner = build_load([f"+experiment={name}", f"proposer={proposer}"])
@@ -154,10 +155,10 @@ def test_every_load_experiment_is_accepted_and_can_find_what_it_looks_for(
 def test_the_grid_of_the_load_study_is_accepted(
     build_load: BuildLoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposer: str
 ) -> None:
-    """Its script, with a `python` that writes down what it is given."""
-    told, stub = tmp_path / "told", tmp_path / "bin" / "python"
+    """Run its script with a `python` that records its arguments."""
+    recorded, stub = tmp_path / "told", tmp_path / "bin" / "python"
     stub.parent.mkdir()
-    stub.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {recorded}\n')
     stub.chmod(0o755)
     for name, value in {
         "PATH": f"{stub.parent}:{os.environ['PATH']}",
@@ -166,17 +167,21 @@ def test_the_grid_of_the_load_study_is_accepted(
     }.items():
         monkeypatch.setenv(name, value)
     subprocess.run(["bash", str(ROOT / "experiments" / "load" / "run.sh")], check=True)
-    cells = [line.split() for line in told.read_text().splitlines() if "specresearch.load" in line]
+    cells = [
+        line.split() for line in recorded.read_text().splitlines() if "specresearch.load" in line
+    ]
     assert len(cells) == 10
     for words in cells:
-        kept = [
+        load_calls = [
             word
             for word in words[3:]
             if not word.startswith(("hydra.", "dataset.path=", "+proposer=", "sampling.temp"))
         ]
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            hydra.compose("load", kept)  # as Hydra does before it starts a sweep over proposers
-        runner = build_load([*kept, f"+proposer={proposer}"])
+            hydra.compose(
+                "load", load_calls
+            )  # as Hydra does before it starts a sweep over proposers
+        runner = build_load([*load_calls, f"+proposer={proposer}"])
         assert "bounded" in runner.engines
         assert runner.num_requests - 2 * (runner.arrivals.concurrency or 0) >= 32
 
@@ -211,36 +216,35 @@ def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., Di
 def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(Exception, match="dataset") as unknown:
         compose("dataset=nope")
-    assert one_line(unknown.value).startswith("there is no dataset=nope; available: cnndm, gsm8k")
+    assert one_line(unknown.value).startswith("there is no dataset=nope; there are: cnndm, gsm8k")
+    with pytest.raises(Exception, match="dataset") as similar:
+        compose("dataset=cnn")
+    assert one_line(similar.value) == "there is no dataset=cnn; did you mean cnndm?"
     with pytest.raises(Exception, match="n_min") as bad:
         instantiate(compose("+proposer=ngram", "proposer.n_min=9").proposer)
     assert one_line(bad.value) == "proposer.n_min=9, n_max=4: need 1 <= n_min <= n_max"
-    with pytest.raises(Exception, match="foo") as strange:
+    with pytest.raises(Exception, match="foo") as error:
         instantiate(compose("+proposer=ngram", "+proposer.foo=9").proposer)
-    assert "unexpected keyword argument 'foo'" in one_line(strange.value)
+    assert "unexpected keyword argument 'foo'" in one_line(error.value)
     with pytest.raises(MissingMandatoryValue) as missing:
         _ = compose("target=local").target.model
     assert one_line(missing.value) == "target.model is not set; add target.model=..."
     assert one_line(ValueError()) == "ValueError"
 
 
-def test_a_key_of_a_swept_group_is_said_to_want_two_plus_signs(
+def test_the_error_for_a_key_of_a_swept_group_suggests_two_plus_signs(
     compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Exception, match="n_min") as unknown:
         compose("proposer.n_min=2")
-    assert (
-        one_line(unknown.value)
-        == "there is no key 'proposer.n_min' here; --help lists those there are"
-    )
+    run = schema_of("run")
+    assert explain(unknown.value, run) == "there is no setting proposer.n_min; add +proposer= first"
     monkeypatch.setattr("sys.argv", ["run", "-m", "+proposer=ngram,suffix", "proposer.n_min=2"])
-    assert (
-        "belongs to a proposer of which a sweep has several; write ++proposer.n_min="
-        in one_line(unknown.value)
+    assert "belongs to a proposer of which a sweep has several; write ++proposer.n_min=" in explain(
+        unknown.value, run
     )
 
 
-def test_top_level_keys_that_nothing_reads_are_refused(compose: Callable[..., DictConfig]) -> None:
-    with pytest.raises(ValueError, match=r"unknown key 'num_promts'; there are: .*num_prompts"):
-        check_keys(compose("+num_promts=3"), "run", *OPTIONAL)
-    check_keys(compose("+num_promts=3"), "run", *OPTIONAL, "num_promts")
+def test_unknown_top_level_keys_are_rejected(compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(SettingsError, match=r"no setting num_promts; did you mean num_prompts\?"):
+        check_settings(plain(compose("+num_promts=3")), schema_of("run"))

@@ -7,7 +7,7 @@ import pytest
 from specresearch.cli import main
 
 
-def test_every_command_is_there_and_no_other() -> None:
+def test_all_commands_are_listed() -> None:
     package = Path(main.__file__).parents[1]
     modules = {path.stem for path in package.glob("*.py") if "def main()" in path.read_text()}
     modules |= {"report"}  # its main takes arguments
@@ -26,7 +26,7 @@ def test_a_command_gets_its_arguments(
     assert "python -m specresearch.report" in capsys.readouterr().out
 
 
-def test_without_a_command_they_are_listed(
+def test_commands_are_listed_if_none_is_given(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["specresearch"])
@@ -35,7 +35,7 @@ def test_without_a_command_they_are_listed(
     assert all(name in printed for name in main.COMMANDS)
 
 
-def test_an_unknown_command_names_those_there_are(
+def test_the_error_for_an_unknown_command_lists_the_known_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["specresearch", "serv"])

@@ -4,7 +4,7 @@ from pathlib import Path
 from specresearch.cli import resume_command
 
 
-def test_resume_command_of_a_run_and_of_a_sweep() -> None:
+def test_the_printed_command_resumes_a_run_or_a_sweep() -> None:
     command = resume_command(
         ["+proposer=ngram", "hydra.run.dir=old", "resume=false"],
         Path("/runs/a b"),

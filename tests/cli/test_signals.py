@@ -8,7 +8,7 @@ from specresearch.cli.signals import INTERRUPTED, Stop, signals_interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_interrupts_and_those_that_follow_do_not(number: signal.Signals) -> None:
+def test_only_the_first_signal_interrupts(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with signals_interrupt() as stop:
         with pytest.raises(KeyboardInterrupt):
@@ -19,7 +19,7 @@ def test_the_first_signal_interrupts_and_those_that_follow_do_not(number: signal
     assert signal.getsignal(number) == before
 
 
-def test_what_is_ignored_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with signals_interrupt() as stop:
@@ -30,7 +30,7 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_ctrl_c_has_its_own_code_and_other_threads_are_left_alone() -> None:
+def test_ctrl_c_has_its_own_exit_code_and_other_threads_install_no_handlers() -> None:
     assert Stop().exit_code == INTERRUPTED == 130
     stops: list[Stop] = []
 

@@ -1,4 +1,4 @@
-"""A machine whose step times and a target whose agreement are known, for controllers to be tried on without a model."""
+"""A machine with known step times and a target with known acceptance, to test controllers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from jaxtyping import config
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
+from specresearch.request import Request, RequestState
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
+    """Turn off shape checks, which would take most of the time in long runs."""
     config.update("jaxtyping_disable", True)
     try:
         yield
@@ -26,7 +27,7 @@ def unchecked() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of a step: a pass of the draft and of the target, and every token that each of them reads."""
+    """Seconds of a pass of the draft and of the target, and of every token in each."""
 
     draft: float = 1e-3
     draft_token: float = 0.0
@@ -85,10 +86,13 @@ def record_of(
 
 
 class Simulation:
-    """Steps of a controller on a machine; row b's drafts are accepted one after another with chance `acceptance[b]`.
+    """Runs a controller on a machine; row b's drafts are accepted with chance `acceptance[b]`.
 
-    supply: chance of each row to draft if it is to. reading: seconds before a row's first draft. room: tokens that rows have left
-    all the time. control: seconds that the controller itself takes where it does otherwise than in the step before.
+    Args:
+        supply: Chance of each row to draft when asked to.
+        reading: Seconds of lazy prefill before a row's first draft.
+        room: Tokens that rows have left at any time.
+        control: Seconds that the controller itself takes when it changes its choice.
     """
 
     def __init__(

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from simulation import Machine, record_of
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
+from specresearch.request import Request, RequestState
 
 PREFILL = 25e-3  # seconds of the target's for a prompt
 READ_ONCE, READ_TOKEN = 1.5e-3, 25e-6  # seconds of a drafter that reads late: a pass, a token
@@ -18,10 +19,11 @@ NOISE = 0.06
 
 @dataclass(frozen=True)
 class Stream:
-    """num_requests of 48 to 96 tokens after prompts of 20 to 256; when one ends the next one starts.
+    """Requests of 48 to 96 tokens after prompts of 20 to 256; when one ends the next one starts.
 
-    acceptance: mean of a beta distribution that every request draws its own from. first: that of those that start the run, if
-    they are unlike the others.
+    Attributes:
+        acceptance: Mean of a beta distribution from which each request draws its own.
+        first: Acceptance of the requests that start the run, if it differs.
     """
 
     machine: Machine
@@ -65,7 +67,11 @@ class Stream:
         read: list[int],
         rng: np.random.Generator,
     ) -> float:
-        """Seconds of one step, which adds its tokens to the rows. read: tokens that the drafter has read, by slot."""
+        """Run one step and return its seconds.
+
+        Args:
+            read: Tokens that the drafter has prefilled, by slot.
+        """
         batch = Batch(rows, torch.device("cpu"), 8)
         budget = controller.budget(batch)
         lengths = [

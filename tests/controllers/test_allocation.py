@@ -79,7 +79,7 @@ def test_nothing_is_drafted_without_room_or_gain() -> None:
 
 
 def test_a_row_without_a_choice_makes_room_for_the_others() -> None:
-    """Drafting is paid by the longest row, so one that drafts anyway lets the others draft as far for nothing."""
+    """The longest row determines the time, so other rows may draft as far for free."""
     acceptance, ones, seconds = np.array([0.6, 0.6]), np.ones(2), Linear(1.0, 0.5, 0.0)
     free = allocate(Rows(acceptance, ones, np.array([6, 6]), np.zeros(2, dtype=int)), seconds)
     led = allocate(Rows(acceptance, ones, np.array([6, 0]), np.array([0, 6])), seconds)
@@ -88,8 +88,8 @@ def test_a_row_without_a_choice_makes_room_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
-    """Within 2% of the best choice, where every row that drafts reads as well, and never worse than without reckoning with it."""
+def test_rows_draft_only_if_that_is_worth_the_prefill(seed: int) -> None:
+    """Within 2% of the best choice if all drafting rows prefill, and no worse than ignoring it."""
     rng = np.random.default_rng(seed)
     rows = Rows(rng.uniform(0.3, 0.9, 3), np.ones(3), np.full(3, 4), np.zeros(3, dtype=int))
     seconds, reading = Linear(1.0, *10 ** rng.uniform(-3, -0.7, 2)), rng.uniform(0.0, 0.3, 3)
@@ -100,6 +100,6 @@ def test_rows_draft_only_where_that_is_worth_the_reading(seed: int) -> None:
         time = float(seconds(chosen.max(keepdims=True), np.array([[float(chosen.sum())]]))[0, 0])
         return float(tokens.sum()) / (time + float((reading * tokens * (chosen > 0)).sum()))
 
-    chosen, free = (allocate(rows, seconds, reading=told) for told in (reading, 0 * reading))
+    chosen, free = (allocate(rows, seconds, prefill=told) for told in (reading, 0 * reading))
     assert rate(tuple(chosen)) > 0.98 * max(map(rate, itertools.product(range(5), repeat=3)))
     assert rate(tuple(chosen)) >= rate(tuple(free))

@@ -1,4 +1,4 @@
-"""Stopping behind an unsure draft, and the proof that it leaves the output alone while dropping that draft does not."""
+"""Stopping behind an unsure draft is lossless; dropping the unsure draft is not."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whatever decides how much is drafted, greedy output is that of plain decoding and sampled output has its distribution."""
+"""Under every controller, greedy output is plain decoding's and sampled output has its law."""
 
 import copy
 from collections.abc import Callable

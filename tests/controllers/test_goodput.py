@@ -117,9 +117,9 @@ def test_requests_get_lengths_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_nobody_becomes_slower_than_plain_decoding(noise: float) -> None:
-    """Drafts of two requests are accepted and those of the other two never; what that costs the latter is bounded, and
-    throughput is what pays. Without the bound they lose, so that the test can fail."""
+def test_no_request_becomes_slower_than_plain_decoding(noise: float) -> None:
+    """Two of four requests have all drafts rejected; a bound limits their loss at the cost of
+    throughput. Without the bound they lose more, so the test can fail."""
     machine, acceptance = Machine(draft=0.2e-3, verify_token=1e-3), [0.95, 0.9, 0.0, 0.0]
     plain = machine.times(4, 0, 0).total
     slowdown, throughput = {}, {}
@@ -137,8 +137,8 @@ def test_nobody_becomes_slower_than_plain_decoding(noise: float) -> None:
     assert throughput[None] > throughput[1.2] > throughput[1.05] > machine.rate([0] * 4, acceptance)
 
 
-def test_who_gets_no_drafts_does_not_pay_for_others_either() -> None:
-    """A prompt lookup that finds nothing for two of four requests: they make one token a step whatever they were granted."""
+def test_requests_without_drafts_do_not_pay_for_others() -> None:
+    """A prompt lookup finds nothing for two of four requests, which get one token a step."""
     machine, acceptance = Machine(draft=0.0, verify_token=1e-3), [0.95, 0.9, 0.6, 0.6]
     plain = machine.times(4, 0, 0).total
 
@@ -156,10 +156,10 @@ def test_who_gets_no_drafts_does_not_pay_for_others_either() -> None:
 @pytest.mark.parametrize(
     ("acceptance", "supply"), [((0.9, 0.9, 0.0, 0.0), (1, 1, 1, 1)), ((0.9,) * 4, (1, 1, 0, 0))]
 )
-def test_it_takes_few_steps_to_see_who_would_lose(
+def test_few_steps_show_which_requests_would_lose(
     acceptance: Sequence[float], supply: Sequence[float]
 ) -> None:
-    """Requests of forty steps, of which half have drafts that are refused, or none: known to pay on average, not for whom."""
+    """Half of the requests have rejected drafts or none; which ones is not known beforehand."""
     machine = Machine(draft=0.0, verify_token=1e-3)
 
     def slowdown(bound: float | None) -> float:
@@ -191,8 +191,8 @@ def generations(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_does_not_draft_for_what_is_not_worth_reading(seed: int) -> None:
-    """Drafts pay by a third once a prompt was read, and reading it takes as long as twenty steps."""
+def test_does_not_draft_if_the_prefill_costs_more(seed: int) -> None:
+    """Drafts gain a third after the lazy prefill, which takes as long as twenty steps."""
     for reading, expected in ((0.0, True), (0.2, False)):
         steps = generations(0.7, Machine(draft=3e-3), reading, seed, num=12)[5:]
         assert bool(np.any(steps)) == expected
@@ -200,8 +200,8 @@ def test_does_not_draft_for_what_is_not_worth_reading(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_measurements_read_little(seed: int) -> None:
-    """Drafts do not pay, and who measures with new requests has to read their prompts first, three steps' worth each."""
+def test_probes_prefill_little(seed: int) -> None:
+    """Drafts do not pay, and probes of new requests cost a lazy prefill of three steps each."""
     reading, machine = 0.03, Machine()
     later = generations(0.1, machine, reading, seed, num=40)[1:]
     num_read = sum(int(np.any(steps, axis=0).sum()) for steps in later)
@@ -224,7 +224,7 @@ STREAMS = {  # one draft is fastest by a twentieth, or none is, or five are
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_requests_that_come_and_go_are_served_at_nearly_the_best_length(name: str) -> None:
-    """They differ, their prompts are read late, and their first drafts may say little of the others'. Over eight seeds."""
+    """Requests differ, prefill lazily, and the first drafts may mislead. Over eight seeds."""
     stream, shares = STREAMS[name], []
     with unchecked():
         for seed in range(8):
@@ -235,7 +235,7 @@ def test_requests_that_come_and_go_are_served_at_nearly_the_best_length(name: st
 
 
 def test_its_own_time_is_not_taken_for_that_of_what_it_measures() -> None:
-    """Near break-even, where measuring takes it as long as a tenth of a step, it drafts as if that took no time."""
+    """Near break-even, its own time of a tenth of a step does not change its choices."""
     machine, acceptance = Machine(draft=5.6e-3), [0.5] * 4
     assert 0.96 < machine.rate([1] * 4, acceptance) / machine.rate([0] * 4, acceptance) < 0.97
     chosen = [
@@ -245,8 +245,8 @@ def test_its_own_time_is_not_taken_for_that_of_what_it_measures() -> None:
     assert chosen[0] == chosen[1]
 
 
-def test_whoever_is_ahead_may_wait() -> None:
-    """A request whose drafts are accepted half of the time is not held to plain steps' time, step by step."""
+def test_a_request_that_is_ahead_may_wait() -> None:
+    """A request that is ahead may take longer steps than plain decoding's."""
     acceptance, machine = [0.5, 0.5], Machine(draft=0.2e-3, verify_token=0.5e-3)
     bound, free = (Simulation(Goodput(max_slowdown=s), acceptance, machine) for s in (1.05, None))
     lengths = [np.mean(simulation.run(300)[100:]) for simulation in (bound, free)]
@@ -275,7 +275,7 @@ def test_drafts_grow_as_long_as_that_pays() -> None:
 
 
 def test_little_evidence_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculation pays, and the first few drafts may be refused for all that. The worst of twenty runs; without hope it loses."""
+    """Speculation pays even if the first drafts are rejected. The worst of twenty runs."""
 
     def worst() -> float:
         machine, shares = Machine(draft=3e-3), []
@@ -302,7 +302,7 @@ def test_starts_with_drafts_of_many_requests() -> None:
 def test_measures_new_requests_unless_they_take_long_to_read(
     reading: float, expected: list[bool]
 ) -> None:
-    """Two measurements, each of one request of three; the second one has been there since the start and drafted then."""
+    """Two probes of one of three requests; the second request drafted before."""
     simulation = Simulation(Goodput(), [0.05] * 3, Machine(draft=5e-3), reading=reading, room=50)
     simulation.run(20)
     before = simulation.rows[1]
@@ -335,7 +335,7 @@ def test_the_proposer_and_the_request_set_limits() -> None:
 def test_decides_ever_more_rarely_while_nothing_changes(
     monkeypatch: pytest.MonkeyPatch, acceptance: float
 ) -> None:
-    """For one step, two, four, and then eight, or to draft nothing for 32; less the steps that measure."""
+    """Decisions hold for 1, 2, 4 and then 8 steps, or 32 without drafts, except for probes."""
     decide, simulation = Goodput._decide, Simulation(Goodput(), [acceptance] * 2, Machine())
     at: list[int] = []
 
@@ -351,7 +351,7 @@ def test_decides_ever_more_rarely_while_nothing_changes(
 
 
 def test_only_those_are_measured_that_it_steers() -> None:
-    """Not requests with a number of their own, which the drafter knows best, nor those without room."""
+    """Requests with their own number of drafts, or without room, take no part in probes."""
     controller, rows = Goodput(max_draft_tokens=2), [*rows_of(1, num_draft_tokens=8), *rows_of(3)]
     for step in range(6):
         batch = batch_of(rows)
@@ -372,7 +372,7 @@ def test_a_cut_output_does_not_count_as_a_refusal() -> None:
     controller.budget(batch_of(rows_of(1)))
     whole = record_of([5], [3])
     controller.observe(replace(whole, num_new_tokens=(3,)))
-    (state,) = controller._requests.met
+    (state,) = controller._evidence.requests.selected
     acceptance = state.acceptance
     assert (acceptance.happened, acceptance.tried) == (3, 3)
     controller.observe(whole)
@@ -386,9 +386,9 @@ def test_finished_requests_are_forgotten() -> None:
     for size in (3, 2):
         controller.budget(batch_of(rows[:size]))
         controller.observe(record_of([0] * size, [0] * size))
-    assert len(controller._requests) == 3
+    assert len(controller._evidence.requests) == 3
     del rows[1:]
-    assert len(controller._requests) == 1
+    assert len(controller._evidence.requests) == 1
 
 
 def test_reset_forgets_everything() -> None:

@@ -47,8 +47,8 @@ def test_measurements_wait_until_there_was_time_to_read() -> None:
     is_time = []
     for _ in range(4):
         late.observe(reading(0))
-        is_time.append(late.is_time_for(tokens))
+        is_time.append(late.allows_probe(tokens))
     assert is_time == [False, False, True, True]
     late.observe(reading(25))
-    assert not late.is_time_for(tokens)
-    assert late.is_time_for(np.zeros(2, dtype=int))
+    assert not late.allows_probe(tokens)
+    assert late.allows_probe(np.zeros(2, dtype=int))

@@ -8,13 +8,18 @@ from specresearch.controllers.probes import Probes
 def due(
     probes: Probes, num_steps: int, news: Container[int] = (), strange: Container[int] = ()
 ) -> list[int]:
-    """The steps that measure. news, strange: steps that tell something new, and that take another time than expected."""
+    """Return the steps that probe.
+
+    Args:
+        news: Steps after which something has changed.
+        strange: Steps with surprising times.
+    """
     found, num_strange = [], 0
     for step in range(num_steps):
         if probes.is_due(step, num_strange):
             found.append(step)
         num_strange = num_strange + 1 if step in strange else 0
-        probes.tell(step in news)
+        probes.note_change(step in news)
         probes.observe(step, num_strange)
     return found
 

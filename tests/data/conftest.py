@@ -38,7 +38,7 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def jsonl(tmp_path: Path) -> Callable[..., str]:
-    """Writes rows as JSON Lines and returns the path."""
+    """Write rows as JSON Lines and return the path."""
 
     def write(rows: Iterable[Any], name: str = "rows.jsonl") -> str:
         file = tmp_path / name

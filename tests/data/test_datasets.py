@@ -22,7 +22,7 @@ def test_limit_takes_the_first_rows_and_reads_no_further(jsonl: Write) -> None:
     assert [row.id for row in dataset] == ["0", "1", "2", "3", "4"]
 
 
-def test_shuffle_depends_on_the_seed_alone(jsonl: Write) -> None:
+def test_shuffling_depends_only_on_the_seed(jsonl: Write) -> None:
     path = jsonl({"prompt": str(number)} for number in range(50))
     first, again, other = (_dataset(path, shuffle=True, limit=10, seed=seed) for seed in (1, 1, 2))
     assert first.rows == again.rows
@@ -32,7 +32,7 @@ def test_shuffle_depends_on_the_seed_alone(jsonl: Write) -> None:
     assert {row.id for row in first} != {str(number) for number in range(10)}
 
 
-def test_the_fingerprint_covers_the_rows_and_not_the_file(jsonl: Write) -> None:
+def test_the_fingerprint_covers_the_rows_but_not_the_file(jsonl: Write) -> None:
     short = _dataset(jsonl([{"prompt": "a"}], "short.jsonl"))
     long = _dataset(jsonl([{"prompt": "a"}, {"prompt": "b"}], "long.jsonl"), limit=1)
     assert short.source.fingerprint == long.source.fingerprint
@@ -53,17 +53,19 @@ def test_ids_are_made_unique(jsonl: Write) -> None:
     assert [row.id for row in dataset] == ["x", "x#2", "2"]
 
 
-def test_a_limit_beyond_the_rows_is_noted(jsonl: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_above_the_number_of_rows_is_noted(
+    jsonl: Write, caplog: pytest.LogCaptureFixture
+) -> None:
     dataset = _dataset(jsonl([{"prompt": "a"}]), limit=3)
     assert "limit 3, but there are only 1 rows" in dataset.source.note
     assert "limit 3" in caplog.text
 
 
-def test_max_turns_keeps_the_first(jsonl: Write) -> None:
+def test_max_turns_keeps_the_first_turns(jsonl: Write) -> None:
     assert _dataset(jsonl([{"prompt": ["a", "b", "c"]}]), max_turns=2).rows[0].turns == ("a", "b")
 
 
-def test_a_wrong_schema_names_file_line_and_field(jsonl: Write) -> None:
+def test_the_error_for_a_wrong_schema_names_file_line_and_field(jsonl: Write) -> None:
     path = jsonl([{"article": "a", "highlights": "h"}, {"article": "b", "summary": "s"}])
     message = (
         "rows.jsonl, line 2: field 'highlights' is missing; fields found: 'article', 'summary'; "
@@ -93,12 +95,12 @@ def test_no_prompts_at_all_is_an_error(jsonl: Write, rows: list, message: str) -
         ({"field": "body"}, "field 'body' is missing; fields found: 'prompt'"),
     ],
 )
-def test_bad_settings_say_what_to_change(jsonl: Write, settings: dict, message: str) -> None:
+def test_errors_for_bad_settings_name_a_remedy(jsonl: Write, settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _dataset(jsonl([{"prompt": "a"}]), **settings)
 
 
-def test_a_short_prompt_is_left_alone(
+def test_a_short_prompt_is_not_truncated(
     jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     dataset = _dataset(jsonl([{"prompt": "one two"}]), template="summary", max_prompt_tokens=100)
@@ -139,18 +141,20 @@ def test_a_long_chat_drops_its_oldest_exchanges_first(
         jsonl([{"prompt": ["first question", "second", "third and last"]}]), template="chat"
     )
     row, replies = dataset.rows[0], ["a long first reply", "ok"]
-    whole = dataset.prompt(chat_tokenizer, row, replies)
-    shorter = dataset.prompt(chat_tokenizer, row, replies, max_tokens=len(whole.token_ids) - 1)
+    untruncated = dataset.prompt(chat_tokenizer, row, replies)
+    shorter = dataset.prompt(
+        chat_tokenizer, row, replies, max_tokens=len(untruncated.token_ids) - 1
+    )
     assert (
         chat_tokenizer.decode(shorter.token_ids)
         == "<user>second</><assistant>ok</><user>third and last</><assistant>"
     )
     shortest = dataset.prompt(chat_tokenizer, row, replies, max_tokens=32)
     assert chat_tokenizer.decode(shortest.token_ids) == "<user>third and</><assistant>"
-    assert shortest.num_cut_tokens == len(whole.token_ids) - len(shortest.token_ids)
+    assert shortest.num_cut_tokens == len(untruncated.token_ids) - len(shortest.token_ids)
 
 
-def test_replies_that_the_model_gave_are_in_the_prompt(
+def test_earlier_replies_of_the_model_are_in_the_prompt(
     jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     dataset = _dataset(jsonl([{"prompt": ["one", "two"]}]), template="chat")
@@ -163,7 +167,7 @@ def test_replies_that_the_model_gave_are_in_the_prompt(
         dataset.prompt(byte_tokenizer, dataset.rows[0], ["a", "b"])
 
 
-def test_a_long_prompt_can_be_refused(
+def test_long_prompts_can_be_rejected(
     jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     dataset = _dataset(
@@ -186,7 +190,7 @@ def test_a_limit_below_the_template_is_an_error(
         dataset.prompt(byte_tokenizer, dataset.rows[0])
 
 
-def test_a_custom_template(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_custom_template_is_used(jsonl: Write, byte_tokenizer: PreTrainedTokenizerFast) -> None:
     dataset = _dataset(
         jsonl([{"prompt": "x"}]), template=Template(chat="{text}", plain="Q {text} A")
     )

@@ -44,7 +44,7 @@ def test_every_format_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> 
     ] == ROWS
 
 
-def test_text_is_one_prompt_a_line_without_blank_lines(tmp_path: Path) -> None:
+def test_text_files_hold_one_prompt_per_line_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\r\n\n  two\n", newline="")
     assert [(record.location, record.fields["text"]) for record in read_records(file)] == [
@@ -53,7 +53,7 @@ def test_text_is_one_prompt_a_line_without_blank_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_end_with_a_newline_alone(tmp_path: Path) -> None:
+def test_lines_end_only_at_newlines(tmp_path: Path) -> None:
     text = "one\u2028two\x85three"
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps({"prompt": text}, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@ import pytest
 from specresearch.data.formats import find_format, from_field
 
 
-def test_each_published_format_gives_turns_and_a_reference() -> None:
+def test_every_published_format_gives_turns_and_a_reference() -> None:
     cases = {
         "cnndm": ({"article": "A.", "highlights": "H.", "id": "x"}, ("A.",), "H."),
         "gsm8k": ({"question": "Q?", "answer": "#### 1"}, ("Q?",), "#### 1"),
@@ -86,13 +86,13 @@ def test_prompts_takes_text_turns_or_messages_from_any_field() -> None:
         ("prompts", {"body": "x"}, "fields found: 'body'"),
     ],
 )
-def test_a_wrong_schema_names_the_field_and_what_there_is(
+def test_the_error_for_a_wrong_schema_names_the_field_and_those_present(
     name: str, fields: dict, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         find_format(name)(fields)
 
 
-def test_an_unknown_format_lists_those_there_are() -> None:
+def test_the_error_for_an_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown dataset format 'cnn'; there are cnndm, gsm8k"):
         find_format("cnn")

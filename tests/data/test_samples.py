@@ -56,9 +56,9 @@ def test_the_sample_has_the_fields_of_the_published_file(shared_data: Path) -> N
     for name, published in PUBLISHED.items():
         if name == "prompts":
             continue
-        ours = next(read_records(SAMPLES / f"{name}.jsonl")).fields
-        theirs = next(read_records(shared_data / published)).fields
-        assert set(ours) <= set(theirs), name
+        sample_fields = next(read_records(SAMPLES / f"{name}.jsonl")).fields
+        published_fields = next(read_records(shared_data / published)).fields
+        assert set(sample_fields) <= set(published_fields), name
 
 
 def test_no_row_of_real_data_is_lost(shared_data: Path) -> None:

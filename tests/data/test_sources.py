@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def online_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hide this machine's cache and network: the endpoint is a closed port by default."""
+    """Hide this machine's cache and network; the default endpoint is a closed port."""
     for name in (
         "HF_HUB_OFFLINE",
         "HF_DATASETS_OFFLINE",
@@ -38,7 +38,7 @@ def online_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that answers the probe, and nothing more."""
+    """A hub that answers only the probe."""
     server = HTTPServer(("127.0.0.1", 0), _NotFound)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -64,12 +64,12 @@ def _closed_port() -> int:
 
 
 def _gsm8k(**settings: Any) -> PromptDataset:
-    place: dict[str, Any] = {"hub_id": "openai/gsm8k", "config": "main", "split": "test"}
-    return PromptDataset("gsm8k", "gsm8k", "maths", **(place | settings))
+    location: dict[str, Any] = {"hub_id": "openai/gsm8k", "config": "main", "split": "test"}
+    return PromptDataset("gsm8k", "gsm8k", "maths", **(location | settings))
 
 
 def _fill_cache(folder: Path) -> None:
-    """What `datasets` leaves behind after it has loaded the hub's gsm8k."""
+    """Write the cache that `datasets` leaves after loading gsm8k from the hub."""
     table = pyarrow.Table.from_pylist(ROWS)
     features = datasets.Features(
         {"question": datasets.Value("string"), "answer": datasets.Value("string")}
@@ -163,7 +163,7 @@ def test_no_sample_and_no_hub_is_an_error() -> None:
         PromptDataset("unheard-of", "prompts", "raw")
 
 
-def test_path_and_source_contradict(tmp_path: Path) -> None:
+def test_a_path_with_a_source_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="contradict each other"):
         _gsm8k(source="hub", path=str(tmp_path / "a.jsonl"))
 
@@ -228,7 +228,7 @@ def test_a_wrong_split_is_the_users_error(monkeypatch: pytest.MonkeyPatch, endpo
         _gsm8k(split=None)
 
 
-def test_a_file_of_the_hub_is_read_as_it_is(
+def test_a_file_of_the_hub_is_read_unchanged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: None
 ) -> None:
     file = tmp_path / COMMIT / "chats" / "all.json"

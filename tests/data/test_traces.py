@@ -21,7 +21,7 @@ def mooncake(folder: Path, *rows: object) -> str:
     return str(file)
 
 
-def test_azure_format(tmp_path: Path) -> None:
+def test_the_azure_format_is_read(tmp_path: Path) -> None:
     trace = read_trace(azure(tmp_path, f"{DAY}5:46.6805900,374,44", f"{DAY}5:50.9951690,396,109"))
     assert trace.format == "azure"
     assert trace.rows[0] == TraceRow(0.0, 374, 44)
@@ -35,7 +35,7 @@ def test_a_time_zone_in_the_file_is_understood(tmp_path: Path) -> None:
     assert trace.seconds == 2
 
 
-def test_mooncake_format(tmp_path: Path) -> None:
+def test_the_mooncake_format_is_read(tmp_path: Path) -> None:
     rows = [
         {"timestamp": at, "input_length": 67, "output_length": 5, "hash_ids": [1, 2]}
         for at in (3000, 4500)

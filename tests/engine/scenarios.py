@@ -1,8 +1,8 @@
-"""A target, requests of many lengths, and ways of drafting whose state must survive chunks and preemption."""
+"""A target, ragged requests, and proposers whose state must survive chunks and preemption."""
 
 import copy
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,14 +29,14 @@ MODEL = build("llama", seed=1)
 MAX_LEN = 64
 
 
-@lru_cache
+@cache
 def shared_target() -> CausalLM:
     return CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=MAX_LEN)
 
 
-@lru_cache
+@cache
 def shared_draft() -> CausalLM:
-    """The target with a little noise: right often, not always."""
+    """Return the target with a little noise: it often drafts the right token, not always."""
     model = copy.deepcopy(MODEL)
     torch.manual_seed(2)
     with torch.no_grad():
@@ -68,7 +68,7 @@ PROPOSERS: dict[str, Callable[[], Proposer | None]] = {
     "medusa": lambda: Medusa(_medusa_heads(), 5),
     "cascade": lambda: Cascade([NGram(3, n_max=2), DraftModel(shared_draft(), 3)]),
 }
-# what these learnt goes with the slot, so that sampled tokens keep their distribution only
+# A preempted request loses what these learnt, so its sampled tokens keep only their distribution.
 FORGETFUL: dict[str, Callable[[], Proposer | None]] = {
     "lookahead": lambda: Lookahead(window_size=3, ngram_size=3, num_ngrams=2),
     "token_recycling": lambda: TokenRecycling(6, top_k=3, depth=3),
@@ -90,14 +90,15 @@ SAMPLED_CASES = [
 
 
 def prompts() -> list[tuple[int, ...]]:
-    """One token, and up to 40, every other one a repeated pattern."""
+    """Return prompts of 1 to 40 tokens; every other one repeats a pattern."""
     generator = torch.Generator().manual_seed(5)
     lengths = (1, 26, 3, 40, 9, 33)
-    patterns = [
-        torch.randint(0, VOCAB, (n if i % 2 else 3,), generator=generator).tolist()
-        for i, n in enumerate(lengths)
-    ]
-    return [tuple((pattern * n)[:n]) for pattern, n in zip(patterns, lengths, strict=True)]
+    result = []
+    for i, length in enumerate(lengths):
+        period = length if i % 2 else 3
+        pattern = torch.randint(0, VOCAB, (period,), generator=generator).tolist()
+        result.append(tuple((pattern * length)[:length]))
+    return result
 
 
 def requests(**sampling: Any) -> list[Request]:
@@ -115,7 +116,13 @@ def tokens_of(outputs: dict[str, RequestOutput]) -> dict[str, tuple[int, ...]]:
     return {id: output.token_ids for id, output in outputs.items()}
 
 
-@lru_cache
+@cache
+def decoded_freely(name: str, **sampling: float) -> dict[str, RequestOutput]:
+    """Return the outputs of a proposer's engine without limits on steps or cache."""
+    return decode(Engine(shared_target(), PROPOSERS[name](), max_batch_size=4), **sampling)
+
+
+@cache
 def plain() -> dict[str, tuple[int, ...]]:
-    """What plain greedy decoding says."""
+    """Return the tokens of plain greedy decoding."""
     return tokens_of(decode(Engine(shared_target(), max_batch_size=8)))

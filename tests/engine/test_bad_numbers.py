@@ -1,4 +1,4 @@
-"""Numbers that are NaN or infinite fail their own request, and nobody else's."""
+"""NaN or infinite logits fail their own request and no other."""
 
 import copy
 from collections.abc import Callable
@@ -23,7 +23,7 @@ PROMPTS = {"first": (1, 2, 1, 2), "bad": (3, POISON, 4), "last": (5, 6, 5, 6, 5)
 
 
 def poisoned(value: float = float("nan")) -> CausalLM:
-    """The usual target, but for one token, which it never says by itself and chokes on."""
+    """Return the usual target with one broken token, which it never generates by itself."""
     model: Any = copy.deepcopy(MODEL)
     with torch.no_grad():
         model.get_input_embeddings().weight[POISON] = value
@@ -39,14 +39,14 @@ def decode(engine: Engine, temperature: float = 0.0) -> dict[str, RequestOutput]
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch, _checked: None) -> None:
-    """As in production, where scores that are NaN reach the engine."""
+    """Leave proposals unchecked as in production, so that NaN scores reach the engine."""
     monkeypatch.setattr(checks, "OWN_CHECKS", 0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_a_row_of_nan_fails_alone(name: str, temperature: float) -> None:
-    """Its neighbours say what they say without it, and so does whoever gets its slot."""
+    """The other rows, and the next request in its slot, generate what they do without it."""
     target = poisoned()
     expected = decode(Engine(target, PROPOSERS[name](), max_batch_size=3), temperature)
     bad = expected.pop("bad")
@@ -68,8 +68,10 @@ def test_a_row_of_nan_fails_alone(name: str, temperature: float) -> None:
     )
 
 
-def test_a_slot_that_held_nan_is_clean_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short request beside a long one reads columns behind its own under the mask; the control does not scrub them."""
+def test_a_slot_that_held_nan_is_clean_for_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A short row reads masked columns past its end; the control leaves NaN there."""
     target = poisoned()
     long = Request((1,) * 40, SamplingParams(max_new_tokens=2), "long")
     bad = Request((POISON,) * 30, SamplingParams(max_new_tokens=2), "bad")
@@ -87,7 +89,7 @@ def test_a_slot_that_held_nan_is_clean_for_the_next(monkeypatch: pytest.MonkeyPa
 
 
 def drafter(value: float) -> dict[str, Callable[[], Proposer]]:
-    """Drafters that choke on the poison, and on nothing else."""
+    """Return drafters whose output is not finite after the broken token only."""
     medusa, eagle, eagle3 = _medusa_heads(), _head(1, 32), _head(3, 48)
     for head in (medusa, eagle, eagle3):
         with torch.no_grad():
@@ -151,7 +153,7 @@ def test_a_tokenizer_that_cannot_decode_fails_its_row(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_target_of_nan_is_refused(value: float) -> None:
+def test_a_target_of_nan_is_rejected(value: float) -> None:
     model: Any = copy.deepcopy(MODEL)
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[0, 0] = value
@@ -161,8 +163,8 @@ def test_a_target_of_nan_is_refused(value: float) -> None:
         CausalLM(model, max_len=MAX_LEN)
 
 
-def test_tokens_ruled_out_by_minus_infinity_are_no_fault() -> None:
-    """A model may forbid tokens outright, and passes the self-test and every step."""
+def test_logits_of_minus_infinity_are_allowed() -> None:
+    """A model may forbid tokens: it passes the self-test and every step."""
     model: Any = copy.deepcopy(MODEL)
     head = model.get_output_embeddings()
 

@@ -36,7 +36,7 @@ def requests(**sampling) -> list[Request]:
     ]
 
 
-def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
+def test_the_controllers_time_is_not_counted_as_drafting(target: CausalLM) -> None:
     class Slow(Fixed):
         def budget(self, batch: Batch) -> list[int | None]:
             time.sleep(0.02)
@@ -56,7 +56,7 @@ def test_choosing_lengths_is_not_taken_for_drafting(target: CausalLM) -> None:
 
 
 class TestRefill:
-    def test_a_freed_slot_is_taken_at_the_next_step(self, target: CausalLM) -> None:
+    def test_a_freed_slot_is_refilled_at_the_next_step(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         engine = Engine(
             target, max_batch_size=2, observers=[lambda step: steps.append(step.record)]
@@ -67,7 +67,7 @@ class TestRefill:
         )
         assert finished == ["a", "c", "b", "e", "d"]
 
-    def test_outputs_come_as_they_finish(self, target: CausalLM) -> None:
+    def test_outputs_are_yielded_as_they_finish(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         outputs = Engine(
             target, max_batch_size=2, observers=[lambda step: steps.append(step.record)]
@@ -88,7 +88,7 @@ class TestRefill:
         )
         assert max(len(step.request_ids) for step in steps) == 2
 
-    def test_no_requests(self, target: CausalLM) -> None:
+    def test_no_requests_give_no_outputs(self, target: CausalLM) -> None:
         assert list(Engine(target).generate([])) == []
 
 
@@ -96,7 +96,7 @@ class TestAbort:
     @pytest.mark.parametrize(
         "proposer", [lambda draft: NGram(3), lambda draft: DraftModel(draft, 3), lambda draft: None]
     )
-    def test_leaving_early_frees_everything(
+    def test_closing_the_generator_early_frees_everything(
         self,
         target: CausalLM,
         self_draft: CausalLM,
@@ -113,7 +113,7 @@ class TestAbort:
         assert {output.id: output.token_ids for output in engine.generate(requests())} == expected
 
     @pytest.mark.parametrize("where", ["start", "propose", "observe"])
-    def test_an_error_in_the_middle_is_the_one_that_is_seen(
+    def test_an_error_in_the_middle_of_a_step_is_raised(
         self, target: CausalLM, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
         def broken(*_: object) -> None:
@@ -128,7 +128,7 @@ class TestAbort:
 
 
 class TestInput:
-    def test_text_ids_and_requests_are_all_prompts(self, target: CausalLM) -> None:
+    def test_text_token_ids_and_requests_are_accepted_as_prompts(self, target: CausalLM) -> None:
         assert target.tokenizer is not None
         ids = target.tokenizer("abcab")["input_ids"]
         sampling = SamplingParams(max_new_tokens=4)
@@ -145,39 +145,43 @@ class TestInput:
         with pytest.raises(ValueError, match="no tokenizer"):
             list(Engine(CausalLM(copy.deepcopy(MODEL), max_len=16)).generate(["abc"]))
 
-    def test_an_empty_prompt(self, target: CausalLM) -> None:
+    def test_an_empty_prompt_is_rejected(self, target: CausalLM) -> None:
         with pytest.raises(ValueError, match="'1' has an empty prompt"):
             list(Engine(target).generate([[1], []]))
 
     @pytest.mark.parametrize("length", [48, 60])
-    def test_a_prompt_without_room_for_a_token(self, target: CausalLM, length: int) -> None:
+    def test_a_prompt_without_room_for_a_token_is_rejected(
+        self, target: CausalLM, length: int
+    ) -> None:
         with pytest.raises(
             ValueError, match=f"prompt of {length} tokens and max_len is 48; .* target.max_len"
         ):
             list(Engine(target).generate([[1] * length]))
 
-    def test_the_longest_possible_prompt(self, target: CausalLM) -> None:
+    def test_the_longest_possible_prompt_leaves_one_token(self, target: CausalLM) -> None:
         (output,) = Engine(target, NGram(5)).generate([[1] * 47])
         assert len(output.token_ids) == 1
 
     @pytest.mark.parametrize("token", [-1, VOCAB, 10_000])
-    def test_an_id_outside_the_vocabulary(self, target: CausalLM, token: int) -> None:
+    def test_a_token_id_outside_the_vocabulary_is_rejected(
+        self, target: CausalLM, token: int
+    ) -> None:
         with pytest.raises(
             ValueError, match=f"token id {token}, outside this target's vocabulary of {VOCAB}"
         ):
             list(Engine(target).generate([[1, token]]))
 
-    def test_nothing_is_left_behind_by_a_refused_request(self, target: CausalLM) -> None:
+    def test_a_rejected_request_leaves_nothing_behind(self, target: CausalLM) -> None:
         engine = Engine(target)
         with pytest.raises(ValueError, match="empty prompt"):
             list(engine.generate([[1], []]))
         assert not engine.scheduler.has_work
 
-    def test_batch_size(self, target: CausalLM) -> None:
+    def test_a_batch_size_of_0_is_rejected(self, target: CausalLM) -> None:
         with pytest.raises(ValueError, match="max_batch_size=0 must be at least 1"):
             Engine(target, max_batch_size=0)
 
-    def test_greedy_acceptance_refuses_a_temperature(self, target: CausalLM) -> None:
+    def test_greedy_acceptance_rejects_a_temperature(self, target: CausalLM) -> None:
         with pytest.raises(ValueError, match=r"temperature=0\.5; use acceptance=rejection"):
             list(
                 Engine(target, acceptance=Greedy()).generate([[1]], SamplingParams(temperature=0.5))
@@ -202,31 +206,33 @@ class TestLogprobs:
                 logits = MODEL(torch.tensor([[*prompt, *output.token_ids]])).logits[
                     0, len(prompt) - 1 : -1
                 ]
-            right = logits.log_softmax(-1)
+            expected_logprobs = logits.log_softmax(-1)
             assert len(output.logprobs) == len(output.token_ids) == 11
-            for token, at, got in zip(output.token_ids, right, output.logprobs, strict=True):
-                assert got.logprob == pytest.approx(float(at[token]), abs=1e-5)
-                assert [id for id, _ in got.top] == at.topk(3).indices.tolist()
-                assert [value for _, value in got.top] == pytest.approx(
+            for token, at, actual in zip(
+                output.token_ids, expected_logprobs, output.logprobs, strict=True
+            ):
+                assert actual.logprob == pytest.approx(float(at[token]), abs=1e-5)
+                assert [id for id, _ in actual.top] == at.topk(3).indices.tolist()
+                assert [value for _, value in actual.top] == pytest.approx(
                     at.topk(3).values.tolist(), abs=1e-5
                 )
             accepted += output.record.counts.num_accepted_tokens
         assert accepted > 0 or kind == "none" or (kind, temperature) == ("ngram", 1.0)
 
-    def test_cut_like_the_tokens(self, target: CausalLM, self_draft: CausalLM) -> None:
+    def test_they_are_cut_like_the_tokens(self, target: CausalLM, self_draft: CausalLM) -> None:
         for limit in (1, 2, 4):
             sampling = SamplingParams(max_new_tokens=limit, logprobs=0)
             (output,) = Engine(target, DraftModel(self_draft, 5)).generate([[1, 2]], sampling)
             assert len(output.logprobs) == limit
             assert output.logprobs[0].top == ()
 
-    def test_only_on_request(self, target: CausalLM) -> None:
+    def test_they_are_returned_only_if_requested(self, target: CausalLM) -> None:
         (output,) = Engine(target).generate([[1, 2]], SamplingParams(max_new_tokens=2))
         assert output.logprobs == ()
 
 
 class TestRecords:
-    def test_a_draft_that_is_the_target_is_accepted_to_the_last(
+    def test_a_draft_equal_to_the_target_is_always_accepted(
         self, target: CausalLM, self_draft: CausalLM
     ) -> None:
         (output,) = Engine(target, DraftModel(self_draft, 4)).generate(
@@ -245,7 +251,7 @@ class TestRecords:
         )
         assert counts.mean_acceptance_length == 1 + 10 / 3
 
-    def test_a_draft_that_is_the_target_reads_one_whatever_ends_the_output(
+    def test_a_draft_equal_to_the_target_has_acceptance_one_however_outputs_end(
         self, target: CausalLM, self_draft: CausalLM
     ) -> None:
         proposer, counts = DraftModel(self_draft, 4), []
@@ -299,6 +305,6 @@ class TestRecords:
         assert {step.times.prefill for step in steps[1:]} == {0}
 
 
-def test_a_controller_may_not_be_negative() -> None:
+def test_a_negative_draft_length_is_rejected() -> None:
     with pytest.raises(ValueError, match="num_draft_tokens=-1"):
         Fixed(-1)

@@ -1,4 +1,4 @@
-"""A step is all or nothing, and other threads may ask while one is made."""
+"""A step succeeds as a whole or not at all, and other threads may submit meanwhile."""
 
 import copy
 import threading
@@ -21,11 +21,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 def own_target() -> CausalLM:
-    return CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=MAX_LEN)
+    """Return a target whose cache no other test has used."""
+    return CausalLM(copy.deepcopy(MODEL), letters_tokenizer(), max_len=MAX_LEN, self_test=False)
 
 
 def run(engine: Engine) -> dict[str, tuple[int, ...]]:
-    """Everything to the end."""
+    """Step until no work is left; return the tokens of each request."""
     outputs = {}
     while engine.has_work:
         engine.step()
@@ -37,7 +38,7 @@ def broken(*_: object, **__: object) -> None:
     raise ArithmeticError("broken on purpose")
 
 
-PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
+BREAKABLE: dict[str, Callable[[Engine], tuple[object, str]]] = {
     "prefill": lambda engine: (engine.prefill, "run"),
     "start": lambda engine: (engine.proposer, "start"),
     "propose": lambda engine: (engine.proposer, "propose"),
@@ -52,18 +53,18 @@ PLACES: dict[str, Callable[[Engine], tuple[object, str]]] = {
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft_model", "eagle", "token_recycling"])
-@pytest.mark.parametrize("place", PLACES)
-def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
-    own_target: CausalLM, place: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("function", BREAKABLE)
+def test_after_an_exception_the_engine_refuses_work_until_it_is_aborted(
+    own_target: CausalLM, function: str, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(own_target, ALL[drafter](), max_batch_size=3)
     for request in requests():
         engine.submit(request)
     with monkeypatch.context() as patch:
-        patch.setattr(*PLACES[place](engine), broken)
+        patch.setattr(*BREAKABLE[function](engine), broken)
         with pytest.raises(ArithmeticError, match="on purpose"):
             run(engine)
-    taken = {output.id: output.token_ids for output in engine.pop_finished()}
+    popped = {output.id: output.token_ids for output in engine.pop_finished()}
     for refused in (engine.step, lambda: engine.submit(Request((1,)))):
         with pytest.raises(
             RuntimeError,
@@ -74,18 +75,18 @@ def test_after_an_exception_nothing_goes_on_until_all_is_dropped(
     assert not engine.has_work
     assert not own_target.in_use
     assert not engine.scheduler.counts
-    assert taken.items() <= plain().items()
+    assert popped.items() <= plain().items()
     assert tokens_of(decode(engine)) == plain()
 
 
-@pytest.mark.parametrize("place", ["release", "finish"])
-def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
-    own_target: CausalLM, place: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("function", ["release", "finish"])
+def test_a_failure_after_the_last_request_loses_no_output_and_no_slot(
+    own_target: CausalLM, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(own_target, NGram(3))
     engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "only"))
     with monkeypatch.context() as patch:
-        patch.setattr(*PLACES[place](engine), broken)
+        patch.setattr(*BREAKABLE[function](engine), broken)
         with pytest.raises(ArithmeticError, match="on purpose"):
             engine.step()
     assert [output.id for output in engine.pop_finished()] == ["only"]
@@ -96,28 +97,29 @@ def test_a_failure_behind_the_last_request_loses_no_output_and_no_slot(
     assert tokens_of(decode(engine)) == plain()
 
 
-def test_a_full_target_is_no_failure(own_target: CausalLM) -> None:
-    one, other = (Engine(own_target, max_batch_size=1) for _ in range(2))
-    one.submit(Request((1, 2), SamplingParams(max_new_tokens=3), "mine"))
-    one.step()
-    other.submit(Request((3, 4), SamplingParams(max_new_tokens=3), "theirs"))
+def test_a_full_target_does_not_fail_the_engine(own_target: CausalLM) -> None:
+    first = Engine(own_target, max_batch_size=1)
+    second = Engine(own_target, max_batch_size=1)
+    first.submit(Request((1, 2), SamplingParams(max_new_tokens=3), "a"))
+    first.step()
+    second.submit(Request((3, 4), SamplingParams(max_new_tokens=3), "b"))
     with pytest.raises(RuntimeError, match="in use by another engine"):
-        other.step()
-    assert list(run(one)) == ["mine"]
-    assert list(run(other)) == ["theirs"]
+        second.step()
+    assert list(run(first)) == ["a"]
+    assert list(run(second)) == ["b"]
 
 
 class TestGenerate:
-    def test_calls_that_take_turns_get_their_own_outputs(self, own_target: CausalLM) -> None:
+    def test_interleaved_calls_get_their_own_outputs(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, NGram(3), max_batch_size=2)
         halves = [engine.generate(requests()[::2]), engine.generate(requests()[1::2])]
         outputs: list[dict[str, tuple[int, ...]]] = [{}, {}]
         for _ in range(3):
-            for half, found in zip(halves, outputs, strict=True):
+            for half, tokens in zip(halves, outputs, strict=True):
                 output = next(half)
-                found[output.id] = output.token_ids
+                tokens[output.id] = output.token_ids
         assert [next(half, None) for half in halves] == [None, None]
-        assert [sorted(found) for found in outputs] == [["0", "2", "4"], ["1", "3", "5"]]
+        assert [sorted(tokens) for tokens in outputs] == [["0", "2", "4"], ["1", "3", "5"]]
         assert outputs[0] | outputs[1] == plain()
 
     def test_two_calls_may_not_use_one_id(self, own_target: CausalLM) -> None:
@@ -133,16 +135,19 @@ class TestGenerate:
 
     def test_leaving_one_call_leaves_the_other(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, max_batch_size=2)
-        mine, other = engine.generate(requests()[::2]), engine.generate(requests()[1::2])
+        closed = engine.generate(requests()[::2])
+        other = engine.generate(requests()[1::2])
         first = next(other)
-        next(mine)
-        mine.close()  # pyright: ignore[reportAttributeAccessIssue]
+        next(closed)
+        closed.close()  # pyright: ignore[reportAttributeAccessIssue]
         assert [first.id, *(output.id for output in other)] == ["1", "3", "5"]
         assert not own_target.in_use
 
 
 class TestCancel:
-    def test_what_waits_what_runs_and_what_has_finished(self, own_target: CausalLM) -> None:
+    def test_waiting_running_and_finished_requests_can_be_cancelled(
+        self, own_target: CausalLM
+    ) -> None:
         engine = Engine(own_target, NGram(3), max_batch_size=2)
         for request in requests(max_new_tokens=20):
             engine.submit(request)
@@ -154,7 +159,7 @@ class TestCancel:
         outputs = run(engine)
         assert sorted(outputs) == ["1", "2", "3", "4", "short"]
 
-    def test_outputs_that_wait_survive_an_abort(self, own_target: CausalLM) -> None:
+    def test_unpopped_outputs_survive_an_abort(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, max_batch_size=2)
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1), "done"))
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=9), "dropped"))
@@ -164,7 +169,7 @@ class TestCancel:
         assert not engine.has_work
         assert not own_target.in_use
 
-    def test_an_id_is_free_again_once_its_output_is_taken_or_dropped(
+    def test_an_id_is_free_again_once_its_output_is_popped_or_dropped(
         self, own_target: CausalLM
     ) -> None:
         engine = Engine(own_target, max_batch_size=2)
@@ -174,7 +179,7 @@ class TestCancel:
             engine.submit(Request((1, 2), id="b"))
             engine.cancel("b")
 
-    def test_inside_a_step_it_takes_effect_at_the_end(self, own_target: CausalLM) -> None:
+    def test_cancelling_inside_a_step_takes_effect_at_its_end(self, own_target: CausalLM) -> None:
         engine = Engine(own_target, max_batch_size=2, observers=[lambda step: engine.cancel("a")])
         engine.submit(Request((1, 2), id="a"))
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=2), "b"))
@@ -191,11 +196,12 @@ class TestCancel:
 
 class TestThreads:
     def test_a_step_belongs_to_one_thread(self, own_target: CausalLM) -> None:
-        inside, go_on = threading.Event(), threading.Event()
+        inside = threading.Event()
+        finish = threading.Event()
 
         def wait(step: Step) -> None:
             inside.set()
-            go_on.wait(10)
+            finish.wait(10)
 
         engine = Engine(own_target, observers=[wait])
         engine.submit(Request((1, 2), SamplingParams(max_new_tokens=1)))
@@ -204,24 +210,24 @@ class TestThreads:
         assert inside.wait(10)
         with pytest.raises(RuntimeError, match="in the middle of a step; let one thread step it"):
             engine.step()
-        later = engine.submit(
-            Request((3, 4), SamplingParams(max_new_tokens=2))
-        )  # neither waits nor is lost
+        # Submitting neither blocks nor loses the request.
+        later = engine.submit(Request((3, 4), SamplingParams(max_new_tokens=2)))
         engine.abort()
-        go_on.set()
+        finish.set()
         thread.join()
         assert engine.scheduler.running == []
         assert later not in run(engine)
         assert not own_target.in_use
 
-    def test_requests_that_come_and_go_from_many_threads(self, own_target: CausalLM) -> None:
-        """None is lost, none comes twice, no slot leaks, and whoever stays gets the tokens of plain decoding."""
+    def test_requests_are_submitted_and_cancelled_from_many_threads(
+        self, own_target: CausalLM
+    ) -> None:
+        """No output is lost or doubled, no slot leaks, and every output equals plain decoding."""
         engine = Engine(own_target, DraftModel(shared_draft(), 3), max_batch_size=3)
         kept: list[tuple[str, int]] = []
         dropped: list[str] = []
-        asking = threading.Semaphore(0)
 
-        def ask(thread: int) -> None:
+        def submit(thread: int) -> None:
             for number in range(12):
                 prompt = (thread + number) % len(prompts())
                 request = Request(
@@ -234,9 +240,8 @@ class TestThreads:
                     dropped.append(id)
                 else:
                     kept.append((id, prompt))
-            asking.release()
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         outputs: dict[str, tuple[int, ...]] = {}
@@ -257,14 +262,14 @@ class TestOneTarget:
     @pytest.mark.parametrize(
         "drafter", ["draft_model", "medusa", "token_recycling", "eagle", "lookahead"]
     )
-    def test_a_second_engine_that_grows_the_cache_leaves_the_first_as_it_is(
+    def test_a_second_engine_that_grows_the_cache_does_not_affect_the_first(
         self, own_target: CausalLM, drafter: str
     ) -> None:
         first = Engine(own_target, ALL[drafter](), max_batch_size=2)
         expected = tokens_of(decode(first))
         second = Engine(own_target, NGram(3), max_batch_size=6)
         assert tokens_of(decode(second)) == expected
-        # slots that the first does not know are free, and the lowest are not
+        # The lowest slots are taken now, and the free ones are new to the first engine.
         second.submit(Request((1, 2), SamplingParams(max_new_tokens=4), "long"))
         second.step()
         first.submit(Request((1, 2, 3), SamplingParams(max_new_tokens=4), "mine"))
@@ -287,8 +292,8 @@ class TestOneTarget:
         )
 
 
-def test_an_engine_begins_with_nothing_learnt(own_target: CausalLM) -> None:
-    """Its first draws may equal those of an engine that taught the proposer."""
+def test_a_new_engine_resets_a_warm_proposer(own_target: CausalLM) -> None:
+    """Its first draws may equal those of the engine that taught the proposer."""
     proposer: Any = ALL["token_recycling"]()
     proposer.warm = True
     decode(Engine(own_target, proposer, max_batch_size=2))

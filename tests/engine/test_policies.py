@@ -8,7 +8,7 @@ ONE_TOKEN = SamplingParams(max_new_tokens=1)
 
 
 def order_of(engine: Engine, arrivals: dict[str, tuple[int, float]]) -> list[str]:
-    """Ids as they finish, one at a time, of requests with so many prompt tokens that came at such a time."""
+    """Return ids in order of service; `arrivals` gives prompt lengths and arrival times."""
     for id, (num_tokens, arrival) in arrivals.items():
         engine.submit(Request([1] * num_tokens, ONE_TOKEN, id), arrival)
     finished = []
@@ -18,7 +18,7 @@ def order_of(engine: Engine, arrivals: dict[str, tuple[int, float]]) -> list[str
     return finished
 
 
-def test_first_come_goes_by_arrival(target: CausalLM) -> None:
+def test_first_come_serves_by_arrival(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(FirstCome()))
     assert order_of(engine, {"c": (2, 3.0), "a": (9, 1.0), "b": (5, 2.0), "d": (1, 3.0)}) == [
         "a",
@@ -28,7 +28,7 @@ def test_first_come_goes_by_arrival(target: CausalLM) -> None:
     ]
 
 
-def test_the_shortest_prompt_goes_first_until_a_longer_one_has_waited(target: CausalLM) -> None:
+def test_the_shortest_prompt_goes_first_until_a_longer_one_has_aged(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(ShortestPrompt(ageing=10.0)))
     assert order_of(engine, {"long": (30, 0.0), "short": (5, 2.4), "late": (5, 2.6)}) == [
         "short",
@@ -38,10 +38,10 @@ def test_the_shortest_prompt_goes_first_until_a_longer_one_has_waited(target: Ca
 
 
 @pytest.mark.parametrize("ageing", [10.0, 1e-6])
-def test_nobody_starves_beside_a_steady_stream_of_short_prompts(
+def test_no_request_starves_beside_a_stream_of_short_prompts(
     target: CausalLM, ageing: float
 ) -> None:
-    """A new short prompt comes for each that is served. The negative control hardly ages."""
+    """A short prompt arrives for each one served. The negative control hardly ages."""
     engine = Engine(target, scheduling=SchedulerSettings(ShortestPrompt(ageing)))
     engine.submit(Request([1] * 40, ONE_TOKEN, "long"), 0.0)
     served, gap = [], 0.25
@@ -66,6 +66,6 @@ def test_every_request_is_served_under_every_policy(target: CausalLM) -> None:
 
 
 @pytest.mark.parametrize("ageing", [0.0, -1.0])
-def test_a_queue_without_ageing_is_refused(ageing: float) -> None:
+def test_a_policy_without_ageing_is_rejected(ageing: float) -> None:
     with pytest.raises(ValueError, match=r"ageing=.* must be above 0"):
         ShortestPrompt(ageing)

@@ -1,14 +1,25 @@
+"""Prefill in chunks, and the start of proposers after it."""
+
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scenarios import ALL, PROPOSERS, SAMPLED_CASES, decode, plain, prompts, tokens_of
+from scenarios import (
+    ALL,
+    PROPOSERS,
+    SAMPLED_CASES,
+    decode,
+    decoded_freely,
+    plain,
+    prompts,
+    tokens_of,
+)
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import RequestState
 from specresearch.engine import SchedulerSettings
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposers import NGram
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
@@ -19,21 +30,20 @@ pytestmark = pytest.mark.filterwarnings(
 def test_prompts_in_chunks_give_the_same_output(
     target: CausalLM, name: str, sampling: dict[str, Any]
 ) -> None:
-    whole = decode(Engine(target, PROPOSERS[name](), max_batch_size=3), **sampling)
-    settings = SchedulerSettings(max_step_tokens=72)  # cuts no draft of these
+    settings = SchedulerSettings(max_step_tokens=72)  # cuts none of these drafts
     chunked = decode(
         Engine(target, PROPOSERS[name](), max_batch_size=3, scheduling=settings), **sampling
     )
-    assert tokens_of(chunked) == tokens_of(whole)
+    assert tokens_of(chunked) == tokens_of(decoded_freely(name, **sampling))
 
 
 @pytest.mark.parametrize(
     ("name", "max_step_tokens"), [*((name, 5) for name in ALL), ("eagle", 4), ("suffix", 9)]
 )
-def test_in_few_tokens_the_greedy_output_stays(
+def test_tight_step_limits_do_not_change_greedy_output(
     target: CausalLM, name: str, max_step_tokens: int
 ) -> None:
-    """Drafts are cut, and rows wait beside others that decode."""
+    """Drafts are cut short, and rows wait while others decode."""
     proposer = ALL[name]
     settings = SchedulerSettings(max_step_tokens=max_step_tokens)
     assert (
@@ -43,7 +53,7 @@ def test_in_few_tokens_the_greedy_output_stays(
 
 
 class Listening(NGram):
-    """Remembers what `start` was given."""
+    """Record the arguments of `start`."""
 
     hidden_layers = (0, 2)
 
@@ -79,20 +89,18 @@ def test_a_proposer_is_started_once_with_the_states_of_the_whole_prompt(
         for b, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             target.truncate([slot], [0])
             tokens = [list(row.request.prompt_ids[:-1])]
-            right = (
-                target.extend([slot], tokens, want_logits=False, hidden_layers=(0, 2))
-                if length
-                else None
-            )
-            for k, layer in enumerate(output.hidden):
+            for layer in output.hidden:
                 assert layer.shape[:2] == (len(rows), max(lengths))
                 assert not layer[b, length:].any()
-                if right is not None:
-                    assert layer[b, :length].sub(right.hidden[k][0]).abs().max() < 1e-9
+            if length == 0:
+                continue
+            expected = target.extend([slot], tokens, want_logits=False, hidden_layers=(0, 2)).hidden
+            for layer, states in zip(output.hidden, expected, strict=True):
+                assert layer[b, :length].sub(states[0]).abs().max() < 1e-9
     target.release(slot)
 
 
-def test_nothing_is_decoded_before_a_prompt_is_in(target: CausalLM) -> None:
+def test_decoding_starts_after_the_whole_prefill(target: CausalLM) -> None:
     engine = Engine(target, scheduling=SchedulerSettings(max_step_tokens=8))
     engine.submit(Request([1] * 30, SamplingParams(max_new_tokens=3)))
     steps = []

@@ -1,4 +1,4 @@
-"""Limits of steps and of the cache, preemption, and the interface for requests that come one by one."""
+"""Step and cache limits, preemption, and requests submitted one by one."""
 
 import random
 from typing import Any
@@ -10,6 +10,7 @@ from scenarios import (
     SAMPLED,
     SAMPLED_CASES,
     decode,
+    decoded_freely,
     plain,
     requests,
     shared_target,
@@ -30,30 +31,32 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Meter:
-    """What each call of `Engine.step` really reads, and how many columns are held when it verifies."""
+    """Measure the tokens that each `Engine.step` processes, and the cache columns it holds."""
 
     def __init__(self, target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.target, self.read = target, 0
+        self.target = target
+        self.num_read = 0
         self.tokens: list[int] = []
         self.columns: list[int] = []
         extend = target.extend
 
-        def counted(slots, tokens, **settings):
-            self.read += sum(map(len, tokens))
-            return extend(slots, tokens, **settings)
+        def counted(slots, tokens, **kwargs):
+            self.num_read += sum(map(len, tokens))
+            return extend(slots, tokens, **kwargs)
 
         monkeypatch.setattr(target, "extend", counted)
 
     def watch(self, step: Step) -> None:
         batch, proposal, record = step.batch, step.proposal, step.record
-        nodes = proposal.lengths.sum() + (
-            0 if proposal.probe is None else proposal.probe.sum() * len(batch)
-        )
-        self.read += int(nodes)
-        reading = [row for row in self.engine.scheduler.running if row not in batch.rows]
-        self.columns.append(
-            sum(record.context) + int(nodes) + sum(self.target.lengths[r.slot] for r in reading)
-        )
+        num_nodes = int(proposal.lengths.sum())
+        if proposal.probe is not None:
+            num_nodes += int(proposal.probe.sum()) * len(batch)
+        self.num_read += num_nodes
+        num_columns = sum(record.context) + num_nodes
+        for row in self.engine.scheduler.running:
+            if row not in batch.rows:
+                num_columns += self.target.lengths[row.slot]
+        self.columns.append(num_columns)
 
     def run(self, engine: Engine, **sampling: Any) -> dict[str, tuple[int, ...]]:
         self.engine = engine
@@ -62,9 +65,9 @@ class Meter:
             engine.submit(request)
         try:
             while engine.has_work:
-                self.read = 0
+                self.num_read = 0
                 engine.step()
-                self.tokens.append(self.read)
+                self.tokens.append(self.num_read)
                 outputs |= {output.id: output for output in engine.pop_finished()}
         finally:
             engine.abort()
@@ -80,7 +83,7 @@ class TestStepLimit:
     @pytest.mark.parametrize(
         ("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)]
     )
-    def test_no_step_reads_more(
+    def test_no_step_processes_more_tokens(
         self, target: CausalLM, meter: Meter, name: str, limit: int
     ) -> None:
         settings = SchedulerSettings(max_step_tokens=limit)
@@ -90,8 +93,8 @@ class TestStepLimit:
         meter.run(engine)
         assert limit - 1 <= max(meter.tokens) <= limit
 
-    def test_drafts_leave_most_to_prompts_that_are_being_read(self, target: CausalLM) -> None:
-        """Three requests that would draft 14 tokens each get a quarter of what their roots leave, and the fourth the rest."""
+    def test_drafts_leave_most_of_a_step_to_prefill(self, target: CausalLM) -> None:
+        """Three drafting requests share a quarter of what their roots leave to prefill."""
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=31)
         engine = Engine(
@@ -122,7 +125,7 @@ class TestCacheLimit:
     @pytest.mark.parametrize(
         ("name", "limit"), [*((name, 70) for name in ALL), ("lookahead", 56), ("suffix", 110)]
     )
-    def test_it_is_never_exceeded_and_the_greedy_output_stays(
+    def test_it_is_never_exceeded_and_greedy_output_does_not_change(
         self, target: CausalLM, meter: Meter, name: str, limit: int
     ) -> None:
         settings = SchedulerSettings(max_cache_tokens=limit)
@@ -136,7 +139,7 @@ class TestCacheLimit:
     def test_preemption_changes_no_sampled_output(
         self, target: CausalLM, name: str, sampling: dict[str, Any]
     ) -> None:
-        free = decode(Engine(target, PROPOSERS[name](), max_batch_size=4), **sampling)
+        free = decoded_freely(name, **sampling)
         settings = SchedulerSettings(max_cache_tokens=60)
         tight = decode(
             Engine(target, PROPOSERS[name](), max_batch_size=4, scheduling=settings), **sampling
@@ -150,8 +153,8 @@ class TestCacheLimit:
     def test_negative_control_a_proposer_that_is_not_started_again(
         self, target: CausalLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A draft LM that keeps the keys and values of whoever had the slot before drafts something else."""
-        free = decode(Engine(target, PROPOSERS["draft_model"](), max_batch_size=4), **SAMPLED)
+        """A draft model that keeps a slot's old keys and values drafts other tokens."""
+        free = decoded_freely("draft_model", **SAMPLED)
         proposer = PROPOSERS["draft_model"]()
         assert isinstance(proposer, DraftModel)
         start = proposer.start
@@ -167,7 +170,9 @@ class TestCacheLimit:
         tight = decode(Engine(target, proposer, max_batch_size=4, scheduling=settings), **SAMPLED)
         assert tokens_of(tight) != tokens_of(free)
 
-    def test_the_last_admitted_goes_and_is_the_next_to_come_back(self, target: CausalLM) -> None:
+    def test_the_last_admitted_is_preempted_first_and_readmitted_first(
+        self, target: CausalLM
+    ) -> None:
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_cache_tokens=40)
         engine = Engine(
@@ -184,7 +189,7 @@ class TestCacheLimit:
         company = ["".join(step.request_ids) for step in steps]
         assert company == ["012"] * 5 + ["01"] * 5 + ["23"] * 5 + ["3"] * 5
 
-    def test_alone_a_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
+    def test_a_single_request_drafts_what_still_fits(self, target: CausalLM, meter: Meter) -> None:
         settings = SchedulerSettings(max_cache_tokens=29)
         engine = Engine(
             target, NGram(10, 1, 1), max_batch_size=2, scheduling=settings, observers=[meter.watch]
@@ -194,7 +199,7 @@ class TestCacheLimit:
         assert len(output.token_ids) == 20
         assert max(meter.columns) <= 29
 
-    def test_a_request_that_can_never_fit_is_refused(self, target: CausalLM) -> None:
+    def test_a_request_that_can_never_fit_is_rejected(self, target: CausalLM) -> None:
         engine = Engine(target, scheduling=SchedulerSettings(max_cache_tokens=28))
         with pytest.raises(
             ValueError,
@@ -207,8 +212,8 @@ class TestCacheLimit:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
-    """Random limits, policies and arrivals in between; nothing hangs, and greedy output stays."""
+def test_every_request_is_served_alike_under_any_limits(seed: int) -> None:
+    """Limits, policies and arrivals are random; nothing hangs, and greedy output is the same."""
     draw, target = random.Random(seed), shared_target()
     batch_size = draw.choice([1, 2, 5])
     settings = SchedulerSettings(
@@ -218,10 +223,10 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
     )
     name = draw.choice(list(ALL))
     engine = Engine(target, ALL[name](), max_batch_size=batch_size, scheduling=settings)
-    coming, outputs, num_idle = requests(), {}, 0
-    while coming or engine.has_work:
-        if coming and draw.random() < 0.4:
-            engine.submit(coming.pop(0))
+    arriving, outputs, num_idle = requests(), {}, 0
+    while arriving or engine.has_work:
+        if arriving and draw.random() < 0.4:
+            engine.submit(arriving.pop(0))
         num_idle = 0 if engine.step() else num_idle + 1
         assert num_idle < 60
         outputs |= {output.id: output for output in engine.pop_finished()}
@@ -230,18 +235,18 @@ def test_whatever_the_limits_all_are_served_alike(seed: int) -> None:
     assert not target.in_use
 
 
-def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
-    """Room is kept for what was asked in two steps running; a controller that measures a length asks once."""
+def test_an_occasional_long_draft_preempts_no_request(target: CausalLM) -> None:
+    """Room is reserved for lengths asked for twice in a row; a controller's probe asks once."""
     target.allocate(2)
     scheduler = Scheduler(target, SchedulerSettings(max_cache_tokens=40), 2, max_nodes=11)
     for number in range(2):
         scheduler.submit(
             scheduler.prepare(Request([1] * 10, SamplingParams(max_new_tokens=20), str(number)))
         )
-    for asked in (0, 0):
+    for num_drafts in (0, 0):
         for chunk in scheduler.plan().chunks:
             chunk.row.is_prefilled = True
-        scheduler.grant([asked] * len(scheduler.decoding), [10] * len(scheduler.decoding))
+        scheduler.grant([num_drafts] * len(scheduler.decoding), [10] * len(scheduler.decoding))
     for chunk in scheduler.plan().chunks:
         chunk.row.is_prefilled = True
     assert len(scheduler.decoding) == 2
@@ -253,24 +258,21 @@ def test_a_long_draft_now_and_then_preempts_nobody(target: CausalLM) -> None:
 
 
 class TestInterface:
-    def test_requests_that_come_in_the_middle(self, target: CausalLM) -> None:
+    def test_requests_may_be_submitted_between_steps(self, target: CausalLM) -> None:
         expected = tokens_of(decode(Engine(target, NGram(3), max_batch_size=2), **SAMPLED))
-        engine, coming, outputs = (
-            Engine(target, NGram(3), max_batch_size=2),
-            requests(**SAMPLED),
-            {},
-        )
+        engine = Engine(target, NGram(3), max_batch_size=2)
+        arriving, outputs = requests(**SAMPLED), {}
         assert not engine.has_work
         assert engine.step() is None
-        while coming or engine.has_work:
-            if coming:
-                engine.submit(coming.pop(0))
+        while arriving or engine.has_work:
+            if arriving:
+                engine.submit(arriving.pop(0))
             engine.step()
             outputs |= {output.id: output for output in engine.pop_finished()}
         assert tokens_of(outputs) == expected
         assert list(engine.pop_finished()) == []
 
-    def test_outputs_wait_until_they_are_taken(self, target: CausalLM) -> None:
+    def test_outputs_wait_until_they_are_popped(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
         for number in range(3):
             engine.submit(Request([1, 2], SamplingParams(max_new_tokens=1), str(number)))
@@ -281,15 +283,15 @@ class TestInterface:
         assert [output.id for output in engine.pop_finished()] == ["0", "1", "2"]
         assert not engine.has_work
 
-    def test_generate_takes_only_what_it_has_asked_for(self, target: CausalLM) -> None:
+    def test_generate_yields_only_its_own_requests(self, target: CausalLM) -> None:
         engine = Engine(target, max_batch_size=2)
-        mine = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
+        submitted = engine.submit(Request([1], SamplingParams(max_new_tokens=2)))
         assert [
             output.id for output in engine.generate([[1]], SamplingParams(max_new_tokens=9))
         ] == ["0"]
-        assert [output.id for output in engine.pop_finished()] == [mine]
+        assert [output.id for output in engine.pop_finished()] == [submitted]
 
-    def test_waiting_counts_from_the_arrival(self, target: CausalLM) -> None:
+    def test_queue_time_counts_from_the_arrival(self, target: CausalLM) -> None:
         clock = ManualClock()
         clock.advance(5.0)
         engine = Engine(target, clock=clock)
@@ -300,8 +302,8 @@ class TestInterface:
         assert (records[0].arrival_time, records[0].queue_time, records[0].ttft) == (0.0, 5.0, 5.0)
 
     def test_a_queue_keeps_its_order_while_the_clock_is_paused(self, target: CausalLM) -> None:
-        """At 2 tokens a second of ageing, a prompt of 8 tokens is passed by one of 4 that comes a
-        second later, however long the clock was paused in between."""
+        """At an ageing of 2 tokens per second, a prompt of 4 tokens passes one of 8 that came a
+        second earlier, however long the clock was paused in between."""
         settings = SchedulerSettings(policy=ShortestPrompt(2.0))
         clock = ManualClock()
         engine = Engine(target, max_batch_size=1, scheduling=settings, clock=clock)
@@ -316,15 +318,15 @@ class TestInterface:
             order += [output.id for output in engine.pop_finished()]
         assert order == ["short", "long"]
 
-    def test_observers_take_no_time_of_the_requests(self, target: CausalLM) -> None:
-        seen: list[StepRecord] = []
+    def test_the_time_of_observers_is_excluded_from_request_times(self, target: CausalLM) -> None:
+        steps: list[StepRecord] = []
         clock = ManualClock()
 
         def observe(step: Step) -> None:
             assert step.output.logits.shape[:2] == step.proposal.token_ids.shape
             assert step.delivery.num_new == step.record.num_new_tokens
             assert step.record.request_ids == tuple(row.id for row in step.batch.rows)
-            seen.append(step.record)
+            steps.append(step.record)
             clock.advance(60.0)
 
         engine = Engine(target, NGram(3), max_batch_size=1, observers=[observe], clock=clock)
@@ -332,12 +334,12 @@ class TestInterface:
             engine.submit(Request([1, 2, 1, 2], SamplingParams(max_new_tokens=6), str(number)))
         records = []
         while engine.has_work:
-            assert engine.step() is (seen[-1] if seen else None)
+            assert engine.step() is (steps[-1] if steps else None)
             records += [output.record for output in engine.pop_finished()]
-        assert len(seen) >= 2
+        assert len(steps) >= 2
         assert all(record.e2el == 0 for record in records)
 
-    def test_records_tell_who_waits_and_what_was_read(self, target: CausalLM) -> None:
+    def test_records_hold_the_queue_length_and_prefill_tokens(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
         settings = SchedulerSettings(max_step_tokens=16)
         outputs = decode(
@@ -356,7 +358,7 @@ class TestInterface:
         assert all(step.times.schedule > 0 for step in steps)
         assert [step.start for step in steps] == sorted(step.start for step in steps)
 
-    def test_controllers_keep_what_they_know_of_a_preempted_request(self, target: CausalLM) -> None:
+    def test_controllers_keep_their_state_of_a_preempted_request(self, target: CausalLM) -> None:
         controller = Goodput(3, probe_every=4)
         settings = SchedulerSettings(max_step_tokens=20, max_cache_tokens=80)
         engine = Engine(
@@ -372,7 +374,7 @@ class TestInterface:
 
 @pytest.mark.parametrize("name", ["max_step_tokens", "max_cache_tokens"])
 @pytest.mark.parametrize("value", [0, -3, True])
-def test_limits_are_whole_numbers(name: str, value: Any) -> None:
+def test_limits_must_be_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"scheduler\.{name}=.* must be a whole number from 1, or null"
     ):

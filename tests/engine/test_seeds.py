@@ -1,4 +1,4 @@
-"""What a seed promises: draws of a request's own, and the same tokens where nothing carries from others."""
+"""Each request has its own draws, and isolated requests repeat their tokens."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ LIMITED = (SchedulerSettings(max_step_tokens=40), SchedulerSettings(max_cache_to
 
 
 class Foreign(NGram):
-    """A proposer from elsewhere, which does not say what it remembers."""
+    """A user's proposer that does not declare its memory."""
 
 
 class Forgetting(NGram):
@@ -79,23 +79,25 @@ def test_which_engines_isolate_requests(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_isolated_requests_give_the_same_tokens_in_any_company(target: CausalLM, name: str) -> None:
-    """Alone, and beside others that come and go."""
+def test_isolated_requests_give_the_same_tokens_in_any_batch(target: CausalLM, name: str) -> None:
+    """Alone, and in a batch whose other requests change."""
     sampling = SamplingParams(temperature=1.0, max_new_tokens=14, seed=7)
-    mine = Request((1, 2, 3, 1, 2), sampling, "mine")
-    (alone,) = Engine(target, ALL[name](), max_batch_size=1).generate([mine])
+    watched = Request((1, 2, 3, 1, 2), sampling, "mine")
+    (alone,) = Engine(target, ALL[name](), max_batch_size=1).generate([watched])
     engine = Engine(target, ALL[name](), max_batch_size=3)
     assert engine.isolates_requests
     others = [
         Request((3, 1) * (i + 1), replace(sampling, seed=i, max_new_tokens=2 + 3 * i), str(i))
         for i in range(5)
     ]
-    together = {output.id: output for output in engine.generate([*others[:3], mine, *others[3:]])}
+    together = {
+        output.id: output for output in engine.generate([*others[:3], watched, *others[3:]])
+    }
     assert together["mine"].token_ids == alone.token_ids
 
 
 @pytest.mark.parametrize("scheduling", LIMITED)
-def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_tokens(
+def test_repeating_the_submissions_gives_the_same_tokens_without_isolation(
     target: CausalLM, scheduling: SchedulerSettings
 ) -> None:
     def outputs() -> dict[str, tuple[int, ...]]:
@@ -111,7 +113,9 @@ def test_where_requests_are_not_isolated_the_same_submissions_give_the_same_toke
 
 
 @pytest.mark.parametrize("name", ["draft_model", *FORGETFUL])
-def test_isolated_requests_of_one_seed_and_prompt_say_the_same(target: CausalLM, name: str) -> None:
+def test_isolated_requests_of_one_seed_and_prompt_give_the_same_tokens(
+    target: CausalLM, name: str
+) -> None:
     sampling = SamplingParams(temperature=1.0, max_new_tokens=10, seed=7)
     outputs = list(
         Engine(target, ALL[name](), max_batch_size=3).generate([[1, 2, 3]] * 4, sampling)
@@ -119,7 +123,7 @@ def test_isolated_requests_of_one_seed_and_prompt_say_the_same(target: CausalLM,
     assert len({output.token_ids for output in outputs}) == 1
 
 
-def test_default_seeds_of_engines_do_not_overlap() -> None:
+def test_derived_seeds_of_different_engines_do_not_overlap() -> None:
     request = Request((1,))
     seeds = [
         Seeds(engine, isolated).of(request, n)
@@ -170,17 +174,17 @@ WARM: dict[str, Callable[[], Proposer]] = {
 def second_outputs(
     proposer: Proposer, prompts: Sequence[tuple[int, ...]], seeds: Sequence[int]
 ) -> Fit:
-    """The fit of the last request of every round, which was preceded by another of the same seed."""
+    """Return the fit of each round's last output, which follows a request of the same seed."""
     engine = Engine(toy_target(), proposer, max_batch_size=1, num_checked=0)
-    seen: Counter[tuple[int, ...]] = Counter()
+    counts_by_output: Counter[tuple[int, ...]] = Counter()
     for seed in seeds:
         proposer.reset()
         sampling = SamplingParams(temperature=1.0, max_new_tokens=2, seed=seed)
         *_, last = engine.generate(prompts, sampling)
-        seen[last.token_ids] += 1
-    right = law(prompts[-1])
-    counts = np.array([seen[output] for output in right.outputs])
-    return Fit.of(counts, right.probs, sum(seen.values()) - int(counts.sum()))
+        counts_by_output[last.token_ids] += 1
+    distribution = law(prompts[-1])
+    counts = np.array([counts_by_output[output] for output in distribution.outputs])
+    return Fit.of(counts, distribution.probs, sum(counts_by_output.values()) - int(counts.sum()))
 
 
 @pytest.mark.usefixtures("untyped")
@@ -188,7 +192,7 @@ def second_outputs(
 def test_a_warm_memory_with_equal_seeds_stays_lossless(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one request said becomes the draft of the next. The negative control lets both share their draws."""
+    """One output becomes the next request's draft. The control lets both share their draws."""
     prompts = [(1, 2, 3), (1, 2, 3)]
     assert second_outputs(WARM[name](), prompts, range(300)).p_value > 1e-3
     monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)

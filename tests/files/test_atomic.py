@@ -11,7 +11,7 @@ def full_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_text_that_does_not_fit_leaves_the_old_one_and_nothing_beside_it(
+def test_a_text_that_does_not_fit_leaves_only_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "config.yaml"
@@ -23,15 +23,15 @@ def test_a_text_that_does_not_fit_leaves_the_old_one_and_nothing_beside_it(
     assert file.read_text() == "old"
 
 
-def test_a_file_reaches_the_disk_before_its_name_does_and_then_the_folder(
+def test_a_file_is_synced_before_it_is_renamed_and_then_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
     monkeypatch.setattr(
-        atomic, "sync", lambda path: seen.append((path.name, (tmp_path / "results.json").exists()))
+        atomic, "sync", lambda path: calls.append((path.name, (tmp_path / "results.json").exists()))
     )
     replace_text(tmp_path / "results.json", "{}")
-    assert seen == [("results.json.part", False), (tmp_path.name, True)]
+    assert calls == [("results.json.part", False), (tmp_path.name, True)]
 
 
 def test_an_interruption_leaves_the_old_file(tmp_path: Path) -> None:
@@ -69,7 +69,9 @@ def test_an_interruption_leaves_the_old_file(tmp_path: Path) -> None:
         (RuntimeError("shapes differ"), False),
     ],
 )
-def test_a_full_disk_is_recognized_whatever_raises_it(error: Exception, is_full: bool) -> None:
+def test_a_full_disk_is_recognized_whichever_library_raises(
+    error: Exception, is_full: bool
+) -> None:
     assert means_full(error) is is_full
     outer = RuntimeError("while saving")
     outer.__cause__ = error

@@ -23,7 +23,7 @@ def held_elsewhere(folder: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+def test_another_process_is_locked_out_until_the_first_is_killed(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path / "run") as process:
         with pytest.raises(
             FolderInUseError, match=r"run is being written to by another process; wait until"
@@ -33,7 +33,7 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
     assert lock_folder(tmp_path / "run").is_locked
 
 
-def test_a_lock_lasts_as_long_as_what_it_returned(tmp_path: Path) -> None:
+def test_a_lock_lasts_as_long_as_its_handle(tmp_path: Path) -> None:
     first, second = lock_folder(tmp_path), lock_folder(tmp_path)
     del first
     assert second.is_locked

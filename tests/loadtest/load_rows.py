@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.side import LoadSide
-from specresearch.loadtest.window import Limits
+from specresearch.loadtest.window import LatencyLimits
 from specresearch.metrics import Counts
 from specresearch.rows import PassKey, RequestRow
 
-LIMITS = Limits(ttft=1.0, tpot=0.1)
+LIMITS = LatencyLimits(ttft=1.0, tpot=0.1)
 
 
 def request(
@@ -24,7 +24,11 @@ def request(
     queue_time: float = 0.0,
     drafts: tuple[int, int] = (0, 0),
 ) -> RequestRow:
-    """Tokens come evenly, `gap` seconds apart. drafts: accepted and drafted tokens, of 5 drafts in 6 steps."""
+    """Return a request whose tokens are `gap` seconds apart.
+
+    Args:
+        drafts: Accepted and drafted tokens of 5 drafts in 6 steps.
+    """
     accepted, drafted = drafts
     counts = Counts(6, 5 if drafted else 0, drafted, accepted, num_tokens)
     return RequestRow(

@@ -17,7 +17,7 @@ def rows_of(name: str, seconds: np.ndarray) -> list[RequestRow]:
 
 
 def test_requests_that_share_a_queue_are_no_independent_units() -> None:
-    """Two sides that are equally fast, each slowed down in stretches of its own: a 95% interval misses 1 now and then."""
+    """Two equally fast sides slow down at different times: a 95% interval rarely misses 1."""
     rng, missed, by_request = np.random.default_rng(0), 0, 0
     for _ in range(NUM_RUNS):
         queued = [

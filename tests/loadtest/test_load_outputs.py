@@ -1,8 +1,9 @@
-"""What is said of the outputs of all sides together, and that what is wrong is never hidden by what is not."""
+"""The statement on the outputs of all sides: a correct side never hides a wrong one."""
 
+from specresearch.bench.logit_gap import LogitGap
 from specresearch.bench.output_check import CHANGED, OutputScores
-from specresearch.bench.outputs import Difference, LogitGap, OutputComparison
-from specresearch.loadtest.outputs import SideOutputs, check_of, joined, scores_of
+from specresearch.bench.outputs import Difference, OutputComparison
+from specresearch.loadtest.outputs import SideOutputs, check_sampled, combined_figures, scores_of
 from specresearch.loadtest.rows import PassRow
 from tests.loadtest.load_rows import finished, request
 
@@ -26,7 +27,7 @@ def passed(side: str, repeat: int, found: OutputScores | None) -> PassRow:
 
 def check(excess: float, plain: float = 0.0) -> OutputComparison:
     passes = [passed("method", 0, scores(excess)), passed("baseline", 0, scores(plain))]
-    return check_of(passes, "method", "rejection", lossless=True)
+    return check_sampled(passes, "method", "rejection", lossless=True)
 
 
 def test_scores_of_all_passes_of_a_side_are_added_up() -> None:
@@ -46,7 +47,7 @@ def test_a_sampled_side_that_is_wrong_is_told_first() -> None:
         "fixed-1": SideOutputs(TIED, check(2.0)),
         "fixed-2": SideOutputs(EQUAL, check(90.0)),
     }
-    told = joined(sides)
+    told = combined_figures(sides)
     assert told["outputs_equal_but_for_ties"] is True
     assert told["output_statement"].startswith(
         "fixed-2: OUTPUT DISTRIBUTION CHANGED: log p is +9.0 standard deviations"
@@ -58,7 +59,7 @@ def test_a_sampled_side_that_is_wrong_is_told_first() -> None:
 
 
 def test_plain_decoding_is_the_control() -> None:
-    told = joined({"method": SideOutputs(sampled=check(1.0, plain=90.0))})
+    told = combined_figures({"method": SideOutputs(sampled=check(1.0, plain=90.0))})
     assert told["output_statement"].startswith("OUTPUT DISTRIBUTION CHANGED, BY PLAIN DECODING TOO")
     assert told["baseline_output_p_value"] < CHANGED < told["output_p_value"]
     assert told["outputs_equal"] is None
@@ -66,16 +67,16 @@ def test_plain_decoding_is_the_control() -> None:
 
 def test_greedy_sides_alone_are_told_as_ever() -> None:
     both = {"method": SideOutputs(EQUAL), "fixed-2": SideOutputs(EQUAL)}
-    told = joined(both)
+    told = combined_figures(both)
     assert (
         told["output_statement"]
         == "output unchanged: 8 of 8 greedy outputs equal plain decoding's token for token"
     )
     assert (told["outputs_equal"], told["output_p_value"]) == (True, None)
-    tied = joined(both | {"fixed-2": SideOutputs(TIED)})
+    tied = combined_figures(both | {"fixed-2": SideOutputs(TIED)})
     assert tied["output_statement"] == "fixed-2: OUTPUT CHANGED: a tie"
     assert (tied["outputs_equal"], tied["outputs_equal_but_for_ties"]) == (False, True)
-    wrong = joined({"fixed-1": SideOutputs(TIED), "fixed-2": SideOutputs(CHANGED_GREEDY)})
+    wrong = combined_figures({"fixed-1": SideOutputs(TIED), "fixed-2": SideOutputs(CHANGED_GREEDY)})
     assert wrong["output_statement"] == "fixed-2: OUTPUT CHANGED: an error"
     assert wrong["outputs_equal_but_for_ties"] is False
-    assert joined({})["output_statement"].startswith("plain decoding only")
+    assert combined_figures({})["output_statement"].startswith("plain decoding only")

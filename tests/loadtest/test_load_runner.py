@@ -148,7 +148,7 @@ def test_sides_go_first_in_turns(make: Make) -> None:
 def test_sides_take_turns_where_nothing_forbids_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever generated the fewest tokens goes on, so that all come to the end at about the same time."""
+    """The side with the fewest tokens goes next, so that all finish at about the same time."""
     turns: list[str] = []
     take_turn = one_pass.LoadPass.take_turn
 
@@ -215,7 +215,9 @@ def test_the_controller_is_measured_beside_variants_of_itself(make: Make, tmp_pa
         sides["bounded"]["throughput"] / better
     )
     for name in ("baseline", "fixed-3", "two words", "over_best"):
-        with pytest.raises(ValueError, match=rf"variants.{name}: a side cannot be called so"):
+        with pytest.raises(
+            ValueError, match=rf"variants.{name}: this cannot be the name of a side"
+        ):
             make(
                 proposer=NGram(), method="ngram", variants={name: Goodput()}, folder=tmp_path / name
             )
@@ -287,7 +289,7 @@ def test_a_sampled_load_with_a_broken_rule_says_so(make: Make) -> None:
 
 
 def test_the_check_takes_no_time_of_a_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is moved on by an hour whenever a step is checked; passes that record have the same times."""
+    """Checking a step takes an hour; no row and no recording has that hour in its times."""
     read, skipped = Clock._read, [0.0]
     monkeypatch.setattr(Clock, "_read", lambda self: read(self) + skipped[0])
     score_step = output_check.score_step
@@ -553,7 +555,7 @@ def test_passes_of_a_method_with_a_memory_start_without_one(make: Make) -> None:
             {"num_requests": 5},
             "num_requests=5 is too few for a closed loop of 2: .* take at least 6",
         ),
-        ({"length_spread": 1.0}, "length_spread=1.0 must be from 0, all answers alike, to below 1"),
+        ({"length_spread": 1.0}, "length_spread=1.0 must be from 0, all outputs alike, to below 1"),
         ({"max_running": 0}, "max_running=0 must be a whole number from 1"),
         ({"max_seconds": 0.0}, "max_seconds=0.0 must be above 0"),
     ],

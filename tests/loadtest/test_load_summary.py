@@ -30,7 +30,7 @@ def spread(
 
 
 def mixed(num: int, every: int, hurt: float) -> dict[str, LoadSide]:
-    """Two classes that the method makes twice as fast, but for every so-manieth creative request."""
+    """Two classes that the method makes twice as fast, except every n-th creative request."""
 
     def slowed(name: str, number: int) -> float:
         return hurt if name == "method" and number % every == 0 else 1.0
@@ -115,7 +115,7 @@ def test_a_better_median_with_a_worse_tail_is_called_out_by_class() -> None:
 
 @pytest.mark.parametrize(("num", "every"), [(60, 10), (160, 60)])
 def test_a_tail_that_may_be_chance_is_not_called_out(num: int, every: int) -> None:
-    """Too few requests for a 99th percentile, or one that rests on whether two of them are drawn."""
+    """Too few requests for a 99th percentile, or one that depends on only two of them."""
     figures = summarize_load(mixed(num, every, 5.0), LIMITS, 8)
     own, plain = (figures.classes["creative"][name] for name in ("method", "baseline"))
     assert own["tpot_p50"] < 0.6 * plain["tpot_p50"]
@@ -200,7 +200,7 @@ def test_a_burst_that_ends_before_most_are_answered_is_no_measure_of_rates(
 
 
 def test_a_long_wait_alone_does_not_make_a_pass_too_short() -> None:
-    """Eight at a time, for ten seconds: most wait for longer than that, and the rates are what can be done."""
+    """Most requests wait for longer than the ten seconds of arrivals; rates are still steady."""
     rows = served(np.arange(0, 10, 0.05), 8)
     assert np.median([row.e2el for row in rows]) > 10
     figures = side("baseline", rows).figures(8)[0]

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from specresearch import CausalLM, SamplingParams
-from specresearch.batch import Batch, Request
+from specresearch.batch import Batch
 from specresearch.clock import ManualClock
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
+from specresearch.request import Request
 from specresearch.rows import PassKey, StepLog
 
 NEVER = Stops(max_waiting=1000, max_seconds=60.0)

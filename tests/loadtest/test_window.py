@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from specresearch.loadtest.steps import PassSteps
-from specresearch.loadtest.window import Limits, Window, token_times
+from specresearch.loadtest.window import LatencyLimits, Window, token_times
 from specresearch.statistics import interval_of
 from tests.loadtest.load_rows import LIMITS, finished, request
 
@@ -29,7 +29,7 @@ def test_a_closed_loop_counts_what_ended_between_its_first_wave_and_its_last_req
 
 
 def test_a_closed_loop_in_lockstep_counts_each_wave_once() -> None:
-    """Two requests at a time, three tokens each, a step of half a second for every token; its end is noted a little late."""
+    """Two requests at a time, three tokens each, half a second a step that ends a bit late."""
     rows = [request(n, 1.5 * (n // 2), ttft=0.5, gap=0.5, num_tokens=3) for n in range(8)]
     start, ones = 0.5 * np.arange(12), np.ones(12)
     steps = PassSteps(start, 0.500001 * ones, 0 * ones, 2 * ones, 0 * ones, 0 * ones, 2 * ones, 0.0)
@@ -42,7 +42,7 @@ def test_a_closed_loop_in_lockstep_counts_each_wave_once() -> None:
 
 
 def test_of_a_step_only_what_lies_within_the_window_counts() -> None:
-    """A second in which two run, three in which four do, two of nothing, and one in which one does."""
+    """Two requests run for a second, four for three seconds, none for two, and one for one."""
     start, ones = np.array([0.0, 1.0, 6.0]), np.ones(3)
     steps = PassSteps(
         start, np.array([1.0, 3.0, 1.0]), 0 * ones, np.array([2.0, 4.0, 1.0]), ones, ones, ones, 0.0
@@ -79,7 +79,7 @@ def test_goodput_counts_requests_within_both_limits() -> None:
     assert window.blocks[:, 1].sum() == 9  # of eleven, two end behind the window
     assert window.blocks[:, 2].sum() == 7
     with pytest.raises(ValueError, match=r"limits\.ttft=0\.0 must be above 0"):
-        Limits(0.0, 1.0)
+        LatencyLimits(0.0, 1.0)
 
 
 @pytest.mark.parametrize("concurrency", [None, 2])

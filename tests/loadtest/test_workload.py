@@ -8,7 +8,8 @@ from tiny_models import letters
 from specresearch import CausalLM, SamplingParams
 from specresearch.data import PromptDataset
 from specresearch.data.traces import TraceRow
-from specresearch.loadtest.workload import LEAST_TEXT, RequestClass, Workload
+from specresearch.loadtest.prompt_pool import MIN_TEXT
+from specresearch.loadtest.workload import LoadWorkload, RequestClass
 
 SHORT = SamplingParams(max_new_tokens=8)
 
@@ -22,7 +23,7 @@ def dataset(folder: Path, lengths: list[int], **settings: object) -> PromptDatas
 
 
 def test_requests_are_the_datasets_over_and_over(target: CausalLM, tmp_path: Path) -> None:
-    workload = Workload(target, [RequestClass(dataset(tmp_path, [4, 6]), SHORT)], 5)
+    workload = LoadWorkload(target, [RequestClass(dataset(tmp_path, [4, 6]), SHORT)], 5)
     assert [request.row for request in workload.requests] == ["p4", "p6", "p4", "p6", "p4"]
     assert letters(workload.requests[1].prompt_ids) == "ababab"
     assert len(workload) == 5
@@ -32,20 +33,20 @@ def test_answers_may_differ_in_length(target: CausalLM, tmp_path: Path) -> None:
     part = RequestClass(dataset(tmp_path, [4]), SamplingParams(max_new_tokens=20))
 
     def lengths(spread: float, seed: int = 0) -> list[int]:
-        workload = Workload(target, [part], 200, length_spread=spread, seed=seed)
+        workload = LoadWorkload(target, [part], 200, length_spread=spread, seed=seed)
         return [request.sampling.max_new_tokens for request in workload.requests]
 
     assert set(lengths(0.0)) == {20}
     assert set(lengths(0.5)) == set(range(10, 21))
     assert lengths(0.5) == lengths(0.5) != lengths(0.5, seed=1)
     with pytest.raises(ValueError, match=r"length_spread=0\.5 has no effect on a trace"):
-        Workload(target, [part], 1, trace=[TraceRow(0.0, 4, 4)], length_spread=0.5)
+        LoadWorkload(target, [part], 1, trace=[TraceRow(0.0, 4, 4)], length_spread=0.5)
 
 
 def test_no_two_requests_share_a_seed_and_sides_of_a_repeat_do(
     target: CausalLM, tmp_path: Path
 ) -> None:
-    workload = Workload(target, [RequestClass(dataset(tmp_path, [4]), SHORT)], 3, seed=7)
+    workload = LoadWorkload(target, [RequestClass(dataset(tmp_path, [4]), SHORT)], 3, seed=7)
     seeds = [
         workload.request(number, repeat).sampling.seed for repeat in range(2) for number in range(3)
     ]
@@ -65,12 +66,12 @@ def test_classes_come_in_their_shares_mixed_and_the_same_for_a_seed(
         0.4,
         num_draft_tokens=2,
     )
-    workload = Workload(target, [cold, warm], 10)
+    workload = LoadWorkload(target, [cold, warm], 10)
     categories = [workload.request(number, 0).category for number in range(10)]
     assert Counter(categories) == {"structured": 6, "creative": 4}
     assert categories != sorted(categories, reverse=True)
     assert categories == [
-        request.category for request in Workload(target, [cold, warm], 10).requests
+        request.category for request in LoadWorkload(target, [cold, warm], 10).requests
     ]
     drafts = {
         workload.request(n, 0).category: workload.request(n, 0).num_draft_tokens for n in range(10)
@@ -94,7 +95,7 @@ def test_a_replay_takes_its_lengths_from_the_trace(target: CausalLM, tmp_path: P
     )
     prompts = PromptDataset("words", "prompts", "raw", path=str(words))
     trace = [TraceRow(0.0, 10, 3), TraceRow(1.0, 46, 99), TraceRow(2.0, 5000, 1)]
-    workload = Workload(target, [RequestClass(prompts, SHORT)], 9, trace=trace)
+    workload = LoadWorkload(target, [RequestClass(prompts, SHORT)], 9, trace=trace)
     assert len(workload) == 3
     lengths = [len(request.prompt_ids) for request in workload.requests]
     assert lengths[0] >= 10
@@ -110,14 +111,16 @@ def test_a_replay_takes_its_lengths_from_the_trace(target: CausalLM, tmp_path: P
 def test_prompts_that_are_too_short_for_the_trace_are_counted(
     target: CausalLM, tmp_path: Path
 ) -> None:
-    trace = [TraceRow(0.0, LEAST_TEXT + 10, 3), TraceRow(1.0, 3, 3)]
-    workload = Workload(target, [RequestClass(dataset(tmp_path, [4, 6]), SHORT)], 2, trace=trace)
+    trace = [TraceRow(0.0, MIN_TEXT + 10, 3), TraceRow(1.0, 3, 3)]
+    workload = LoadWorkload(
+        target, [RequestClass(dataset(tmp_path, [4, 6]), SHORT)], 2, trace=trace
+    )
     assert workload.describe()["num_prompts_short"] == 1
 
 
 def test_no_room_for_a_prompt_is_refused(target: CausalLM, tmp_path: Path) -> None:
     sampling = SamplingParams(max_new_tokens=target.max_len)
     with pytest.raises(ValueError, match=r"leaves no room for a prompt in target\.max_len=60"):
-        Workload(target, [RequestClass(dataset(tmp_path, [4]), sampling)], 2)
+        LoadWorkload(target, [RequestClass(dataset(tmp_path, [4]), sampling)], 2)
     with pytest.raises(ValueError, match=r"classes\.x\.share=0\.0 must be above 0"):
         RequestClass(dataset(tmp_path, [4]), SHORT, "x", 0.0)

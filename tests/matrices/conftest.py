@@ -1,4 +1,4 @@
-"""Pieces the matrices share: a tokenizer for the tiny vocabulary, and a proposer that drafts trees around the truth."""
+"""A proposer that drafts random trees around the true continuation."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,9 +12,12 @@ from specresearch.proposers import Proposer
 
 
 class OracleTree(Proposer):
-    """Every row gets its own random tree, along one path of which stands what the target is about to say.
+    """Draft a random tree per row, with the target's next tokens along one of its paths.
 
-    truth: the whole sequence of a prompt. Some nodes are probes, which may not be accepted.
+    Some nodes are probes, which may not be accepted.
+
+    Args:
+        truth: Returns the prompt with the target's whole continuation.
     """
 
     kind = DraftKind(trees=True)

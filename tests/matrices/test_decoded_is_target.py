@@ -1,15 +1,15 @@
-"""Matrix 3, through the engine: whoever drafts, whole outputs have exactly the enumerated distribution of the target."""
+"""Matrix 3, through the engine: outputs have the target's distribution for every proposer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
-from jaxtyping import config
+from shape_checks import unchecked
 
-from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
 from specresearch.batch import Batch
 from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
@@ -74,21 +74,26 @@ def draft() -> CausalLM:
 
 @lru_cache
 def settings() -> dict[str, SampledSetting]:
-    """Each on a prompt of its own length, from one token on, and with as many samples as show `VISIBLE_TV`."""
+    """Return settings with prompts of several lengths and samples to detect VISIBLE_TV."""
     prompts = ragged_prompts(toy(), 2 * len(PARAMS), seed=0)[::2]
-    made = {}
+    result = {}
     for number, ((name, sampling), prompt) in enumerate(zip(PARAMS.items(), prompts, strict=True)):
         if sampling.is_greedy:
-            distribution, num_samples = (
-                OutputDistribution(tuple(toy().greedy([prompt], sampling)), np.ones(1)),
-                50,
-            )
+            distribution = OutputDistribution(tuple(toy().greedy([prompt], sampling)), np.ones(1))
+            num_samples = 50
         else:
             distribution = enumerate_outputs(toy(), prompt, sampling)
             num_samples = samples_needed(distribution.probs, VISIBLE_TV, ALPHA, POWER)
         assert num_samples <= CHUNK_SIZE
-        made[name] = SampledSetting(name, number, sampling, prompt, distribution, num_samples)
-    return made
+        result[name] = SampledSetting(
+            name=name,
+            index=number,
+            sampling=sampling,
+            prompt=prompt,
+            distribution=distribution,
+            num_samples=num_samples,
+        )
+    return result
 
 
 DRAFTERS: dict[str, Callable[[], Proposer]] = {
@@ -116,29 +121,21 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
 BY_BLOCK = ("plain", "everything", "greedy")
 
 
-def unchecked(outputs: Iterator[RequestOutput]) -> Iterator[RequestOutput]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
-    config.update("jaxtyping_disable", True)
-    try:
-        yield from outputs
-    finally:
-        config.update("jaxtyping_disable", False)
-
-
 def decode(
     proposer: Proposer,
     rule: AcceptanceSampler,
     names: tuple[str, ...],
     num_checked: int | None = None,
 ) -> dict[str, Tally]:
-    """All settings side by side in the same batches, over one engine that refills its slots."""
+    """Decode all settings in the same batches of one engine that refills its slots."""
     engine = Engine(target(), proposer, rule, max_batch_size=512, num_checked=num_checked)
     requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
     order = np.random.default_rng(0).permutation(len(requests))
     tallies = {name: Tally([0] * len(settings()[name].distribution.outputs)) for name in names}
-    for output in unchecked(engine.generate([requests[i] for i in order])):
-        name = setting_name(output)
-        tallies[name].add(output, settings()[name].distribution)
+    with unchecked():
+        for output in engine.generate([requests[i] for i in order]):
+            name = setting_name(output)
+            tallies[name].add(output, settings()[name].distribution)
     return tallies
 
 
@@ -160,7 +157,7 @@ def test_outputs_have_the_enumerated_distribution(drafter: str, name: str) -> No
 
 
 @pytest.mark.parametrize("name", BY_BLOCK)
-def test_block_verification(name: str) -> None:
+def test_block_verification_gives_the_enumerated_distribution(name: str) -> None:
     assert (
         p_value(decoded("draft_sampled", Block, BY_BLOCK)[name], settings()[name].distribution)
         > ALPHA
@@ -175,7 +172,7 @@ def test_speculation_really_happened() -> None:
 
 
 def labelled_as_drawn(proposer: Proposer) -> Proposer:
-    """Its drafts, passed off as drawn from a distribution that they were not drawn from."""
+    """Label a proposer's drafts as drawn from a distribution that they were not drawn from."""
     propose = proposer.propose
 
     def mislabel(batch: Batch, budget: Sequence[int]) -> Proposal:
@@ -191,25 +188,26 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_negative_control_drafts_labelled_as_drawn_from_elsewhere(drafter: str) -> None:
+def test_negative_control_drafts_labelled_with_another_distribution(drafter: str) -> None:
     tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",), num_checked=0)
     assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name != "plain"])
 def test_negative_control_other_settings_are_told_apart(name: str) -> None:
-    setting, seen = settings()[name], decoded("ngram")[name].counts
+    setting = settings()[name]
+    observed = decoded("ngram")[name].counts
     plain = SamplingParams(temperature=1.0, max_new_tokens=setting.sampling.max_new_tokens)
     other = enumerate_outputs(
         toy(), setting.prompt, replace(plain, stop_token_ids=setting.sampling.stop_token_ids)
     )
-    count_of = dict(zip(setting.distribution.outputs, seen, strict=True))
+    count_of = dict(zip(setting.distribution.outputs, observed, strict=True))
     counts = np.array([count_of.get(output, 0) for output in other.outputs])
     assert Fit.of(counts, other.probs).p_value < ALPHA
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_output_does_not_depend_on_company(drafter: str) -> None:
+def test_output_does_not_depend_on_the_rest_of_the_batch(drafter: str) -> None:
     prompt, sampling = (
         settings()["everything"].prompt,
         replace(PARAMS["everything"], seed=123, max_new_tokens=10),
@@ -225,7 +223,7 @@ def test_output_does_not_depend_on_company(drafter: str) -> None:
     assert len({output.token_ids for output in together.values()}) > 5
 
 
-def test_the_engine_seed_fixes_requests_without_one() -> None:
+def test_the_engine_seed_determines_requests_without_one() -> None:
     def outputs(seed: int) -> list[tuple[int, ...]]:
         engine = Engine(target(), max_batch_size=4, seed=seed)
         return [

@@ -1,4 +1,4 @@
-"""Matrix 3, the rules: what they make of any drafts has exactly the target's distribution; what breaks that is rejected."""
+"""Matrix 3, the rules alone: any drafts give exactly the target's distribution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ Tables: TypeAlias = Float[Tensor, "P V"]
 
 
 def goodness(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:
-    """p-value of the counts; 0 if something impossible was seen."""
+    """Return the p-value of the counts; 0 if an impossible sequence occurred."""
     possible = probs > 0
     return Fit.of(counts[possible], probs[possible], int(counts[~possible].sum())).p_value
 
@@ -39,7 +39,8 @@ def goodness(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:
 class Toy:
     """An autoregressive model as a table: one distribution for every prefix of up to DEPTH tokens.
 
-    Prefixes are numbered like a heap: the root is 0 and prefix n followed by token t is V n + 1 + t.
+    Prefixes are numbered like a heap: the root is 0 and prefix n followed by token t is V n + 1 +
+    t.
     """
 
     def __init__(self, seed: int, sharpness: float = 1.0, num_zeros: int = 0) -> None:
@@ -53,7 +54,7 @@ class Toy:
         self.table: Tables = logits.softmax(-1)
 
     def joint(self) -> NDArray[np.float64]:
-        """Probability of every sequence of LENGTH tokens."""
+        """Return the probability of every sequence of LENGTH tokens."""
         prefixes, joint = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.float64)
         for _ in range(LENGTH):
             joint = (joint[:, None] * self.table[prefixes]).flatten()
@@ -71,7 +72,7 @@ FAR_DRAFT = Toy(
 
 @dataclass
 class Drawn:
-    """Drafts of NUM_SAMPLES rows, and for every node the number of its prefix."""
+    """Drafts of NUM_SAMPLES rows, and the prefix number of each node."""
 
     proposal: Proposal
     prefixes: Int[Tensor, "B N"]
@@ -82,7 +83,7 @@ def static_tree(num_rows: int, generator: torch.Generator) -> Topology:
 
 
 def random_trees(num_rows: int, generator: torch.Generator) -> Topology:
-    """Every row its own tree, no deeper than DEPTH and with at most three children a node."""
+    """Draw a tree for each row, no deeper than DEPTH, with at most three children per node."""
     shapes = torch.tensor(
         [[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 1, 0, 4], [-1, 0, 0, 0, 3, 3], [-1, 0, 1, 0, 1, 3]]
     )
@@ -102,7 +103,7 @@ Chooser = Callable[
 
 
 def pick(probs: Tables, generator: torch.Generator) -> Int[Tensor, " P"]:
-    """One token from each row."""
+    """Draw a token from each row."""
     cumulative = probs.cumsum(-1)
     point = torch.rand(len(probs), generator=generator, dtype=torch.float64) * cumulative[:, -1]
     return (cumulative <= point[:, None]).sum(-1)
@@ -145,7 +146,7 @@ def draft(
     point_mass: bool = False,
     ragged: bool = True,
 ) -> Drawn:
-    """Rows of drafts from the toy draft; a third of the rows stop early, at a length that does not depend on tokens."""
+    """Draw drafts from `q`; if ragged, a third of the rows stop early, whatever their tokens."""
     generator = torch.Generator().manual_seed(seed)
     topology = SHAPES[shape](NUM_SAMPLES, generator)
     num_nodes = topology.num_nodes
@@ -186,7 +187,7 @@ def decide(
 
 
 def count_sequences(drawn: Drawn, verdict: Verdict, p: Toy = TARGET) -> NDArray[np.int64]:
-    """How often each sequence came out; behind the new token the target goes on by itself."""
+    """Count each output sequence; after the new token the target samples alone."""
     generator = torch.Generator().manual_seed(99)
     code = torch.zeros(NUM_SAMPLES, dtype=torch.long)
     prefix = torch.zeros_like(code)
@@ -207,31 +208,31 @@ def p_value(drawn: Drawn, verdict: Verdict | None = None) -> float:
 class TestTheRule:
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("choose", [with_replacement, without_replacement])
-    def test_sampled_drafts(self, shape: str, choose: Chooser) -> None:
+    def test_sampled_drafts_give_the_target(self, shape: str, choose: Chooser) -> None:
         drawn = draft(shape, choose, DRAFT)
         verdict = decide(drawn)
         assert p_value(drawn, verdict) > ALPHA
         assert 0.2 < float(verdict.num_accepted.double().mean()) < DEPTH
 
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_sampled_from_a_truncated_draft(self, shape: str) -> None:
+    def test_drafts_from_a_truncated_distribution_give_the_target(self, shape: str) -> None:
         assert p_value(draft(shape, with_replacement, SPARSE_DRAFT)) > ALPHA
         assert p_value(draft(shape, without_replacement, SPARSE_DRAFT)) > ALPHA
 
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("choose", [likeliest, duplicates])
-    def test_point_masses(self, shape: str, choose: Chooser) -> None:
+    def test_point_mass_drafts_give_the_target(self, shape: str, choose: Chooser) -> None:
         assert p_value(draft(shape, choose, DRAFT, point_mass=True)) > ALPHA
 
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_draft_that_equals_the_target_is_always_accepted(self, shape: str) -> None:
+    def test_a_draft_that_equals_the_target_is_always_accepted(self, shape: str) -> None:
         drawn = draft(shape, with_replacement, TARGET, ragged=False)
         verdict = decide(drawn)
         assert bool((verdict.num_accepted >= 1).all())
         assert p_value(drawn, verdict) > ALPHA
 
     @pytest.mark.parametrize("choose", [with_replacement, likeliest])
-    def test_expected_acceptance_is_what_is_measured(self, choose: Chooser) -> None:
+    def test_expected_acceptance_equals_measured_acceptance(self, choose: Chooser) -> None:
         drawn = draft("chain", choose, DRAFT, point_mass=choose is likeliest, ragged=False)
         verdict = decide(drawn)
         assert verdict.expected is not None
@@ -242,7 +243,7 @@ class TestTheRule:
             assert abs(measured - p) < 4 * (p * (1 - p) / int(reached.sum())) ** 0.5
 
     def test_stopping_after_an_unlikely_draft_changes_nothing(self) -> None:
-        """A draft may end where it likes, as long as the token that made it end was kept."""
+        """A draft may stop anywhere, as long as it keeps the token that made it stop."""
         drawn = draft("chain", with_replacement, DRAFT, ragged=False)
         assert (
             p_value(
@@ -254,33 +255,33 @@ class TestTheRule:
             > ALPHA
         )
 
-    def test_probes_are_left_out(self) -> None:
+    def test_probes_are_never_accepted(self) -> None:
         drawn = draft("static_tree", with_replacement, DRAFT)
         probe = torch.rand(drawn.prefixes.shape, generator=torch.Generator().manual_seed(4)) < 0.3
         verdict = decide(replace(drawn, proposal=replace(drawn.proposal, probe=probe)))
-        taken = verdict.path[:, 1:]
-        assert not bool((probe.gather(1, taken.clamp(min=0)) & (taken >= 0)).any())
+        accepted_path = verdict.path[:, 1:]
+        assert not bool((probe.gather(1, accepted_path.clamp(min=0)) & (accepted_path >= 0)).any())
         assert p_value(drawn, verdict) > ALPHA
 
 
 def _stop_at_unlikely(drawn: Drawn, keep: bool) -> Int[Tensor, " B"]:
-    """Chain lengths that end at the first draft whose own probability is below 0.2: with it, or without."""
+    """Return chain lengths up to the first draft of probability below 0.2, with or without it."""
     assert drawn.proposal.draft_probs is not None
-    own = drawn.proposal.draft_probs[:, :-1].gather(2, drawn.proposal.token_ids[:, 1:, None])[
-        :, :, 0
-    ]
-    sure = (own >= 0.2).long().cumprod(1).sum(1)
+    draft_probs = drawn.proposal.draft_probs[:, :-1].gather(
+        2, drawn.proposal.token_ids[:, 1:, None]
+    )[:, :, 0]
+    sure = (draft_probs >= 0.2).long().cumprod(1).sum(1)
     return (sure + 1 + int(keep)).clamp(max=drawn.proposal.topology.num_nodes)
 
 
 class TestNegativeControls:
-    """The test must reject each of these with the samples it has."""
+    """The test must reject each of these with NUM_SAMPLES samples."""
 
-    def test_power(self) -> None:
+    def test_the_test_has_the_power_it_claims(self) -> None:
         possible = TARGET.joint()[TARGET.joint() > 0]
         assert visible_tv(NUM_SAMPLES, possible, ALPHA, power=0.9) < VISIBLE_TV
 
-    def test_a_total_variation_of_one_percent_is_seen(self) -> None:
+    def test_a_total_variation_of_one_percent_is_detected(self) -> None:
         drawn = draft("chain", with_replacement, DRAFT)
         counts = count_sequences(drawn, decide(drawn))
         expected = TARGET.joint()
@@ -313,7 +314,7 @@ class TestNegativeControls:
         swapped = replace(drawn, proposal=replace(drawn.proposal, draft_probs=labels))
         assert p_value(drawn, decide(swapped, DRAFT)) < ALPHA
 
-    def test_replacement_mistaken(self) -> None:
+    def test_sampling_with_and_without_replacement_confused(self) -> None:
         with_mistake = draft("static_tree", with_replacement, DRAFT, ragged=False)
         said_without = replace(
             with_mistake, proposal=replace(with_mistake.proposal, with_replacement=False)
@@ -333,8 +334,8 @@ class TestNegativeControls:
         careless = replace(verdict, next_token=draw(p_end, uniforms_like(drawn, seed=5)[:, 0]))
         assert p_value(drawn, careless) < ALPHA
 
-    def test_accepting_when_equal_to_probability_zero(self) -> None:
-        """A uniform just below 0 turns the strict comparison into one that lets u = 0 pass at p = 0."""
+    def test_accepting_tokens_of_probability_zero(self) -> None:
+        """A uniform just below 0 makes the strict comparison pass at p = 0."""
         drawn = draft("chain", likeliest, DRAFT, point_mass=True)
         uniforms = uniforms_like(drawn)
         rare = uniforms < 0.01
@@ -355,10 +356,10 @@ class TestBlock:
         "q", [DRAFT, SPARSE_DRAFT, FAR_DRAFT, TARGET], ids=["near", "truncated", "far", "target"]
     )
     @pytest.mark.parametrize("ragged", [True, False])
-    def test_sampled_drafts(self, q: Toy, ragged: bool) -> None:
+    def test_sampled_drafts_give_the_target(self, q: Toy, ragged: bool) -> None:
         assert by_block(draft("chain", with_replacement, q, ragged=ragged)) > ALPHA
 
-    def test_point_masses(self) -> None:
+    def test_point_mass_drafts_give_the_target(self) -> None:
         assert by_block(draft("chain", likeliest, DRAFT, point_mass=True)) > ALPHA
 
     def test_stopping_after_an_unlikely_draft_changes_nothing(self) -> None:
@@ -366,7 +367,7 @@ class TestBlock:
         lengths = _stop_at_unlikely(drawn, keep=True)
         assert by_block(replace(drawn, proposal=replace(drawn.proposal, lengths=lengths))) > ALPHA
 
-    def test_expected_acceptance_is_what_is_measured(self) -> None:
+    def test_expected_acceptance_equals_measured_acceptance(self) -> None:
         verdict = decide(draft("chain", with_replacement, DRAFT, ragged=False), rule=accept_block)
         assert verdict.expected is not None
         for i in range(DEPTH):
@@ -375,7 +376,7 @@ class TestBlock:
             measured = float((verdict.num_accepted[reached] > i).double().mean())
             assert abs(measured - p) < 4 * (p * (1 - p) / int(reached.sum())) ** 0.5
 
-    def test_keeps_more_than_rejection_of_the_same_drafts(self) -> None:
+    def test_it_keeps_more_drafts_than_rejection(self) -> None:
         drawn = draft("chain", with_replacement, DRAFT)
         more = decide(drawn, rule=accept_block).num_accepted - decide(drawn).num_accepted
         assert float(more.double().mean()) > 4 * float(more.double().std()) / NUM_SAMPLES**0.5
@@ -395,8 +396,8 @@ class TestBlock:
         next_token = torch.where(verdict.num_accepted < DEPTH, other, verdict.next_token)
         assert p_value(drawn, replace(verdict, next_token=next_token)) < ALPHA
 
-    def test_negative_control_the_batch_s_width_for_the_row_s_length(self) -> None:
-        """The rule of the last draft must be applied to each row's own last draft, not to the last column."""
+    def test_negative_control_the_width_of_the_batch_for_the_length_of_a_row(self) -> None:
+        """The rule for the last draft concerns each row's own last draft, not the last column."""
         drawn = draft("chain", with_replacement, DRAFT)
         as_wide = replace(drawn.proposal, lengths=torch.full_like(drawn.proposal.lengths, LENGTH))
         verdict = accept_block(as_wide, TARGET.table[drawn.prefixes].float(), uniforms_like(drawn))
@@ -413,11 +414,13 @@ class TestBlock:
 
 
 class TestLossyRules:
-    """They say that they are lossy, and the test agrees."""
+    """Lossy rules declare that they are, and the test tells them from the target."""
 
     @pytest.mark.parametrize("rule", [Typical(), Threshold()], ids=["typical", "threshold"])
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_are_told_apart_from_the_target(self, rule: AcceptanceSampler, shape: str) -> None:
+    def test_lossy_rules_miss_the_targets_distribution(
+        self, rule: AcceptanceSampler, shape: str
+    ) -> None:
         class Warm(SamplingBatch):
             def uniforms(self, stream: int, num: int) -> Float[Tensor, "B N"]:
                 return uniforms_like(drawn)[:, :num]
@@ -432,7 +435,7 @@ class TestLossyRules:
 class TestProbabilityZero:
     @pytest.mark.parametrize("num_children", [1, 2])
     @pytest.mark.parametrize("sampled", [True, False])
-    def test_never_accepted_nor_drawn_even_at_u_zero(
+    def test_such_tokens_are_never_accepted_or_drawn_even_at_u_zero(
         self, num_children: int, sampled: bool
     ) -> None:
         parents = torch.tensor([[-1] + [0] * num_children])
@@ -472,7 +475,7 @@ class TestSeeds:
         for num in (1, 2, 15, 16, 17, 63):
             assert torch.equal(batch.uniforms(ACCEPT_STREAM, num), long[:, :num])
 
-    def test_uniforms_are_uniform_and_unrelated(self) -> None:
+    def test_uniforms_are_uniform_and_uncorrelated(self) -> None:
         num = 4000
         params = [SamplingParams()] * num
         by_seed = SamplingBatch(params, range(num), [3] * num)

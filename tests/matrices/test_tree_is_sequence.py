@@ -1,14 +1,15 @@
-"""Matrix 1: one batched, ragged pass over trees gives the logits of sequential passes of an untouched copy of the model."""
+"""Matrix 1: a batched, ragged pass over trees gives the logits of plain passes, one per path."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
-from jaxtyping import Float
 from tiny_models import ARCHITECTURES, VOCAB, build, config_of
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -31,23 +32,25 @@ def intact(topology: Topology) -> Topology:
 
 
 def random_tree(lengths: Sequence[int], num_nodes: int, generator: torch.Generator) -> Topology:
-    """Every row its own tree; parents of padding nodes are arbitrary earlier nodes."""
+    """Draw a tree for each row; the parents of padding nodes are arbitrary earlier nodes."""
     rows = []
     for _ in lengths:
-        parents = [-1] + [
-            int(torch.randint(0, i, (1,), generator=generator)) for i in range(1, num_nodes)
-        ]
+        parents = [-1]
+        for node in range(1, num_nodes):
+            parents.append(int(torch.randint(0, node, (1,), generator=generator)))
         rows.append(parents)
     return Topology.from_parents(torch.tensor(rows))
 
 
 @dataclass(repr=False)
 class Script:
-    """Plays one decoding history on the slot cache and on the reference, and keeps the largest relative error.
+    """Play one decoding history on the slot cache and on the reference.
 
-    sabotage: changes what the model is told about a tree, not what the reference computes.
-    commit_wrongly: keep another branch's keys and values than the tokens that are committed.
-    pack: say on the host how long the rows are, so that passes leave padding out.
+    Attributes:
+        sabotage: Changes the tree that the model gets, not what the reference computes.
+        commit_wrongly: Keep the keys and values of a branch other than the committed one.
+        pack: Give the model the row lengths on the host, so that its passes skip padding.
+        worst: Largest error of any logit so far, relative to the largest logit of its row.
     """
 
     lm: CausalLM
@@ -62,10 +65,22 @@ class Script:
     def tokens(self, num: int) -> list[int]:
         return torch.randint(0, VOCAB, (num,), generator=self.generator).tolist()
 
-    def expect(self, logits: Float[Tensor, " V"], sequence: Sequence[int]) -> None:
-        with torch.no_grad():
-            right = self.reference(input_ids=torch.tensor([list(sequence)])).logits[0, -1]
-        self.worst = max(self.worst, float((logits - right).abs().max() / right.abs().max()))
+    def compare(self, logits: Sequence[Tensor], sequences: Sequence[Sequence[int]]) -> None:
+        """Compare logits [V] with the reference's after each sequence.
+
+        Sequences of one length share a pass of the reference, which never sees padding.
+        """
+        by_length = defaultdict(list)
+        for row, sequence in zip(logits, sequences, strict=True):
+            by_length[len(sequence)].append((row, sequence))
+        for pairs in by_length.values():
+            actual = torch.stack([row for row, _ in pairs])
+            with torch.no_grad():
+                input_ids = torch.tensor([list(sequence) for _, sequence in pairs])
+                expected = self.reference(input_ids=input_ids).logits[:, -1]
+            errors = (actual - expected).abs().amax(1) / expected.abs().amax(1)
+            assert bool(errors.isfinite().all())
+            self.worst = max(self.worst, float(errors.max()))
 
     @torch.inference_mode()
     def fill_with_stale_data(self) -> None:
@@ -79,9 +94,8 @@ class Script:
     def prefill(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
         prompts = [self.tokens(length) for length in lengths]
         logits = self.lm.extend(slots, prompts).logits
-        for row, (slot, prompt) in enumerate(zip(slots, prompts, strict=True)):
-            self.contexts[slot] = prompt
-            self.expect(logits[row, 0], prompt)
+        self.contexts |= zip(slots, prompts, strict=True)
+        self.compare(list(logits[:, 0]), prompts)
 
     def verify_and_commit(
         self, slots: Sequence[int], lengths: Sequence[int], topology: Topology | None = None
@@ -89,19 +103,23 @@ class Script:
         num_nodes = max(lengths)
         topology = topology or random_tree(lengths, num_nodes, self.generator)
         token_ids = torch.tensor([self.tokens(num_nodes) for _ in slots])
-        known = tuple(lengths) if self.pack else None
         proposal = Proposal(
-            token_ids, self.sabotage(topology), torch.tensor(lengths), host_lengths=known
+            token_ids,
+            self.sabotage(topology),
+            torch.tensor(lengths),
+            host_lengths=tuple(lengths) if self.pack else None,
         )
         logits = self.lm.forward(slots, proposal).logits
-        paths = []
+        ancestors = topology.ancestors.expand(len(slots), -1, -1)
+        paths, node_logits, sequences = [], [], []
         for row, slot in enumerate(slots):
-            above = topology.ancestors.expand(len(slots), -1, -1)[row]
             for node in range(lengths[row]):
-                path = above[node].nonzero()[:, 0]
-                self.expect(logits[row, node], self.contexts[slot] + token_ids[row, path].tolist())
-            paths.append(above[lengths[row] - 1].nonzero()[:, 0].tolist())
-            self.contexts[slot] += token_ids[row, paths[-1]].tolist()
+                path = ancestors[row, node].nonzero()[:, 0].tolist()
+                node_logits.append(logits[row, node])
+                sequences.append(self.contexts[slot] + token_ids[row, path].tolist())
+            paths.append(path)
+            self.contexts[slot] = sequences[-1]
+        self.compare(node_logits, sequences)
         width = max(map(len, paths))
         if self.commit_wrongly:
             paths = [list(range(len(path))) for path in paths]
@@ -119,23 +137,32 @@ class Script:
         return self.worst
 
 
+@cache
+def reference_model(architecture: str) -> PreTrainedModel:
+    return build(architecture)
+
+
 def script_of(
     architecture: str,
     attention: str = "slot",
     sabotage: Sabotage = intact,
     commit_wrongly: bool = False,
+    self_test: bool = False,
 ) -> Script:
-    reference = build(architecture)
-    lm = CausalLM(copy.deepcopy(reference), attention=attention, max_len=48, prefill_chunk=4)
+    reference = reference_model(architecture)
+    lm = CausalLM(
+        copy.deepcopy(reference),
+        attention=attention,
+        max_len=48,
+        prefill_chunk=4,
+        self_test=self_test,
+    )
     return Script(lm, reference, sabotage, commit_wrongly)
 
 
 EXACT, SINGLE = 1e-12, 1e-5
-IN_SINGLE_PRECISION = {
-    "deepseek_v3",
-    "gemma2",
-    "gptj",
-}  # a router or a softmax in float32, whatever the weights are
+# These compute a router or a softmax in float32, whatever the dtype of the weights.
+IN_SINGLE_PRECISION = {"deepseek_v3", "gemma2", "gptj"}
 LIBRARY_ATTENTION = [
     ("llama", "sdpa"),
     ("llama", "eager"),
@@ -154,20 +181,21 @@ LIBRARY_ATTENTION = [
 )
 def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str) -> None:
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
-    worst = script_of(architecture, attention).play()
+    worst = script_of(architecture, attention, self_test=True).play()
     assert worst < tolerance
 
 
 @pytest.mark.parametrize("alone", ["none", "drafting", "all"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_passes_without_padding(
+def test_passes_without_padding_give_the_same_logits(
     architecture: str, alone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor in attention, where rows go alone."""
+    """Also if some rows, or all, have an attention call of their own."""
 
     def choose(lengths: Sequence[int], *_: object) -> frozenset[int] | None:
-        chosen = frozenset(b for b, length in enumerate(lengths) if alone == "all" or length > 1)
-        return None if alone == "none" else chosen
+        if alone == "none":
+            return None
+        return frozenset(b for b, length in enumerate(lengths) if alone == "all" or length > 1)
 
     monkeypatch.setattr(ragged, "_alone", choose)
     packed: list[Tensor] = []
@@ -182,8 +210,8 @@ def test_passes_without_padding(
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3", "gpt2"])
-def test_levels_fed_one_after_the_other(architecture: str) -> None:
-    """A tree that grows: each level a pass of its own, over what earlier passes wrote and nobody committed."""
+def test_a_tree_that_grows_level_by_level_gives_the_same_logits(architecture: str) -> None:
+    """Each level is a pass of its own, over cache columns that are written but not committed."""
     script = script_of(architecture)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
@@ -200,31 +228,29 @@ def test_levels_fed_one_after_the_other(architecture: str) -> None:
         first = tree.num_nodes
         tree = tree.with_level(parents, 2)
         logits = script.lm.grow(SLOTS, tokens[:, first : tree.num_nodes], tree, first)
+        sequences = []
         for row, slot in enumerate(SLOTS):
             for node in range(first, tree.num_nodes):
                 path = tree.ancestors[row, node].nonzero()[:, 0]
-                script.expect(
-                    logits[row, node - first], script.contexts[slot] + tokens[row, path].tolist()
-                )
+                sequences.append(script.contexts[slot] + tokens[row, path].tolist())
+        script.compare(list(logits.flatten(0, 1)), sequences)
     assert script.worst < EXACT
 
 
 def test_slot_attention_is_used_where_the_library_allows_it() -> None:
-    own = {
-        name
-        for name in ARCHITECTURES
-        if CausalLM(build(name), self_test=False).adapter.uses_slot_attention
+    with_slot_attention = {
+        name for name in ARCHITECTURES if script_of(name).lm.adapter.uses_slot_attention
     }
-    assert own >= set(ARCHITECTURES) - {"falcon", "gptj"}
+    assert with_slot_attention >= set(ARCHITECTURES) - {"falcon", "gptj"}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("slots", [(1, 2, 3), (0,), (3, 4)], ids=str)
 @pytest.mark.parametrize("ragged", [True, False])
-def test_neighbouring_slots_read_as_views(
+def test_neighbouring_slots_read_as_views_give_the_same_logits(
     architecture: str, slots: tuple[int, ...], ragged: bool
 ) -> None:
-    """The paths without gather: neighbours at the same column, neighbours at different ones, a single slot."""
+    """These passes skip the gather: neighbours at one column or at several, and a single slot."""
     script = script_of(architecture)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
@@ -239,7 +265,7 @@ def test_neighbouring_slots_read_as_views(
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_prefill_chunks_do_not_change_anything(chunk: int) -> None:
+def test_the_size_of_prefill_chunks_does_not_change_the_logits(chunk: int) -> None:
     script = script_of("qwen2_sliding")
     script.lm.prefill_chunk = chunk
     assert script.play() < EXACT
@@ -260,7 +286,7 @@ def test_drafts_past_the_last_position_stay_in_range() -> None:
 
 
 class TestNegativeControls:
-    """Each of these breaks one thing; the comparison must see it."""
+    """Each of these breaks one thing, and the comparison must notice."""
 
     def test_wrong_position(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def by_index(
@@ -292,7 +318,7 @@ class TestNegativeControls:
         monkeypatch.setattr(
             AttentionPlan,
             "bias",
-            lambda self, window=None, *rest, **named: bias(self, None, *rest, **named),
+            lambda self, window=None, *args, **kwargs: bias(self, None, *args, **kwargs),
         )
         assert script.play() > VISIBLE
 
@@ -361,26 +387,28 @@ class TestRefusals:
         ],
         ids=["bloom", "falcon_alibi", "mpt", "mamba", "qwen3_next", "llama4_chunked"],
     )
-    def test_models_that_a_tree_would_get_wrong(
+    def test_models_that_cannot_decode_trees(
         self, config: hf.PreTrainedConfig, reason: str
     ) -> None:
         with pytest.raises(UnsupportedModelError, match=reason):
             CausalLM(hf.AutoModelForCausalLM.from_config(config))
 
-    def test_no_lm_head(self) -> None:
+    def test_a_model_without_lm_head(self) -> None:
         with pytest.raises(
             UnsupportedModelError, match=r"LlamaModel has no LM head .* load the checkpoint's"
         ):
             CausalLM(build("llama").model)
 
-    def test_encoder_decoder(self) -> None:
+    def test_an_encoder_decoder(self) -> None:
         config = hf.T5Config(
             vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4
         )
         with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
             CausalLM(hf.T5ForConditionalGeneration(config))
 
-    def test_self_test_catches_what_the_rules_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_self_test_catches_what_the_rules_miss(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bias = AttentionPlan._make_bias
 
         def no_tree_mask(self: AttentionPlan, window: int | None) -> Tensor | None:
@@ -393,8 +421,8 @@ class TestRefusals:
         with pytest.raises(UnsupportedModelError, match="sequential passes"):
             CausalLM(build("llama"))
 
-    def test_soft_cap_is_not_dropped_silently(self) -> None:
-        """The library's sdpa has no soft cap: it must be refused, or replaced by something that has."""
+    def test_a_soft_cap_is_not_dropped_silently(self) -> None:
+        """The library's sdpa has no soft cap: it is refused, or replaced by one that has."""
         reference = build("gemma2")
         try:
             lm = CausalLM(copy.deepcopy(reference), attention="sdpa", max_len=48, prefill_chunk=4)
@@ -403,7 +431,7 @@ class TestRefusals:
         assert Script(lm, reference).play() < EXACT
 
     @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-    def test_rope_that_looks_at_the_longest_row_is_capped(self, kind: str) -> None:
+    def test_rope_that_depends_on_the_longest_row_limits_the_length(self, kind: str) -> None:
         rope = {
             "rope_type": kind,
             "rope_theta": 10000.0,
@@ -417,20 +445,24 @@ class TestRefusals:
         with pytest.raises(ValueError, match="2 to 16 tokens"):
             CausalLM(model, max_len=32)
 
-    def test_unknown_attention(self) -> None:
+    def test_an_unknown_attention(self) -> None:
         with pytest.raises(ValueError, match="choose one of slot"):
             CausalLM(build(), attention="fast")
 
 
 class TestHiddenLayers:
-    """Layer k is the input of layer k; the number of layers means the last output before the norm; FINAL_NORM is after."""
+    """Layer k is the input of decoder layer k; FINAL_NORM is the output of the last norm.
+
+    The number of layers stands for the last layer's output, before the norm.
+    """
 
     @pytest.mark.parametrize(
         "architecture", ["llama", "gemma3", "gpt2", "gpt_neox", "falcon", "opt"]
     )
-    @pytest.mark.parametrize("reading", ["prefill", "tree"])
-    def test_equal_a_plain_forward(self, architecture: str, reading: str) -> None:
+    @pytest.mark.parametrize("stage", ["prefill", "verify"])
+    def test_equal_a_plain_forward(self, architecture: str, stage: str) -> None:
         script = script_of(architecture)
+        reference = copy.deepcopy(script.reference)
         last: list[Tensor] = []
 
         def keep(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -438,7 +470,7 @@ class TestHiddenLayers:
 
         blocks = [
             m
-            for m in script.reference.modules()
+            for m in reference.modules()
             if isinstance(m, hf.modeling_layers.GradientCheckpointingLayer)
         ]
         blocks[-1].register_forward_hook(keep)
@@ -453,23 +485,24 @@ class TestHiddenLayers:
             SLOTS, Proposal(token_ids, topology, torch.tensor([6, 6, 6])), hidden_layers=layers
         )
 
+        hidden = prefilled.hidden if stage == "prefill" else verified.hidden
         for row, prompt in enumerate(prompts):
-            leaf = topology.ancestors[row, 5].nonzero()[:, 0]
-            sequence = prompt if reading == "prefill" else prompt + token_ids[row, leaf].tolist()
+            path = topology.ancestors[row, 5].nonzero()[:, 0]
+            sequence = prompt if stage == "prefill" else prompt + token_ids[row, path].tolist()
             last.clear()
             with torch.no_grad():
-                states = script.reference(
-                    torch.tensor([sequence]), output_hidden_states=True
-                ).hidden_states
-            right = [last[0], states[2], states[0], states[1]]
-            for ours, theirs in zip(
-                prefilled.hidden if reading == "prefill" else verified.hidden, right, strict=True
+                states = reference(torch.tensor([sequence]), output_hidden_states=True)
+            inputs = states.hidden_states
+            for actual, expected in zip(
+                hidden, [last[0], inputs[2], inputs[0], inputs[1]], strict=True
             ):
-                got = ours[row, : len(prompt)] if reading == "prefill" else ours[row, leaf]
-                want = theirs[0] if reading == "prefill" else theirs[0, len(prompt) :]
-                torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+                if stage == "prefill":
+                    actual, expected = actual[row, : len(prompt)], expected[0]
+                else:
+                    actual, expected = actual[row, path], expected[0, len(prompt) :]
+                torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
-    def test_a_layer_that_is_not_there(self) -> None:
+    def test_a_layer_that_does_not_exist(self) -> None:
         lm = CausalLM(build())
         lm.allocate(1, 2)
         with pytest.raises(ValueError, match="layers 0 to 2"):

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from specresearch import metrics
-from specresearch.batch import Batch, Delivery, Request, RequestState
+from specresearch.batch import Batch, Delivery
 from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal, Topology, Verdict
+from specresearch.request import Request, RequestState
 
-# drafted, depth, accepted, new: a chain of 3 twice, a step without drafts, a chain of 1, a tree of 6 nodes and depth 2
+# drafted, depth, accepted, new: two chains of 3, no drafts, a chain of 1, a tree of 6 and depth 2
 STEPS = [(3, 3, 3, 4), (3, 3, 1, 2), (0, 0, 0, 1), (1, 1, 0, 1), (6, 2, 1, 2)]
 
 
@@ -128,7 +129,7 @@ def step_of(
 
 
 def test_what_lies_behind_the_end_of_an_output_is_not_judged() -> None:
-    """A drafted end token is accepted, one is refused, a stop string cuts at the third token, and nothing ends at all."""
+    """Accepted end token, rejected end token, stop string at the third token, no end."""
     tokens = torch.tensor([[0, 1, 9, 3, 4], [0, 1, 9, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
     path = [[0, 1, 2, -1, -1], [0, 1, -1, -1, -1], [0, 1, 2, 3, -1], [0, 1, 2, -1, -1]]
     proposal = Proposal.chain(tokens, torch.tensor([5, 5, 5, 5]))
@@ -141,7 +142,10 @@ def test_what_lies_behind_the_end_of_an_output_is_not_judged() -> None:
 
 
 def test_in_a_tree_the_end_of_an_output_judges_nothing_below_it() -> None:
-    r"""0 -> 1 (an end token), 2; 1 -> 3; 2 -> 4; 4 -> 5. The first row ends with node 1, the second goes to node 4."""
+    """The first row ends with node 1, the second continues to node 4.
+
+    The tree is 0 -> 1 (an end token) and 2, 1 -> 3, 2 -> 4, 4 -> 5.
+    """
     topology = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 2, 4]]))
     tokens = torch.tensor([[0, 9, 2, 3, 4, 5]] * 2)
     proposal = Proposal(tokens, topology, torch.tensor([6, 5]))

@@ -19,7 +19,7 @@ PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 def outputs(
     compile: bool, draft_seed: int, num_drafts: int, is_cascade: bool = False
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Tokens of every request, and how many of them were drafts."""
+    """Return the tokens of every request and the number of accepted drafts."""
     target = CausalLM(
         copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)),
         max_len=40,
@@ -43,8 +43,8 @@ def outputs(
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
 
 
-def test_same_output() -> None:
-    """Run in a process of its own: the compiler cannot trace the tests' annotation checks."""
+def test_compiled_passes_give_the_same_output() -> None:
+    """It runs in its own process: the compiler cannot trace the tests' annotation checks."""
     tests = Path(__file__).parents[1]
     path = os.pathsep.join([str(tests), str(tests.parent)])
     done = subprocess.run(
@@ -56,7 +56,7 @@ def test_same_output() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_needs_the_slot_attention() -> None:
+def test_compiling_needs_slot_attention() -> None:
     with pytest.raises(ValueError, match="compile=true needs attention=slot"):
         CausalLM(build("llama"), attention="eager", compile=True)
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show. Run with `pytest -m gpu`."""
+"""Tests that need a GPU; run them with `pytest -m gpu`."""
 
 import importlib.util
 

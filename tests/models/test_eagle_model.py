@@ -1,4 +1,4 @@
-"""Every published layout against its layer written out; every trap is handled or an error."""
+"""Every published layout equals its layer written out; each trap is handled or an error."""
 
 import json
 from collections.abc import Sequence
@@ -186,7 +186,7 @@ def load(
 
 
 class WrittenOut:
-    """A checkpoint computed from its published tensors, one row at a time, without a cache."""
+    """Compute a checkpoint from its published tensors, one row at a time, without a cache."""
 
     def __init__(self, config: dict[str, Any], weights: Weights, target: CausalLM = TARGET) -> None:
         self.flags = config
@@ -222,7 +222,7 @@ class WrittenOut:
         )
 
     def out(self, tokens: Sequence[int], features: Tensor) -> Tensor:
-        """Outputs at every position: features of tokens 0 to n - 1, the tokens 1 to n."""
+        """Return outputs at every position, from features 0 to n - 1 and tokens 1 to n."""
         embedding: Any = self.target.model.get_input_embeddings()
         e = embedding.weight.detach()[torch.tensor(tokens)]
         if self.is_3:
@@ -255,7 +255,7 @@ class WrittenOut:
         )
 
     def logits_and_fed_back(self, tokens: Sequence[int], features: Tensor) -> tuple[Tensor, Tensor]:
-        """After the last token."""
+        """Return the logits and the fed-back feature after the last token."""
         out = self.out(tokens, features)[-1]
         if not self.is_3:
             return lm_head_of(self.target).weight.detach() @ out, out
@@ -271,7 +271,7 @@ class WrittenOut:
     def unrolled(
         self, tokens: Sequence[int], features: Tensor, drafts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """After `drafts` behind the true pairs, each on the feature that the last one fed back."""
+        """Return logits after `drafts`, each reading the feature that the last one fed back."""
         tokens = list(tokens)
         logits, fed_back = self.logits_and_fed_back(tokens, features)
         for draft in drafts:
@@ -314,12 +314,12 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layo
         logits, fed_back = model.grow(slots, drafts[:, first:last], before, top, first)
         all_logits.append(logits)
         all_fed_back.append(fed_back)
-    ours, fed = torch.cat(all_logits, dim=1), torch.cat(all_fed_back, dim=1)
+    actual, fed = torch.cat(all_logits, dim=1), torch.cat(all_fed_back, dim=1)
     for b in range(3):
         for node in range(6):
             path = drafts[b, tree.ancestors[0, node]].tolist()[1:]
             expected = reference.unrolled(tokens[b], features[b], path)
-            torch.testing.assert_close(ours[b, node], expected[0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(actual[b, node], expected[0], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(fed[b, node], expected[1], rtol=1e-4, atol=1e-4)
     assert model.lengths == [2, 5, 0, 9]
 
@@ -347,7 +347,7 @@ def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
         (speculators(), {"overrides": {LAYER_IDS: [2, 2, 4]}}, (2, 2, 4)),
     ],
 )
-def test_captured_layers(
+def test_the_captured_layers_are_read_from_the_config(
     tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], captured: tuple[int, ...]
 ) -> None:
     model = load(write(tmp_path, config, eagle3()), TARGET, **settings)
@@ -356,14 +356,14 @@ def test_captured_layers(
     assert "drafts from 9 of 31 tokens" in model.describe()
 
 
-def test_ids_in_eagle_config_are_outputs_with_a_warning(tmp_path: Path) -> None:
+def test_layer_ids_in_eagle_config_count_outputs_and_give_a_warning(tmp_path: Path) -> None:
     config = RAW3 | {"eagle_config": {LAYER_IDS: [0, 2, 4]}}
     with pytest.warns(UserWarning, match=r"\[0, 2, 4\] in eagle_config is read as the outputs"):
         model = load(write(tmp_path, config, eagle3()), TARGET)
     assert model.captured_layers == (1, 3, 5)
 
 
-def test_eagle_1_reads_what_the_lm_head_reads(tmp_path: Path) -> None:
+def test_eagle_1_reads_the_input_of_the_lm_head(tmp_path: Path) -> None:
     path = write(tmp_path, LLAMA, eagle1())
     model = load(path, TARGET)
     assert model.captured_layers == (FINAL_NORM,)
@@ -375,9 +375,9 @@ def test_eagle_1_reads_what_the_lm_head_reads(tmp_path: Path) -> None:
 def test_the_targets_embedding_is_used_unless_the_heads_was_trained(tmp_path: Path) -> None:
     """Some exporters store random values as `embed_tokens`; others train it and say so."""
     weights = eagle3(more={"embed_tokens.weight": (VOCAB, H)})
-    for trained, kept in ((False, False), (True, True)):
+    for trained, is_kept in ((False, False), (True, True)):
         model = load(write(tmp_path, speculators(embed_requires_grad=trained), weights), TARGET)
-        assert (model.head.embed_tokens is not None) == kept
+        assert (model.head.embed_tokens is not None) == is_kept
     assert model.head.embed_tokens is not None
     assert torch.equal(model.head.embed_tokens.weight, weights["embed_tokens.weight"])
 
@@ -537,14 +537,14 @@ def test_errors_name_what_is_wrong_with_a_checkpoint(tmp_path: Path, case: str) 
         (speculators(), {"overrides": {"num_hidden_layers": 4}}, "num_hidden_layers=4"),
     ],
 )
-def test_heads_that_do_not_fit(
+def test_heads_that_do_not_fit_are_rejected(
     tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         load(write(tmp_path, config, eagle3("layers.0")), TARGET, **settings)
 
 
-def test_another_vocabulary_and_too_few_layers(tmp_path: Path) -> None:
+def test_another_vocabulary_or_too_few_layers_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path, LLAMA, eagle1())
     with pytest.raises(ValueError, match="vocabulary of 31 tokens and the target has 29"):
         load(path, CausalLM(build("llama", vocab_size=29)))
@@ -556,7 +556,7 @@ def test_another_vocabulary_and_too_few_layers(tmp_path: Path) -> None:
         load(path, CausalLM(build("llama")))
 
 
-def test_another_base_model_is_a_warning(tmp_path: Path) -> None:
+def test_another_base_model_gives_a_warning(tmp_path: Path) -> None:
     config = speculators(speculators_config={"verifier": {"name_or_path": "acme/base-8b-instruct"}})
     with pytest.warns(
         UserWarning, match="trained for acme/base-8b-instruct and the target is acme/base-8b"
@@ -584,7 +584,7 @@ def test_frequencies_keep_their_precision() -> None:
     assert model.head.rotary_emb.inv_freq.dtype == torch.float32
 
 
-def test_a_cache_that_cannot_fit() -> None:
+def test_a_cache_that_cannot_fit_is_an_error() -> None:
     model = EagleModel(new_head(), TARGET)
     with pytest.raises(MemoryError, match="lower batch_size or target"):
         model.reserve(1 << 20, 1 << 30)

@@ -57,7 +57,7 @@ def test_a_saved_eagle_head_drafts_the_same(tmp_path: Path, kind: tuple[str, str
         ("num_attention_heads", 2),
     ],
 )
-def test_negative_control_every_key_matters(tmp_path: Path, key: str, value: Any) -> None:
+def test_negative_control_every_config_key_matters(tmp_path: Path, key: str, value: Any) -> None:
     head = eagle_head(3, norm_before_residual=True, norm_output=True, window=3)
     save_eagle_head(head, tmp_path, {})
     config = config_of(tmp_path)
@@ -70,7 +70,7 @@ def test_negative_control_every_key_matters(tmp_path: Path, key: str, value: Any
 @pytest.mark.parametrize(
     ("version", "rope"), [(1, LLAMA3_ROPE), (3, {"rope_type": "default", "rope_theta": 1e6})]
 )
-def test_nothing_is_left_to_a_readers_defaults(
+def test_the_config_leaves_nothing_to_a_readers_defaults(
     tmp_path: Path, version: int, rope: dict[str, Any]
 ) -> None:
     save_eagle_head(eagle_head(version, rope_parameters=rope), tmp_path, {})
@@ -133,7 +133,7 @@ def test_saved_medusa_heads_are_the_same(tmp_path: Path, vocab_size: int | None)
     assert read_provenance(str(tmp_path)) == TRAINED
 
 
-def test_heads_of_others_have_no_provenance(tmp_path: Path) -> None:
+def test_heads_written_elsewhere_have_no_provenance(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert read_provenance(str(tmp_path)) == {}
     with pytest.raises(ModelNotLoadedError, match=r"the config.json of .* cannot be read"):

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def new_rows(num_rows: int, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of different widths, as latent attention has them."""
+    """Return keys and values of different widths, as in latent attention."""
     shape = (num_rows, HEADS, num_nodes)
     return torch.randn(*shape, KEY_WIDTH), torch.randn(*shape, VALUE_WIDTH)
 
@@ -70,7 +70,7 @@ def test_running_past_the_last_column_is_an_error() -> None:
         SlotCache(SLOTS, COLUMNS, CPU).region((0, 1), (3, 10), 4)
 
 
-def test_bytes() -> None:
+def test_num_bytes_counts_every_buffer() -> None:
     cache = SlotCache(SLOTS, COLUMNS, CPU)
     assert cache.num_bytes == 0
     for layer in range(3):

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_local_folder(folder: Path) -> None:
+def test_a_local_folder_is_loaded(folder: Path) -> None:
     lm = CausalLM.from_pretrained(str(folder), device="cpu", dtype="float64", max_len=32)
     assert (lm.dtype, lm.max_len, lm.name) == (torch.float64, 32, str(folder))
     assert lm.tokenizer is not None
@@ -81,7 +81,7 @@ def test_quantized_weights_verify_drafts_too() -> None:
     assert outputs[1].record.counts.num_accepted_tokens > 0
 
 
-def test_an_unknown_quantization() -> None:
+def test_an_unknown_quantization_is_an_error() -> None:
     with pytest.raises(
         ValueError,
         match=r"target\.quantization=.*'int1'.* is not one that the transformers library knows",
@@ -97,14 +97,16 @@ def test_an_unknown_quantization() -> None:
         ('{"specresearch": {"method": "medusa"}}', "so draft with it by .proposer=medusa"),
     ],
 )
-def test_a_folder_that_holds_no_model(tmp_path: Path, config: str | None, hint: str) -> None:
+def test_a_folder_without_a_model_is_an_error(
+    tmp_path: Path, config: str | None, hint: str
+) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelNotLoadedError, match=f"does not hold a usable causal LM.*{hint}"):
         load_model(str(tmp_path), device="cpu")
 
 
-def test_an_unknown_name() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(
         ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"
     ):
@@ -124,7 +126,7 @@ def test_an_unknown_zoo_name_lists_the_zoo(monkeypatch: pytest.MonkeyPatch, tmp_
         resolve("zoo:huge")
 
 
-def test_dtypes() -> None:
+def test_the_default_dtype_depends_on_the_device() -> None:
     assert resolve_dtype("auto", "cpu") == torch.float32
     assert resolve_dtype("auto", "cuda:0") == torch.bfloat16
     with pytest.raises(ValueError, match="dtype='fp8' is unknown; choose one of auto, float64"):
@@ -132,13 +134,13 @@ def test_dtypes() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu(folder: Path) -> None:
+def test_a_missing_gpu_is_an_error(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"torch sees no GPU; use target\.device=cpu"):
         load_model(str(folder), device="cuda")
 
 
 class CodeInPickle:
-    """Runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("code of a checkpoint was run",)
@@ -178,9 +180,7 @@ def test_rejected_pickles_say_why_without_advice_to_load_them(
         ('{"weight_map": {"fc.weight": "gone.safetensors"}}', "gone.safetensors|metadata"),
     ],
 )
-def test_an_index_without_tensors_is_an_error_in_words(
-    folder: Path, index: str, message: str
-) -> None:
+def test_an_index_without_tensors_is_an_error(folder: Path, index: str, message: str) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
     for load in (lambda: load_model(str(folder), device="cpu"), lambda: read_eagle(str(folder))):
@@ -188,7 +188,7 @@ def test_an_index_without_tensors_is_an_error_in_words(
             load()
 
 
-def test_a_tensor_that_only_the_index_knows_is_named(folder: Path) -> None:
+def test_a_tensor_that_only_the_index_lists_is_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     save_file({"other": torch.zeros(2)}, folder / "shard.safetensors")
     (folder / "model.safetensors.index.json").write_text(
@@ -207,7 +207,7 @@ def test_a_tensor_that_only_the_index_knows_is_named(folder: Path) -> None:
         (30, r"1 tokens beyond .* vocabulary of 30 \('.*' = 30\)"),
     ],
 )
-def test_a_tokenizer_of_another_model_is_refused(
+def test_a_tokenizer_of_another_model_is_rejected(
     folder: Path, vocab_size: int, message: str
 ) -> None:
     build("llama", dtype=torch.float32, vocab_size=vocab_size).save_pretrained(folder)

@@ -84,9 +84,9 @@ def test_version_2_ends_in_the_targets_lm_head(tmp_path: Path) -> None:
         write(tmp_path, weights, "medusa_lm_head.safetensors", version="2")
     )
     heads.check_fit(TARGET)
-    whole = weights | {f"{i}.1.weight": lm_head().weight for i in range(3)}
+    with_lm_heads = weights | {f"{i}.1.weight": lm_head().weight for i in range(3)}
     with torch.no_grad():
-        torch.testing.assert_close(heads(HIDDEN, lm_head()), by_hand(whole, HIDDEN))
+        torch.testing.assert_close(heads(HIDDEN, lm_head()), by_hand(with_lm_heads, HIDDEN))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -129,7 +129,7 @@ def test_saved_heads_load_unchanged(tmp_path: Path, vocab_size: int | None) -> N
         assert torch.equal(again.state_dict()[key], value)
 
 
-def test_new_heads_begin_as_the_lm_head_alone() -> None:
+def test_new_heads_start_as_copies_of_the_lm_head() -> None:
     heads = MedusaHeads(H, None).double()
     with torch.no_grad():
         torch.testing.assert_close(
@@ -171,13 +171,13 @@ def test_lm_heads_in_version_2_are_rejected(tmp_path: Path) -> None:
 
 
 class CodeInPickle:
-    """Runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (eval, ("1 / 0",))
 
 
-def test_a_pickle_is_read_as_tensors_or_not_at_all(tmp_path: Path) -> None:
+def test_a_pickle_is_loaded_as_tensors_or_not_at_all(tmp_path: Path) -> None:
     torch.save({"0.0.linear.weight": CodeInPickle()}, tmp_path / "medusa_lm_head.pt")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelNotLoadedError, match="damaged, or holds more than tensors"):
@@ -205,7 +205,7 @@ def test_errors_name_what_is_missing(tmp_path: Path, files: dict[str, str], comp
         MedusaHeads.from_pretrained(str(tmp_path))
 
 
-def test_an_unknown_name() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(
         ModelNotLoadedError, match="neither the folder of a drafting head nor one that the hub has"
     ):
@@ -218,7 +218,7 @@ def test_heads_of_another_target_are_rejected(width: int, vocab_size: int) -> No
         MedusaHeads(width, vocab_size).check_fit(TARGET)
 
 
-def test_base_models_are_compared_without_their_folder() -> None:
+def test_base_model_names_are_compared_without_their_folder() -> None:
     copy.deepcopy(MedusaHeads(H, None, base_model="/models/vicuna-tiny/")).check_fit(TARGET)
     with pytest.warns(UserWarning, match="hardly a draft will be accepted"):
         MedusaHeads(H, None, base_model="lmsys/other").check_fit(TARGET)

@@ -1,4 +1,4 @@
-"""Packed layers compute what plain ones do, and follow changes of their weights."""
+"""Packed layers compute the same as plain ones and follow changes of their weights."""
 
 import copy
 from pathlib import Path
@@ -33,7 +33,7 @@ def packed(dtype: torch.dtype = torch.float32, bias: bool = True) -> tuple[nn.Li
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 64), (3, 7, 64), (0, 64), (2, 0, 64)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_same_product(
+def test_a_packed_layer_computes_the_same_product(
     dtype: torch.dtype, tolerance: float, shape: tuple[int, ...], bias: bool
 ) -> None:
     plain, layer = packed(dtype, bias)
@@ -43,14 +43,14 @@ def test_same_product(
         torch.testing.assert_close(layer(rows), plain(rows), rtol=tolerance, atol=tolerance)
 
 
-def test_rows_that_are_not_contiguous() -> None:
+def test_inputs_need_not_be_contiguous() -> None:
     plain, layer = packed()
     rows = torch.randn(5, 3, 64).transpose(0, 1)
     with torch.inference_mode():
         torch.testing.assert_close(layer(rows), plain(rows), rtol=1e-5, atol=1e-5)
 
 
-def test_follows_a_weight_that_is_trained() -> None:
+def test_a_packed_layer_follows_a_trained_weight() -> None:
     plain, layer = packed()
     rows = torch.randn(3, 64)
     with torch.inference_mode():
@@ -62,8 +62,8 @@ def test_follows_a_weight_that_is_trained() -> None:
         assert not torch.allclose(layer(rows), before)
 
 
-def test_follows_a_weight_that_is_replaced() -> None:
-    """As `module.to(dtype)` does, which leaves the parameter's version as it was."""
+def test_a_packed_layer_follows_a_replaced_weight() -> None:
+    """`module.to(dtype)` replaces it without changing the parameter's version."""
     _, layer = packed()
     rows = torch.randn(3, 64)
     with torch.inference_mode():
@@ -72,7 +72,7 @@ def test_follows_a_weight_that_is_replaced() -> None:
         torch.testing.assert_close(layer(rows.bfloat16()).float(), before, rtol=5e-2, atol=5e-2)
 
 
-def test_a_copy_has_weights_of_its_own() -> None:
+def test_a_copy_has_its_own_weights() -> None:
     plain, layer = packed()
     rows = torch.randn(3, 64)
     with torch.inference_mode():
@@ -107,7 +107,7 @@ def test_unpacking_keeps_parameters_and_hooks(bias: bool) -> None:
     assert calls == ["before", "after", "after"]
 
 
-def test_other_layers_stay() -> None:
+def test_other_layers_are_not_packed() -> None:
     class Special(nn.Linear):
         pass
 
@@ -120,15 +120,15 @@ def test_other_layers_stay() -> None:
     assert not any(isinstance(layer, PackedLinear) for layer in model.modules())
 
 
-def test_packs_only_if_memory_is_ample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_packed_only_if_memory_is_ample(monkeypatch: pytest.MonkeyPatch) -> None:
     num_bytes = 64 * WIDE * 4
-    for free, wanted, expected in (
+    for free, requested, expected in (
         (2 * num_bytes, None, num_bytes),
         (2 * num_bytes - 1, None, 0),
         (0, True, num_bytes),
     ):
         monkeypatch.setattr("specresearch.models.packed.available_bytes", lambda _, free=free: free)
-        assert pack_linear_layers(nn.ModuleList([nn.Linear(64, WIDE)]), wanted) == expected
+        assert pack_linear_layers(nn.ModuleList([nn.Linear(64, WIDE)]), requested) == expected
 
 
 def test_a_packed_model_keeps_its_logits_and_files(tmp_path: Path) -> None:

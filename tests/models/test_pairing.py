@@ -18,7 +18,7 @@ def tokenizer(words: list[str], eos: str = "</s>") -> PreTrainedTokenizerFast:
 
 
 class Described(CausalLM):
-    """Only what a comparison of two models looks at."""
+    """The part of a model that pairing compares."""
 
     def __init__(
         self, words: list[str] | None, rows: int, size: int, max_len: int, eos: str
@@ -66,7 +66,7 @@ def test_a_permuted_vocabulary_names_its_first_difference() -> None:
         check_pair(lm(size=10_000), lm(permuted))
 
 
-def test_a_missing_and_an_extra_token() -> None:
+def test_a_missing_and_an_extra_token_are_named() -> None:
     with pytest.raises(PairMismatchError, match="'big' to nothing, the target to 6"):
         check_tokenizers(tokenizer(WORDS), tokenizer(WORDS[:-1]))
     with pytest.raises(PairMismatchError, match="'extra' to 7, the target to nothing"):
@@ -78,7 +78,7 @@ def test_other_special_tokens_warn() -> None:
         check_pair(lm(size=10_000), lm(eos="big"))
 
 
-def test_a_draft_too_small_for_the_tokenizer() -> None:
+def test_a_draft_too_small_for_the_tokenizer_is_rejected() -> None:
     with pytest.raises(PairMismatchError, match="has 6 rows and the shared tokenizer 7 tokens"):
         check_pair(lm(size=10_000), lm(rows=6))
 
@@ -89,7 +89,7 @@ def test_without_tokenizers_the_sizes_must_agree() -> None:
         check_pair(lm(None, size=10_000), lm(None, rows=8))
 
 
-def test_a_draft_with_a_shorter_context() -> None:
+def test_a_draft_with_a_shorter_context_is_rejected() -> None:
     with pytest.raises(PairMismatchError, match=r"set target\.max_len=32"):
         check_pair(lm(size=10_000), lm(max_len=32))
 

@@ -1,4 +1,4 @@
-"""When a pass leaves padding out, and when attention takes rows alone."""
+"""When a pass skips padding, and when rows get attention calls of their own."""
 
 import pytest
 import torch
@@ -22,7 +22,9 @@ CPU = torch.device("cpu")
         ([1] * 8, [1000] + [50] * 7, set(range(8))),  # no drafts, one long context
     ],
 )
-def test_packed(lengths: list[int], starts: list[int], alone: set[int] | None) -> None:
+def test_padded_batches_are_packed(
+    lengths: list[int], starts: list[int], alone: set[int] | None
+) -> None:
     packing = Packing.if_worthwhile(lengths, starts, max(lengths), CPU)
     assert packing is not None
     assert packing.alone == alone
@@ -33,12 +35,12 @@ def test_packed(lengths: list[int], starts: list[int], alone: set[int] | None) -
         assert not unpacked[b, length:].any()
 
 
-def test_not_packed_if_little_is_padded() -> None:
+def test_batches_with_little_padding_are_not_packed() -> None:
     assert Packing.if_worthwhile([3, 3, 3], [300] * 3, 3, CPU) is None
     assert Packing.if_worthwhile([1] * 8, [1000] + [50] * 7, 1, CPU, keep_full=True) is None
 
 
-def test_on_other_devices_attention_stays_one_call() -> None:
+def test_attention_is_a_single_call_on_other_devices() -> None:
     packing = Packing.if_worthwhile([6] + [1] * 9, [300] * 10, 6, torch.device("meta"))
     assert packing is not None
     assert packing.alone is None

@@ -35,7 +35,7 @@ def test_predicted_memory_equals_used_memory(lm: CausalLM) -> None:
     assert lm.cache.num_bytes == lm.bytes_per_token * 3 * (40 + 6)
 
 
-def test_a_cache_that_cannot_fit_names_its_needs_and_the_remedy(
+def test_the_error_for_too_large_a_cache_names_its_size_and_a_remedy(
     lm: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_model, "available_bytes", lambda device: 100_000)

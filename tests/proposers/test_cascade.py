@@ -10,7 +10,7 @@ from tiny_models import VOCAB, build
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import Threshold
 from specresearch.acceptance.rejection import accept_by_rejection
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.engine import Step
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
@@ -23,6 +23,7 @@ from specresearch.proposers import (
     Suffix,
     TokenRecycling,
 )
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
@@ -34,7 +35,7 @@ Give = Callable[[Batch, Sequence[int]], Proposal]
 
 
 class Stub(Proposer):
-    """Drafts what it is told for the rows it is asked about, and keeps what it is given."""
+    """Draft fixed tokens for the requested rows, and record every argument."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Stub(Proposer):
 
 
 def chain_of(*slots: int, length: int = 3, first: int = 0) -> Give:
-    """Chains first, first + 1, ... for some slots, nothing for the others."""
+    """Return chains first, first + 1, ... for some slots, and no drafts for the others."""
 
     def give(batch: Batch, budget: Sequence[int]) -> Proposal:
         tokens = torch.cat(
@@ -121,18 +122,18 @@ class TestRows:
         assert proposal.token_ids[0, :3].tolist() == [5, 20, 21]
         assert proposal.token_ids[1].tolist() == [6, 0, 1, 2, 3]
 
-    def test_lengths_that_the_host_knows_stay_known(self) -> None:
+    def test_host_lengths_are_kept(self) -> None:
         rows = [
             RequestState(Request(p, SamplingParams()), i, i, frozenset(), 40)
             for i, p in enumerate([(1, 1), (2,)])
         ]
         batch = Batch(rows, torch.device("cpu"), VOCAB)
-        known, other = NGram(3, n_max=1, n_min=1), Stub(chain_of(1))
-        known.start(rows, None)
-        assert Cascade([known, other]).propose(batch, [3, 0]).host_lengths == (4, 1)
-        assert Cascade([known, other]).propose(batch, [3, 3]).host_lengths is None
+        ngram, stub = NGram(3, n_max=1, n_min=1), Stub(chain_of(1))
+        ngram.start(rows, None)
+        assert Cascade([ngram, stub]).propose(batch, [3, 0]).host_lengths == (4, 1)
+        assert Cascade([ngram, stub]).propose(batch, [3, 3]).host_lengths is None
 
-    def test_nobody_is_asked_in_vain(self) -> None:
+    def test_proposers_are_called_only_for_rows_that_need_drafts(self) -> None:
         first, second = Stub(chain_of(0, 1)), Stub(chain_of(0, 1))
         Cascade([first, second]).propose(batch_of(2), [3, 3])
         assert not second.asked
@@ -148,19 +149,19 @@ class TestRows:
         Cascade([chains, short, trees]).propose(batch, [9])
         assert [part.asked[0][1] for part in (chains, short, trees)] == [[3], [2], [8]]
 
-    def test_trees_beside_chains(self) -> None:
+    def test_trees_and_chains_share_a_batch(self) -> None:
         parts = [
             Stub(chain_of(1, length=8), num_draft_tokens=8),
             Stub(tree, DraftKind(trees=True), 5),
         ]
         proposal = Cascade(parts).propose(batch_of(4), [8, 8, 8, 0])
-        found = Topology.from_parents(proposal.topology.parents)
+        recomputed = Topology.from_parents(proposal.topology.parents)
         assert proposal.lengths.tolist() == [6, 9, 6, 1]
-        assert found.parents[0, :6].tolist() == [-1, 0, 0, 1, 1, 2]
-        assert found.parents[1].tolist() == list(range(-1, 8))
+        assert recomputed.parents[0, :6].tolist() == [-1, 0, 0, 1, 1, 2]
+        assert recomputed.parents[1].tolist() == list(range(-1, 8))
         assert proposal.token_ids[2, :6].tolist() == [7, 10, 11, 12, 13, 14]
-        assert found.max_depth <= proposal.topology.max_depth
-        assert found.max_children <= proposal.topology.max_children
+        assert recomputed.max_depth <= proposal.topology.max_depth
+        assert recomputed.max_children <= proposal.topology.max_children
 
     def test_probes_and_scores_stay_with_their_nodes(self) -> None:
         def scored(probe: bool) -> Give:
@@ -190,26 +191,26 @@ class TestProbabilities:
         assert merged.draft_probs[0, :3].argmax(1).tolist() == merged.token_ids[0, 1:].tolist()
         generator = torch.Generator().manual_seed(0)
         point_masses = replace(merged, draft_probs=None)
-        own = sampled_chain(batch_of(1), [2]).draft_probs
-        assert own is not None
-        assert merged.draft_probs[1, :3].equal(own[0])
+        q = sampled_chain(batch_of(1), [2]).draft_probs
+        assert q is not None
+        assert merged.draft_probs[1, :3].equal(q[0])
         lengths = set()
         for _ in range(200):
             p = torch.rand((3, 4, VOCAB), generator=generator, dtype=torch.float64).pow(9)
             p[:, :, [0, 1, 2]] += 2
             p = p / p.sum(-1, keepdim=True)
             uniforms = torch.rand((3, 4), generator=generator, dtype=torch.float64)
-            got, right = (
+            actual, expected = (
                 accept_by_rejection(proposal, p, uniforms) for proposal in (merged, point_masses)
             )
             for row in (0, 2):
-                assert got.path[row].equal(right.path[row])
-                assert got.next_token[row] == right.next_token[row]
-                lengths.add(int(got.num_accepted[row]))
+                assert actual.path[row].equal(expected.path[row])
+                assert actual.next_token[row] == expected.next_token[row]
+                lengths.add(int(actual.num_accepted[row]))
         assert len(lengths) > 2
 
     def test_greedy_rows_of_a_tree_beside_sampled_drafts(self) -> None:
-        """The target's choice is one-hot there, and no drafted probability must come in its way."""
+        """The target is one-hot in greedy rows, which the draft probabilities must not disturb."""
         batch = batch_of(2, temperature=1.0)
         greedy = replace(batch.rows[0].request, sampling=SamplingParams())
         batch = Batch(
@@ -223,9 +224,9 @@ class TestProbabilities:
         merged = Cascade([Stub(only_first, sampled), Stub(sampled_chain, sampled)]).propose(
             batch, [5, 5]
         )
-        for said, path in ((10, [0, 1]), (11, [0, 2]), (4, [0])):
+        for choice, path in ((10, [0, 1]), (11, [0, 2]), (4, [0])):
             p = torch.zeros(2, 6, VOCAB, dtype=torch.float64)
-            p[:, 0, said], p[:, 1:, 4] = 1.0, 1.0
+            p[:, 0, choice], p[:, 1:, 4] = 1.0, 1.0
             verdict = accept_by_rejection(
                 merged, p, torch.full((2, 6), 1 - 2**-53, dtype=torch.float64)
             )
@@ -235,7 +236,7 @@ class TestProbabilities:
 
 
 class Compare:
-    """Checks after every step that a draft's cache is what a fresh computation gives."""
+    """Check after every step that a draft's cache equals a fresh computation."""
 
     def __init__(self, draft: CausalLM) -> None:
         self.draft, self.fresh = draft, CausalLM(copy.deepcopy(DRAFT), max_len=48)
@@ -244,23 +245,24 @@ class Compare:
 
     def __call__(self, rows: Sequence[RequestState]) -> None:
         for row in rows:
-            known = self.draft.lengths[row.slot]
-            if not known:
+            num_cached = self.draft.lengths[row.slot]
+            if not num_cached:
                 continue
-            self.num_behind += known < len(row.tokens) - 2
+            self.num_behind += num_cached < len(row.tokens) - 2
             self.fresh.truncate([0], [0])
-            self.fresh.extend([0], [row.tokens[:known]], want_logits=False)
-            for ours, theirs in zip(
+            self.fresh.extend([0], [row.tokens[:num_cached]], want_logits=False)
+            for cached, recomputed in zip(
                 self.draft.cache.buffers, self.fresh.cache.buffers, strict=True
             ):
-                for a, b in zip(ours, theirs, strict=True):
+                for a, b in zip(cached, recomputed, strict=True):
                     self.worst = max(
-                        self.worst, float((a[row.slot, :known] - b[0, :known]).abs().max())
+                        self.worst,
+                        float((a[row.slot, :num_cached] - b[0, :num_cached]).abs().max()),
                     )
 
 
 class NotSplit(Cascade):
-    """Lets the draft model draft for the rows of others too."""
+    """Let the draft model draft for rows of other proposers too."""
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = super().propose(batch, budget)
@@ -273,8 +275,8 @@ class NotSplit(Cascade):
 
 
 @pytest.mark.parametrize("kind", [Cascade, NotSplit])
-def test_a_draft_model_that_is_skipped_keeps_its_cache_right(kind: type[Cascade]) -> None:
-    """The negative control spoils it."""
+def test_a_skipped_draft_model_keeps_its_cache_correct(kind: type[Cascade]) -> None:
+    """The negative control breaks the cache."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=48)
     compare = Compare(draft)
     cascade = kind([NGram(3, n_max=1, n_min=1), DraftModel(draft, 4)])
@@ -304,18 +306,18 @@ class TestForwarding:
         batch = batch_of(1)
         cascade.start(batch.rows, ModelOutput(torch.zeros(1, 0, VOCAB), hidden))
         proposal = cascade.propose(batch, [3])
-        one = torch.ones(1, dtype=torch.long)
+        single = torch.ones(1, dtype=torch.long)
         cascade.observe(
             batch,
             proposal,
             ModelOutput(torch.zeros(1, 4, VOCAB), hidden),
-            Verdict(one[:, None] - 1, one, one),
+            Verdict(single[:, None] - 1, single, single),
         )
         for part, layers in zip(parts, ((2, 0), (), (1, 2)), strict=True):
             started, (observed, output) = part.seen
             assert observed is proposal
-            for got in (started, output):
-                assert tuple(int(states[0, 0]) for states in got.hidden) == layers
+            for received in (started, output):
+                assert tuple(int(states[0, 0]) for states in received.hidden) == layers
         cascade.start(batch.rows, None)
         assert all(part.seen[-1] is None for part in parts)
 
@@ -331,14 +333,14 @@ class TestForwarding:
         assert later.lazy_prefill(batch.rows) == 0
         assert first.lazy_prefill(batch.rows) == 29
 
-    def test_binding_and_finishing(self) -> None:
+    def test_bind_and_finish_are_forwarded(self) -> None:
         parts, target = [Stub(), Stub()], CausalLM(copy.deepcopy(TARGET), self_test=False)
         cascade = Cascade(parts)
         cascade.bind(target, 3)
         cascade.finish([2, 0])
         assert [part.seen for part in parts] == [[(target, 3), [2, 0]]] * 2
 
-    def test_layers_that_are_known_after_binding_only(self) -> None:
+    def test_hidden_layers_may_be_known_only_after_binding(self) -> None:
         class Late(Stub):
             def bind(self, target: CausalLM, num_slots: int) -> None:
                 self.hidden_layers = (1,)
@@ -349,7 +351,7 @@ class TestForwarding:
 
 
 class TestDeclared:
-    def test_kinds_and_sizes_are_joined(self) -> None:
+    def test_kinds_and_sizes_are_combined(self) -> None:
         mixed = Cascade([Suffix(12), NGram(30)])
         assert mixed.kind == DraftKind(trees=True, sampled=False, scored=False)
         assert mixed.num_draft_tokens == 30
@@ -357,25 +359,25 @@ class TestDeclared:
         scored = Cascade([Suffix(12, branch=False), Suffix(30, branch=False)])
         assert scored.kind == DraftKind(scored=True)
 
-    def test_probabilities_of_some_drafts_only_are_not_declared(self) -> None:
-        """Threshold would meet n-gram's drafts and have nothing to compare."""
+    def test_probabilities_of_only_some_drafts_are_not_declared(self) -> None:
+        """Threshold would have nothing to compare for n-gram drafts."""
         sampling = Stub(kind=DraftKind(sampled=True))
         assert not Cascade([NGram(), sampling]).kind.sampled
         assert Cascade([sampling, sampling]).kind.sampled
         assert Threshold().refuses(Cascade([NGram(), sampling]).kind) is not None
 
-    def test_one_proposer_is_not_enough(self) -> None:
+    def test_a_single_proposer_is_rejected(self) -> None:
         with pytest.raises(ValueError, match="a cascade needs at least two proposers; got 1"):
             Cascade([NGram()])
 
     @pytest.mark.parametrize("order", [1, -1])
-    def test_a_fixed_tree_beside_sampled_drafts(self, order: int) -> None:
+    def test_a_fixed_tree_beside_sampled_drafts_is_rejected(self, order: int) -> None:
         parts = [TokenRecycling(8), Stub(kind=DraftKind(sampled=True))][::order]
         with pytest.raises(
             ValueError, match="TokenRecycling drafts trees that are not sampled, Stub samples"
         ):
             Cascade(parts)
 
-    def test_probes(self) -> None:
+    def test_proposers_with_probes_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="Lookahead verifies probe nodes"):
             Cascade([NGram(), Lookahead()])

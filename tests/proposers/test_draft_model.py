@@ -6,13 +6,14 @@ import torch
 from tiny_models import VOCAB, build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.engine import Step
 from specresearch.metrics import StepRecord
 from specresearch.models.pairing import PairMismatchError
 from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel
+from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
@@ -34,7 +35,7 @@ def draft() -> CausalLM:
 
 
 class Alternating(Controller):
-    """Speculates in some steps only, so that the draft has much to catch up with."""
+    """Speculate only in some steps, so that the draft has much to prefill."""
 
     def __init__(self, pattern: tuple[int, ...]) -> None:
         self.pattern, self.num_steps = pattern, 0
@@ -68,14 +69,14 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
         record = step.record
         num_refused += sum(record.num_draft_tokens) - sum(record.num_accepted_tokens)
         for row in engine.scheduler.running:
-            known = draft.lengths[row.slot]
-            assert known < len(row.tokens)
+            num_cached = draft.lengths[row.slot]
+            assert num_cached < len(row.tokens)
             fresh.truncate([0], [0])
-            fresh.extend([0], [row.tokens[:known]], want_logits=False)
-            for ours, theirs in zip(draft.cache.buffers, fresh.cache.buffers, strict=True):
-                for a, b in zip(ours, theirs, strict=True):
+            fresh.extend([0], [row.tokens[:num_cached]], want_logits=False)
+            for actual, expected in zip(draft.cache.buffers, fresh.cache.buffers, strict=True):
+                for a, b in zip(actual, expected, strict=True):
                     torch.testing.assert_close(
-                        a[row.slot, :known], b[0, :known], rtol=1e-9, atol=1e-9
+                        a[row.slot, :num_cached], b[0, :num_cached], rtol=1e-9, atol=1e-9
                     )
 
     engine = Engine(
@@ -89,7 +90,7 @@ def test_cached_keys_and_values_equal_a_fresh_computation(
     assert num_refused > 10
 
 
-def test_catching_up_beside_a_row_near_its_limit(target: CausalLM) -> None:
+def test_a_row_may_prefill_many_tokens_beside_one_near_its_limit(target: CausalLM) -> None:
     """One row missed many steps; another is new, and its prompt fills the cache."""
     draft = CausalLM(copy.deepcopy(DRAFT), max_len=40)
     long = tuple(i % VOCAB for i in range(37))
@@ -180,7 +181,7 @@ def test_without_sampling_drafts_are_point_masses(propose: Propose, draft: Causa
     )
 
 
-def test_no_budget_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
+def test_a_budget_of_0_is_plain_decoding(propose: Propose, draft: CausalLM) -> None:
     proposal, _ = propose(draft, [0, 0], SamplingParams())
     assert proposal.token_ids.shape == (2, 1)
 
@@ -202,18 +203,18 @@ def test_rows_that_pad_an_embedding_are_never_drafted(
     assert int(proposal.token_ids.max()) < VOCAB
 
 
-def test_a_draft_of_another_vocabulary_is_refused(target: CausalLM) -> None:
+def test_a_draft_with_another_vocabulary_is_rejected(target: CausalLM) -> None:
     with pytest.raises(PairMismatchError, match="vocabularies of 31 and 29"):
         Engine(target, DraftModel(CausalLM(build("llama", vocab_size=29))))
 
 
-def test_bad_number_of_drafts(draft: CausalLM) -> None:
+def test_a_bad_number_of_drafts_is_rejected(draft: CausalLM) -> None:
     with pytest.raises(ValueError, match="num_draft_tokens=0 must be at least 1"):
         DraftModel(draft, 0)
 
 
 class Some(Controller):
-    """Drafts for the requests of these ids, from the step of that number on."""
+    """Draft for the requests of these ids, from that step on."""
 
     def __init__(self, ids: set[str], begin: int = 0) -> None:
         self.ids, self.begin, self.num_steps = ids, begin, 0
@@ -229,26 +230,27 @@ class Some(Controller):
 
 @pytest.mark.parametrize("tree", ["chain", "static", "dynamic"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_prompt_is_read_when_its_request_first_drafts(
+def test_draft_prefill_runs_on_the_first_draft_of_a_request(
     target: CausalLM, tree: str, temperature: float
 ) -> None:
     """Prefill is lazy and runs once; requests that never draft cost nothing."""
     prompts = {"never": tuple(range(1, 31)), "late": tuple(range(2, 28)), "short": (5, 1)}
     sampling = SamplingParams(temperature=temperature, max_new_tokens=10)
-    asked = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
+    all_requests = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
     plain = {
-        output.id: output.token_ids for output in Engine(target, max_batch_size=3).generate(asked)
+        output.id: output.token_ids
+        for output in Engine(target, max_batch_size=3).generate(all_requests)
     }
     draft = CausalLM(copy.deepcopy(TARGET), max_len=40)
     proposer = DraftModel(
         draft, 3, tree=tree, depth=2, paths=[(0,), (1,), (0, 0)] if tree == "static" else None
     )
     steps: list[StepRecord] = []
-    known: list[dict[str, int]] = []
+    cached_lengths: list[dict[str, int]] = []
 
     def note(step: Step) -> None:
         steps.append(step.record)
-        known.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
+        cached_lengths.append({row.id: draft.lengths[row.slot] for row in engine.scheduler.running})
 
     engine = Engine(
         target,
@@ -257,12 +259,12 @@ def test_a_prompt_is_read_when_its_request_first_drafts(
         max_batch_size=3,
         observers=[note],
     )
-    outputs = {output.id: output.token_ids for output in engine.generate(asked)}
+    outputs = {output.id: output.token_ids for output in engine.generate(all_requests)}
     assert outputs["never"] == plain["never"]
     if temperature == 0:
         assert outputs == plain
-    assert all(lengths.get("never", 0) == 0 for lengths in known)
-    assert [known[i]["late"] for i in (0, 1)] == [0, 0] != known[2]["late"]
+    assert all(lengths.get("never", 0) == 0 for lengths in cached_lengths)
+    assert [cached_lengths[i]["late"] for i in (0, 1)] == [0, 0] != cached_lengths[2]["late"]
     assert [step.num_lazy_prefill_tokens for step in steps[:3]] == [
         0,
         0,

@@ -1,4 +1,4 @@
-"""Batched, ragged drafts through the slot cache against the head computed from scratch."""
+"""Batched, ragged drafts through the slot cache equal the head computed from scratch."""
 
 import copy
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tiny_models import VOCAB, build
 from torch import Tensor
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.engine import Step
 from specresearch.metrics import StepRecord
@@ -19,6 +19,7 @@ from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Eagle, Eagle3, NGram
+from specresearch.request import RequestState
 
 H, LAYERS = 16, 4
 TARGET: Any = build("llama", seed=1, num_hidden_layers=LAYERS)
@@ -37,7 +38,7 @@ def target() -> CausalLM:
 
 
 def make_head(version: int, draft_vocab_size: int = VOCAB, **settings: Any) -> EagleHead:
-    """Random weights, drawn large enough that a wrong feature shows."""
+    """Build a head with weights so large that a wrong feature shows."""
     format = FORMATS[version](
         copy.deepcopy(TARGET.config),
         fc_width=(2 if version == 1 else len(CAPTURED)) * H,
@@ -66,7 +67,7 @@ def make_proposer(version: int, head: EagleHead | None = None, **settings: Any) 
 
 
 class FromScratch:
-    """Logits without a cache: the head on the true features, then on its own."""
+    """Compute logits without a cache, on the target's features and then on the head's own."""
 
     def __init__(self, head: EagleHead) -> None:
         self.head = copy.deepcopy(head).double()
@@ -108,13 +109,13 @@ class FromScratch:
         )[:, -1:]
         logits = self.lm_head(self.head.readable(out))[0, 0]
         if self.head.target_ids is not None:
-            whole = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
-            logits = whole.index_copy(0, self.head.target_ids, logits)
+            full = torch.full((VOCAB,), float("-inf"), dtype=logits.dtype)
+            logits = full.index_copy(0, self.head.target_ids, logits)
         return logits, features, self.head.fed_back(out)
 
 
 class Watched:
-    """Remembers what a proposer proposed, and behind which tokens."""
+    """Record each proposal and the tokens before it."""
 
     def __init__(self, proposer: Eagle) -> None:
         self.proposer, self.seen = proposer, []
@@ -128,7 +129,7 @@ class Watched:
 
 
 class Pattern(Controller):
-    """Budgets that change from step to step and from row to row."""
+    """Change the budget in every step and row."""
 
     def __init__(self, *pattern: int) -> None:
         self.pattern, self.num_steps = pattern, 0
@@ -217,10 +218,10 @@ def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> N
     proposer = make_proposer(1, **SHAPES["dynamic"])
 
     def check(step: Step) -> None:
-        for kept in proposer._pending.values():
+        for pending in proposer._pending.values():
             assert all(
                 len(part) * H == part.untyped_storage().nbytes() // part.itemsize
-                for part in kept[1:]
+                for part in pending[1:]
             )
         lengths.append(max(map(len, proposer._pending.values()), default=0))
 
@@ -230,7 +231,7 @@ def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> N
     assert max(lengths) > 5
 
 
-def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> None:
+def test_negative_control_features_of_the_wrong_token_are_noticed(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     watched = Watched(proposer)
     decode(Engine(target, proposer, max_batch_size=3))
@@ -238,11 +239,11 @@ def test_negative_control_features_of_the_wrong_token_show(target: CausalLM) -> 
     scratch = FromScratch(proposer.model.head)
     contexts, _, proposal = watched.seen[1]
     assert proposal.scores is not None
-    wrong = [
+    errors = [
         scratch.after((0, *tokens[1:])).softmax(-1)[proposal.token_ids[b, 1]]
         for b, tokens in enumerate(contexts)
     ]
-    assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(wrong)) > 1e-3
+    assert max(abs(float(proposal.scores[b, 1] - q)) for b, q in enumerate(errors)) > 1e-3
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -282,14 +283,14 @@ def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM)
     watched = Watched(proposer)
     decode(Engine(target, proposer, max_batch_size=3))
     assert proposer.model is not None
-    known = (
+    has_features = (
         set(proposer.model.target_ids.tolist()) if proposer.model.target_ids is not None else set()
     )
-    assert len(known) == 12
+    assert len(has_features) == 12
     for _, _, proposal in watched.seen:
         drafted = proposal.token_ids[proposal.acceptable][1:]
         roots = proposal.token_ids[:, 0].tolist()
-        assert set(drafted.tolist()) <= known | set(roots)
+        assert set(drafted.tolist()) <= has_features | set(roots)
 
 
 def rigged() -> tuple[CausalLM, EagleHead]:
@@ -309,7 +310,7 @@ def rigged() -> tuple[CausalLM, EagleHead]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
+def test_a_perfect_head_is_always_accepted(temperature: float) -> None:
     target, head = rigged()
     proposer = make_proposer(1, head, tree="chain", num_draft_tokens=4)
     for output in decode(Engine(target, proposer, max_batch_size=3), temperature=temperature):
@@ -317,7 +318,7 @@ def test_a_head_that_is_right_is_always_accepted(temperature: float) -> None:
         assert counts.num_accepted_tokens == counts.num_draft_tokens > 0
 
 
-def test_a_tree_of_a_head_that_is_right_holds_the_whole_path() -> None:
+def test_the_tree_of_a_perfect_head_holds_the_whole_path() -> None:
     target, head = rigged()
     proposer = make_proposer(1, head, tree="static", paths=[[0], [1], [0, 0], [0, 0, 0]])
     for output, prompt in zip(
@@ -353,7 +354,7 @@ def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
     assert proposer.model.lengths == [0, 0, 0]
 
 
-def test_loaded_once_and_again_for_another_target(target: CausalLM) -> None:
+def test_a_head_is_loaded_again_only_for_another_target(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     Engine(target, proposer)
     first = proposer.model
@@ -388,7 +389,7 @@ def test_settings_that_cannot_work_are_rejected_before_decoding(
         Engine(target, make())
 
 
-def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
+def test_the_default_number_of_drafts_depends_on_the_shape() -> None:
     assert [Eagle(tree=tree).num_draft_tokens for tree in ("chain", "static", "dynamic")] == [
         5,
         24,
@@ -400,7 +401,7 @@ def test_the_usual_number_of_drafts_depends_on_the_shape() -> None:
 
 
 def test_rows_without_features_get_no_drafts(target: CausalLM) -> None:
-    """A batch in which no row has a hidden state yet, and one in which some have."""
+    """In one batch no row has a hidden state yet, in the other some have."""
     proposer = make_proposer(1, **SHAPES["dynamic"])
     engine = Engine(target, proposer, max_batch_size=2)
     rows = [

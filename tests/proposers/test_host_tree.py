@@ -26,14 +26,14 @@ def test_ragged_trees_become_one_proposal() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (3, 40), (7, 8), (1, 65)])
-def test_bounds_hold_for_padding_too(sizes: tuple[int, int]) -> None:
+def test_bounds_cover_padding_too(sizes: tuple[int, int]) -> None:
     small, large = sizes
     wide = tree_of(*([0] * min(large - 1, 3)), *range(1, large - 3))
     proposal = stack_trees([tree_of(*range(small - 1)), wide], CPU)
-    found = Topology.from_parents(proposal.topology.parents)
-    assert found.max_depth <= proposal.topology.max_depth
-    assert found.max_children <= proposal.topology.max_children
-    assert proposal.topology.depth.equal(found.depth)
+    recomputed = Topology.from_parents(proposal.topology.parents)
+    assert recomputed.max_depth <= proposal.topology.max_depth
+    assert recomputed.max_children <= proposal.topology.max_children
+    assert proposal.topology.depth.equal(recomputed.depth)
 
 
 @pytest.mark.parametrize("num", [1, 2, 6, 31])
@@ -43,7 +43,7 @@ def test_padding_is_neither_deep_nor_wide(num: int) -> None:
     assert int(topology.depth[0, 3:].max()) == num.bit_length()
 
 
-def test_chains_stay_a_chain() -> None:
+def test_chains_give_a_chain() -> None:
     proposal = stack_trees([tree_of(0, 1), tree_of(), tree_of(0)], CPU)
     assert proposal.topology is Topology.chain(3, CPU)
     assert proposal.token_ids.tolist() == [[9, 11, 12], [9, 0, 0], [9, 11, 0]]

@@ -6,10 +6,11 @@ import torch
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.proposers import Lookahead
 from specresearch.proposers.lookahead import NGramPool
+from specresearch.request import RequestState
 
 MODEL = build("llama", seed=1)
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
@@ -31,7 +32,7 @@ def started(rows: Sequence[RequestState], **settings: int) -> tuple[Lookahead, B
 
 
 class TestPool:
-    def test_the_latest_come_first_and_the_longest_unseen_leave(self) -> None:
+    def test_the_latest_ngrams_come_first_and_the_oldest_are_evicted(self) -> None:
         pool = NGramPool(2)
         for ngram in ((1, 2, 3), (1, 4, 5), (1, 2, 3), (1, 6, 7), (2, 9, 9)):
             pool.add(ngram)
@@ -51,17 +52,17 @@ class TestProposal:
         assert proposal.probe is not None
         assert proposal.probe.nonzero()[:, 1].tolist() == list(range(first, first + 9))
         for level in range(3):
-            for place in range(3):
-                node = first + 3 * level + place
+            for column in range(3):
+                node = first + 3 * level + column
                 path = proposal.topology.ancestors[0, node].nonzero()[:, 0]
-                seen = [
-                    *window[0][: place + 1],
-                    *(guesses[place] for guesses in window[1 : level + 1]),
+                visible = [
+                    *window[0][: column + 1],
+                    *(guesses[column] for guesses in window[1 : level + 1]),
                 ]
-                assert proposal.token_ids[0, path].tolist() == [5, *seen]
-                assert int(proposal.topology.depth[0, node]) == 1 + place + level
+                assert proposal.token_ids[0, path].tolist() == [5, *visible]
+                assert int(proposal.topology.depth[0, node]) == 1 + column + level
 
-    def test_ngrams_that_begin_alike_share_nodes(self) -> None:
+    def test_ngrams_with_a_common_prefix_share_nodes(self) -> None:
         proposer, batch = started(
             [state([5], 0), state([5], 1)], window_size=1, ngram_size=4, num_ngrams=3
         )
@@ -74,7 +75,7 @@ class TestProposal:
         assert not bool(proposal.acceptable[1, 1:].any())
 
     @pytest.mark.parametrize("budget", [1, 4, 8])
-    def test_the_budget_counts_drafts_and_no_probes(self, budget: int) -> None:
+    def test_the_budget_counts_drafts_but_not_probes(self, budget: int) -> None:
         proposer, batch = started(
             [state([5], 0), state([5], 1)], window_size=2, ngram_size=4, num_ngrams=3
         )
@@ -84,7 +85,7 @@ class TestProposal:
         assert proposal.lengths.tolist() == [1 + budget, 1]
         assert proposal.topology.num_nodes == 1 + budget + 6
 
-    def test_no_budget_is_plain_decoding(self) -> None:
+    def test_a_budget_of_0_is_plain_decoding(self) -> None:
         proposer, batch = started([state([5], 0)])
         assert proposer.propose(batch, [0]).token_ids.tolist() == [[5]]
 
@@ -94,8 +95,8 @@ def plain_argmax(tokens: Sequence[int]) -> int:
         return int(MODEL(torch.tensor([list(tokens)])).logits[0, -1].argmax())
 
 
-def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> None:
-    """Compares each step's guesses with plain forwards; every n-gram of the pool ends in one."""
+def test_guesses_are_the_targets_tokens_after_the_window(target: CausalLM) -> None:
+    """Guesses equal plain forwards after the window; every n-gram of the pool ends in one."""
     proposer = Lookahead(window_size=3, ngram_size=4, num_ngrams=4)
     engine = Engine(target, proposer, max_batch_size=2)
     for prompt in PROMPTS[:2]:
@@ -112,9 +113,9 @@ def test_guesses_are_what_the_target_says_after_the_window(target: CausalLM) -> 
             request = proposer._requests[row.slot]
             newest = [
                 plain_argmax(
-                    [*tokens, *window[0][: place + 1], *(level[place] for level in window[1:])]
+                    [*tokens, *window[0][: column + 1], *(level[column] for level in window[1:])]
                 )
-                for place in range(3)
+                for column in range(3)
             ]
             assert request.window == [*window[1:], newest]
             for ngram in zip(*window, newest, strict=True):
@@ -142,13 +143,13 @@ def counts(
     return [(c.num_target_forwards, c.num_draft_tokens, c.num_accepted_tokens) for c in result]
 
 
-def test_it_speculates_and_a_request_takes_the_same_steps_in_any_company(target: CausalLM) -> None:
+def test_a_request_takes_the_same_steps_in_any_batch(target: CausalLM) -> None:
     together = counts(target, PROMPTS, 3)
     assert together == [counts(target, [prompt], 1)[0] for prompt in PROMPTS]
     assert sum(accepted for _, _, accepted in together) > 10
 
 
-def test_a_slot_starts_afresh_with_its_next_request() -> None:
+def test_a_reused_slot_starts_with_an_empty_pool() -> None:
     proposer, _ = started([state([5], 0)])
     proposer._requests[0].pool.add((5, 1, 2, 3, 4))
     proposer.finish([0])
@@ -158,6 +159,6 @@ def test_a_slot_starts_afresh_with_its_next_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["window_size", "ngram_size", "num_ngrams"])
-def test_bad_settings(name: str) -> None:
+def test_bad_settings_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"proposer.{name}=0 must be at least"):
         Lookahead(**{name: 0})

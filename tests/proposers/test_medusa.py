@@ -32,8 +32,8 @@ def target() -> CausalLM:
     return CausalLM(copy.deepcopy(TARGET), max_len=40, prefill_chunk=4)
 
 
-def make_heads(num_heads: int = 3, own: bool = True) -> MedusaHeads:
-    heads = MedusaHeads(H, VOCAB if own else None, num_heads).double()
+def make_heads(num_heads: int = 3, own_lm_head: bool = True) -> MedusaHeads:
+    heads = MedusaHeads(H, VOCAB if own_lm_head else None, num_heads).double()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in heads.parameters():
@@ -42,7 +42,7 @@ def make_heads(num_heads: int = 3, own: bool = True) -> MedusaHeads:
 
 
 class Budgets(Controller):
-    """Another budget in every step and row."""
+    """Change the budget in every step and row."""
 
     def __init__(self, *pattern: int | None) -> None:
         self.pattern, self.num_steps = pattern, 0
@@ -63,89 +63,89 @@ def decode(
 
 
 def watch(proposer: Medusa) -> Seen:
-    """Fills as the proposer is asked: tokens and room of every row, the budget, the proposal."""
-    seen, original = [], proposer.propose
+    """Record each call: tokens and room of every row, the budget, the proposal."""
+    calls, original = [], proposer.propose
 
     def propose(batch: Batch, budget: Sequence[int]) -> Proposal:
         proposal = original(batch, budget)
         rows = [(list(row.tokens), room) for row, room in zip(batch.rows, batch.room, strict=True)]
-        seen.append((rows, list(budget), proposal))
+        calls.append((rows, list(budget), proposal))
         return proposal
 
     proposer.propose = propose
-    return seen
+    return calls
 
 
 @torch.no_grad()
 def head_logits(heads: MedusaHeads, tokens: Sequence[int]) -> torch.Tensor:
-    """What the heads say at the token before the last, by a plain pass of the target."""
+    """Return the heads' logits at the token before the last, by a plain pass of the target."""
     hidden = TARGET.model(torch.tensor([tokens[:-1]])).last_hidden_state[:, -1]
     return heads(hidden, TARGET.get_output_embeddings())[0]
 
 
-def count_right_drafts(seen: Seen, heads: MedusaHeads) -> int:
+def count_right_drafts(calls: Seen, heads: MedusaHeads) -> int:
     """Return the number of drafts, after checking each against its own head.
 
     Every row has the first paths that its budget and room allow.
     """
     num_checked = 0
-    for batch, budget, proposal in seen:
+    for batch, budget, proposal in calls:
         assert proposal.draft_probs is None
         for b, (tokens, room) in enumerate(batch):
             num_drafts = int(proposal.lengths[b]) - 1
-            kept = (
+            kept_paths = (
                 [tuple(path) for path in PATHS if len(path) <= room][: budget[b]]
                 if len(tokens) > 1
                 else []
             )
-            assert num_drafts == len(kept)
-            if not kept:
+            assert num_drafts == len(kept_paths)
+            if not kept_paths:
                 continue
             logits = head_logits(heads, tokens)
             likeliest = logits.argsort(descending=True).tolist()
             ancestors = proposal.topology.ancestors[b % len(proposal.topology.parents)]
-            found = []
+            drafts = []
             for node in range(1, num_drafts + 1):
                 path = proposal.token_ids[b, ancestors[node]].tolist()[1:]
-                found.append(
+                drafts.append(
                     tuple(likeliest[level].index(token) for level, token in enumerate(path))
                 )
                 q = logits[len(path) - 1].softmax(-1)[path[-1]]
                 assert proposal.scores is not None
                 assert float(proposal.scores[b, node]) == pytest.approx(float(q), rel=1e-4)
-            assert found == kept
+            assert drafts == kept_paths
             num_checked += num_drafts
     return num_checked
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own_lm_heads", "version_2"])
-def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own: bool) -> None:
-    """Also in reused slots, and whatever was accepted or rejected before."""
+@pytest.mark.parametrize("own_lm_head", [True, False], ids=["own_lm_heads", "version_2"])
+def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own_lm_head: bool) -> None:
+    """This holds in reused slots too, whatever was accepted or rejected before."""
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
-    heads = make_heads(own=own)
+    heads = make_heads(own_lm_head=own_lm_head)
     proposer = Medusa(heads, paths=PATHS)
-    seen = watch(proposer)
+    calls = watch(proposer)
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
-    assert count_right_drafts(seen, heads) > 30
+    assert count_right_drafts(calls, heads) > 30
     assert not proposer._known_slots
 
 
-def test_drafts_are_right_after_steps_that_another_drafted(target: CausalLM) -> None:
+def test_drafts_are_right_after_steps_of_another_proposer(target: CausalLM) -> None:
     plain = [output.token_ids for output in decode(Engine(target, max_batch_size=3))]
     proposer = Medusa(make_heads(), paths=PATHS)
-    seen = watch(proposer)
+    calls = watch(proposer)
     outputs = decode(
         Engine(target, Cascade([NGram(3, n_max=1, n_min=1), proposer]), max_batch_size=3)
     )
     assert [output.token_ids for output in outputs] == plain
-    assert count_right_drafts(seen, make_heads()) > 15
+    assert count_right_drafts(calls, make_heads()) > 15
     num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
-    assert num_passed_over - sum(len(rows) for rows, _, _ in seen) > 5
+    assert num_passed_over - sum(len(rows) for rows, _, _ in calls) > 5
 
 
 def rigged() -> tuple[CausalLM, MedusaHeads]:
-    """A target that cycles through its vocabulary in fixed steps, and heads that know it."""
+    """Return a target that cycles through its vocabulary, and heads that predict it."""
     model: Any = build("llama", hidden_size=32, num_attention_heads=4, num_key_value_heads=4)
     heads = MedusaHeads(32, VOCAB, 4).double()
     step = torch.eye(VOCAB, 32, dtype=torch.float64).roll(7, 0)  # from token t to t + 7
@@ -166,7 +166,7 @@ ROUND = [
 ]
 
 
-def test_heads_that_are_right_are_always_accepted() -> None:
+def test_perfect_heads_are_always_accepted() -> None:
     target, heads = rigged()
     engine = Engine(target, Medusa(heads, paths=[[0], [1], [0, 0], [0, 0, 0]]), max_batch_size=3)
     for output, prompt in zip(decode(engine, ROUND), ROUND, strict=True):
@@ -186,7 +186,7 @@ def test_negative_control_heads_off_by_one_are_never_accepted() -> None:
         assert output.record.counts.num_accepted_tokens == 0 < output.record.counts.num_draft_tokens
 
 
-def test_penalties_shape_the_drafts_too(target: CausalLM) -> None:
+def test_penalties_apply_to_the_drafts_too(target: CausalLM) -> None:
     plain = [
         output.token_ids
         for output in decode(Engine(target, max_batch_size=3), repetition_penalty=1.3)
@@ -199,9 +199,7 @@ def test_penalties_shape_the_drafts_too(target: CausalLM) -> None:
 
 class TestTheDefaultTree:
     @pytest.mark.parametrize(("num_heads", "num_nodes"), [(5, 63), (3, 20), (4, 1)])
-    def test_holds_the_likeliest_nodes_of_all_and_the_likeliest_first(
-        self, num_heads: int, num_nodes: int
-    ) -> None:
+    def test_it_holds_the_likeliest_nodes_in_order(self, num_heads: int, num_nodes: int) -> None:
         chances: dict[tuple[int, ...], float] = {(): 1.0}
         for i in range(num_heads):
             longer = {path: chance for path, chance in chances.items() if len(path) == i}
@@ -217,7 +215,7 @@ class TestTheDefaultTree:
         assert [chances[path] for path in paths] == pytest.approx(best)
         assert StaticTree.from_paths(paths).paths == tuple(paths)
 
-    def test_one_head_has_no_more_than_its_ranks(self, target: CausalLM) -> None:
+    def test_a_single_head_gives_no_more_nodes_than_ranks(self, target: CausalLM) -> None:
         proposer = Medusa(make_heads(1))
         Engine(target, proposer)
         assert proposer.num_draft_tokens == len(TYPICAL_RANK_ACCEPTANCE)
@@ -234,14 +232,14 @@ class TestTheDefaultTree:
         (lambda: Medusa(make_heads(), paths=[[0, 0]]), "has no parent"),
     ],
 )
-def test_what_cannot_work_is_refused_before_decoding(
+def test_settings_that_cannot_work_are_rejected_before_decoding(
     target: CausalLM, make: Any, complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         Engine(target, make())
 
 
-def test_heads_and_paths_from_files(target: CausalLM, tmp_path: Path) -> None:
+def test_heads_and_paths_are_loaded_from_files(target: CausalLM, tmp_path: Path) -> None:
     save_medusa_heads(make_heads(), tmp_path / "heads", {})
     (tmp_path / "tree.json").write_text(json.dumps({"paths": PATHS}))
     proposer = Medusa(str(tmp_path / "heads"), paths=str(tmp_path / "tree.json"))

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposers import NGram
 from specresearch.proposers.ngram import NGramIndex
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
 
 
@@ -22,7 +23,7 @@ def rescan(tokens: list[int], n_max: int, n_min: int, num: int) -> list[int]:
 
 
 class CountingList(list):
-    """Counts how many tokens were looked at through slices."""
+    """Count the tokens that slices read."""
 
     looked_at = 0
 
@@ -62,7 +63,7 @@ def test_an_overlapping_match_repeats_its_period() -> None:
     assert index.continuation(tokens, 5) == [3, 4, 3, 4, 3]
 
 
-def test_growing_looks_at_new_tokens_only() -> None:
+def test_extending_the_index_reads_only_new_tokens() -> None:
     index, tokens = NGramIndex(2, 4), CountingList(range(10_000))
     index.continuation(tokens, 5)
     tokens.looked_at = 0
@@ -105,10 +106,10 @@ class TestProposer:
         assert proposer.propose(batch, [0, 4]).lengths.tolist() == [1, 5]
         assert prompts[0].looked_at == 0 < prompts[1].looked_at
 
-    def test_nothing_found_anywhere_is_plain_decoding(self) -> None:
+    def test_a_batch_without_matches_is_decoded_plainly(self) -> None:
         assert self.propose([1, 2], [3], budget=[5, 5]).token_ids.tolist() == [[2], [3]]
 
-    def test_a_slot_starts_afresh_with_its_next_request(self) -> None:
+    def test_a_reused_slot_starts_with_an_empty_index(self) -> None:
         proposer, first, second = NGram(4, 1, 1), state([1, 2, 1], 0), state([1], 0)
         for row, drafts in ((first, 4), (second, 0)):
             proposer.start([row], None)
@@ -118,12 +119,12 @@ class TestProposer:
 
 
 @pytest.mark.parametrize("num", [0, -2])
-def test_bad_number_of_drafts(num: int) -> None:
+def test_a_bad_number_of_drafts_is_rejected(num: int) -> None:
     with pytest.raises(ValueError, match=rf"num_draft_tokens={num} must be at least 1"):
         NGram(num)
 
 
 @pytest.mark.parametrize(("n_max", "n_min"), [(1, 2), (3, 0)])
-def test_bad_sizes(n_max: int, n_min: int) -> None:
+def test_bad_ngram_sizes_are_rejected(n_max: int, n_min: int) -> None:
     with pytest.raises(ValueError, match="need 1 <= n_min <= n_max"):
         NGram(3, n_max, n_min)

@@ -58,7 +58,7 @@ def test_paths_come_likeliest_first_and_a_tree_keeps_the_order() -> None:
     assert StaticTree.from_paths(tree.paths).paths == tree.paths
 
 
-def test_of_equally_likely_paths_the_shorter_comes_first_then_the_lower_rank() -> None:
+def test_equally_likely_paths_are_ordered_by_length_and_then_by_rank() -> None:
     paths = [(1, 0), (0, 0, 1), (0, 1, 0), (1,), (0, 1), (0, 0), (0,)]
     ordered = ((0,), (0, 0), (1,), (0, 1), (1, 0), (0, 0, 1), (0, 1, 0))
     assert likeliest_first(paths, (1.0, 0.1)) == ordered

@@ -18,12 +18,12 @@ from specresearch.proposers.shapes import TreeShape
         ({"name": "static", "paths": "/nowhere.json"}, "no list of paths"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], complaint: str) -> None:
+def test_bad_settings_are_rejected(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         TreeShape(num_draft_tokens=10, **settings)
 
 
-def test_rank_beyond_the_vocabulary() -> None:
+def test_a_rank_beyond_the_vocabulary_is_rejected() -> None:
     with pytest.raises(ValueError, match="rank 9 and the vocabulary 7"):
         TreeShape("static", 1, [[9]]).bind(7, torch.device("cpu"))
 

@@ -1,19 +1,9 @@
+"""Static trees: their validation, cropping and order."""
+
 import pytest
+from static_trees import IN_ORDER_OF_USE
 
 from specresearch.proposers.static_tree import StaticTree
-
-IN_ORDER_OF_USE = [
-    (0,),
-    (0, 0),
-    (1,),
-    (0, 0, 0),
-    (1, 0),
-    (0, 1),
-    (2,),
-    (1, 0, 0),
-    (2, 1),
-    (1, 0, 2),
-]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +15,7 @@ IN_ORDER_OF_USE = [
         ([(-1,)], "from 0 on"),
     ],
 )
-def test_rejects_an_invalid_tree(paths: list[tuple[int, ...]], complaint: str) -> None:
+def test_an_invalid_tree_is_rejected(paths: list[tuple[int, ...]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         StaticTree.from_paths(paths)
 

@@ -7,9 +7,10 @@ import torch
 from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Suffix
+from specresearch.request import RequestState
 
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
 
@@ -31,7 +32,7 @@ def propose(*prompts: Sequence[int], budget: Sequence[int] | None = None, **sett
 
 
 def paths(proposal: Proposal, row: int = 0) -> dict[tuple[int, ...], float]:
-    """The score of every draft by its path of tokens."""
+    """Return the score of every draft, keyed by its path of tokens."""
     assert proposal.scores is not None
     ancestors = proposal.topology.ancestors.expand(len(proposal.lengths), -1, -1)
     tokens, scores = proposal.token_ids[row], proposal.scores[row]
@@ -40,10 +41,10 @@ def paths(proposal: Proposal, row: int = 0) -> dict[tuple[int, ...], float]:
 
 
 class TestGrowth:
-    def test_children_are_weighed_by_count(self) -> None:
+    def test_children_are_weighted_by_count(self) -> None:
         text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
-        found = paths(propose(text, offset=2.0))
-        assert found == pytest.approx({(3,): 2 / 3, (4,): 1 / 3, (3, 1): 1.0, (3, 1, 2): 1.0})
+        score_of = paths(propose(text, offset=2.0))
+        assert score_of == pytest.approx({(3,): 2 / 3, (4,): 1 / 3, (3, 1): 1.0, (3, 1, 2): 1.0})
 
     def test_unlikely_runs_are_left_out(self) -> None:
         text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
@@ -53,14 +54,14 @@ class TestGrowth:
             (3, 1, 2),
         }
 
-    def test_the_match_bounds_the_size(self) -> None:
+    def test_the_length_of_the_match_bounds_the_tree(self) -> None:
         text = [5, 6, 7, 8, 9, 10, 11, 5, 6, 7]
         assert propose(text).lengths.tolist() == [1 + 3]
         assert propose(text, max_factor=0.5).lengths.tolist() == [1 + 1]
         assert propose(text, max_factor=0.5, offset=2.5).lengths.tolist() == [1 + 4]
         assert propose(text, max_depth=4).lengths.tolist() == [1 + 2]
 
-    def test_without_branches_the_likeliest_is_followed(self) -> None:
+    def test_without_branches_the_likeliest_child_is_followed(self) -> None:
         proposal = propose([1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2], [4, 5, 4], offset=9.0, branch=False)
         assert proposal.topology.is_chain
         assert proposal.token_ids[0, 1 : int(proposal.lengths[0])].tolist()[:3] == [3, 1, 2]
@@ -73,11 +74,11 @@ class TestGrowth:
         assert list(paths(proposal, 3))[:2] == list(paths(proposal, 1))
         assert proposal.draft_probs is None
 
-    def test_nothing_found_anywhere_is_plain_decoding(self) -> None:
+    def test_a_batch_without_matches_is_decoded_plainly(self) -> None:
         assert propose([1, 2], [3], offset=4.0).token_ids.tolist() == [[2], [3]]
 
 
-def test_kinds() -> None:
+def test_the_kind_of_drafts_is_declared() -> None:
     assert (Suffix().kind.trees, Suffix(branch=False).kind.trees) == (True, False)
     assert Suffix().kind.scored
     assert not Suffix().kind.sampled
@@ -113,18 +114,18 @@ class TestGlobal:
         proposer.reset()
         assert self.drafts(proposer, [5, 6]) == []
 
-    def test_a_preempted_request_is_remembered_once_it_has_ended(self) -> None:
+    def test_a_preempted_request_is_remembered_after_it_ends(self) -> None:
         proposer = Suffix(use_global=True)
         self.finished(proposer, [1], [5, 6, 7], reason=None)
         assert self.drafts(proposer, [5, 6]) == []
 
-    def test_the_more_probable_draft_is_taken(self) -> None:
+    def test_the_more_probable_of_two_drafts_is_used(self) -> None:
         proposer = Suffix(use_global=True)
         self.finished(proposer, [1], [5, 6, 7, 8])
         assert self.drafts(proposer, [6, 9, 1, 5, 6]) == [7, 8]
         assert self.drafts(proposer, [4, 5, 6, 9, 1, 4, 5, 6]) == [9, 1, 4]
 
-    def test_memory_is_bounded_and_keeps_the_latest(self) -> None:
+    def test_memory_is_bounded_and_keeps_the_latest_outputs(self) -> None:
         proposer = Suffix(use_global=True, max_global_nodes=200)
         generator = torch.Generator().manual_seed(1)
         for _ in range(100):
@@ -145,7 +146,7 @@ def steps(outputs: Sequence[RequestOutput]) -> list[int]:
     return [output.record.counts.num_target_forwards for output in outputs]
 
 
-def test_it_speculates_and_a_request_takes_the_same_steps_in_any_company(target: CausalLM) -> None:
+def test_a_request_takes_the_same_steps_in_any_batch(target: CausalLM) -> None:
     proposer = Suffix(8, offset=1.0)
     engine = Engine(target, proposer, max_batch_size=3)
     together = run(engine)
@@ -180,7 +181,7 @@ def test_remembered_outputs_save_steps_until_they_are_reset(target: CausalLM) ->
         ("max_global_nodes", 1),
     ],
 )
-def test_bad_settings(name: str, value: float) -> None:
+def test_bad_settings_are_rejected(name: str, value: float) -> None:
     setting: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"proposer.{name}={value} must"):
         Suffix(**setting)

@@ -13,7 +13,7 @@ def random_texts(alphabet: int, sizes: Sequence[int], seed: int = 0) -> list[lis
 
 
 def followers_by_scan(texts: Sequence[Sequence[int]], run: Sequence[int]) -> Counter[int]:
-    """What stands behind each occurrence of a run, from scratch."""
+    """Return what follows each occurrence of a run, by a full scan."""
     size = len(run)
     return Counter(
         text[i + size]
@@ -24,27 +24,27 @@ def followers_by_scan(texts: Sequence[Sequence[int]], run: Sequence[int]) -> Cou
 
 
 def followers(trie: SuffixTrie, run: Sequence[int]) -> dict[int, float] | None:
-    place = trie._find(run)
-    return None if place is None else {f.token: f.probability for f in trie.followers(place)}
+    node = trie._find(run)
+    return None if node is None else {f.token: f.probability for f in trie.followers(node)}
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 3, 8])
 def test_counts_equal_a_scan(alphabet: int) -> None:
-    """After every text, for every run that occurs, up to the depth that is counted."""
+    """This holds after every text, for every run up to the counted depth."""
     max_depth, texts = 5, random_texts(alphabet, (1, 17, 2, 30, 3))
     trie = SuffixTrie(max_depth)
     for number, text in enumerate(texts, start=1):
         for begin in range(0, len(text), 4):
             trie.extend(text[begin : begin + 4])
         trie.end()
-        known = texts[:number]
+        texts_so_far = texts[:number]
         for run in {
             tuple(t[i : i + n])
-            for t in known
+            for t in texts_so_far
             for n in range(1, max_depth)
             for i in range(len(t) - n + 1)
         }:
-            counted = followers_by_scan(known, run)
+            counted = followers_by_scan(texts_so_far, run)
             total = sum(counted.values())
             assert followers(trie, run) == {
                 token: count / total for token, count in counted.items()
@@ -63,19 +63,23 @@ def test_the_longest_match_equals_a_rescan(alphabet: int) -> None:
     trie = SuffixTrie(8)
     for end in range(1, len(text) + 1):
         trie.extend(text[end - 1 : end])
-        known = text[:end]
-        right = max(
-            (n for n in range(min(6, end) + 1) if n == 0 or followers_by_scan([known], known[-n:])),
+        prefix = text[:end]
+        expected_length = max(
+            (
+                n
+                for n in range(min(6, end) + 1)
+                if n == 0 or followers_by_scan([prefix], prefix[-n:])
+            ),
             default=0,
         )
-        place, length = trie.longest_match(known[-6:])
-        assert length == right
+        node, length = trie.longest_match(prefix[-6:])
+        assert length == expected_length
         if length:
-            found = {f.token: f.probability for f in trie.followers(place)}
-            assert found == followers(trie, known[-length:])
+            probabilities = {f.token: f.probability for f in trie.followers(node)}
+            assert probabilities == followers(trie, prefix[-length:])
 
 
-def test_runs_do_not_reach_from_one_text_to_the_next() -> None:
+def test_runs_do_not_span_texts() -> None:
     trie = SuffixTrie(4)
     for text in ([1, 2], [3, 4], [1, 2], [3, 4]):
         trie.extend(text)
@@ -85,15 +89,15 @@ def test_runs_do_not_reach_from_one_text_to_the_next() -> None:
     assert trie.longest_match([1, 2]) == (0, 0)
 
 
-def test_those_met_last_come_first() -> None:
+def test_the_latest_continuations_come_first() -> None:
     trie = SuffixTrie(4)
     trie.extend([7, 1, 7, 2, 7, 3, 7])
-    place, length = trie.longest_match([7])
-    assert [f.token for f in trie.followers(place)] == [3, 2, 1]
+    node, length = trie.longest_match([7])
+    assert [f.token for f in trie.followers(node)] == [3, 2, 1]
     assert length == 1
 
 
-def test_only_what_repeats_costs_nodes() -> None:
+def test_only_repeated_runs_cost_nodes() -> None:
     trie = SuffixTrie(32)
     trie.extend(range(1000))
     assert trie.num_nodes == 1001

@@ -7,10 +7,11 @@ import torch
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import TokenRecycling
+from specresearch.request import RequestState
 
 MODEL = build("llama", seed=1)
 PROMPTS = [(5,), (1, 2, 3, 4, 5, 6, 7), (8, 8), (3, 1, 4, 1, 5)]
@@ -46,7 +47,7 @@ def teach(proposer: TokenRecycling, batch: Batch, proposal: Proposal, logits: to
 
 
 def teach_everything(proposer: TokenRecycling, batch: Batch, seed: int = 0) -> torch.Tensor:
-    """Logits after every token of the vocabulary, a different table for every row."""
+    """Feed logits after every token of the vocabulary, with a different table for every row."""
     tokens = torch.arange(VOCAB).expand(len(batch), -1)
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((len(batch), VOCAB, VOCAB), generator=generator, dtype=torch.float64)
@@ -72,14 +73,14 @@ def test_every_node_is_the_successor_of_its_rank(target: CausalLM, warm: bool) -
             assert tokens[node] == int(order[path[-1]])
 
 
-def test_a_small_budget_verifies_the_top_of_the_tree_only(target: CausalLM) -> None:
+def test_a_small_budget_keeps_only_the_top_of_the_tree(target: CausalLM) -> None:
     proposer, batch = bound(target, top_k=3, paths=PATHS), batch_of(0, 1)
     teach_everything(proposer, batch)
-    whole = proposer.propose(batch, [8, 8])
+    full = proposer.propose(batch, [8, 8])
     part = proposer.propose(batch, [2, 4])
     assert part.lengths.tolist() == [3, 5]
-    assert part.token_ids.equal(whole.token_ids[:, :5])
-    assert part.topology.parents.equal(whole.topology.parents[:, :5])
+    assert part.token_ids.equal(full.token_ids[:, :5])
+    assert part.topology.parents.equal(full.topology.parents[:, :5])
     assert proposer.propose(batch, [0, 0]).token_ids.shape == (2, 1)
 
 
@@ -95,7 +96,9 @@ def test_a_row_keeps_the_first_paths_that_it_has_room_for(target: CausalLM) -> N
     assert proposal.topology.parents[:, :4].tolist() == [[-1, 0, 1, 2], [-1, 0, 0, 1]]
 
 
-def test_the_last_node_of_a_token_counts_and_padding_does_not(target: CausalLM) -> None:
+def test_the_last_node_of_a_token_sets_its_successors_and_padding_does_not(
+    target: CausalLM,
+) -> None:
     proposer, batch = bound(target, top_k=2, paths=[[0]]), batch_of(1)
     tokens = torch.tensor([[4, 6, 4, 6, 4]])
     logits = torch.zeros(1, 5, VOCAB, dtype=torch.float64)
@@ -120,7 +123,7 @@ def steps(outputs: Sequence[RequestOutput]) -> list[int]:
     return [output.record.counts.num_target_forwards for output in outputs]
 
 
-def test_a_cold_request_takes_the_same_steps_in_any_company(target: CausalLM) -> None:
+def test_a_cold_request_takes_the_same_steps_in_any_batch(target: CausalLM) -> None:
     settings: dict[str, Any] = {"num_draft_tokens": 12, "top_k": 4, "depth": 3}
     together = run(Engine(target, TokenRecycling(**settings), max_batch_size=3), PROMPTS)
     again = Engine(target, TokenRecycling(**settings), max_batch_size=2)
@@ -131,9 +134,7 @@ def test_a_cold_request_takes_the_same_steps_in_any_company(target: CausalLM) ->
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_only_a_warm_memory_outlives_its_request_until_it_is_reset(
-    target: CausalLM, warm: bool
-) -> None:
+def test_only_a_warm_memory_outlives_its_request(target: CausalLM, warm: bool) -> None:
     proposer, first, second = (
         bound(target, top_k=2, paths=[[0], [1]], warm=warm),
         batch_of(0),
@@ -157,7 +158,7 @@ def test_after_a_reset_a_warm_run_repeats_itself(target: CausalLM) -> None:
     assert [o.token_ids for o in again] == [o.token_ids for o in first]
 
 
-def test_finish_frees_the_slot_and_no_other(target: CausalLM) -> None:
+def test_finish_clears_only_its_own_slot(target: CausalLM) -> None:
     proposer, batch = bound(target, top_k=2, paths=[[0]]), batch_of(0, 1)
     teach_everything(proposer, batch)
     proposer.finish([0])
@@ -181,11 +182,11 @@ def test_the_default_is_the_papers_size() -> None:
         ({"paths": [[3]], "top_k": 3}, "rank 3 and proposer.top_k=3.*raise top_k"),
     ],
 )
-def test_bad_settings(settings: dict, reason: str) -> None:
+def test_bad_settings_are_rejected(settings: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         TokenRecycling(**settings)
 
 
-def test_more_successors_than_tokens(target: CausalLM) -> None:
+def test_more_successors_than_tokens_are_rejected(target: CausalLM) -> None:
     with pytest.raises(ValueError, match=f"top_k={VOCAB + 1} exceeds the vocabulary of {VOCAB}"):
         Engine(target, TokenRecycling(top_k=VOCAB + 1))

@@ -1,4 +1,4 @@
-"""Growth of trees against node-by-node definitions, with a drafter that depends on the path."""
+"""Trees grow as defined node by node, with a drafter that depends on the path."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,13 +10,15 @@ import pytest
 import torch
 from jaxtyping import Float, Int
 from scipy import stats
+from static_trees import IN_ORDER_OF_USE
 from torch import Tensor
 
 from specresearch.acceptance.rejection import accept_by_rejection
-from specresearch.batch import Batch, Request, RequestState
+from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.request import Request, RequestState
 from specresearch.sampling import SamplingParams
 
 V = 7
@@ -24,7 +26,7 @@ PATHS = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (1, 0, 0),
 
 
 def logits_after(path: Sequence[int]) -> Float[Tensor, " V"]:
-    """Some distribution that depends on every token of the path and on their order."""
+    """Return logits that depend on every token of the path and on their order."""
     seed = 17
     for token in path:
         seed = (seed * 31 + int(token) + 1) % 100_003
@@ -33,7 +35,7 @@ def logits_after(path: Sequence[int]) -> Float[Tensor, " V"]:
 
 @dataclass
 class PathDrafter:
-    """Remembers the tokens it was given, as a cache would, and answers from the path alone."""
+    """Keep the tokens it was given, as a cache would, and predict from the path alone."""
 
     roots: list[int]
     fed: Int[Tensor, "B n"] | None = None
@@ -89,12 +91,14 @@ def path_of(proposal: Proposal, row: int, node: int) -> list[int]:
 
 
 def check_tree(proposal: Proposal) -> None:
-    """The bounds and ancestors that growth wrote down without looking are those of the parents."""
+    """Check that the precomputed bounds and ancestors follow from the parents."""
     topology = proposal.topology
     for row in range(len(topology.parents)):
-        kept = int(proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row])
-        part = Topology.from_parents(topology.parents[row : row + 1, :kept])
-        assert torch.equal(part.ancestors[0], topology.ancestors[row, :kept, :kept])
+        num_nodes = int(
+            proposal.lengths.max() if len(topology.parents) == 1 else proposal.lengths[row]
+        )
+        part = Topology.from_parents(topology.parents[row : row + 1, :num_nodes])
+        assert torch.equal(part.ancestors[0], topology.ancestors[row, :num_nodes, :num_nodes])
         assert part.max_depth <= topology.max_depth
         assert part.max_children <= topology.max_children
 
@@ -113,16 +117,16 @@ class TestStatic:
                 for rank in ranks:
                     expected.append(int(logits_after(expected).argsort(descending=True)[rank]))
                 assert path_of(proposal, row, node) == expected
-                own = logits_after(expected[:-1]).softmax(0)[expected[-1]]
+                probability = logits_after(expected[:-1]).softmax(0)[expected[-1]]
                 assert proposal.scores is not None
-                assert float(proposal.scores[row, node]) == pytest.approx(float(own))
+                assert float(proposal.scores[row, node]) == pytest.approx(float(probability))
         assert proposal.lengths.tolist() == [len(PATHS) + 1, 5]
         assert proposal.draft_probs is None
         assert drafter.num_calls == 2  # leaves are never fed
         check_tree(proposal)
 
     def test_sampled_children_follow_the_reported_distribution(self) -> None:
-        """Three children of the root and two of the first are drawn without replacement."""
+        """The root's three children, and the first one's two, are drawn without replacement."""
         paths, num = [(0,), (1,), (2,), (0, 0), (0, 1)], 4000
         drafter, tree = PathDrafter([4] * num), StaticTree.from_paths(paths)
         batch = batch_of([4] * num, temperature=1.0, top_k=4)
@@ -132,7 +136,7 @@ class TestStatic:
         assert q is not None
         assert torch.allclose(q[:, 0].sum(1), torch.ones(num, dtype=q.dtype))
         assert not q[:, 2:].any()
-        drawn = proposal.token_ids[:, 1:4]
+        children = proposal.token_ids[:, 1:4]
         support = q[0, 0].nonzero()[:, 0].tolist()
         assert len(support) == 4
         p = q[0, 0].numpy()
@@ -140,9 +144,11 @@ class TestStatic:
         expected = np.array(
             [p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders]
         )
-        seen = np.array([int((drawn == torch.tensor(order)).all(1).sum()) for order in orders])
-        assert seen.sum() == num
-        assert stats.chisquare(seen, expected * num).pvalue > 1e-4
+        observed = np.array(
+            [int((children == torch.tensor(order)).all(1).sum()) for order in orders]
+        )
+        assert observed.sum() == num
+        assert stats.chisquare(observed, expected * num).pvalue > 1e-4
         assert not bool((proposal.token_ids[:, 4] == proposal.token_ids[:, 5]).any())
 
     def test_children_beyond_what_can_be_drawn_are_never_accepted(self) -> None:
@@ -164,27 +170,17 @@ class TestStatic:
         assert torch.equal(grown([6, 1, 2])[0], grown([6])[0])
 
 
-IN_ORDER_OF_USE = [
-    (0,),
-    (0, 0),
-    (1,),
-    (0, 0, 0),
-    (1, 0),
-    (0, 1),
-    (2,),
-    (1, 0, 0),
-    (2, 1),
-    (1, 0, 2),
-]
 BUDGETS, ROOMS = [10, 3, 4, 0, 10, 1, 7, 9], [9, 9, 1, 0, 2, 1, 2, 3]
 
 
 def first_nodes_equal(some: Proposal, row: int, others: Proposal, other: int) -> bool:
-    """Whether two rows hold the same tree, drawn from the same distributions."""
+    """Return True if two rows hold the same tree, drawn from the same distributions."""
     num = int(some.lengths[row])
-    mine, theirs = (p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others))
-    above = mine[row, 1:num].unique()
-    pairs = [(mine, theirs), (some.token_ids, others.token_ids)]
+    parents, other_parents = (
+        p.topology.parents.expand(len(p.token_ids), -1) for p in (some, others)
+    )
+    above = parents[row, 1:num].unique()
+    pairs = [(parents, other_parents), (some.token_ids, others.token_ids)]
     if some.draft_probs is not None and others.draft_probs is not None:
         pairs.append((some.draft_probs[:, above], others.draft_probs[:, above]))
     return num == int(others.lengths[other]) and all(
@@ -201,9 +197,9 @@ class TestSmallBudgets:
         proposal = grow_static(drafter, batch_of(roots, room), drafter.root_logits(), tree, budget)
         deepest = 0
         for row, root in enumerate(roots):
-            kept = [path for path in IN_ORDER_OF_USE if len(path) <= room[row]][: budget[row]]
-            assert int(proposal.lengths[row]) == len(kept) + 1
-            for node, ranks in enumerate(kept, start=1):
+            kept_paths = [path for path in IN_ORDER_OF_USE if len(path) <= room[row]][: budget[row]]
+            assert int(proposal.lengths[row]) == len(kept_paths) + 1
+            for node, ranks in enumerate(kept_paths, start=1):
                 tokens = [root]
                 for rank in ranks:
                     tokens.append(int(logits_after(tokens).argsort(descending=True)[rank]))
@@ -222,7 +218,7 @@ class TestSmallBudgets:
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 0, 2]]
 
     @pytest.mark.parametrize("shape", ["static", "sampled", "dynamic"])
-    def test_what_a_row_gets_does_not_depend_on_the_others(self, shape: str) -> None:
+    def test_a_rows_drafts_do_not_depend_on_the_other_rows(self, shape: str) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
 
         def grown(rows: Sequence[int]) -> Proposal:
@@ -248,7 +244,7 @@ class TestSmallBudgets:
 
 @dataclass
 class MarkovDrafter:
-    """Logits that depend on the last token only, so that thousands of rows cost no time."""
+    """Predict from the last token only, so that thousands of rows are fast."""
 
     table: Float[Tensor, "W W"]
 
@@ -259,7 +255,7 @@ class MarkovDrafter:
 
 
 class TestSmallBudgetsAreExact:
-    """Two tokens of the output, against the target's distribution of them."""
+    """Two output tokens follow the target's distribution, whatever the budget."""
 
     NUM, W = 6_000, 4
 
@@ -289,11 +285,11 @@ class TestSmallBudgetsAreExact:
         later = torch.multinomial(p[first], 1, generator=generator)[:, 0]
         second = torch.where(verdict.num_accepted == 1, verdict.next_token, later)
         second = torch.where(verdict.num_accepted > 1, accepted[:, 1], second)
-        seen = torch.bincount(first * self.W + second, minlength=self.W**2).numpy()
+        observed = torch.bincount(first * self.W + second, minlength=self.W**2).numpy()
         expected = (p[1][:, None] * p).flatten().numpy()
-        return float(stats.chisquare(seen, expected * self.NUM).pvalue)
+        return float(stats.chisquare(observed, expected * self.NUM).pvalue)
 
-    def test_every_budget_and_room_in_one_batch(self) -> None:
+    def test_every_budget_and_room_in_one_batch_is_exact(self) -> None:
         tree = StaticTree.from_paths(IN_ORDER_OF_USE)
         budget, room = (
             [1 + i % 10 for i in range(self.NUM)],
@@ -302,17 +298,21 @@ class TestSmallBudgetsAreExact:
         assert self.p_value(self.drafts(tree, budget, room)) > 1e-4
 
     def test_negative_control_a_later_sibling_kept_without_the_earlier_one(self) -> None:
-        whole = self.drafts(StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM)
-        assert whole.draft_probs is not None
-        kept = Proposal.chain(
-            whole.token_ids[:, [0, 2]], torch.full((self.NUM,), 2), whole.draft_probs[:, :2]
+        both_siblings = self.drafts(
+            StaticTree.from_paths([(0,), (1,)]), [2] * self.NUM, [1] * self.NUM
         )
-        assert self.p_value(whole) > 1e-4 > self.p_value(kept)
+        assert both_siblings.draft_probs is not None
+        later_sibling = Proposal.chain(
+            both_siblings.token_ids[:, [0, 2]],
+            torch.full((self.NUM,), 2),
+            both_siblings.draft_probs[:, :2],
+        )
+        assert self.p_value(both_siblings) > 1e-4 > self.p_value(later_sibling)
 
 
 class TestDynamic:
     def brute_force(self, root: int, depth: int, top_k: int, budget: int) -> set[tuple[int, ...]]:
-        """Expand the best k of every level, then take the best of everything that was seen."""
+        """Expand the best k of every level, then keep the best nodes of all."""
         value: dict[tuple[int, ...], float] = {(): 0.0}
         pool: dict[tuple[int, ...], float] = {}
         frontier: list[tuple[int, ...]] = [()]
@@ -328,7 +328,7 @@ class TestDynamic:
         return set(sorted(pool, key=lambda path: -pool[path])[:budget])
 
     @pytest.mark.parametrize(("depth", "top_k"), [(1, 3), (2, 3), (4, 3), (5, 2), (3, 10)])
-    def test_keeps_what_the_definition_keeps(self, depth: int, top_k: int) -> None:
+    def test_it_keeps_the_nodes_of_the_definition(self, depth: int, top_k: int) -> None:
         roots, budget = [2, 5, 0], [9, 3, 5]
         budget = [min(b, min(top_k, V)) if depth == 1 else b for b in budget]
         drafter = PathDrafter(roots)
@@ -338,8 +338,8 @@ class TestDynamic:
         assert proposal.lengths.tolist() == [b + 1 for b in budget]
         assert drafter.num_calls == depth - 1
         for row, (root, allowed) in enumerate(zip(roots, budget, strict=True)):
-            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, allowed + 1)}
-            assert kept == self.brute_force(root, depth, top_k, allowed)
+            kept_paths = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, allowed + 1)}
+            assert kept_paths == self.brute_force(root, depth, top_k, allowed)
         check_tree(proposal)
 
     def test_certain_children_come_after_their_parents(self) -> None:
@@ -358,7 +358,7 @@ class TestDynamic:
         assert proposal.topology.parents.tolist() == [[-1, 0, 1, 2, 3]]
         assert proposal.token_ids.tolist() == [[1, 3, 3, 3, 3]]
 
-    def test_rows_with_little_room(self) -> None:
+    def test_rows_with_little_room_keep_the_best_nodes(self) -> None:
         roots, budget, room = [2, 5, 0, 1], [9, 9, 2, 9], [9, 2, 9, 1]
         drafter, top_k = PathDrafter(roots), 3
         proposal = grow_dynamic(
@@ -372,8 +372,8 @@ class TestDynamic:
         ]  # the last row has three nodes to choose from
         for row, root in enumerate(roots):
             num = int(proposal.lengths[row])
-            kept = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
-            assert kept == self.brute_force(root, min(4, room[row]), top_k, budget[row])
+            kept_paths = {tuple(path_of(proposal, row, node)[1:]) for node in range(1, num)}
+            assert kept_paths == self.brute_force(root, min(4, room[row]), top_k, budget[row])
         check_tree(proposal)
 
     @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ class TestDynamic:
         )
         assert drafter.num_calls == passes
 
-    def test_no_budget_for_a_row(self) -> None:
+    def test_a_row_without_a_budget_gets_no_drafts(self) -> None:
         drafter = PathDrafter([2, 5])
         proposal = grow_dynamic(
             drafter, batch_of([2, 5]), drafter.root_logits(), [0, 6], depth=3, top_k=3

@@ -1,4 +1,4 @@
-"""A recording holds what was decoded, survives interruptions, and is refused where it does not belong."""
+"""A recording holds what was decoded, survives interruptions, and is rejected elsewhere."""
 
 import json
 from dataclasses import replace
@@ -16,8 +16,9 @@ from specresearch.acceptance import Rejection
 from specresearch.controllers import Fixed, Goodput
 from specresearch.engine import RequestOutput
 from specresearch.proposers import DraftModel, NGram, Proposer
-from specresearch.recording.recorder import Recorder, describe_recording
-from specresearch.recording.recording import PARTS, RECORDING, SCHEMA, Recording
+from specresearch.recording.recorder import PARTS, Recorder, describe_recording
+from specresearch.recording.recording import RECORDING, Recording
+from specresearch.recording.schema import SCHEMA
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from specresearch.reporting import gather
+from specresearch.reporting.material import Material
 from specresearch.rows import SCHEMA
 
 Interval = tuple[float, float, float]  # value, low, high
@@ -257,48 +259,6 @@ def write_load(
     return write(folder, results, config)
 
 
-def write_simulation(
-    folder: Path,
-    *,
-    concurrency: int = 4,
-    fixed: Sequence[int] = (),
-    timing: str = "Fitted",
-    error: float = 1.1,
-) -> Path:
-    """Write a simulation of what `write_load` wrote, with every figure wrong by a factor."""
-    figures = {
-        f"{metric}_p{p}": error * 0.01 * p / 99 for metric in LATENCIES for p in (50, 90, 99)
-    }
-    sides = {
-        name: figures | {"throughput": 150 * error}
-        for name in ("baseline", "method", *(f"fixed-{k}" for k in fixed))
-    }
-    told = provenance("cnndm")
-    recorded = {"target": told["target"], "machine": "CPU", "method": "ngram"}
-    recorded |= {
-        "config": {
-            "sampling": sampling(0.0),
-            "dataset": {"name": "cnndm"},
-            "proposer": {"num_draft_tokens": 10},
-        }
-    }
-    results = {
-        "schema": SCHEMA,
-        "kind": "simulation",
-        "complete": True,
-        "summary": {"arrivals": "closed_loop", "concurrency": concurrency, "max_running": 8},
-        "sides": sides,
-        "definitions": {},
-        "provenance": {
-            "recorded": recorded,
-            "controller": "goodput",
-            "num_draft_tokens": 10,
-            "timing": "as it was told",
-        },
-    }
-    return write(folder, results, {"timing": {"_target_": f"specresearch.simulation.{timing}"}})
-
-
 def sampling(temperature: float) -> dict[str, Any]:
     return {"temperature": temperature, "max_new_tokens": 32}
 
@@ -323,3 +283,15 @@ def write(folder: Path, results: Mapping[str, Any], config: Mapping[str, Any]) -
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(config)))
     return folder
+
+
+def notes(material: Material, *, is_used: bool | None = None) -> dict[str, str]:
+    return {
+        note.folders[0].name: note.text
+        for note in material.notes
+        if is_used in (None, note.is_used)
+    }
+
+
+def labels(folder: Path) -> list[str]:
+    return [comparison.setting.label for comparison in gather([folder]).comparisons]

@@ -18,8 +18,8 @@ from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.runner import LoadRunner, LoadSettings
 from specresearch.loadtest.workload import RequestClass
 from specresearch.proposers import NGram
-from specresearch.reporting import Limits, compose, gather
-from specresearch.reporting.comparisons import Output
+from specresearch.reporting import Requirements, compose, gather
+from specresearch.reporting.comparison import Output
 from tests.bench.test_output_check import Gullible
 
 Measure = Callable[..., Path]
@@ -43,8 +43,8 @@ def dataset(tmp_path: Path) -> PromptDataset:
 def measure_run(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> Callable[..., Path]:
     def run(sampling: SamplingParams, rule: AcceptanceSampler) -> Path:
         folder = tmp_path / "run"
-        told = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
-        results = ResultsFolder(folder, {"batch_size": 1, "sampling": told})
+        settings = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
+        results = ResultsFolder(folder, {"batch_size": 1, "sampling": settings})
         Runner(
             target,
             dataset,
@@ -113,7 +113,7 @@ def measured_load(target: CausalLM, dataset: PromptDataset, tmp_path: Path) -> C
             ),
             proposer=NGram(4, 3, 1),
             method="ngram",
-            acceptance=rule,
+            acceptance=rule or Rejection(),
             controller_name="fixed",
         ).run(progress=False)
         return folder
@@ -203,7 +203,7 @@ def test_a_load_run(measured_load: Callable[..., Path], arrivals: Arrivals, labe
     results = json.loads((folder / "results.json").read_text())
     material = gather([folder])
     assert [c.load.label for c in material.comparisons] == [label, label]
-    by_label = {c.policy.label: c for c in material.comparisons}
+    by_label = {c.setting.label: c for c in material.comparisons}
     assert set(by_label) == {"ngram, 4 drafts", "ngram, 2 drafts"}
     for comparison in by_label.values():
         assert comparison.gain is not None
@@ -215,7 +215,7 @@ def test_a_load_run(measured_load: Callable[..., Path], arrivals: Arrivals, labe
     assert whole.gain is not None
     if whole.load.is_closed:
         assert whole.gain.value == pytest.approx(results["summary"]["speedup"])
-        names = {section.name for section in compose(material, Limits()).sections}
+        names = {section.name for section in compose(material, Requirements()).sections}
         assert {"speedup", "latency", "acceptance", "steps", "predicted", "controllers"} <= names
 
 

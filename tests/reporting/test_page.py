@@ -1,4 +1,4 @@
-"""The page stands alone, says everything that its figures show in words and tables, and trusts no name."""
+"""The page stands alone, says in words and tables what its figures show, and trusts no name."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specresearch.reporting import Limits, compose, gather, write
+from specresearch.reporting import Requirements, compose, gather, write
 from tests.reporting.folders import write_load, write_run
 
 VOID = ("meta", "path", "use", "br", "img", "rect")
@@ -51,7 +51,7 @@ class Written:
 
     @staticmethod
     def of(runs: Path, folder: Path) -> "Written":
-        write(compose(gather([runs]), Limits(tpot=0.015)), folder)
+        write(compose(gather([runs]), Requirements(tpot=0.015)), folder)
         return Written(
             (folder / "report.html").read_text(), (folder / "report.md").read_text(), folder
         )
@@ -122,8 +122,8 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
         assert "plain decoding only" in text
         assert "unfinished" in text
         assert (
-            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are milliseconds."
-            in text
+            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are "
+            "milliseconds." in text
         )
         assert "Rule of thumb from the field, not from these runs" in text
     assert markdown.startswith("# Turn it on up to 8 requests at a time")
@@ -152,9 +152,11 @@ def test_nothing_is_announced_that_is_not_there(written: Written, tmp_path: Path
 def test_limits_of_runs_that_differ_are_named_where_the_user_gives_none(tmp_path: Path) -> None:
     for tpot in (0.1, 0.2):
         write_load(tmp_path / str(tpot), limits={"ttft": 1.0, "tpot": tpot})
-    for limits in (Limits(), Limits(tpot=0.05)):
+    for limits in (Requirements(), Requirements(tpot=0.05)):
         notes = compose(gather([tmp_path]), limits).notes
-        assert any("2 different limits" in note.text for note in notes) == (limits == Limits())
+        assert any("2 different limits" in note.text for note in notes) == (
+            limits == Requirements()
+        )
 
 
 def test_headings_do_not_skip_a_level(written: Written) -> None:

@@ -1,4 +1,4 @@
-"""The best of many settings looks faster than it is; several runs of one setting say more than one."""
+"""The best of many settings looks faster than it is; repeated runs of a setting say more."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 from specresearch.bench.estimate import Estimate, paired_ratio
-from specresearch.reporting import Limits, gather
-from specresearch.reporting.comparisons import Comparison, Side
-from specresearch.reporting.decision import Answer, Outcome, decide, judge
+from specresearch.reporting import Requirements, gather
+from specresearch.reporting.comparison import Comparison, Outcome
+from specresearch.reporting.decision import Answer, decide, judge
 from specresearch.reporting.estimates import pooled, simultaneous
-from specresearch.reporting.workload import CONCURRENCY, Load, Policy
-from specresearch.reporting.workload import Workload as Scene
+from specresearch.reporting.workload import CONCURRENCY, Load, Setting, WorkloadKey
 from tests.reporting.folders import write_run
 
 NUM_REPORTS, NUM_SETTINGS, LOADS, NUM_GROUPS = 300, 8, (1, 4, 16), 24
 ON = (Answer.ON, Answer.BELOW, Answer.SOME)
-SCENE = Scene("data", "temperature 0", 96, None, "target", "machine")
+WORKLOAD = WorkloadKey("data", "temperature 0", 96, None, "target", "machine")
 
 
 def no_faster(rng: np.random.Generator) -> list[Comparison]:
@@ -31,13 +30,15 @@ def no_faster(rng: np.random.Generator) -> list[Comparison]:
                 for _ in range(2)
             ]
             gain = paired_ratio(sides[0], sides[1])
-            policy, place = Policy("m", "fixed", length), Load(CONCURRENCY, float(load))
-            side = Side({})
-            found.append(
-                Comparison(
-                    Path("f"), SCENE, place, policy, gain, "throughput", side, side, num_requests=24
-                )
+            comparison = Comparison(
+                gain=gain,
+                folder=Path("f"),
+                workload=WORKLOAD,
+                load=Load(CONCURRENCY, float(load)),
+                setting=Setting("m", "fixed", length),
+                num_requests=24,
             )
+            found.append(comparison)
     return found
 
 
@@ -45,9 +46,9 @@ def test_where_nothing_is_faster_a_report_seldom_says_turn_it_on() -> None:
     rng, wrong, uncorrected = np.random.default_rng(0), 0, 0
     for _ in range(NUM_REPORTS):
         comparisons = no_faster(rng)
-        (decision,) = decide(comparisons, Limits())
+        (decision,) = decide(comparisons, Requirements())
         wrong += decision.answer in ON
-        uncorrected += any(judge(c, Limits()).outcome is Outcome.FASTER for c in comparisons)
+        uncorrected += any(judge(c, Requirements()).outcome is Outcome.FASTER for c in comparisons)
     assert wrong <= 0.05 * NUM_REPORTS
     assert (
         uncorrected > 0.25 * NUM_REPORTS
@@ -57,16 +58,16 @@ def test_where_nothing_is_faster_a_report_seldom_says_turn_it_on() -> None:
 def test_a_setting_that_is_clearly_faster_is_found_among_many() -> None:
     comparisons = no_faster(np.random.default_rng(1))
     best = [
-        replace(c, gain=Estimate(1.5, 1.4, 1.6, 20.0)) if c.policy.length == 3 else c
+        replace(c, gain=Estimate(1.5, 1.4, 1.6, 20.0)) if c.setting.length == 3 else c
         for c in comparisons
     ]
-    (decision,) = decide(best, Limits())
-    assert (decision.answer, decision.policy.length) == (Answer.ON, 3)
+    (decision,) = decide(best, Requirements())
+    assert (decision.answer, decision.setting.length) == (Answer.ON, 3)
     (point, *_) = decision.points
-    assert point.comparison.gain is not None
-    assert point.comparison.gain.low is not None
-    assert 1.2 < point.comparison.gain.low < 1.4
-    assert point.comparison.num_compared == NUM_SETTINGS * len(LOADS)
+    assert point.gain is not None
+    assert point.gain.low is not None
+    assert 1.2 < point.gain.low < 1.4
+    assert point.num_compared == NUM_SETTINGS * len(LOADS)
 
 
 def test_intervals_that_hold_together_are_wider_and_one_alone_is_not() -> None:
@@ -94,16 +95,16 @@ def test_pooling(same_units: bool) -> None:
 def test_all_runs_of_a_setting_count(tmp_path: Path) -> None:
     for name, gain in (("a", (1.5, 1.4, 1.6)), ("b", (1.1, 0.9, 1.3))):
         write_run(tmp_path / name, gain, batch_size=8)
-    (decision,) = decide(gather([tmp_path]).comparisons, Limits())
+    (decision,) = decide(gather([tmp_path]).comparisons, Requirements())
     (point,) = decision.points
-    assert point.comparison.gain is not None
-    assert point.comparison.gain.value == pytest.approx((1.5 * 1.1) ** 0.5)
-    assert point.comparison.num_requests == 400
-    assert len(point.comparison.pooled_with) == 1
+    assert point.gain is not None
+    assert point.gain.value == pytest.approx((1.5 * 1.1) ** 0.5)
+    assert point.num_requests == 400
+    assert len(point.pooled_with) == 1
 
 
 def test_one_run_with_wrong_output_is_enough(tmp_path: Path) -> None:
     write_run(tmp_path / "a", batch_size=8, num_outputs_equal=100)
     write_run(tmp_path / "b", batch_size=8)
-    (decision,) = decide(gather([tmp_path]).comparisons, Limits())
+    (decision,) = decide(gather([tmp_path]).comparisons, Requirements())
     assert decision.answer is Answer.OFF

@@ -1,4 +1,4 @@
-"""What a run remembers of the code that decoded it."""
+"""The fingerprint of the code that decoded a run."""
 
 import subprocess
 import sys
@@ -17,16 +17,16 @@ print(*(name for name, module in sys.modules.items() if name.startswith("specres
 """
 
 
-def test_every_module_that_decoding_loads_is_remembered() -> None:
-    """A new one that is not would let a run be continued with other code."""
+def test_every_module_that_decoding_loads_is_fingerprinted() -> None:
+    """A new module outside the fingerprint would let a run resume with other code."""
     printed = subprocess.run(
         [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True
     ).stdout
     parts = {name.split(".")[1] for name in printed.split()}
-    known = {name.removesuffix(".py") for name in DECODING}
-    assert parts <= known, f"add {sorted(parts - known)} to DECODING"
+    fingerprinted = {name.removesuffix(".py") for name in DECODING}
+    assert parts <= fingerprinted, f"add {sorted(parts - fingerprinted)} to DECODING"
 
 
 @pytest.mark.parametrize("folder", [ResultsFolder, LoadFolder])
-def test_code_that_is_remembered_exists(folder: type[RunFolder]) -> None:
+def test_fingerprinted_code_exists(folder: type[RunFolder]) -> None:
     assert [path for path in folder.code if not (PACKAGE / path).exists()] == []

@@ -1,4 +1,4 @@
-"""What a run folder answers to damage, to a second process's rows, and to code that has changed since."""
+"""A run folder reports damage, rows of a second process, and changed code."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def resumed(path: Path) -> ResultsFolder:
 
 
 @pytest.mark.parametrize("name", ["requests.jsonl", "groups.jsonl", "steps.jsonl"])
-def test_a_row_that_is_there_twice_is_named(tmp_path: Path, name: str) -> None:
+def test_a_duplicate_row_is_named(tmp_path: Path, name: str) -> None:
     file = measured(tmp_path) / name
     file.write_text(file.read_text() + file.read_text().split("\n")[0] + "\n")
     with pytest.raises(
@@ -64,7 +64,7 @@ def test_a_torn_settings_file_does_not_block_its_folder(tmp_path: Path) -> None:
     assert resumed(tmp_path).is_resumed
 
 
-def test_settings_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
+def test_unreadable_settings_are_a_one_line_error(tmp_path: Path) -> None:
     measured(tmp_path)
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_settings_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("results", ["", "{", "[]"])
-def test_damaged_results_hide_no_rows(tmp_path: Path, results: str) -> None:
+def test_damaged_results_do_not_hide_rows(tmp_path: Path, results: str) -> None:
     measured(tmp_path)
     (tmp_path / "results.json").write_text(results)
     again = resumed(tmp_path)
@@ -86,7 +86,7 @@ def test_damaged_results_hide_no_rows(tmp_path: Path, results: str) -> None:
         resumed(tmp_path).begin(other)
 
 
-def test_rows_are_added_whole_or_not_at_all(
+def test_rows_are_appended_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "rows.jsonl"
@@ -112,15 +112,15 @@ def test_rows_are_added_whole_or_not_at_all(
         ("code", "bench/runner.py", None, "bench/runner.py is new"),
     ],
 )
-def test_other_software_is_refused_by_name(
+def test_other_software_is_rejected_by_name(
     tmp_path: Path, part: str, key: str, value: str | None, message: str
 ) -> None:
     file = measured(tmp_path) / "provenance.json"
-    told: dict[str, Any] = json.loads(file.read_text())
-    told[part] |= {key: value}
+    metadata: dict[str, Any] = json.loads(file.read_text())
+    metadata[part] |= {key: value}
     if value is None:
-        del told[part][key]
-    file.write_text(json.dumps(told))
+        del metadata[part][key]
+    file.write_text(json.dumps(metadata))
     with pytest.raises(
         ValueError,
         match=rf"was started with other software: {message}.*choose another hydra.run.dir",
@@ -128,7 +128,7 @@ def test_other_software_is_refused_by_name(
         resumed(tmp_path).begin(PROVENANCE)
 
 
-def test_code_that_no_row_depends_on_may_change(
+def test_code_that_does_not_affect_rows_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured(tmp_path)
@@ -137,7 +137,7 @@ def test_code_that_no_row_depends_on_may_change(
     assert resumed(tmp_path).begin(PROVENANCE)["num_sessions"] == 2
 
 
-def test_a_folder_that_names_no_code_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_code_fingerprint_is_rejected(tmp_path: Path) -> None:
     (measured(tmp_path) / "provenance.json").unlink()
     with pytest.raises(ValueError, match=r"does not say with which code it was started"):
         resumed(tmp_path).begin(PROVENANCE)
@@ -145,12 +145,12 @@ def test_a_folder_that_names_no_code_is_refused(tmp_path: Path) -> None:
         check_software(tmp_path, describe_software(WHOLE_PACKAGE), "go on with this by force=true")
 
 
-def test_a_class_from_elsewhere_is_known_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = type("Mine", (), {"__module__": __name__})()
-    before = describe_software(("engine",), own)
+def test_a_users_class_is_fingerprinted_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = type("Mine", (), {"__module__": __name__})()
+    before = describe_software(("engine",), foreign)
     assert list(before["modules"]) == [__name__]
     assert all(name.startswith("engine/") for name in before["code"])
     monkeypatch.setattr(fingerprint, "_hash", lambda file: "0")
-    assert differing_software(before, describe_software(("engine",), own)) == [
+    assert differing_software(before, describe_software(("engine",), foreign)) == [
         f"{__name__} has changed"
     ]

@@ -127,7 +127,7 @@ def test_every_key_is_explained_with_an_example_that_is_allowed(name: str) -> No
     field = schema.model_fields[key]
     assert field.description
     assert allowed(field)
-    (example,) = field.examples
+    example = (field.examples or [None])[0]
     if choice_of(field) is None and model_of(field) is None and example is not None:
         schema.model_validate({**_example_of(schema), key: example})
 
@@ -137,7 +137,7 @@ def _example_of(schema: type[Settings]) -> Mapping[str, Any]:
     for name, field in schema.model_fields.items():
         if field.is_required():
             model = model_of(field)
-            values[name] = _example_of(model) if model else field.examples[0]
+            values[name] = _example_of(model) if model else (field.examples or [None])[0]
     return values
 
 

@@ -1,4 +1,4 @@
-"""Recordings of tiny models, made in a moment, and what the engine itself did with other settings."""
+"""Recordings of tiny models, and what the engine itself does with other settings."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ SIDE = "method"
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Shapes are checked in every other test of the engine; here the checks would take most of the time."""
+    """Turn off shape checks, which would take most of the time here."""
     before = checks.jaxtyping_disable
     checks.update("jaxtyping_disable", True)
     try:

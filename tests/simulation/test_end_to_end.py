@@ -1,4 +1,4 @@
-"""Predicted against measured, on a machine whose speed is known: the engine runs for real, and its clock counts passes."""
+"""Predicted against measured figures of a real engine whose clock counts passes."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -36,8 +36,9 @@ from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind
 from specresearch.rows import PassKey
 from specresearch.simulation import Drafting, Linear, Method, Replays, Simulation, Timing
-from specresearch.simulation.acceptance import Coins, Replay
+from specresearch.simulation.acceptance import AcceptanceReplay, Chains, run_lengths
 from specresearch.simulation.one_pass import SimulatedPass
+from specresearch.simulation.positions import Estimates
 from specresearch.simulation.replays import ReplayedOutput, ReplayedRequest, replayed_sampling
 from specresearch.simulation.timing import Work
 
@@ -48,14 +49,15 @@ BASELINE = Method(Fixed(0))
 SCORED = DraftKind(sampled=True, scored=True)
 
 
-def coins(rate: float, num: int, seed: int = 0) -> Coins:
-    return Coins(np.random.default_rng(seed).random(num) < rate)
+def coins(rate: float, num: int, seed: int = 0) -> Chains:
+    """Drafts that are accepted independently at a rate."""
+    return Chains(run_lengths(np.random.default_rng(seed).random(num) < rate))
 
 
 def request_of(
     number: int,
     num_tokens: int,
-    replay: Replay | None = None,
+    replay: AcceptanceReplay | None = None,
     num_prompt: int = 1,
     **estimates: Sequence[float],
 ) -> ReplayedRequest:
@@ -64,7 +66,7 @@ def request_of(
         [0] * num_prompt,
         replayed_sampling(num_tokens),
         str(number),
-        output=ReplayedOutput(replay, num_tokens, **estimates),
+        output=ReplayedOutput(replay, num_tokens, Estimates(**estimates)),
         num_tokens=num_tokens,
     )
 
@@ -104,7 +106,7 @@ def test_plain_decoding_takes_what_the_closed_form_says() -> None:
 
 
 def test_speculation_takes_what_the_closed_form_says() -> None:
-    always = Coins(np.ones(12, dtype=bool))
+    always = coins(1.0, 12)
     timing = Linear(0.01, verify_token=1e-3, draft=2e-3, draft_token=1e-4)
     made = simulate([request_of(0, 12, always)], timing, ClosedLoop(1), Method(Fixed(3), SCORED, 5))
     step = 0.01 + 4e-3 + 3 * 2e-3 + 3e-4
@@ -132,7 +134,7 @@ def waiting(arrivals: Arrivals, num: int, service: float) -> float:
 
 
 def test_queueing_is_that_of_theory() -> None:
-    """M/D/1: the mean wait is rho s / (2 (1 - rho)). Evenly spaced requests do not wait; at rho near 1 all do."""
+    """M/D/1: the mean wait is rho s / (2 (1 - rho)). Evenly spaced requests do not wait."""
     service, rho = 1.0, 0.6
     expected = rho * service / (2 * (1 - rho))
     assert waiting(Poisson(rho / service), 8000, service) == pytest.approx(expected, rel=0.1)
@@ -230,7 +232,7 @@ def test_an_output_that_a_token_ends_is_drafted_on_as_in_the_engine(
 
 def test_a_controller_that_cuts_drafts_saves_verification_and_not_drafting() -> None:
     scores = [0.1] * 12  # so that only the first draft of each step is verified
-    request = request_of(0, 12, Coins(np.ones(12, dtype=bool)), scores=scores)
+    request = request_of(0, 12, coins(1.0, 12), scores=scores)
     timing = Linear(0.01, verify_token=1e-3, draft=2e-3)
     made = simulate([request], timing, ClosedLoop(1), Method(Confidence(0.4), SCORED, 3))
     num_steps = made.requests[0].counts.num_target_forwards
@@ -339,7 +341,7 @@ def throughput(controller: Controller, rate: float, most: int, timing: Timing) -
 
 @pytest.mark.parametrize(("rate", "draft"), [(0.85, 0.2e-3), (0.3, 4e-3)])
 def test_a_controller_is_driven_by_simulated_times(rate: float, draft: float) -> None:
-    """Goodput comes close to the best fixed length, which drafts in one case and does not in the other."""
+    """Goodput comes close to the best fixed length, which is 0 in one of the cases."""
     timing = Linear(0.01, verify_token=0.3e-3, draft=draft, overhead=1e-3)
     fixed = {k: throughput(Fixed(k), rate, 6, timing) for k in (0, 1, 2, 4, 6)}
     best = max(fixed, key=lambda k: fixed[k])

@@ -1,4 +1,4 @@
-"""Acceptance, given the text: against rules applied to drafts, summed over everything that could be drafted."""
+"""Acceptance given the text, against the rules summed over all possible drafts."""
 
 from itertools import product
 
@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from specresearch.acceptance.block import accept_block
 from specresearch.proposal import Proposal
-from specresearch.simulation.acceptance import Blocks, Coins, Table, Trees, run_ends
+from specresearch.simulation.acceptance import Blocks, Chains, Trees, run_lengths
 
 NUM, VOCAB = 3, 3  # positions, tokens
 
@@ -24,7 +24,7 @@ def pq() -> tuple[Float[np.ndarray, "n v"], Float[np.ndarray, "n v"]]:
 def expected_kept(
     p: Float[np.ndarray, "n v"], q: Float[np.ndarray, "n v"], *, is_block: bool
 ) -> list[float]:
-    """Chance to accept at least 1, 2, ... drafts, over everything that may be drafted, as the rules define it."""
+    """Return the probability that the rule accepts at least 1, 2, ... drafts."""
     found = []
     for length in range(1, NUM + 1):
         total = 0.0
@@ -52,7 +52,7 @@ def replayed_kept(
         uniforms = np.stack([rng.permutation(grid) for _ in range(NUM)], axis=1)
         chance = float(np.prod([p[i, y] for i, y in enumerate(text)]))
         for u in uniforms:
-            replay = Blocks(odds, u) if is_block else Coins(u < odds)
+            replay = Blocks(odds, u) if is_block else Chains(run_lengths(u < odds))
             found[: replay.step(0, NUM).accepted] += chance / num_draws
     return found.tolist()
 
@@ -84,15 +84,16 @@ def test_blocks_are_what_the_rule_itself_keeps(
 
 
 def test_a_shorter_draft_and_a_later_start_see_the_same_positions() -> None:
-    coins = Coins(np.array([True, True, False, True, True]))
-    assert run_ends(np.array([True, False, True])) == [1, 1, 3]
+    accepts = np.array([True, True, False, True, True])
+    assert run_lengths(accepts) == [2, 1, 0, 2, 1]
+    coins = Chains(run_lengths(accepts))
     assert [coins.step(0, k).accepted for k in (0, 1, 2, 3)] == [0, 1, 2, 2]
     assert [coins.step(i, 9).accepted for i in range(5)] == [2, 1, 0, 2, 1]
     assert coins.step(3, 1).num == 1
-    table = Table([3, 0, 2], [2, 0, 2])
-    assert table.step(0, 1) == (1, 1, 1)
-    assert table.step(0, 9) == (3, 3, 2)
-    assert table.step(1, 9) == (0, 0, 0)
+    chains = Chains([2, 0, 2], [3, 0, 2])
+    assert chains.step(0, 1) == (1, 1, 1)
+    assert chains.step(0, 9) == (3, 3, 2)
+    assert chains.step(1, 9) == (0, 0, 0)
 
 
 def test_trees_are_whole_or_nothing() -> None:

@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from specresearch.batch import Batch, RequestState
+from specresearch.batch import Batch
 from specresearch.clock import ManualClock
 from specresearch.controllers import Confidence
 from specresearch.proposal import DraftKind
+from specresearch.request import RequestState
 from specresearch.simulation import Linear
-from specresearch.simulation.acceptance import Drafted, Replay
+from specresearch.simulation.acceptance import AcceptanceReplay, Drafted
 from specresearch.simulation.machine import Machine
 from specresearch.simulation.models import END, VOCAB_SIZE
+from specresearch.simulation.positions import Estimates
 from specresearch.simulation.proposer import ReplayedProposal, ReplayingProposer
 from specresearch.simulation.replays import ReplayedOutput, ReplayedRequest, replayed_sampling
 from specresearch.simulation.rule import ReplayingRule
@@ -18,7 +20,7 @@ from specresearch.simulation.rule import ReplayingRule
 SCORED = DraftKind(sampled=True, scored=True)
 
 
-class Says(Replay):
+class Says(AcceptanceReplay):
     """Drafts the same in every step."""
 
     def __init__(self, drafted: Drafted) -> None:
@@ -31,7 +33,7 @@ class Says(Replay):
 def batch_of(*drafts: Drafted, num_tokens: int = 20) -> Batch:
     rows = []
     for slot, drafted in enumerate(drafts):
-        output = ReplayedOutput(Says(drafted), 20, [0.9, 0.1, 0.9] * 7, [0.5] * 20)
+        output = ReplayedOutput(Says(drafted), 20, Estimates([0.9, 0.1, 0.9] * 7, [0.5] * 20))
         request = ReplayedRequest(
             [0, 0], replayed_sampling(99), str(slot), output=output, num_tokens=num_tokens
         )

@@ -8,7 +8,7 @@ from recorded import NGRAM, draft_model, ngram, record, requests_of
 
 from specresearch.recording.recording import Recording
 from specresearch.simulation import Fitted, Linear, Roofline, Timing, Work
-from specresearch.simulation.parts import Part
+from specresearch.simulation.parts import StepPart
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
@@ -156,7 +156,7 @@ def test_a_fit_needs_steps_and_one_machine(recording: Recording, tmp_path: Path)
     recording.steps = recording.steps.head(3)
     with pytest.raises(ValueError, match="holds 3 steps, and a timing model needs 20; record more"):
         Fitted().bind(recording)
-    assert Part.fit(lambda work: [1.0], [], np.zeros(0)).seconds(Work(1)) == 0.0
+    assert StepPart.fit(lambda work: [1.0], [], np.zeros(0)).seconds(Work(1)) == 0.0
 
 
 def test_roofline_is_the_longer_of_bytes_and_arithmetic() -> None:

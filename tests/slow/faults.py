@@ -1,4 +1,4 @@
-"""The commands that the fault battery disturbs: real processes on small models, and what they leave."""
+"""The commands that the fault tests disturb: real processes on small models."""
 
 import json
 import random
@@ -25,7 +25,11 @@ PROGRAMS = ("run", "load", "distill", "certify")
 
 @dataclass(frozen=True)
 class Command:
-    """`python -m specresearch.<program>` in `cwd`. rows: file of its folder that grows as it goes on."""
+    """`python -m specresearch.<program>` in `cwd`.
+
+    Attributes:
+        rows: File of its folder that grows while it runs.
+    """
 
     program: str
     overrides: tuple[str, ...]
@@ -55,7 +59,7 @@ class Command:
         return ended(self.start(folder, *more))
 
     def whole(self, folder: Path) -> Any:
-        """Run to the end; what was decoded, or learnt."""
+        """Run to the end and return what was decoded or trained."""
         done = self.finish(folder)
         assert done.code == 0, done.err
         return self.outputs(folder)
@@ -64,7 +68,7 @@ class Command:
         return sum(file.read_bytes().count(b"\n") for file in folder.glob(self.rows))
 
     def wait_for(self, process: "subprocess.Popen[str]", folder: Path, num_rows: int) -> bool:
-        """Wait for so many rows. Returns whether the process still runs."""
+        """Wait for that many rows; return True if the process still runs."""
         end = time.monotonic() + LONGEST
         while process.poll() is None and self.num_rows(folder) < num_rows:
             assert time.monotonic() < end, (
@@ -82,7 +86,7 @@ class Ended:
 
     @property
     def is_a_sentence(self) -> bool:
-        """It ended as bad input does: exit code 2, and one line that says why."""
+        """Return True if it ended like bad input: exit code 2 and one line that says why."""
         last = self.err.strip().splitlines()[-1]
         return self.code == 2 and last.startswith("error: ") and "Traceback" not in self.err
 
@@ -93,7 +97,7 @@ def ended(process: "subprocess.Popen[str]") -> Ended:
 
 
 def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
-    """One of every program. target: overrides that name a small target in float64."""
+    """Return a command of every program, with overrides that select the target."""
     letters = random.Random(0)
     texts = ["".join(letters.choices("abcdef", k=10)) for _ in range(12)]
     model = next(word for word in target if word.startswith("target.model=")).removeprefix(
@@ -120,7 +124,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
         "evaluation.num_draft_tokens": 3,
         "evaluation.max_new_tokens": 8,
     }
-    told: dict[str, tuple[list[str], str, Callable[[Path], Any]]] = {
+    command_parts: dict[str, tuple[list[str], str, Callable[[Path], Any]]] = {
         "run": (
             [*decode, "num_prompts=12", "repeats=2", "warmup=0"],
             "requests.jsonl",
@@ -146,7 +150,7 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
                 *(f"{key}={value}" for key, value in train.items()),
             ],
             "metrics.jsonl",
-            learnt,
+            training_results,
         ),
         "certify": (
             [
@@ -162,16 +166,16 @@ def commands(target: Sequence[str], cwd: Path) -> dict[str, Command]:
     }
     return {
         name: Command(name, tuple(words), rows, outputs, cwd)
-        for name, (words, rows, outputs) in told.items()
+        for name, (words, rows, outputs) in command_parts.items()
     }
 
 
 def _unique(
     rows: Sequence[dict[str, Any]], key: Sequence[str], value: str
 ) -> dict[tuple[Any, ...], Any]:
-    found = {tuple(row[name] for name in key): row[value] for row in rows}
-    assert len(found) == len(rows), "a row is there twice"
-    return found
+    values = {tuple(row[name] for name in key): row[value] for row in rows}
+    assert len(values) == len(rows), "a row is there twice"
+    return values
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -193,8 +197,8 @@ def load_outputs(folder: Path) -> Any:
     return _unique(_rows(folder / "requests.jsonl"), ("repeat", "side", "id"), "token_ids")
 
 
-def learnt(folder: Path) -> Any:
-    """The curve without what was timed, and the weights, as numbers."""
+def training_results(folder: Path) -> Any:
+    """Return the training curve without times, and the weights, as numbers."""
     curve = [
         {key: value for key, value in row.items() if key not in TIMED}
         for row in _rows(folder / "metrics.jsonl")
@@ -205,5 +209,5 @@ def learnt(folder: Path) -> Any:
 
 
 def certified(folder: Path) -> Any:
-    told = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
-    return told["verdict"], told["sampled"], told["greedy"]
+    certificate = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
+    return certificate["verdict"], certificate["sampled"], certificate["greedy"]

@@ -1,8 +1,9 @@
-"""Whole outputs of the engine beside a distribution in which nothing of this package takes part.
+"""The engine's outputs follow a distribution that is computed without this package.
 
-The distribution is enumerated with the transformers library alone: plain forward passes over whole prefixes, without a cache,
-and its own logits processors; presence and frequency penalties, which it lacks, are written out below. Each test is held to
-`ALPHA` over the number of tests (Bonferroni), which rejects something exactly when Holm's correction does.
+The distribution is enumerated with the transformers library alone: plain forward passes over whole
+prefixes, without a cache, and its own logits processors; presence and frequency penalties, which it
+lacks, are written out below. Each test is held to `ALPHA` over the number of tests (Bonferroni),
+which rejects something exactly when Holm's correction does.
 """
 
 import copy
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shape_checks
 import torch
-from jaxtyping import config
 from scipy import stats
 from tiny_models import build
 from torch import Tensor
@@ -90,7 +91,7 @@ SETTINGS: dict[str, tuple[Prompt, SamplingParams]] = {
 
 
 class OutputPenalties(LogitsProcessor):
-    """Presence and frequency penalties, by their definition."""
+    """Apply presence and frequency penalties by their definition."""
 
     def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
         self.num_prompt_tokens, self.presence, self.frequency = (
@@ -107,26 +108,28 @@ class OutputPenalties(LogitsProcessor):
 
 
 def processors(prompt: Prompt, sampling: SamplingParams) -> LogitsProcessorList:
-    """In the order that `specresearch.sampling` documents."""
-    made = LogitsProcessorList()
+    """Return the logits processors in the order that `specresearch.sampling` documents."""
+    result = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
-        made.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    made.append(OutputPenalties(len(prompt), sampling.presence_penalty, sampling.frequency_penalty))
-    made.append(TemperatureLogitsWarper(sampling.temperature))
+        result.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    result.append(
+        OutputPenalties(len(prompt), sampling.presence_penalty, sampling.frequency_penalty)
+    )
+    result.append(TemperatureLogitsWarper(sampling.temperature))
     if sampling.top_k:
-        made.append(TopKLogitsWarper(sampling.top_k))
+        result.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        made.append(TopPLogitsWarper(sampling.top_p))
+        result.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
-        made.append(MinPLogitsWarper(sampling.min_p))
-    return made
+        result.append(MinPLogitsWarper(sampling.min_p))
+    return result
 
 
 @torch.inference_mode()
 def enumerate_law(
     model: PreTrainedModel, prompt: Prompt, sampling: SamplingParams
 ) -> dict[Prompt, float]:
-    """The probability of every output."""
+    """Return the probability of every output."""
     process = processors(prompt, sampling)
     unfinished, finished = {(): 1.0}, {}
     for _ in range(sampling.max_new_tokens):
@@ -137,28 +140,28 @@ def enumerate_law(
         for (output, mass), row in zip(unfinished.items(), rows, strict=True):
             for token, probability in enumerate(row):
                 if probability > 0:
-                    place = finished if token in sampling.stop_token_ids else longer
-                    place[*output, token] = mass * probability
+                    destination = finished if token in sampling.stop_token_ids else longer
+                    destination[*output, token] = mass * probability
         unfinished = longer
     return finished | unfinished
 
 
 def p_value(counts: Counter[Prompt], law: dict[Prompt, float]) -> float:
-    """Of Pearson's chi-square, with the outputs that expect fewer than 5 samples in one cell."""
+    """Return the p-value of Pearson's chi-square; outputs with fewer than 5 expected are pooled."""
     assert sum(law.values()) == pytest.approx(1)
     if counts.keys() - law.keys():
         return 0.0
     num = counts.total()
     rare = [output for output, probability in law.items() if probability * num < 5]
     common = [output for output in law if output not in set(rare)]
-    seen = [*(counts[output] for output in common), sum(counts[output] for output in rare)]
+    observed = [*(counts[output] for output in common), sum(counts[output] for output in rare)]
     expected = (
         np.array([*(law[output] for output in common), sum(law[output] for output in rare)]) * num
     )
     if expected[-1] < 5:  # the rare ones join the last of the common ones
-        seen = [*seen[:-2], seen[-2] + seen[-1]]
+        observed = [*observed[:-2], observed[-2] + observed[-1]]
         expected = np.array([*expected[:-2], expected[-2] + expected[-1]])
-    return float(stats.chisquare(seen, expected * sum(seen) / expected.sum()).pvalue)
+    return float(stats.chisquare(observed, expected * sum(observed) / expected.sum()).pvalue)
 
 
 @lru_cache
@@ -245,14 +248,13 @@ LEVEL = ALPHA / (len(CASES) * len(SETTINGS))
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    """Shapes are checked in every other test; in long runs the checks would take most of the time."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    """Run long tests without shape checks, which would take most of the time."""
+    with shape_checks.unchecked():
+        yield
 
 
 def decode(case: Case, num_samples: int = NUM_SAMPLES) -> dict[str, Counter[Prompt]]:
-    """All settings side by side in batches of 64; every request has a seed of its own."""
+    """Decode all settings in the same batches of 64; every request has its own seed."""
     engine = Engine(
         target(case.architecture),
         PROPOSERS[case.proposer](target(case.architecture)),
@@ -285,7 +287,7 @@ def test_outputs_have_the_enumerated_distribution(case: Case) -> None:
 
 
 class Mislabelled(Rejection):
-    """Takes drafts for drawn from a flat distribution, whatever they were drawn from."""
+    """Label drafts as drawn from a flat distribution, whatever they were drawn from."""
 
     def __call__(
         self, proposal: Proposal, target_logits: Tensor, sampling: SamplingBatch
@@ -301,16 +303,16 @@ def test_negative_control_drafts_that_were_not_drawn_as_labelled(proposer: str) 
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_negative_control_settings_are_told_apart(name: str) -> None:
-    """The order of the processors matters for one of them at least, and each has an effect."""
+def test_negative_control_settings_differ_visibly(name: str) -> None:
+    """Each processor has an effect, and their order matters for one of them at least."""
     prompt, sampling = SETTINGS[name]
     other = replace(sampling, temperature=sampling.temperature * 1.3)
     expected = law("llama", name)
     rng = np.random.default_rng(0)
-    drawn = enumerate_law(model("llama"), prompt, other)
-    outputs = list(drawn)
+    other_law = enumerate_law(model("llama"), prompt, other)
+    outputs = list(other_law)
     counts = rng.multinomial(
-        NUM_SAMPLES, np.array(list(drawn.values())) / sum(drawn.values())
+        NUM_SAMPLES, np.array(list(other_law.values())) / sum(other_law.values())
     ).tolist()
     assert (
         p_value(Counter({o: n for o, n in zip(outputs, counts, strict=True) if n}), expected)
@@ -325,20 +327,22 @@ WARM: dict[str, Callable[[], Proposer]] = {
 
 
 def second_of_equal_seeds(proposer: Proposer) -> Counter[Prompt]:
-    """Outputs of requests that follow another of the same prompt and seed; each round has a seed of its own."""
+    """Return outputs that follow a request of the same prompt and seed; each round has its seed."""
     prompt, sampling = SETTINGS["plain"]
     engine = Engine(target("llama"), proposer)
-    seen: Counter[Prompt] = Counter()
+    counts: Counter[Prompt] = Counter()
     for seed in range(NUM_ROUNDS):
         proposer.reset()
         *_, second = engine.generate([prompt, prompt], replace(sampling, seed=seed))
-        seen[second.token_ids] += 1
-    return seen
+        counts[second.token_ids] += 1
+    return counts
 
 
 @pytest.mark.parametrize("name", WARM)
-def test_equal_seeds_and_a_warm_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control lets a request share its draws with the one that taught the proposer its draft."""
+def test_a_warm_memory_with_equal_seeds_stays_lossless(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the negative control, a request shares its draws with the one that taught its drafts."""
     assert p_value(second_of_equal_seeds(WARM[name]()), law("llama", "plain")) > LEVEL
     monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
     assert p_value(second_of_equal_seeds(WARM[name]()), law("llama", "plain")) < LEVEL
@@ -374,17 +378,17 @@ def zoo(name: str) -> CausalLM:
 
 @lru_cache
 def generated() -> list[Sequence[int]]:
-    """What the library's own `generate` says to each question."""
+    """Return the tokens of the library's own `generate` after each question."""
     plain: Any = copy.deepcopy(zoo("tiny").model)
     plain.set_attn_implementation("sdpa")
     tokenizer: Any = zoo("tiny").tokenizer
     outputs = []
     for question in QUESTIONS:
         prompt = torch.tensor([tokenizer(question)["input_ids"]])
-        said = plain.generate(
+        output_ids = plain.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=64
         )
-        outputs.append(tuple(said[0, prompt.shape[1] :].tolist()))
+        outputs.append(tuple(output_ids[0, prompt.shape[1] :].tolist()))
     return outputs
 
 

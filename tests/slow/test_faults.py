@@ -1,5 +1,4 @@
-"""Processes that are killed, stopped or started twice: no row is lost, none is there twice, and outputs are those of an
-uninterrupted run."""
+"""Processes that are killed, interrupted or started twice lose no rows and repeat none."""
 
 import random
 import signal
@@ -20,7 +19,7 @@ def disturbed(target_overrides: Sequence[str], tmp_path: Path) -> dict[str, Comm
 
 
 @pytest.mark.parametrize("program", ["run", "load", "distill"])
-def test_a_run_that_is_killed_again_and_again_ends_with_what_a_whole_one_has(
+def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     disturbed: dict[str, Command], program: str, tmp_path: Path
 ) -> None:
     command, moments, broken = disturbed[program], random.Random(0), tmp_path / "broken"
@@ -43,7 +42,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_what_a_whole_one_has(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_run_that_is_told_to_stop_says_how_to_go_on_and_does(
+def test_an_interrupted_run_prints_how_to_resume_and_resumes(
     disturbed: dict[str, Command], program: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     command, folder = disturbed[program], tmp_path / "stopped"
@@ -63,7 +62,7 @@ def test_a_run_that_is_told_to_stop_says_how_to_go_on_and_does(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_second_process_in_a_folder_is_refused_and_harms_nothing(
+def test_a_second_process_in_a_folder_is_refused_and_harms_nothing(
     disturbed: dict[str, Command], program: str, tmp_path: Path
 ) -> None:
     command, folder = disturbed[program], tmp_path / "shared"

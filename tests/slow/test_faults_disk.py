@@ -1,4 +1,4 @@
-"""A disk that fills: every command ends in a sentence, and goes on from what it had written once there is room."""
+"""On a full disk every command ends with one line, and resumes once there is room."""
 
 import shutil
 import subprocess
@@ -20,23 +20,23 @@ ROOM = {
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(mount)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def fill(file: Path, room: int) -> None:
-    """Leave so many KiB of the disk."""
+    """Fill the disk up to that many KiB."""
     file.write_bytes(bytes(max(shutil.disk_usage(file.parent).free - (room << 10), 0)))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_full_disk_is_a_sentence_and_after_room_is_made_the_run_goes_on(
+def test_a_full_disk_is_one_line_and_the_run_resumes_once_there_is_room(
     target_overrides: Sequence[str], program: str, small_disk: Path, tmp_path: Path
 ) -> None:
     command = commands(target_overrides, tmp_path)[program]

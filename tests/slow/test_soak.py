@@ -1,4 +1,4 @@
-"""An engine under fire for minutes: requests come from threads, are cancelled at random, and some steps fail."""
+"""An engine under load for minutes: threads submit and cancel requests, and some steps fail."""
 
 import random
 import threading
@@ -31,7 +31,7 @@ def target() -> CausalLM:
 
 
 class Client(threading.Thread):
-    """Submits, sometimes cancels, and remembers what it must get back."""
+    """Submit requests, cancel some, and record what must come back."""
 
     def __init__(
         self, engine: Engine, prompts: list[list[int]], number: int, stop: threading.Event
@@ -67,13 +67,13 @@ class Client(threading.Thread):
 
 
 class Trouble(RuntimeError):
-    """What goes wrong now and then."""
+    """Break a step now and then."""
 
 
 def test_nothing_is_lost_leaked_or_changed(
     target: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy tokens of whoever was neither cancelled nor hit by a failed step equal those of the engine alone."""
+    """Requests that were neither cancelled nor hit by a failed step give their usual tokens."""
     assert target.tokenizer is not None
     prompts = [list(target.tokenizer(text)["input_ids"]) for text in PROMPTS]
     alone = {

@@ -1,4 +1,4 @@
-"""Intervals hold the true value as often as they say; the percentile bootstrap, which does not, is the control."""
+"""Intervals cover the true value as often as they claim; the bootstrap is the control."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ HARD = ("speedup, lognormal 0.8", "speedup, copied or not")  # too few units sho
 
 
 def at_least(share: float, num_runs: int) -> float:
-    """The least number of hits that chance leaves to such a share, but once in a thousand times."""
+    """Return the 0.1% quantile of the number of hits at that coverage."""
     return float(stats.binom.ppf(0.001, num_runs, share))
 
 
 @pytest.mark.parametrize("num", [8, 12, 24, 50])
 @pytest.mark.parametrize("name", [name for name in POPULATIONS if name not in HARD])
-def test_intervals_of_ratios_and_shares_hold_the_true_value(name: str, num: int) -> None:
+def test_intervals_of_ratios_and_shares_cover_the_true_value(name: str, num: int) -> None:
     rng, held = np.random.default_rng([1, num]), 0
     for _ in range(1000):
         totals, true, bounds = POPULATIONS[name](rng, num)
@@ -48,18 +48,18 @@ def test_negative_control_the_percentile_bootstrap_of_few_units_is_too_narrow(na
 
 
 @pytest.mark.parametrize(("concurrency", "num"), [(4, 48), (8, 200)])
-def test_throughput_of_requests_that_overlap(concurrency: int, num: int) -> None:
-    """Ten stretches of a window are no ten units: resampled as such, they miss the true ratio far too often."""
+def test_throughput_intervals_hold_for_overlapping_requests(concurrency: int, num: int) -> None:
+    """The control resamples ten stretches of a window, and misses the true ratio too often."""
     rng = np.random.default_rng([4, num])
-    found = np.array([closed_loop(rng, concurrency, num) for _ in range(250)])
-    known = ~np.isnan(found[:, 1])
-    assert known.mean() > 0.9
-    assert found[known, 1].sum() >= at_least(0.94, int(known.sum()))
-    assert found[:, 0].sum() < at_least(0.94, 250)
+    intervals = np.array([closed_loop(rng, concurrency, num) for _ in range(250)])
+    has_interval = ~np.isnan(intervals[:, 1])
+    assert has_interval.mean() > 0.9
+    assert intervals[has_interval, 1].sum() >= at_least(0.94, int(has_interval.sum()))
+    assert intervals[:, 0].sum() < at_least(0.94, 250)
 
 
 def test_pairs_stay_together() -> None:
-    """Units of very different size but one ratio: apart, the columns would give a wide interval."""
+    """Units of very different sizes share a ratio; unpaired columns would widen the interval."""
     sizes = 10.0 ** np.arange(LEAST_UNITS)
     assert interval_of(np.stack([3 * sizes, sizes], 1), ratio) == pytest.approx((3.0, 3.0))
 
@@ -77,7 +77,7 @@ def test_a_handful_of_units_has_no_interval() -> None:
     assert interval_of(totals, ratio, slow=1) is None
 
 
-def test_figures_at_the_end_of_their_range() -> None:
+def test_intervals_exist_at_the_ends_of_the_range() -> None:
     drafted = np.full(LEAST_UNITS, 9.0)
     nothing, everything = (np.stack([share * drafted, drafted], 1) for share in (0.0, 1.0))
     assert interval_of(nothing, ratio, SHARE) == (0.0, 0.0)
@@ -90,13 +90,13 @@ def test_figures_at_the_end_of_their_range() -> None:
     assert interval_of(nothing, ratio, SHARE) is None
 
 
-def test_units_of_unequal_size_are_fewer_than_they_are() -> None:
+def test_unequal_units_have_a_smaller_effective_number() -> None:
     rng = np.random.default_rng(0)
     equal, unequal = np.ones(12), np.array([9.0, 9.0, *[1.0] * 10])
-    found = [
+    spreads = [
         spread(np.stack([size * rng.uniform(1, 2, 12), size], 1), ratio)
         for size in (equal, unequal)
     ]
-    assert found[0] is not None
-    assert found[1] is not None
-    assert found[0].freedom > 2 * found[1].freedom
+    assert spreads[0] is not None
+    assert spreads[1] is not None
+    assert spreads[0].freedom > 2 * spreads[1].freedom

@@ -40,7 +40,7 @@ def load_row(overrides: str, **figures: Any) -> dict[str, Any]:
     return run_row(overrides, **figures_of_load, **figures)
 
 
-def test_the_axis_is_the_swept_number_and_the_rest_makes_series() -> None:
+def test_the_axis_is_the_swept_number_and_other_settings_make_series() -> None:
     rows = [
         run_row(f"+proposer={method} dataset=cnndm batch_size={size}")
         for method in ("ngram", "suffix")
@@ -65,7 +65,7 @@ def test_a_plot_needs_a_swept_number_and_a_speedup(tmp_path: Path) -> None:
     assert plot_sweep([load_row(f"arrivals.qps={n}", qps=n) for n in (1, 4)], tmp_path / "open.png")
 
 
-def test_load_runs_are_compared_in_figures_of_their_own(
+def test_load_runs_have_their_own_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for job, concurrency in enumerate((1, 4)):

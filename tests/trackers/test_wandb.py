@@ -1,4 +1,4 @@
-"""Runs in wandb's offline mode, read back from the file that `wandb sync` would upload."""
+"""Read wandb's offline runs back from the file that `wandb sync` would upload."""
 
 import json
 import struct
@@ -17,15 +17,31 @@ from specresearch.trackers import NoTracker, Tracker, WandbTracker
 BLOCK, FILE_HEADER, CHUNK_HEADER = 32768, 7, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 STEP = StepRecord(
-    ("p/0",), (4,), (4,), (3,), (4,), (9,), None, 5, StepTimes(0.001, 0.002, 0.0, 0.0, 0.004)
+    request_ids=("p/0",),
+    num_draft_tokens=(4,),
+    draft_depth=(4,),
+    num_accepted_tokens=(3,),
+    num_new_tokens=(4,),
+    context=(9,),
+    expected_acceptance=None,
+    num_nodes=5,
+    times=StepTimes(0.001, 0.002, 0.0, 0.0, 0.004),
 )
 REQUEST = RequestRecord(
-    "p/0", 9, Counts(5, 4, 16, 12, 17), "length", 0.1, 0.01, 0.3, (0.01, 0.0, 0.02), 0.05
+    id="p/0",
+    num_prompt_tokens=9,
+    counts=Counts(5, 4, 16, 12, 17),
+    finish_reason="length",
+    ttft=0.1,
+    tpot=0.01,
+    e2el=0.3,
+    itl=(0.01, 0.0, 0.02),
+    prefill_time=0.05,
 )
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log: blocks of 32 KiB with chunks of (checksum, length, type)."""
+    """Yield the records of a LevelDB log: 32 KiB blocks of (checksum, length, type) chunks."""
     position, parts = FILE_HEADER, b""
     while position + CHUNK_HEADER <= len(data):
         if BLOCK - position % BLOCK < CHUNK_HEADER:
@@ -72,7 +88,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_an_offline_run_holds_everything(offline: Path) -> None:
+def test_an_offline_run_holds_config_metrics_and_files(offline: Path) -> None:
     tracker = WandbTracker(mode="offline", tags=["a"], every=2)
     tracker.start({"batch_size": 1, "sampling": {"temperature": 0.0}}, offline)
     for _ in range(5):
@@ -102,10 +118,10 @@ def test_an_offline_run_holds_everything(offline: Path) -> None:
     assert [row["method/draft_acceptance_rate"] for row in history if "method/ttft" in row] == [
         0.75
     ]
-    drawn = next(row for row in history if "method/itl/_type" in row)
-    assert drawn["method/itl/_type"] == "histogram"
-    assert sum(drawn["method/itl/values"]) == 3
-    assert drawn["method/request_acceptance_rate/_type"] == "histogram"
+    histogram_row = next(row for row in history if "method/itl/_type" in row)
+    assert histogram_row["method/itl/_type"] == "histogram"
+    assert sum(histogram_row["method/itl/values"]) == 3
+    assert histogram_row["method/request_acceptance_rate/_type"] == "histogram"
     summary: dict[str, Any] = {}
     for record in records:
         if record.HasField("summary"):
@@ -151,12 +167,12 @@ def test_a_missing_wandb_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("settings", "message"), [({"mode": "ofline"}, "use one of online"), ({"every": 0}, "every=0")]
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WandbTracker(**settings)
 
 
-def test_both_are_trackers(tmp_path: Path) -> None:
+def test_both_trackers_satisfy_the_protocol(tmp_path: Path) -> None:
     assert isinstance(WandbTracker(mode="offline"), Tracker)
     nothing: Tracker = NoTracker()
     nothing.start({}, tmp_path)

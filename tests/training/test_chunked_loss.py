@@ -1,4 +1,4 @@
-"""Losses in chunks against losses of whole matrices of logits: values, gradients, figures, and how much lives at once."""
+"""Losses in chunks equal losses of full logit matrices, in less memory."""
 
 import weakref
 from dataclasses import replace
@@ -31,7 +31,7 @@ OBJECTIVES = [ForwardKL(), CrossEntropy(temperature=0.7), KLTVHybrid(), *OTHERS]
 
 
 class Case:
-    """Two drafts over the whole vocabulary, which share a readout, and one over a part of it, which has its own."""
+    """Two drafts over the full vocabulary with one readout, and one over a part of it."""
 
     def __init__(self, num_rows: int = R) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -54,8 +54,12 @@ class Case:
 
     @property
     def drafts(self) -> list[DraftRows]:
-        own = [(self.readouts[0], None), (self.readouts[0], None), (self.readouts[1], IDS)]
-        parts = zip(self.states, own, self.valid, WEIGHTS, strict=True)
+        readouts_and_ids = [
+            (self.readouts[0], None),
+            (self.readouts[0], None),
+            (self.readouts[1], IDS),
+        ]
+        parts = zip(self.states, readouts_and_ids, self.valid, WEIGHTS, strict=True)
         return [
             DraftRows(states, readout, valid, weight, ids)
             for states, (readout, ids), valid, weight in parts
@@ -79,16 +83,16 @@ class Case:
         p = (p_logits / objective.temperature).softmax(-1)
         for draft in self.drafts:
             logits, ids = draft.readout(draft.states), draft.target_ids
-            known = torch.arange(V) if ids is None else ids
+            ids_of_rows = torch.arange(V) if ids is None else ids
             labels = self.labels if ids is None else indices_in(self.labels, ids)
-            losses = objective(p_logits[:, known], logits, labels)
+            losses = objective(p_logits[:, ids_of_rows], logits, labels)
             learns = draft.valid
             if not isinstance(objective, CrossEntropy):
-                learns = learns & torch.isin(p_logits.argmax(-1), known)
+                learns = learns & torch.isin(p_logits.argmax(-1), ids_of_rows)
             loss = losses[learns].sum()
             q = (logits / objective.temperature).softmax(-1)
-            accepted = torch.minimum(p[:, known], q).sum(-1)[draft.valid].sum()
-            agreeing = (p_logits.argmax(-1) == known[logits.argmax(-1)])[draft.valid].sum()
+            accepted = torch.minimum(p[:, ids_of_rows], q).sum(-1)[draft.valid].sum()
+            agreeing = (p_logits.argmax(-1) == ids_of_rows[logits.argmax(-1)])[draft.valid].sum()
             total = total + draft.weight * loss
             sums.append(
                 torch.stack([loss, accepted, agreeing.double(), draft.valid.sum().double()])
@@ -96,7 +100,7 @@ class Case:
         return total, torch.stack(sums).detach()
 
     def whole_acceptance(self, objective: Objective, draft: DraftRows) -> Tensor:
-        """Over every row, of a reduced vocabulary."""
+        """Return the acceptance over every row of a reduced vocabulary."""
         p, q = (
             (logits.detach() / objective.temperature).softmax(-1)
             for logits in (self.target(self.wanted), draft.readout(draft.states))
@@ -104,8 +108,8 @@ class Case:
         return torch.minimum(p[:, draft.target_ids], q).sum()
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        found = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
-        return [torch.zeros(()) if part is None else part for part in found]
+        grads = torch.autograd.grad(3 * loss, [*self.states, *self.parameters], allow_unused=True)
+        return [torch.zeros(()) if part is None else part for part in grads]
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 7, R, 100])
@@ -122,26 +126,26 @@ def test_chunks_change_nothing(objective: Objective, chunk_rows: int) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
-def test_a_draft_learns_nothing_where_the_token_of_the_target_is_outside_its_vocabulary(
+def test_a_draft_learns_nothing_from_tokens_outside_its_vocabulary(
     objective: Objective,
 ) -> None:
-    """The target's likeliest token, or the text's own where that is what is learnt from; all rows count in the other figures."""
+    """This means the target's likeliest token or the text's; other figures count every row."""
     case = Case()
     states = case.states[2]
     draft = replace(case.drafts[2], valid=torch.ones(R, dtype=torch.bool))
     loss, sums = case.chunked(objective, 7, [draft])
     (gradient,) = torch.autograd.grad(loss, [states])
-    wanted = (
+    required_ids = (
         case.labels if isinstance(objective, CrossEntropy) else case.target(case.wanted).argmax(-1)
     )
-    is_inside = torch.isin(wanted, IDS)
+    is_inside = torch.isin(required_ids, IDS)
     assert 5 < is_inside.sum() < R - 5
     assert torch.equal(gradient.abs().sum(-1) > 0, is_inside)
     assert sums[0, 3] == R
     torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, draft))
 
 
-def test_without_gradients_there_are_none() -> None:
+def test_no_gradients_are_computed_if_disabled() -> None:
     case = Case()
     with torch.no_grad():
         loss, _ = case.chunked(ForwardKL(), 7)
@@ -149,7 +153,7 @@ def test_without_gradients_there_are_none() -> None:
     torch.testing.assert_close(loss, case.whole(ForwardKL())[0].detach())
 
 
-def test_no_rows_are_no_loss() -> None:
+def test_without_rows_the_loss_is_zero() -> None:
     case = Case(0)
     loss, sums = case.chunked(ForwardKL(), 7)
     assert loss == 0
@@ -158,7 +162,12 @@ def test_no_rows_are_no_loss() -> None:
 
 
 class Watch(TorchDispatchMode):
-    """largest: elements of the largest tensor that any operation made. peak: the most elements alive at once."""
+    """Count the elements of tensors.
+
+    Attributes:
+        largest: Elements of the largest tensor that any operation made.
+        peak: The most elements alive at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,16 +176,16 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            if isinstance(made, Tensor):
-                storage = made.untyped_storage()
-                self.largest = max(self.largest, made.numel())
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.largest = max(self.largest, tensor.numel())
                 if storage._cdata not in self._known:
                     self._known.add(storage._cdata)
-                    self.live += storage.nbytes() // made.itemsize
+                    self.live += storage.nbytes() // tensor.itemsize
                     self.peak = max(self.peak, self.live)
                     weakref.finalize(
-                        storage, self._forget, storage._cdata, storage.nbytes() // made.itemsize
+                        storage, self._forget, storage._cdata, storage.nbytes() // tensor.itemsize
                     )
         return out
 
@@ -185,13 +194,13 @@ class Watch(TorchDispatchMode):
         self.live -= size
 
 
-def test_logits_exist_for_a_chunk_at_a_time() -> None:
+def test_logits_exist_for_one_chunk_at_a_time() -> None:
     case = Case(400)
     with Watch() as watch:
         case.gradients(case.chunked(ForwardKL(), 8)[0])
     assert watch.largest == 400 * H
-    with Watch() as whole:
+    with Watch() as full:
         case.gradients(case.whole(ForwardKL())[0])
-    assert whole.largest >= 400 * V
+    assert full.largest >= 400 * V
     states = 400 * H * len(case.states)  # whose gradients are kept
-    assert watch.peak < 2 * states + 60 * 8 * V < whole.peak
+    assert watch.peak < 2 * states + 60 * 8 * V < full.peak

@@ -1,4 +1,4 @@
-"""Every example of a mix is a function of its seed and its position, and no held-out row is ever trained on."""
+"""Every example of a mix depends on seed and position only; held-out rows are never drawn."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Numbered(ListSource):
 
 
 class Recorder(Source):
-    """Remembers its draws."""
+    """Record every draw."""
 
     def __init__(self) -> None:
         self.draws: list[Draw] = []
@@ -51,63 +51,63 @@ def mix(seed: int = 0) -> Mix:
     )
 
 
-def taken(examples: Iterator[Example], num: int) -> list[list[int]]:
+def token_ids_of(examples: Iterator[Example], num: int) -> list[list[int]]:
     return [example.token_ids for example in islice(examples, num)]
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 333, PERIOD, 2 * PERIOD - 1])
-def test_a_mix_goes_on_where_it_was_stopped(killed_at: int) -> None:
-    whole = taken(iter(mix()), 2 * PERIOD + 50)
+def test_a_mix_resumes_where_it_stopped(killed_at: int) -> None:
+    token_ids = token_ids_of(iter(mix()), 2 * PERIOD + 50)
     first, second = mix(), mix()
-    before = taken(iter(first), killed_at)
+    before = token_ids_of(iter(first), killed_at)
     second.state = first.state
     assert first.state == killed_at
-    assert before + taken(iter(second), len(whole) - killed_at) == whole
+    assert before + token_ids_of(iter(second), len(token_ids) - killed_at) == token_ids
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
-    assert taken(iter(mix(1)), 200) == taken(iter(mix(1)), 200)
-    assert taken(iter(mix(1)), 200) != taken(iter(mix(2)), 200)
+def test_the_order_depends_only_on_the_seed() -> None:
+    assert token_ids_of(iter(mix(1)), 200) == token_ids_of(iter(mix(1)), 200)
+    assert token_ids_of(iter(mix(1)), 200) != token_ids_of(iter(mix(2)), 200)
     assert mix(1).fingerprint == mix(1).fingerprint != mix(2).fingerprint
 
 
 def test_fractions_hold_in_every_stretch() -> None:
-    sources = [ids[0] for ids in taken(iter(mix()), 3 * PERIOD)]
+    sources = [ids[0] for ids in token_ids_of(iter(mix()), 3 * PERIOD)]
     for begin in range(0, len(sources), 10):
         assert Counter(sources[begin : begin + 10]) == {1: 5, 2: 3, 3: 2}
 
 
-def test_fractions_that_are_no_thousandths_are_kept_to_one() -> None:
+def test_fractions_that_are_not_thousandths_are_met_within_one_example() -> None:
     uneven = Mix({name: (1 / 3, Numbered(number, 5)) for number, name in enumerate("abc")})
-    counts = Counter(ids[0] for ids in taken(iter(uneven), PERIOD))
+    counts = Counter(ids[0] for ids in token_ids_of(iter(uneven), PERIOD))
     assert sorted(counts.values()) == [333, 333, 334]
 
 
-def test_every_example_is_drawn_once_before_any_is_drawn_again_in_another_order() -> None:
-    drawn = [ids[1] for ids in taken(iter(mix()), 600) if ids[0] == 1]
+def test_every_example_is_drawn_once_per_round_in_a_new_order() -> None:
+    drawn = [ids[1] for ids in token_ids_of(iter(mix()), 600) if ids[0] == 1]
     passes = [drawn[begin : begin + 30] for begin in range(0, 300, 30)]
     assert all(sorted(numbers) == list(range(30)) for numbers in passes)
     assert len(set(map(tuple, passes))) == len(passes)
 
 
-def test_the_first_examples_are_listed_once_each() -> None:
-    """Those of a source that comes round in its own order, so that they do not depend on how often it does."""
-    drawn = mix()
+def test_the_list_of_first_examples_has_no_duplicates() -> None:
+    """They come in the source's own order, however many rounds there are."""
+    corpus = mix()
     for num in (7, 100, 1500):
-        listed = [tuple(example.token_ids) for example in drawn.first(num)]
+        listed = [tuple(example.token_ids) for example in corpus.first(num)]
         assert len(set(listed)) == len(listed)
-        assert set(listed) == {tuple(drawn[position].token_ids) for position in range(num)}
-    assert [*map(str, drawn.first(5000))] == [*map(str, drawn.first(9000))]
+        assert set(listed) == {tuple(corpus[position].token_ids) for position in range(num)}
+    assert [*map(str, corpus.first(5000))] == [*map(str, corpus.first(9000))]
 
 
-def test_prompts_are_predicted_where_that_is_asked_for() -> None:
+def test_prompts_carry_a_loss_if_configured() -> None:
     examples = Numbered(1, 3)
     examples.examples = Examples([Example.reply([1, 2, 3], [4, 5])])
-    for asked, mask in (
+    for predicts_prompts, mask in (
         (False, [False, False, False, True, True]),
         (True, [False, True, True, True, True]),
     ):
-        mixed = Mix({"a": (1.0, examples)}, predict_prompts=asked)
+        mixed = Mix({"a": (1.0, examples)}, predict_prompts=predicts_prompts)
         assert mixed[0].loss_mask == mask
         assert [example.loss_mask for example in mixed.first(1)] == [mask]
     assert (
@@ -116,9 +116,11 @@ def test_prompts_are_predicted_where_that_is_asked_for() -> None:
     )
 
 
-def test_a_round_is_told_how_many_draws_it_will_see() -> None:
+def test_a_round_knows_the_number_of_its_draws() -> None:
     recorder = Recorder()
-    taken(iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20)
+    token_ids_of(
+        iter(Mix({"a": (0.7, Numbered(1, 5)), "r": (0.3, recorder)}, round_size=64)), 64 * 20
+    )
     rounds = {
         number: [draw for draw in recorder.draws if draw.round == number] for number in range(20)
     }
@@ -164,7 +166,7 @@ def test_a_row_is_held_out_whatever_else_the_dataset_holds() -> None:
     assert {row.id for row in heldout.rows(few)} <= {row.id for row in heldout.rows(many)}
 
 
-def test_the_share_of_held_out_rows_is_what_was_asked_for() -> None:
+def test_the_share_of_held_out_rows_is_the_configured_one() -> None:
     ids = [f"row-{number}" for number in range(20_000)]
     for fraction in (0.0, 0.05, 0.5):
         num_heldout = sum(id in RowSplit("heldout", fraction) for id in ids)
@@ -185,20 +187,20 @@ def test_a_part_without_rows_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["sharegpt", "gsm8k"])
-def test_published_replies_are_trained_on_but_for_those_held_out(name: str) -> None:
+def test_published_replies_are_trained_on_except_held_out_ones(name: str) -> None:
     dataset = sample(name)
     parts = [
         FixedText(dataset, zoo(), RowSplit(split, 0.2).rows(dataset), 300)
         for split in ("train", "heldout")
     ]
-    whole = FixedText(dataset, zoo(), dataset.rows, 300)
-    assert sum(map(len, parts)) == len(whole) >= len(dataset)
+    token_ids = FixedText(dataset, zoo(), dataset.rows, 300)
+    assert sum(map(len, parts)) == len(token_ids) >= len(dataset)
     assert parts[0].fingerprint != parts[1].fingerprint
-    assert whole.fingerprint == FixedText(dataset, zoo(), dataset.rows, 300).fingerprint
-    assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in whole)
+    assert token_ids.fingerprint == FixedText(dataset, zoo(), dataset.rows, 300).fingerprint
+    assert all(any(example.loss_mask) and len(example.token_ids) <= 300 for example in token_ids)
 
 
-def test_prompts_without_replies_are_an_error_that_says_what_else_to_do(tmp_path: Path) -> None:
+def test_prompts_without_replies_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     dataset = PromptDataset("mine", "prompts", "chat", path=str(tmp_path / "prompts.txt"))
     with pytest.raises(
@@ -236,7 +238,7 @@ def test_plain_text_is_packed_without_loss(tmp_path: Path) -> None:
     ]
 
 
-def test_held_out_passages_of_plain_text_are_not_trained_on(tmp_path: Path) -> None:
+def test_held_out_passages_of_plain_text_are_never_drawn(tmp_path: Path) -> None:
     files = [write_books(tmp_path)]
     texts = {
         split: "".join(
@@ -270,7 +272,9 @@ def test_a_tokenizer_without_opening_tokens_separates_documents_by_its_end_token
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_text_that_is_none_is_an_error(tmp_path: Path, text: bytes | None, message: str) -> None:
+def test_missing_or_unusable_text_is_an_error(
+    tmp_path: Path, text: bytes | None, message: str
+) -> None:
     if text is not None:
         (tmp_path / "nothing.txt").write_bytes(text)
     with pytest.raises(ValueError, match=message):
@@ -280,7 +284,7 @@ def test_text_that_is_none_is_an_error(tmp_path: Path, text: bytes | None, messa
 @pytest.mark.parametrize(
     "choice", sorted(file.stem for file in (conf_dir() / "corpus").glob("*.yaml"))
 )
-def test_every_choice_is_a_corpus(choice: str) -> None:
+def test_every_config_builds_a_corpus(choice: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         corpus = instantiate(compose(overrides=[f"+corpus={choice}"]).corpus, _convert_="all")
     assert isinstance(corpus, Corpus)
@@ -312,6 +316,8 @@ def test_a_corpus_opens_its_sources(tmp_path: Path) -> None:
         ({"draft": 1.0}, "corpus.draft=1.0 needs a student that can write by itself"),
     ],
 )
-def test_bad_settings_say_what_to_change(tmp_path: Path, settings: dict, message: str) -> None:
+def test_errors_for_bad_settings_name_a_remedy(
+    tmp_path: Path, settings: dict, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         Corpus(**settings).mix(target(), sample(), tmp_path)

@@ -1,4 +1,4 @@
-"""Students decode with the weights they have now, whichever way these were changed; no copy of older ones is in use."""
+"""Students decode with their current weights, however these were changed."""
 
 from collections.abc import Callable
 
@@ -53,13 +53,13 @@ ADAPTED: dict[str, Callable[[CausalLM], Student]] = {
 
 
 def decoded(model: CausalLM) -> Tensor:
-    """Logits as decoding computes them."""
+    """Return the logits that decoding computes."""
     with model.scratch_cache(1, 2 * len(PROMPT)):
         return model.extend((0,), [PROMPT]).logits.clone()
 
 
 def expected(model: CausalLM) -> Tensor:
-    """Logits of a model that was loaded with these weights."""
+    """Return the logits of a model loaded with these weights."""
     fresh = build("llama", num_hidden_layers=len(model.adapter.layers), dtype=model.dtype)
     fresh.load_state_dict(
         {name: value.detach().clone() for name, value in model.model.state_dict().items()}
@@ -111,7 +111,7 @@ CHANGES: dict[str, Callable[[nn.Module], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", DECODING)
-def test_decoding_sees_every_change_of_the_weights(name: str, change: str) -> None:
+def test_decoding_uses_every_change_of_the_weights(name: str, change: str) -> None:
     (model,) = DECODING[name](target(torch.float32)).decoding_models
     before = decoded(model)
     for _ in range(2):
@@ -123,8 +123,10 @@ def test_decoding_sees_every_change_of_the_weights(name: str, change: str) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", DECODING)
-def test_decoding_in_another_precision_sees_every_step(name: str, dtype: torch.dtype) -> None:
-    """The casts of one round may lie where those of the round before did."""
+def test_decoding_in_another_precision_uses_every_training_step(
+    name: str, dtype: torch.dtype
+) -> None:
+    """The cast weights of one round may reuse the memory of the last round's."""
     of = target(dtype)
     student = DECODING[name](of)
     distillation = Distillation(student, of, ForwardKL())
@@ -136,21 +138,21 @@ def test_decoding_in_another_precision_sees_every_step(name: str, dtype: torch.d
 
 
 @pytest.mark.parametrize("name", ADAPTED)
-def test_decoding_sees_every_change_of_an_adapter(name: str) -> None:
+def test_decoding_uses_every_change_of_an_adapter(name: str) -> None:
     of = target(torch.float32)
     student = ADAPTED[name](of)
     assert isinstance(student, (DraftStudent, JointMedusaStudent))
     assert student.adapter is not None
     distillation = Distillation(student, of, ForwardKL())
     (model,) = student.decoding_models
-    seen: list[Tensor] = []
+    all_logits: list[Tensor] = []
     for seed in range(3):
         randomize(student.adapter, seed)
         with distillation.decoding_mode():
-            seen.append(decoded(model))
-            torch.testing.assert_close(seen[-1], expected(model), rtol=1e-3, atol=1e-3)
-    assert not torch.allclose(seen[0], seen[1], rtol=0.1, atol=0.1)
-    assert not torch.allclose(seen[1], seen[2], rtol=0.1, atol=0.1)
+            all_logits.append(decoded(model))
+            torch.testing.assert_close(all_logits[-1], expected(model), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(all_logits[0], all_logits[1], rtol=0.1, atol=0.1)
+    assert not torch.allclose(all_logits[1], all_logits[2], rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize("name", [*STUDENTS, *(f"medusa, joint, {kind}" for kind in KINDS)])

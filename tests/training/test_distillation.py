@@ -1,4 +1,4 @@
-"""The loss of a batch against sums over single positions, and a student in two precisions."""
+"""The loss of a batch equals a sum over positions; students train in two precisions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -68,7 +68,7 @@ STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
 
 
 def batch(rows: int = 4) -> tuple[Tensor, Tensor]:
-    """Examples of several lengths, with some tokens in between that are not to be predicted."""
+    """Return examples of several lengths, with some tokens inside that carry no loss."""
     generator = torch.Generator().manual_seed(3)
     token_ids = torch.randint(VOCAB, (rows, 14), generator=generator)
     mask = torch.rand((rows, 14), generator=generator) < 0.6
@@ -80,8 +80,11 @@ def batch(rows: int = 4) -> tuple[Tensor, Tensor]:
 def one_by_one(
     student: Student, token_ids: Tensor, mask: Tensor
 ) -> tuple[float, list[tuple[float, float, int, float]]]:
-    """The loss, and of each step its own, the acceptance, the number of rows and the distance to the features, position by
-    position from whole logits."""
+    """Compute losses and metrics one position at a time from full logits.
+
+    Returns:
+        The loss, and for each step its loss, acceptance, number of rows and feature distance.
+    """
     outputs = TARGET.forward_whole(
         token_ids, (FINAL_NORM, *student.hidden_layers), want_logits=True
     )
@@ -96,16 +99,16 @@ def one_by_one(
             t = end - step.shift - 1
             if t < step.first_row:
                 continue
-            wanted, drafted = p[b, t + step.shift, ids], q[b, t]
+            target_probs, drafted = p[b, t + step.shift, ids], q[b, t]
             num_rows += 1
             accepted += float(
-                torch.minimum(wanted, drafted).sum()
+                torch.minimum(target_probs, drafted).sum()
                 if student.samples
-                else wanted[drafted.argmax()]
+                else target_probs[drafted.argmax()]
             )
-            wanted = wanted / wanted.sum()
+            target_probs = target_probs / target_probs.sum()
             if step.target_ids is None or p[b, t + step.shift].argmax() in step.target_ids:
-                loss += float((wanted * (wanted / drafted).log()).sum())
+                loss += float((target_probs * (target_probs / drafted).log()).sum())
             if step.regression is not None:
                 gap = (step.regression[0][b, t] - step.regression[1][b, t]).abs()
                 distance += float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean())
@@ -123,9 +126,9 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
     with torch.no_grad():
         expected, parts = one_by_one(student, token_ids, mask)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-9)
-    taken = distillation.pop_totals()
-    assert list(taken) == [f"step_{i}" for i in range(len(parts))]
-    sums = torch.stack(list(taken.values()))
+    totals = distillation.pop_totals()
+    assert list(totals) == [f"step_{i}" for i in range(len(parts))]
+    sums = torch.stack(list(totals.values()))
     exact, distances = torch.tensor(parts, dtype=torch.float64).split([3, 1], dim=1)
     torch.testing.assert_close(sums[:, [0, 1, 3]], exact, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sums[:, 4:], distances, rtol=1e-5, atol=1e-6)  # kept in float32
@@ -134,7 +137,7 @@ def test_the_loss_is_the_sum_over_positions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3, regression"])
-def test_what_is_read_is_pulled_towards_what_the_target_reads(name: str) -> None:
+def test_the_feature_loss_pulls_features_towards_the_targets(name: str) -> None:
     student = STUDENTS[name](TARGET)
     assert isinstance(student, EagleStudent)
     outputs = TARGET.forward_whole(batch()[0], (FINAL_NORM, *student.hidden_layers))
@@ -146,7 +149,7 @@ def test_what_is_read_is_pulled_towards_what_the_target_reads(name: str) -> None
         torch.testing.assert_close(lm_head(predicted), step.readout(step.states))
 
 
-def test_a_narrow_head_has_no_distance_to_the_targets_features() -> None:
+def test_a_head_of_another_width_has_no_feature_loss() -> None:
     model = EagleModel(eagle_head(3, **EAGLE3["narrow"]), WIDE)
     EagleStudent(model, feature_weight=0.0)
     with pytest.raises(ValueError, match=r"feature_weight=0\.5: the head is 16 wide .* 24 wide"):
@@ -154,7 +157,7 @@ def test_a_narrow_head_has_no_distance_to_the_targets_features() -> None:
 
 
 def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of step i of an EAGLE head the first i pairs were fed what no draft ever is."""
+    """At step i of an EAGLE head, the first i pairs have inputs that no draft ever has."""
     student = eagle3(TARGET)
     distillation = Distillation(student, TARGET, ForwardKL())
     token_ids, mask = batch()
@@ -175,7 +178,7 @@ def test_rows_before_a_steps_first_one_carry_no_loss(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_all_of_the_student_learns_and_nothing_of_the_target(name: str) -> None:
+def test_every_weight_of_the_student_gets_a_gradient_and_none_of_the_target(name: str) -> None:
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL())
     distillation(*batch()).backward()
     assert all(
@@ -186,22 +189,22 @@ def test_all_of_the_student_learns_and_nothing_of_the_target(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["draft_model", "eagle3"])
-def test_a_batch_is_the_sum_of_its_rows(name: str) -> None:
-    """However they are padded, and where a row has nothing to predict."""
+def test_the_loss_of_a_batch_is_the_sum_over_its_rows(name: str) -> None:
+    """However rows are padded, and even if a row has nothing to predict."""
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL())
     token_ids, mask = batch()
     mask[2] = False
-    whole = distillation(token_ids, mask)
+    batch_loss = distillation(token_ids, mask)
     lengths = (14, 9, 14, 14)
     rows = [
         distillation(token_ids[i : i + 1, :length], mask[i : i + 1, :length], mask.sum())
         for i, length in enumerate(lengths)
     ]
-    torch.testing.assert_close(whole, torch.stack(rows).sum())
+    torch.testing.assert_close(batch_loss, torch.stack(rows).sum())
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "medusa, sharing", "eagle", "eagle3"])
-def test_sixteen_bits_are_trained_in_float32_and_come_back(name: str) -> None:
+def test_sixteen_bit_students_train_in_float32_and_are_cast_back(name: str) -> None:
     of = target(torch.bfloat16)
     student = STUDENTS[name](of)
     loaded = [weight.detach().clone() for weight in student.module.parameters()]
@@ -213,17 +216,17 @@ def test_sixteen_bits_are_trained_in_float32_and_come_back(name: str) -> None:
     with torch.no_grad():
         for weight in trained:
             weight += 1e-3
-    kept = [weight.detach().clone() for weight in trained]
+    originals = [weight.detach().clone() for weight in trained]
     with distillation.decoding_mode() as decoded:
         assert all(weight.dtype == torch.bfloat16 for weight in decoded.module.parameters())
         assert decoded.proposer(2).num_draft_tokens == 2
-    for before, after, old in zip(kept, student.module.parameters(), loaded, strict=True):
+    for before, after, old in zip(originals, student.module.parameters(), loaded, strict=True):
         assert torch.equal(before, after)
         torch.testing.assert_close(after - 1e-3, old.float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle3"])
-def test_autocast_changes_the_loss_by_rounding_only(name: str) -> None:
+def test_autocast_changes_the_loss_only_by_rounding(name: str) -> None:
     of = target(torch.float32)
     losses = [
         Distillation(STUDENTS[name](of), of, ForwardKL(), precision=p)(*batch())
@@ -244,13 +247,15 @@ def test_autocast_changes_the_loss_by_rounding_only(name: str) -> None:
         (torch.bfloat16, "float32", "train.precision=float32 and a target in bfloat16"),
     ],
 )
-def test_impossible_precisions(dtype: torch.dtype, precision: str, message: str) -> None:
+def test_impossible_precisions_are_rejected(
+    dtype: torch.dtype, precision: str, message: str
+) -> None:
     of = target(dtype)
     with pytest.raises(ValueError, match=message):
         Distillation(draft(of), of, ForwardKL(), precision=precision)
 
 
-def test_new_drafters_depend_on_the_seed_alone() -> None:
+def test_new_drafters_depend_only_on_the_seed() -> None:
     model = build("llama", seed=2, num_hidden_layers=1)
     before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
     drawn = []
@@ -263,7 +268,7 @@ def test_new_drafters_depend_on_the_seed_alone() -> None:
     assert not torch.equal(drawn[0], before)
 
 
-def test_new_medusa_heads_say_what_the_target_says() -> None:
+def test_new_medusa_heads_predict_what_the_target_predicts() -> None:
     heads = new_medusa_heads(TARGET, 2, 1, own_lm_head=True).double()
     with torch.no_grad():
         output = TARGET.forward_whole(batch()[0], (FINAL_NORM,), want_logits=True)
@@ -271,7 +276,7 @@ def test_new_medusa_heads_say_what_the_target_says() -> None:
             torch.testing.assert_close(logits, output.logits)
 
 
-def test_the_reduced_vocabulary_holds_the_commonest_tokens_to_predict() -> None:
+def test_the_reduced_vocabulary_holds_the_most_common_predicted_tokens() -> None:
     examples = [
         Example([9, 9, 9, 3, 3, 5], [False, False, False, True, True, True]),
         Example([1, 5, 2], [False] * 3),

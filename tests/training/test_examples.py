@@ -1,4 +1,4 @@
-"""Which tokens are to be predicted: all that the assistant says, with what ends it, and nothing that anybody else says."""
+"""The loss covers exactly the assistant's replies, including their end tokens."""
 
 import json
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def dataset(tmp_path: Path) -> PromptDataset:
 
 @cache
 def zoo(template: str | None = "own") -> PreTrainedTokenizerFast:
-    """The tokenizer of the zoo, with its own chat template, another or none."""
+    """Return the zoo's tokenizer with its own chat template, another one, or none."""
     tokenizer = (
         AutoTokenizer.from_pretrained(resolve("zoo:tiny")) if template == "own" else deepcopy(zoo())
     )
@@ -64,7 +64,7 @@ def zoo(template: str | None = "own") -> PreTrainedTokenizerFast:
 
 
 def byte_level(*, trim_offsets: bool) -> PreTrainedTokenizerFast:
-    """One token a byte and a few words; the words' offsets leave out the space before them if trimmed."""
+    """Return a tokenizer of bytes and a few words; if trimmed, offsets exclude a leading space."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "H"), ("Ġ", "t"), ("Ġt", "h"), ("H", "e"), ("ĠH", "e"), ("Ċ", "Ċ")]
     vocab = {word: i for i, word in enumerate([*letters, *(a + b for a, b in merges)])}
@@ -76,7 +76,7 @@ def byte_level(*, trim_offsets: bool) -> PreTrainedTokenizerFast:
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """Spaces are part of the word behind them, and a text begins with one."""
+    """Return a tokenizer in which spaces belong to the next word and begin every text."""
     letters = [*"▁abcdefghijklmnopqrstuvwxyzABHU<>|.?:[]\n", "▁H", "▁t"]
     backend = Tokenizer(
         models.BPE(
@@ -93,8 +93,8 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-def told(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
-    """The runs of predicted tokens, decoded."""
+def predicted_runs(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
+    """Return each run of predicted tokens, decoded."""
     runs: list[list[int]] = []
     before = False
     for token, predicted in zip(example.token_ids, example.loss_mask, strict=True):
@@ -104,10 +104,14 @@ def told(tokenizer: PreTrainedTokenizerFast, example: Example) -> list[str]:
     return [str(tokenizer.decode(run)) for run in runs]
 
 
-def test_the_whole_chat_is_one_example_with_a_loss_on_the_replies(dataset: PromptDataset) -> None:
+def test_a_chat_is_one_example_with_a_loss_on_its_replies(dataset: PromptDataset) -> None:
     tokenizer = zoo()
     (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
-    assert told(tokenizer, example) == ["Hello.<|end|>", "then  nothing\n<|end|>", "bye<|end|>"]
+    assert predicted_runs(tokenizer, example) == [
+        "Hello.<|end|>",
+        "then  nothing\n<|end|>",
+        "bye<|end|>",
+    ]
     assert str(tokenizer.decode(example.token_ids)).startswith(
         "<|endoftext|><|user|>hi there<|end|><|assistant|>Hello."
     )
@@ -116,7 +120,7 @@ def test_the_whole_chat_is_one_example_with_a_loss_on_the_replies(dataset: Promp
     )
 
 
-def test_a_user_who_says_the_same_is_not_predicted(dataset: PromptDataset) -> None:
+def test_a_user_message_equal_to_the_reply_is_not_predicted(dataset: PromptDataset) -> None:
     """A search for the reply's text would find the user's first."""
     (example,) = chat_examples(dataset, zoo(), Row("c", ("bye",), replies=("bye",)), 200)
     reply = zoo()("bye<|end|>", add_special_tokens=False)["input_ids"]
@@ -125,20 +129,20 @@ def test_a_user_who_says_the_same_is_not_predicted(dataset: PromptDataset) -> No
     )
 
 
-def test_markers_in_the_template_say_the_same_as_its_text(dataset: PromptDataset) -> None:
+def test_markers_in_a_template_give_the_same_mask_as_its_text(dataset: PromptDataset) -> None:
     marked, plain = (
         chat_examples(dataset, zoo(template), CHAT, 200) for template in (MARKED, PLAIN)
     )
     assert marked == plain
-    assert told(zoo(), plain[0])[0] == "Hello.<|end|>"
+    assert predicted_runs(zoo(), plain[0])[0] == "Hello.<|end|>"
 
 
-def test_markers_are_obeyed_where_they_differ(dataset: PromptDataset) -> None:
+def test_markers_in_a_template_take_precedence(dataset: PromptDataset) -> None:
     tokenizer = zoo(
         MARKED.replace("+ '<|end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|end|>' }}")
     )
     (example,) = chat_examples(dataset, tokenizer, CHAT, 200)
-    assert told(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
+    assert predicted_runs(tokenizer, example) == ["Hello.", "then  nothing\n", "bye"]
 
 
 def prompts_of(
@@ -151,18 +155,18 @@ def prompts_of(
 
 
 @pytest.mark.parametrize(
-    ("template", "said"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")]
+    ("template", "replies"), [(FORGETFUL, "[thinks]Hello.<|end|>"), (GLUED, "Hello.<|end|>")]
 )
-def test_a_chat_that_cannot_be_shown_whole_is_one_example_a_reply(
-    dataset: PromptDataset, template: str, said: str
+def test_a_chat_that_cannot_be_rendered_at_once_is_one_example_per_reply(
+    dataset: PromptDataset, template: str, replies: str
 ) -> None:
-    """One template shows old replies otherwise; of the other a token may reach from the prompt into the reply."""
+    """One template changes old replies; with the other, a token may span prompt and reply."""
     tokenizer = zoo(template)
     examples = chat_examples(dataset, tokenizer, CHAT, 200)
     assert [example.token_ids[: example.num_prompt_tokens] for example in examples] == prompts_of(
         dataset, tokenizer, CHAT
     )
-    assert told(tokenizer, examples[0]) == [said]
+    assert predicted_runs(tokenizer, examples[0]) == [replies]
     assert len(examples) == 3
 
 
@@ -171,7 +175,7 @@ def test_a_chat_that_cannot_be_shown_whole_is_one_example_a_reply(
     [lambda: byte_level(trim_offsets=True), lambda: byte_level(trim_offsets=False), metaspace],
 )
 @pytest.mark.parametrize("template", [PLAIN, GLUED, PLAIN.replace("|>\n'", "|> '")])
-def test_tokenizers_of_all_kinds_begin_a_reply_where_its_prompt_ends(
+def test_every_kind_of_tokenizer_begins_a_reply_where_its_prompt_ends(
     dataset: PromptDataset, make: Callable[[], PreTrainedTokenizerFast], template: str
 ) -> None:
     tokenizer = make()
@@ -179,14 +183,14 @@ def test_tokenizers_of_all_kinds_begin_a_reply_where_its_prompt_ends(
     row = Row("c", ("hi", "bye"), replies=("Hello. then", "then?"))
     examples = chat_examples(dataset, tokenizer, row, 500)
     starts = [
-        example.token_ids[:place]
+        example.token_ids[:start]
         for example in examples
-        for place in range(1, len(example.token_ids))
-        if example.loss_mask[place] and not example.loss_mask[place - 1]
+        for start in range(1, len(example.token_ids))
+        if example.loss_mask[start] and not example.loss_mask[start - 1]
     ]
     assert starts == prompts_of(dataset, tokenizer, row)
-    said = [run.strip() for example in examples for run in told(tokenizer, example)]
-    assert said == ["Hello. then<|end|>", "then?<|end|>"]
+    replies = [run.strip() for example in examples for run in predicted_runs(tokenizer, example)]
+    assert replies == ["Hello. then<|end|>", "then?<|end|>"]
 
 
 @pytest.mark.parametrize("template", ["own", MARKED])
@@ -200,11 +204,11 @@ def test_every_reply_is_in_one_example_however_long_the_chat(
     )
     examples = chat_examples(dataset, tokenizer, row, max_len)
     assert all(len(example.token_ids) <= max_len for example in examples)
-    assert [run for example in examples for run in told(tokenizer, example)] == [
+    assert [run for example in examples for run in predicted_runs(tokenizer, example)] == [
         f"it is {n}.<|end|>" for n in range(6)
     ]
-    whole = chat_examples(dataset, tokenizer, row, 500)
-    assert len(whole) == 1
+    complete = chat_examples(dataset, tokenizer, row, 500)
+    assert len(complete) == 1
     assert len(examples) > 1
 
 
@@ -214,11 +218,11 @@ def test_real_chats_lose_no_reply(shared_data: Path) -> None:
     )
     for row in dataset:
         examples = chat_examples(dataset, zoo(), row, 100_000)
-        said = [run for example in examples for run in told(zoo(), example)]
-        assert said == [f"{reply}<|end|>" for reply in published_replies(row)]
+        replies = [run for example in examples for run in predicted_runs(zoo(), example)]
+        assert replies == [f"{reply}<|end|>" for reply in published_replies(row)]
 
 
-def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
+def test_a_long_prompt_is_truncated_as_in_decoding_and_leaves_half_for_the_reply(
     dataset: PromptDataset,
 ) -> None:
     tokenizer = zoo()
@@ -240,15 +244,15 @@ def test_a_long_prompt_is_cut_as_decoding_cuts_it_and_leaves_half_for_the_reply(
         (Row("c", ("a",)), 0),
     ],
 )
-def test_a_chat_counts_up_to_its_first_unanswered_turn(
+def test_a_chat_ends_at_its_first_unanswered_turn(
     dataset: PromptDataset, row: Row, num_replies: int
 ) -> None:
     examples = chat_examples(dataset, zoo(), row, 200)
-    assert sum(len(told(zoo(), example)) for example in examples) == num_replies
+    assert sum(len(predicted_runs(zoo(), example)) for example in examples) == num_replies
 
 
 def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
-    said = [
+    replies = [
         ("gpt", "an orphaned reply"),
         ("human", "one"),
         ("gpt", "first"),
@@ -259,7 +263,7 @@ def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
         ("system", "Be brief."),
         ("gpt", None),
     ]
-    chat = {"conversations": [{"from": who, "value": what} for who, what in said]}
+    chat = {"conversations": [{"from": who, "value": what} for who, what in replies]}
     (tmp_path / "chats.json").write_text(
         json.dumps([chat, {"conversations": [{"from": "human", "value": "hi"}]}])
     )
@@ -270,8 +274,8 @@ def test_chats_are_read_with_their_replies(tmp_path: Path) -> None:
     assert chats.rows[1].replies == ()
 
 
-def test_replies_are_no_part_of_what_is_decoded(tmp_path: Path) -> None:
-    """Fingerprints of results from before rows had replies stay as they are."""
+def test_replies_do_not_change_the_fingerprint_of_prompts(tmp_path: Path) -> None:
+    """Results that are older than replies in rows keep their fingerprints."""
     chats = [
         [("user", "hi"), ("assistant", "hello"), ("user", "bye"), ("assistant", last)]
         for last in ("bye", "ciao")
@@ -293,44 +297,46 @@ def test_replies_are_no_part_of_what_is_decoded(tmp_path: Path) -> None:
     )
 
 
-def test_a_base_model_is_asked_in_the_plain_frame(tmp_path: Path) -> None:
+def test_a_base_model_gets_the_plain_prompt_frame(tmp_path: Path) -> None:
     tokenizer = zoo(None)
     (tmp_path / "rows.txt").write_text("hi")
     maths = PromptDataset("mine", "prompts", "maths", path=str(tmp_path / "rows.txt"))
     (example,) = chat_examples(maths, tokenizer, Row("c", ("1 + 1?",), reference="That is 2"), 200)
-    assert told(tokenizer, example) == ["That is 2<|end|>"]
+    assert predicted_runs(tokenizer, example) == ["That is 2<|end|>"]
     assert example.token_ids[: example.num_prompt_tokens] == render(
         tokenizer, maths.template, ["1 + 1?"]
     )
     examples = chat_examples(maths, tokenizer, CHAT, 200)
-    assert [told(tokenizer, example)[0].strip() for example in examples][2] == "bye<|end|>"
+    assert [predicted_runs(tokenizer, example)[0].strip() for example in examples][
+        2
+    ] == "bye<|end|>"
     assert str(tokenizer.decode(examples[1].token_ids)).endswith(
         "Assistant: Hello.\n\nUser: and then?\nAssistant: then  nothing\n<|end|>"
     )
 
 
-def test_a_template_that_hides_where_replies_begin_is_refused(dataset: PromptDataset) -> None:
+def test_a_template_that_hides_where_replies_begin_is_rejected(dataset: PromptDataset) -> None:
     with pytest.raises(ValueError, match=r"put {% generation %} and {% endgeneration %} around it"):
         chat_examples(dataset, zoo(ABSENT), CHAT, 200)
 
 
-def test_examples_in_flat_arrays_come_back_as_they_were() -> None:
-    made = [
+def test_examples_survive_a_round_trip_through_flat_arrays() -> None:
+    originals = [
         Example.reply([1, 2], [3]),
         Example([70000, 1], [False, True]),
         Example.reply([5], [6, 7, 8]),
     ]
-    packed = Examples(made)
-    assert list(packed) == made
+    packed = Examples(originals)
+    assert list(packed) == originals
     assert len(packed) == 3
     assert sum(len(example.token_ids) for example in packed) == 9
     assert sum(sum(example.loss_mask) for example in packed) == 5
-    assert made[2].num_prompt_tokens == 1
+    assert originals[2].num_prompt_tokens == 1
     with pytest.raises(IndexError):
         packed[3]
 
 
-def test_the_fingerprint_sees_tokens_masks_and_lengths() -> None:
+def test_the_fingerprint_covers_tokens_masks_and_lengths() -> None:
     base = [Example.reply([1, 2], [3]), Example.reply([4], [5])]
     others = [
         [Example.reply([1, 2], [4]), Example.reply([4], [5])],
@@ -341,7 +347,7 @@ def test_the_fingerprint_sees_tokens_masks_and_lengths() -> None:
     assert len({Examples(rows).fingerprint for rows in [base, *others]}) == 4
 
 
-def test_collate_pads_on_the_right_with_nothing_to_predict() -> None:
+def test_collate_pads_on_the_right_without_loss() -> None:
     batch = collate([Example.reply([1], [2, 3]), Example.reply([4], [5])], pad_id=9)
     assert torch.equal(batch["token_ids"], torch.tensor([[1, 2, 3], [4, 5, 9]]))
     assert torch.equal(

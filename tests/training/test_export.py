@@ -1,4 +1,4 @@
-"""Every layout is read back by the loader for published checkpoints and drafts the same; what it cannot say is refused."""
+"""Every exported layout loads like a published checkpoint and drafts the same."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ Exported = Callable[..., Path]
 
 @pytest.fixture
 def target_folder(tmp_path: Path) -> Callable[..., str]:
-    """The folder of a target that has its config alone."""
+    """Return the folder of a target that holds only its config."""
 
     def write(target: CausalLM = TARGET, **changes: Any) -> str:
         folder = tmp_path / BASE
@@ -56,7 +56,7 @@ def target_folder(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def exported(tmp_path: Path, target_folder: Callable[..., str]) -> Exported:
-    """A saved head, exported."""
+    """Save and export a head."""
 
     def write(
         head: EagleHead | MedusaHeads,
@@ -112,7 +112,7 @@ def test_an_exported_eagle_head_drafts_the_same(exported: Exported, kind: tuple[
     assert ("d2t" in stored) == ("t2d" in stored) == (head.target_ids is not None)
 
 
-def test_sglang_finds_the_bias_that_it_always_adds(exported: Exported) -> None:
+def test_sglang_gets_the_bias_that_it_always_adds(exported: Exported) -> None:
     folder = exported(eagle_head(1), "eagle_sglang")
     config = config_of(folder)
     assert config["architectures"] == ["LlamaForCausalLMEagle"]
@@ -120,7 +120,7 @@ def test_sglang_finds_the_bias_that_it_always_adds(exported: Exported) -> None:
     assert not load_file(folder / "model.safetensors")["fc.bias"].any()
 
 
-def test_raw_ids_are_right_for_readers_of_either_convention(exported: Exported) -> None:
+def test_raw_layer_ids_suit_readers_of_either_convention(exported: Exported) -> None:
     config = config_of(exported(eagle_head(3, layer_ids=(1, 4, 6)), "eagle3"))
     assert config[LAYER_IDS] == [1, 4, 6]
     assert config["eagle_config"] == {"use_aux_hidden_state": True, LAYER_IDS: [0, 3, 5]}
@@ -128,14 +128,14 @@ def test_raw_ids_are_right_for_readers_of_either_convention(exported: Exported) 
     assert (config["draft_vocab_size"], config["num_aux_hidden_states"]) == (D, 3)
 
 
-def test_raw_ids_of_both_conventions_are_read_without_help(exported: Exported) -> None:
+def test_raw_layer_ids_of_both_conventions_are_recognized(exported: Exported) -> None:
     head = eagle_head(3)
     assert torch.equal(
         drafts(EagleHead.from_pretrained(str(exported(head, "eagle3")))), drafts(head)
     )
 
 
-def test_the_speculators_config_says_what_vllm_reads(exported: Exported, tmp_path: Path) -> None:
+def test_the_speculators_config_holds_what_vllm_reads(exported: Exported, tmp_path: Path) -> None:
     config = config_of(exported(eagle_head(3, norm_output=True), "speculators", num_draft_tokens=4))
     assert config["speculators_model_type"] == "eagle3"
     assert config[LAYER_IDS] == [1, 3, 5]
@@ -160,7 +160,7 @@ def test_the_speculators_config_says_what_vllm_reads(exported: Exported, tmp_pat
     assert layer["rope_theta"] == layer["rope_parameters"]["rope_theta"] == 1e6
 
 
-def test_exported_twice_is_the_same(exported: Exported, tmp_path: Path) -> None:
+def test_exporting_twice_gives_the_same_files(exported: Exported, tmp_path: Path) -> None:
     first = exported(eagle_head(3, norm_before_residual=True), "speculators")
     export_head(str(first), "speculators", tmp_path / "again")
     assert config_of(tmp_path / "again") == config_of(first)
@@ -171,7 +171,7 @@ def test_exported_twice_is_the_same(exported: Exported, tmp_path: Path) -> None:
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_layers_that_a_config_leaves_open_are_the_usual_three(
+def test_layers_that_a_config_omits_are_the_usual_three(
     tmp_path: Path, target_folder: Callable[..., str]
 ) -> None:
     save_eagle_head(eagle_head(3), tmp_path / "saved", {})
@@ -200,7 +200,7 @@ def test_weights_and_config_agree_on_the_dtype(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize(("rope_type", "expected"), [("default", 4096), ("yarn", 64)])
-def test_positions_reach_as_far_as_the_target_goes(
+def test_positions_reach_as_far_as_the_targets(
     exported: Exported, target_folder: Callable[..., str], rope_type: str, expected: int
 ) -> None:
     rope = {"rope_type": rope_type, "rope_theta": 1e4}
@@ -271,7 +271,7 @@ def test_positions_reach_as_far_as_the_target_goes(
         ),
     ],
 )
-def test_what_a_layout_cannot_say_is_refused(
+def test_heads_that_a_layout_cannot_express_are_rejected(
     exported: Exported,
     tmp_path: Path,
     layout: str,
@@ -311,7 +311,7 @@ def test_exported_medusa_heads_are_the_same(
     assert read_provenance(str(folder)) == TRAINED
 
 
-def test_medusa_heads_that_do_not_fit_are_refused(
+def test_medusa_heads_that_do_not_fit_are_rejected(
     exported: Exported, target_folder: Callable[..., str]
 ) -> None:
     with pytest.raises(ValueError, match="2 layers a head and no LM heads"):
@@ -346,21 +346,21 @@ def test_medusa_heads_that_do_not_fit_are_refused(
         ),
     ],
 )
-def test_bad_settings_say_what_to_do(
+def test_errors_for_bad_settings_name_a_remedy(
     tmp_path: Path, settings: dict[str, Any], complaint: str
 ) -> None:
     save_eagle_head(eagle_head(3, base_model=None), tmp_path / "saved", {})
-    told: dict[str, Any] = {
+    settings_by_layout: dict[str, Any] = {
         "head": str(tmp_path / "saved"),
         "format": "eagle3",
         "output": "out",
     } | settings
-    told["output"] = tmp_path / told["output"]
+    settings_by_layout["output"] = tmp_path / settings_by_layout["output"]
     with pytest.raises(ValueError, match=complaint):
-        export_head(**told)
+        export_head(**settings_by_layout)
 
 
-def test_the_command(
+def test_the_command_exports_a_head(
     tmp_path: Path,
     target_folder: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
@@ -439,10 +439,10 @@ for folder in map(Path, sys.argv[1:]):
 """
 
 
-def test_the_speculators_library_reads_it_and_gives_the_same_logits(
+def test_the_speculators_library_loads_the_export_with_the_same_logits(
     tmp_path: Path, target_folder: Callable[..., str]
 ) -> None:
-    """In an environment of its own, because that library wants other versions: SPECULATORS_PYTHON names its interpreter."""
+    """It runs in its own environment, whose interpreter SPECULATORS_PYTHON names."""
     python = os.environ.get("SPECULATORS_PYTHON")
     if python is None and importlib.util.find_spec("speculators") is None:
         pytest.skip("SPECULATORS_PYTHON names no interpreter that has the speculators library")
@@ -476,9 +476,13 @@ def test_the_speculators_library_reads_it_and_gives_the_same_logits(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, head in heads.items():
-        theirs = load_file(tmp_path / name / "outputs")["logits"][0, -1]
-        ours = drafts(head, id_convention=head.format.id_convention)[0, 0]
-        ours = ours if head.target_ids is None else ours[head.target_ids]
+        library_logits = load_file(tmp_path / name / "outputs")["logits"][0, -1]
+        our_logits = drafts(head, id_convention=head.format.id_convention)[0, 0]
+        our_logits = our_logits if head.target_ids is None else our_logits[head.target_ids]
         torch.testing.assert_close(
-            theirs, ours, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            library_logits,
+            our_logits,
+            rtol=1e-5,
+            atol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
         )

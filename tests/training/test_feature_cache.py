@@ -1,4 +1,4 @@
-"""Cached features are those of a pass over each example alone, and whatever was written outlives a stop."""
+"""Cached features equal those of each example alone, and survive an interruption."""
 
 import errno
 from pathlib import Path
@@ -36,26 +36,26 @@ def cache(
 
 
 def test_features_are_those_of_the_target(tmp_path: Path) -> None:
-    target, drawn = model(), [examples()[i] for i in (3, 0, 7)]
-    features = cache(tmp_path, target)(drawn)
+    target, chosen = model(), [examples()[i] for i in (3, 0, 7)]
+    features = cache(tmp_path, target)(chosen)
     with torch.no_grad():
-        for row, example in enumerate(drawn):
+        for row, example in enumerate(chosen):
             alone = target.forward_whole(torch.tensor([example.token_ids]), LAYERS).hidden
             for layer, states in zip(features, alone, strict=True):
                 torch.testing.assert_close(layer[row, : len(example.token_ids)], states[0])
                 assert not layer[row, len(example.token_ids) :].any()
-    assert features[0].shape[:2] == collate(drawn)["token_ids"].shape
+    assert features[0].shape[:2] == collate(chosen)["token_ids"].shape
 
 
-def test_the_size_that_was_printed_is_what_was_written(
+def test_the_announced_size_is_the_size_on_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = cache(tmp_path)
+    feature_cache = cache(tmp_path)
     num_tokens = (
         sum(len(example.token_ids) for example in examples()) - 3
     )  # one example stands there twice
     assert f"features of {num_tokens} tokens, 3 layers" in capsys.readouterr().err
-    assert 1 <= made.store.num_bytes / made.num_bytes(num_tokens) < 1.2
+    assert 1 <= feature_cache.store.num_bytes / feature_cache.num_bytes(num_tokens) < 1.2
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, num_shards: int, error: BaseException) -> None:
@@ -73,29 +73,27 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, num_shards: int, error: BaseExcep
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
 )
-def test_a_stopped_cache_is_finished_by_the_next_run(
+def test_an_interrupted_cache_is_finished_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, 2, error)
         with pytest.raises(type(error)):
             cache(tmp_path)
-    kept = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
-    assert len(kept) == 2
+    modified_times = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.safetensors")}
+    assert len(modified_times) == 2
     cache(tmp_path)
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert {file: file.stat().st_mtime_ns for file in modified_times} == modified_times
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
 
 
-def test_a_cache_that_is_there_is_only_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_cache_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cache(tmp_path)([examples()[1]])
     interrupt(monkeypatch, 0, AssertionError())
     assert all(map(torch.equal, cache(tmp_path)([examples()[1]]), first))
 
 
-def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_shard_is_written_again(tmp_path: Path) -> None:
     first = cache(tmp_path)([examples()[0]])
     file = tmp_path / "shard-00000.safetensors"
     damaged = bytearray(file.read_bytes())
@@ -104,7 +102,7 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path) -> None:
     assert all(map(torch.equal, cache(tmp_path)([examples()[0]]), first))
 
 
-def test_a_disk_that_is_too_small_is_refused_beforehand(
+def test_too_small_a_disk_is_rejected_in_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = feature_cache.shutil.disk_usage(tmp_path)._replace(free=100)
@@ -116,7 +114,7 @@ def test_a_disk_that_is_too_small_is_refused_beforehand(
     assert not list(tmp_path.glob("*.safetensors"))
 
 
-def test_features_of_another_model_or_of_other_layers_are_refused(tmp_path: Path) -> None:
+def test_features_of_another_model_or_other_layers_are_rejected(tmp_path: Path) -> None:
     cache(tmp_path)
     with pytest.raises(ValueError, match="holds data of weights="):
         cache(tmp_path, model(seed=1))

@@ -1,4 +1,4 @@
-"""Medusa-2: the heads first, then the target's copy with them; the target itself stays, and evaluation decodes with the copy."""
+"""Medusa-2 trains the heads first, then a copy of the target with them."""
 
 import warnings
 from itertools import pairwise
@@ -32,9 +32,9 @@ KINDS: dict[str, dict[str, Any]] = {"all weights": {}, "adapters": {"lora": LORA
 
 def student(settings: dict[str, Any] | None = None, **heads: Any) -> JointMedusaStudent:
     joint = {"warmup": 0.5, "backbone_learning_rate": 1e-3} | (settings or {})
-    made = medusa_student(Medusa(), TARGET, [], **{"num_heads": 2, "joint": joint} | heads)
-    assert isinstance(made, JointMedusaStudent)
-    return made
+    learner = medusa_student(Medusa(), TARGET, [], **{"num_heads": 2, "joint": joint} | heads)
+    assert isinstance(learner, JointMedusaStudent)
+    return learner
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def disturb(learner: JointMedusaStudent, spread: float = 0.3) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("own_lm_head", [True, False])
-def test_the_heads_learn_first_and_the_target_never(
+def test_heads_train_first_and_the_target_never_changes(
     tmp_path: Path, kind: str, own_lm_head: bool
 ) -> None:
     learner = student({"warmup": 1 / 3} | KINDS[kind], own_lm_head=own_lm_head)
@@ -65,16 +65,16 @@ def test_the_heads_learn_first_and_the_target_never(
         list(learner.heads.parameters()),
         learner.trained[len(list(learner.heads.parameters())) :],
     )
-    seen = [(copies(heads), copies(backbone))]
+    weights_by_step = [(copies(heads), copies(backbone))]
 
     def log(step: int, values: Any) -> None:
         rows.append(dict(values))
-        seen.append((copies(heads), copies(backbone)))
+        weights_by_step.append((copies(heads), copies(backbone)))
 
     rows: list[dict[str, Any]] = []
-    made, _ = trainer(learner, tmp_path, {"steps": 6, "learning_rate": 0.01}, log=log)
-    made.run()
-    for step, (before, after) in enumerate(pairwise(seen)):
+    distill_trainer, _ = trainer(learner, tmp_path, {"steps": 6, "learning_rate": 0.01}, log=log)
+    distill_trainer.run()
+    for step, (before, after) in enumerate(pairwise(weights_by_step)):
         assert not all(map(torch.equal, before[0], after[0]))
         assert all(map(torch.equal, before[1], after[1])) == (step <= 2), (
             "its learning rate rises from 0"
@@ -87,8 +87,8 @@ def test_the_heads_learn_first_and_the_target_never(
     assert not torch.equal(logits(learner.backbone), original)
 
 
-def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
-    """Towards the target as it was."""
+def test_the_loss_adds_those_of_the_heads_and_the_backbone() -> None:
+    """Both are measured against the original target."""
     learner = student()
     disturb(learner)
     distillation = Distillation(learner, TARGET, ForwardKL(), chunk_rows=7)
@@ -97,18 +97,20 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
     with torch.no_grad():
         states = learner.backbone.forward_whole(token_ids, (-1,)).hidden[0]
         heads = learner.heads(states, torch.nn.Identity()).log_softmax(-1)
-        own = learner.backbone.readout(states).log_softmax(-1)
+        backbone_log_q = learner.backbone.readout(states).log_softmax(-1)
     apart = torch.nn.functional.kl_div
     expected = {"heads": 0.0, "backbone": 0.0}
     for b, end in mask.nonzero().tolist():
-        wanted = frozen[b, end - 1]
+        expected_log_p = frozen[b, end - 1]
         expected["backbone"] += float(
-            apart(own[b, end - 1], wanted, log_target=True, reduction="sum")
+            apart(backbone_log_q[b, end - 1], expected_log_p, log_target=True, reduction="sum")
         )
         for i in range(2):
             if end - i - 2 >= 0:
-                found = apart(heads[b, end - i - 2, i], wanted, log_target=True, reduction="sum")
-                expected["heads"] += 0.8**i * float(found)
+                distance = apart(
+                    heads[b, end - i - 2, i], expected_log_p, log_target=True, reduction="sum"
+                )
+                expected["heads"] += 0.8**i * float(distance)
     for done, weights in (
         (0.25, (1.0, 0.0)),
         (0.5, (0.0, 1.0)),
@@ -122,44 +124,46 @@ def test_the_loss_is_that_of_the_heads_and_of_the_backbone() -> None:
         )
 
 
-def test_text_can_be_learnt_in_place_of_the_target() -> None:
+def test_cross_entropy_trains_on_the_text() -> None:
     learner = student({"warmup": 0.0})
     learner.start_step(0.0)
     token_ids, mask = batch()
     loss = float(Distillation(learner, TARGET, CrossEntropy())(token_ids, mask).detach())
-    log_p, places = logits(TARGET).log_softmax(-1), mask.nonzero().tolist()
-    of_backbone = -sum(float(log_p[b, end - 1, token_ids[b, end]]) for b, end in places) / len(
-        places
+    log_p, positions = logits(TARGET).log_softmax(-1), mask.nonzero().tolist()
+    of_backbone = -sum(float(log_p[b, end - 1, token_ids[b, end]]) for b, end in positions) / len(
+        positions
     )
     of_heads = -sum(
         0.8**i
         * float(log_p[b, end - i - 2, token_ids[b, end]])  # new heads say what the target says
-        for b, end in places
+        for b, end in positions
         for i in range(2)
         if end - i - 2 >= 0
     )
-    assert loss == pytest.approx(of_backbone + 0.2 * of_heads / len(places), rel=1e-6)
+    assert loss == pytest.approx(of_backbone + 0.2 * of_heads / len(positions), rel=1e-6)
 
 
-def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
+def test_the_backbone_has_its_own_learning_rate(tmp_path: Path) -> None:
     learner = student()
-    made, _ = trainer(learner, tmp_path, {"steps": 4, "learning_rate": 0.01})
+    distill_trainer, _ = trainer(learner, tmp_path, {"steps": 4, "learning_rate": 0.01})
     backbone = set(map(id, learner.backbone.model.parameters()))
-    optimizer: Any = made.create_optimizer()
+    optimizer: Any = distill_trainer.create_optimizer()
     rates = {
         id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]
     }
     assert len(rates) == len(learner.trained)
     assert {rate for key, rate in rates.items() if key in backbone} == {1e-3}
     assert {rate for key, rate in rates.items() if key not in backbone} == {0.01}
-    assert made.create_optimizer() is optimizer
+    assert distill_trainer.create_optimizer() is optimizer
     assert len(optimizer.param_groups) == 4
     for done, share in ((0.2, 0.0), (0.5, 0.0), (0.6, 0.2), (1.0, 1.0)):
         for group in optimizer.param_groups:
             group["lr"] = 1.0
-        made.state.global_step = round(100 * done)
-        made.callback.settings = TrainSettings(steps=100)
-        made.callback.on_step_begin(None, made.state, None, optimizer=optimizer)
+        distill_trainer.state.global_step = round(100 * done)
+        distill_trainer.callback.settings = TrainSettings(steps=100)
+        distill_trainer.callback.on_step_begin(
+            None, distill_trainer.state, None, optimizer=optimizer
+        )
         rates = {
             id(weight): group["lr"]
             for group in optimizer.param_groups
@@ -170,23 +174,29 @@ def test_the_backbone_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
 
 
 def test_adapters_share_the_targets_memory() -> None:
-    places = {weight.data_ptr() for weight in TARGET.model.parameters()}
-    whole, adapted = student(), student({"lora": LORA})
-    assert not places & {weight.data_ptr() for weight in whole.backbone.model.parameters()}
-    assert places < {weight.data_ptr() for weight in adapted.backbone.model.parameters()}
+    addresses = {weight.data_ptr() for weight in TARGET.model.parameters()}
+    full, adapted = student(), student({"lora": LORA})
+    assert not addresses & {weight.data_ptr() for weight in full.backbone.model.parameters()}
+    assert addresses < {weight.data_ptr() for weight in adapted.backbone.model.parameters()}
     counted = [
         MemoryForecast.measure(Distillation(learner, TARGET, ForwardKL()))
-        for learner in (whole, adapted)
+        for learner in (full, adapted)
     ]
-    own = [sum(weight.nbytes for weight in learner.trained) for learner in (whole, adapted)]
+    trained_bytes = [
+        sum(weight.nbytes for weight in learner.trained) for learner in (full, adapted)
+    ]
     target = 8 * TARGET.num_parameters
-    assert [(f.weights, f.gradients) for f in counted] == [(target + bytes, bytes) for bytes in own]
+    assert [(f.weights, f.gradients) for f in counted] == [
+        (target + bytes, bytes) for bytes in trained_bytes
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stopped", [1, 2, 3])
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stopped: int) -> None:
-    """In either stage, and where the second begins."""
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
+    tmp_path: Path, kind: str, stopped: int
+) -> None:
+    """Whether it is interrupted in the first stage, in the second, or between them."""
     settings = {
         "steps": 4,
         "learning_rate": 0.01,
@@ -194,15 +204,15 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, kind: str, stoppe
         "keep_checkpoints": 9,
         "schedule": "linear",
     }
-    found = []
+    results = []
     for checkpoint in (None, tmp_path / f"checkpoint-{stopped}"):
         learner = student(KINDS[kind])
-        made, rows = trainer(learner, tmp_path, settings)
-        made.run(checkpoint)
-        found.append((rows[-1][1]["loss"], copies(learner.trained)))
-    assert found[0][0] == found[1][0]
-    assert all(map(torch.equal, found[0][1], found[1][1]))
-    assert len(load_file(tmp_path / "checkpoint-1" / STUDENT_WEIGHTS)) == len(found[0][1])
+        distill_trainer, rows = trainer(learner, tmp_path, settings)
+        distill_trainer.run(checkpoint)
+        results.append((rows[-1][1]["loss"], copies(learner.trained)))
+    assert results[0][0] == results[1][0]
+    assert all(map(torch.equal, results[0][1], results[1][1]))
+    assert len(load_file(tmp_path / "checkpoint-1" / STUDENT_WEIGHTS)) == len(results[0][1])
 
 
 def plain(model: CausalLM) -> list[tuple[int, ...]]:
@@ -214,7 +224,7 @@ def plain(model: CausalLM) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, theirs = student(KINDS[kind]), plain(TARGET)
+    learner, target_tokens = student(KINDS[kind]), plain(TARGET)
     disturb(learner)
     monkeypatch.setattr(TARGET, "tokenizer", letters_tokenizer(VOCAB))
     evaluation = Evaluation(
@@ -222,9 +232,9 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
     )
     distillation = Distillation(learner, TARGET, ForwardKL())
     with distillation.decoding_mode():
-        figures, ours = evaluation(learner), plain(learner.backbone)
-    assert ours != theirs
-    decoded = letters_tokenizer(VOCAB).decode(list(ours[0]))
+        figures, backbone_tokens = evaluation(learner), plain(learner.backbone)
+    assert backbone_tokens != target_tokens
+    decoded = letters_tokenizer(VOCAB).decode(list(backbone_tokens[0]))
     assert figures["t0/sample"].replace("|", "") == decoded
     predicted = figures["t0/predicted_mean_acceptance_length"]
     assert figures["t0/mean_acceptance_length"] == pytest.approx(predicted, rel=1e-9)
@@ -235,20 +245,20 @@ def test_evaluation_decodes_with_the_backbone(kind: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
+def test_saving_writes_a_target_and_its_heads(tmp_path: Path, kind: str) -> None:
     learner = student(KINDS[kind])
     disturb(learner)
     with Distillation(learner, TARGET, ForwardKL()).decoding_mode():
         expected = logits(learner.backbone)
         learner.save(str(tmp_path / "out"), {"steps": 1})
     model: Any = type(learner.backbone.model)
-    place = str(tmp_path / "out" / "backbone")
+    folder = str(tmp_path / "out" / "backbone")
     loaded = CausalLM(
-        model.from_pretrained(place, dtype=torch.float64), name=place, max_len=TARGET.max_len
+        model.from_pretrained(folder, dtype=torch.float64), name=folder, max_len=TARGET.max_len
     )
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-6, atol=1e-6)
     heads = MedusaHeads.from_pretrained(str(tmp_path / "out"))
-    assert heads.base_model == place
+    assert heads.base_model == folder
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heads.check_fit(loaded)
@@ -270,6 +280,6 @@ def test_what_is_saved_is_a_target_and_its_heads(tmp_path: Path, kind: str) -> N
         ({"lora": {"r": 4}}, "student.joint.lora has no 'r'; there are: rank"),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         student(settings)

@@ -1,4 +1,4 @@
-"""Adapters learn alone, and merged into plain weights they are the same model."""
+"""Only adapters train, and merging them into plain weights gives the same model."""
 
 import sys
 from pathlib import Path
@@ -47,7 +47,7 @@ def randomize(adapter: Adapter, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox", "qwen3_moe"])
-def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
+def test_merged_weights_give_the_adapted_model(architecture: str) -> None:
     model = CausalLM(build(architecture))
     before, weights = (
         logits(model),
@@ -70,15 +70,15 @@ def test_merged_weights_are_the_adapted_model(architecture: str) -> None:
     assert torch.equal(logits(model), before), "its own weights are as they were"
 
 
-def test_only_adapters_learn(tmp_path: Path) -> None:
+def test_only_adapters_train(tmp_path: Path) -> None:
     learner = student(dropout=0.1)
     base = {
         name: w.detach().clone()
         for name, w in learner.module.named_parameters()
         if "lora_" not in name
     }
-    made, rows = trainer(learner, tmp_path, {"steps": 25, "learning_rate": 0.02})
-    made.run()
+    distill_trainer, rows = trainer(learner, tmp_path, {"steps": 25, "learning_rate": 0.02})
+    distill_trainer.run()
     assert rows[-1][1]["loss"] < 0.9 * rows[0][1]["loss"]
     after = dict(learner.module.named_parameters())
     assert all(torch.equal(after[name], weight) for name, weight in base.items())
@@ -88,23 +88,25 @@ def test_only_adapters_learn(tmp_path: Path) -> None:
     assert all("lora_" in name for name in stored)
 
 
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
-    """Dropout included."""
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    """Including its dropout."""
     settings = {"steps": 4, "learning_rate": 0.02, "save_every": 2, "schedule": "linear"}
-    found = []
+    results = []
     for checkpoint in (None, tmp_path / "checkpoint-2"):
         learner = student(dropout=0.2)
-        made, rows = trainer(learner, tmp_path, settings)
-        made.run(checkpoint)
-        found.append((rows[-1][1]["loss"], [weight.detach().clone() for weight in learner.trained]))
-    assert found[0][0] == found[1][0]
-    assert all(map(torch.equal, found[0][1], found[1][1]))
+        distill_trainer, rows = trainer(learner, tmp_path, settings)
+        distill_trainer.run(checkpoint)
+        results.append(
+            (rows[-1][1]["loss"], [weight.detach().clone() for weight in learner.trained])
+        )
+    assert results[0][0] == results[1][0]
+    assert all(map(torch.equal, results[0][1], results[1][1]))
 
 
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 )  # peft's own
-def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) -> None:
+def test_a_saved_draft_has_plain_weights_and_its_adapter_beside_them(tmp_path: Path) -> None:
     learner = student(targets=["q_proj", "down_proj"])
     assert learner.adapter is not None
     assert sorted(learner.adapter.layers) == [
@@ -125,7 +127,7 @@ def test_the_saved_draft_is_plain_and_its_adapter_stands_beside(tmp_path: Path) 
     )
 
 
-def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
+def test_frozen_weights_stay_in_sixteen_bits() -> None:
     of = target(torch.bfloat16)
     learner = student(of)
     distillation = Distillation(learner, of, ForwardKL())
@@ -142,7 +144,7 @@ def test_weights_that_do_not_learn_stay_in_sixteen_bits() -> None:
         assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
 
 
-def test_layers_that_were_packed_decode_with_what_was_learnt_last(
+def test_formerly_packed_layers_decode_with_the_latest_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "SMALLEST_WEIGHT", 0)
@@ -177,12 +179,12 @@ def test_layers_that_were_packed_decode_with_what_was_learnt_last(
         ({"rnk": 4}, "student.lora has no 'rnk'; there are: rank, alpha, dropout, targets"),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         student(**settings)
 
 
-def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_without_adaptable_layers_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = DraftModel(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60))
     with pytest.raises(ValueError, match=r"student.from_scratch=true discards"):
         draft_student(proposer, TARGET, [], lora={}, from_scratch=True)
@@ -199,9 +201,9 @@ def test_what_cannot_be_adapted_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         student()
 
 
-def test_a_checkpoint_of_another_drafter_is_refused(tmp_path: Path) -> None:
-    made, _ = trainer(student(), tmp_path, {"steps": 1})
-    made.run()
+def test_a_checkpoint_of_another_drafter_is_rejected(tmp_path: Path) -> None:
+    distill_trainer, _ = trainer(student(), tmp_path, {"steps": 1})
+    distill_trainer.run()
     for other in (student(rank=2), draft(TARGET)):
         again, _ = trainer(other, tmp_path, SETTINGS | {"steps": 2}, source=Few([]))
         with pytest.raises(

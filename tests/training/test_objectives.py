@@ -1,4 +1,4 @@
-"""Every objective against its formula in probabilities."""
+"""Every objective equals its formula in probabilities."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -80,9 +80,9 @@ def logits(seed: int, rows: int = R, num_tokens: int = V) -> Tensor:
 
 
 def gradients(loss: Tensor, of: Sequence[Tensor]) -> list[Tensor]:
-    """Of the sum; zeros where it does not depend on them."""
-    found = torch.autograd.grad(loss.sum(), of, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(of, found, strict=True)]
+    """Return the gradients of the sum, with zeros where it does not depend on an input."""
+    grads = torch.autograd.grad(loss.sum(), of, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(of, grads, strict=True)]
 
 
 def acceptance(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
@@ -92,40 +92,44 @@ def acceptance(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
 class TestValues:
     @pytest.mark.parametrize("temperature", [1.0, 0.6])
     @every_objective
-    def test_values_and_gradients_are_those_of_the_formula(
+    def test_values_and_gradients_equal_the_formula(
         self, kind: Callable[..., Objective], temperature: float
     ) -> None:
         target, draft = logits(1).requires_grad_(), logits(2).requires_grad_()
         p, q = (target / temperature).softmax(-1), (draft / temperature).softmax(-1)
         expected = FORMULAS[kind](p, q, LABELS)
-        wanted = gradients(expected, [target, draft])
+        expected_gradients = gradients(expected, [target, draft])
         objective = kind(temperature=temperature)
         loss = objective(target, draft, LABELS)
         assert loss.dtype == torch.float64
         torch.testing.assert_close(loss, expected)
-        for found, gradient in zip(gradients(loss, [target, draft]), wanted, strict=True):
-            torch.testing.assert_close(found, gradient)
+        for actual, gradient in zip(
+            gradients(loss, [target, draft]), expected_gradients, strict=True
+        ):
+            torch.testing.assert_close(actual, gradient)
 
         single = [x.detach().float().requires_grad_() for x in (target, draft)]
         loss = objective(single[0], single[1], LABELS)
         assert loss.dtype == torch.float32
         torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
-        for found, gradient in zip(gradients(loss, single), wanted, strict=True):
-            torch.testing.assert_close(found.double(), gradient, rtol=1e-4, atol=1e-6)
+        for actual, gradient in zip(gradients(loss, single), expected_gradients, strict=True):
+            torch.testing.assert_close(actual.double(), gradient, rtol=1e-4, atol=1e-6)
 
     @every_objective
-    def test_low_precision_is_left_at_once(self, kind: Callable[..., Objective]) -> None:
+    def test_low_precision_inputs_are_widened(self, kind: Callable[..., Objective]) -> None:
         target, draft = logits(1).bfloat16(), logits(2).bfloat16()
         loss = kind()(target, draft, LABELS)
         assert torch.equal(loss, kind()(target.float(), draft.float(), LABELS))
         assert loss.dtype == torch.float32
 
     @every_objective
-    def test_logits_count_up_to_a_constant(self, kind: Callable[..., Objective]) -> None:
+    def test_adding_a_constant_to_logits_changes_nothing(
+        self, kind: Callable[..., Objective]
+    ) -> None:
         loss = kind()(logits(1), logits(2), LABELS)
         torch.testing.assert_close(kind()(logits(1) + 7, logits(2) - 5, LABELS), loss)
 
-    def test_rows_without_a_label_lose_nothing_by_cross_entropy(self) -> None:
+    def test_cross_entropy_is_zero_in_rows_without_a_label(self) -> None:
         draft = logits(2).requires_grad_()
         loss = CrossEntropy()(logits(1), draft, LABELS)
         (gradient,) = gradients(loss, [draft])
@@ -133,7 +137,7 @@ class TestValues:
         assert torch.equal((gradient == 0).all(-1), LABELS < 0)
 
     @every_divergence
-    def test_divergences_do_not_read_labels(self, kind: Callable[..., Objective]) -> None:
+    def test_divergences_ignore_labels(self, kind: Callable[..., Objective]) -> None:
         loss = kind()(logits(1), logits(2), LABELS)
         assert torch.equal(kind()(logits(1), logits(2), torch.full_like(LABELS, -1)), loss)
         assert bool((loss > 0).all())
@@ -147,14 +151,16 @@ class TestValues:
             (lambda: KLTVHybrid(decay=-1.0), "objective.decay=-1.0 must be 0"),
         ],
     )
-    def test_settings_without_meaning(self, make: Callable[[], Objective], words: str) -> None:
+    def test_meaningless_settings_are_rejected(
+        self, make: Callable[[], Objective], words: str
+    ) -> None:
         with pytest.raises(ValueError, match=words):
             make()
 
 
 class TestDivergences:
     @every_divergence
-    def test_zero_where_the_distributions_are_equal_and_above_elsewhere(
+    def test_divergences_are_zero_only_between_equal_distributions(
         self, kind: Callable[..., Divergence]
     ) -> None:
         target, labels = logits(1, 200), torch.zeros(200, dtype=torch.long)
@@ -170,13 +176,13 @@ class TestDivergences:
         nudge = 0.1 * torch.eye(V, dtype=torch.float64)[torch.arange(200) % V]
         assert float(kind()(target, target + nudge, labels).min()) > 1e-10
 
-    def test_total_variation_is_what_is_not_accepted(self) -> None:
+    def test_total_variation_is_the_rejection_probability(self) -> None:
         target, draft = logits(1), logits(2)
         accepted = acceptance(target, draft)
         torch.testing.assert_close(TotalVariation()(target, draft, LABELS), 1 - accepted)
         torch.testing.assert_close(NegLogAcceptance()(target, draft, LABELS), -accepted.log())
 
-    def test_jensen_shannon_between_its_limits(self) -> None:
+    def test_jensen_shannon_lies_between_its_limits(self) -> None:
         target, draft = logits(1), logits(2)
 
         def divergence(beta: float, p: Tensor = target, q: Tensor = draft) -> Tensor:
@@ -202,7 +208,7 @@ class TestDivergences:
     def test_negative_log_acceptance_keeps_its_gradient_where_total_variation_has_none(
         self,
     ) -> None:
-        """Float32, and tokens whose probability is too small for it."""
+        """Even if a token's probability underflows in float32."""
         target = torch.tensor([[300.0, 0.0, 0.0]])
         draft = torch.tensor([[0.0, 300.0, 0.0]], requires_grad=True)
         label = torch.tensor([0])
@@ -242,37 +248,37 @@ class TestExtremeLogits:
                 assert bool(gradient.isfinite().all())
 
     @every_divergence
-    def test_tokens_that_both_rule_out_change_nothing(
+    def test_tokens_that_both_models_rule_out_change_nothing(
         self, kind: Callable[..., Divergence]
     ) -> None:
-        """A vocabulary padded with tokens that nobody says."""
+        """As in a vocabulary padded with unused tokens."""
         target, draft = logits(1).requires_grad_(), logits(2).requires_grad_()
         padding = torch.full((R, 4), -INF, dtype=torch.float64)
         loss = kind()(target, draft, LABELS)
         padded = kind()(torch.cat([target, padding], 1), torch.cat([draft, padding], 1), LABELS)
         torch.testing.assert_close(padded, loss)
-        for found, wanted in zip(
+        for actual, expected_gradients in zip(
             gradients(padded, [target, draft]), gradients(loss, [target, draft]), strict=True
         ):
-            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(actual, expected_gradients)
 
     @every_objective
-    def test_padding_at_the_end_of_one_vocabulary_hardly_counts(
+    def test_padding_of_the_targets_vocabulary_hardly_changes_the_loss(
         self, kind: Callable[..., Objective]
     ) -> None:
-        """The target has rows of padding that it never says, and the draft ends before them."""
+        """The target pads its vocabulary with unused tokens; the draft's ends before them."""
         tail = torch.full((R, 3), -40.0, dtype=torch.float64)
         missing = torch.full_like(tail, -INF)
         loss = kind()(torch.cat([logits(1), tail], 1), torch.cat([logits(2), missing], 1), LABELS)
         torch.testing.assert_close(loss, kind()(logits(1), logits(2), LABELS), rtol=1e-6, atol=1e-6)
 
 
-def test_indices_of_labels() -> None:
+def test_label_indices_are_rows_of_the_draft_vocabulary() -> None:
     labels = torch.tensor([[0, 9], [1, 9], [2, 9], [5, 9], [7, 9], [8, 9], [-1, 9]])[:, 0]
     assert indices_in(labels, torch.tensor([7, 0, 3, 5, 1])).tolist() == [1, 4, -1, 3, 0, -1, -1]
 
 
-def test_every_objective_has_a_file_that_says_its_defaults() -> None:
+def test_every_objective_has_a_config_with_its_defaults() -> None:
     conf = Path(__file__).parents[2] / "conf" / "objective"
     built = {}
     for file in conf.glob("*.yaml"):

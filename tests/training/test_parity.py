@@ -1,4 +1,4 @@
-"""What training predicts is what decoding accepts: step by step for greedy requests, within sampling error for others."""
+"""Decoding accepts what training predicts: exactly if greedy, within sampling error if not."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shape_checks import unchecked
 from tiny_models import VOCAB, build, config_of
 from torch import nn
 
@@ -46,8 +47,10 @@ def medusa() -> Student:
 
 
 def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStudent:
-    vocabulary = None if version == 1 else 19 if reduced else VOCAB
-    width = (2 if version == 1 else 3) * 16
+    if version == 1:
+        vocabulary, width = None, 2 * 16
+    else:
+        vocabulary, width = 19 if reduced else VOCAB, 3 * 16
     config: Any = config_of("llama", num_hidden_layers=1)
     head = EagleHead.of(
         FORMATS[version](config, width, draft_vocab_size=vocabulary, norm_output=normed)
@@ -78,8 +81,12 @@ def predictor(student: Student, temperature: float) -> AcceptancePredictor:
 
 
 def run(student: Student, temperature: float, number: int) -> list[DecodedText]:
+    """Decode that many prompts, at first at least half of them side by side."""
     sampling = SamplingParams(temperature=temperature, max_new_tokens=NUM_NEW)
-    return decode(predictor(student, temperature), prompts(number), sampling)
+    with unchecked():
+        return decode(
+            predictor(student, temperature), prompts(number), sampling, max(8, number // 2)
+        )
 
 
 def parity_of(student: Student, trials: list[DecodedText], temperature: float) -> Parity:
@@ -92,9 +99,9 @@ def cause_of_mismatch(student: Student, trials: list[DecodedText], temperature: 
 
 
 @cache
-def hot(name: str) -> tuple[Student, list[DecodedText]]:
+def decoded(name: str, temperature: float) -> tuple[Student, list[DecodedText]]:
     student = STUDENTS[name]()
-    return student, run(student, HOT, 40)
+    return student, run(student, temperature, 12 if temperature == 0 else 40)
 
 
 def expectation(student: Student, trial: DecodedText, temperature: float) -> AcceptanceEstimate:
@@ -104,8 +111,7 @@ def expectation(student: Student, trial: DecodedText, temperature: float) -> Acc
 
 @pytest.mark.parametrize("name", STUDENTS)
 def test_greedy_steps_are_predicted_one_by_one(name: str) -> None:
-    student = STUDENTS[name]()
-    trials = run(student, 0.0, 12)
+    student, trials = decoded(name, 0.0)
     assert [expectation(student, trial, 0.0).steps for trial in trials] == [
         len(trial.steps) for trial in trials
     ]
@@ -117,7 +123,7 @@ def test_greedy_steps_are_predicted_one_by_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", STUDENTS)
 def test_sampled_drafts_are_accepted_as_predicted(name: str) -> None:
-    student, trials = hot(name)
+    student, trials = decoded(name, HOT)
     parity = parity_of(student, trials, HOT)
     assert parity.holds
     assert parity.flipped == 0
@@ -129,36 +135,36 @@ def test_sampled_drafts_are_accepted_as_predicted(name: str) -> None:
 
 
 def test_expected_steps_are_those_of_many_runs() -> None:
-    student, trials = hot("draft_model")
+    student, trials = decoded("draft_model", HOT)
     differences = [len(trial.steps) - expectation(student, trial, HOT).steps for trial in trials]
     assert abs(np.sum(differences)) < 4.5 * np.std(differences) * len(differences) ** 0.5
     texts = [(trial.prompt, trial.output) for trial in trials]
-    whole = predictor(student, HOT).estimate(texts)
+    total = predictor(student, HOT).estimate(texts)
     measured = parity_of(student, trials, HOT).measured
-    assert whole.mean_acceptance_length == pytest.approx(measured, rel=0.05)
-    assert (np.diff(whole.acceptance_by_position) < 0).all()
+    assert total.mean_acceptance_length == pytest.approx(measured, rel=0.05)
+    assert (np.diff(total.acceptance_by_position) < 0).all()
 
 
-def test_estimate_by_hand() -> None:
-    """Two drafts a step, each kept with chance 1/2, on four output tokens: 1 root, then what the tree of chances says."""
+def test_expected_steps_equal_those_computed_by_hand() -> None:
+    """Four output tokens, two drafts a step, each accepted with probability 1/2."""
     table = torch.full((2, 6), 0.5, dtype=torch.float64)
-    got = expected_steps(table, 2)
-    # from a root with 4 tokens to go (2 drafts), 3 (2 drafts), 2 (1 draft), 1 (none)
+    estimate = expected_steps(table, 2)
+    # Expected steps with that many tokens to go, where 2, 2, 1 and 0 drafts fit.
     one, two = 1.0, 1 + 0.5
     three = 1 + 0.5 * two + 0.25 * one
     four = 1 + 0.5 * three + 0.25 * two + 0.25 * one
-    assert got.steps == pytest.approx(four)
-    assert got.mean_acceptance_length == pytest.approx(4 / four)
+    assert estimate.steps == pytest.approx(four)
+    assert estimate.mean_acceptance_length == pytest.approx(4 / four)
 
 
 @pytest.mark.parametrize("temperature", [0.0, HOT])
 @pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3"])
 def test_features_off_by_one_are_named(name: str, temperature: float) -> None:
-    student, trials = hot(name)
-    if temperature == 0:
-        trials = run(student, 0.0, 12)
+    student, trials = decoded(name, temperature)
     shifted = shift_features(student, 1)
-    assert "features one token later" in cause_of_mismatch(shifted, trials, temperature)
+    with unchecked():
+        cause = cause_of_mismatch(shifted, trials, temperature)
+    assert "features one token later" in cause
 
 
 @pytest.mark.parametrize("temperature", [0.0, HOT])
@@ -172,11 +178,13 @@ def test_another_rotary_base_is_named(name: str, temperature: float) -> None:
     for buffer_name, table in student.module.named_buffers():
         if buffer_name.endswith("inv_freq"):
             table.mul_(torch.tensor([3.0, 5.0]))
-    assert "a rotary base of 10,000" in cause_of_mismatch(student, trials, temperature)
+    with unchecked():
+        cause = cause_of_mismatch(student, trials, temperature)
+    assert "a rotary base of 10,000" in cause
 
 
-def test_an_embedding_of_its_own_is_named() -> None:
-    student, trials = hot("eagle")
+def test_a_separate_embedding_is_named() -> None:
+    student, trials = decoded("eagle", HOT)
     assert isinstance(student, EagleStudent)
     student.model.head.embed_tokens = nn.Embedding(VOCAB, 16).double()
     try:
@@ -185,8 +193,8 @@ def test_an_embedding_of_its_own_is_named() -> None:
         student.model.head.embed_tokens = None
 
 
-def test_other_weights_are_seen() -> None:
-    student, trials = hot("draft_model")
+def test_other_weights_are_noticed() -> None:
+    student, trials = decoded("draft_model", HOT)
     other = DraftStudent(CausalLM(build("llama", seed=3, num_hidden_layers=1), max_len=60), TARGET)
     assert parity_of(student, trials, HOT).holds
     assert "were the weights changed" in cause_of_mismatch(other, trials, HOT)

@@ -1,4 +1,4 @@
-"""What is in a shard store is whole, is what its settings say, and outlives whatever stops the writing."""
+"""A shard store holds only complete shards of its settings, whatever interrupts the writing."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def fill(folder: Path, *texts: str) -> ShardStore:
     return shards
 
 
-def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+def test_written_shards_are_read_back(tmp_path: Path) -> None:
     fill(tmp_path / "new" / "folder", "zero", "one")
     again = store(tmp_path / "new" / "folder")
     assert [again.holds(number) for number in range(3)] == [True, True, False]
@@ -40,7 +40,7 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), RuntimeError("broken"), OSError("other")])
-def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseException) -> None:
+def test_an_unfinished_shard_does_not_count(tmp_path: Path, stop: BaseException) -> None:
     shards = fill(tmp_path, "zero")
 
     def torn(file: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_shard_that_was_not_finished_is_not_there(tmp_path: Path, stop: BaseEx
     assert store(tmp_path).path(1).read_text() == "whole"
 
 
-def test_a_shard_whose_entry_was_not_written_is_not_there(
+def test_a_shard_without_a_manifest_entry_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = fill(tmp_path, "zero")
@@ -79,16 +79,16 @@ def test_a_damaged_shard_counts_as_missing(
 ) -> None:
     shards = fill(tmp_path, "zero", "one")
     damage(shards.path(0))
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(
         "specresearch.training.shards.logger.warning",
-        lambda text, *parts: told.append(text % parts),
+        lambda text, *parts: messages.append(text % parts),
     )
     assert (shards.holds(0), shards.holds(1)) == (False, True)
-    assert "shard-00000.txt is damaged or missing" in " ".join(told)
+    assert "shard-00000.txt is damaged or missing" in " ".join(messages)
 
 
-def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_settings_are_rejected_by_name(tmp_path: Path) -> None:
     fill(tmp_path, "zero")
     with pytest.raises(
         ValueError,
@@ -99,7 +99,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         store(tmp_path, seed=1)
 
 
-def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_manifest_names_a_remedy(tmp_path: Path) -> None:
     fill(tmp_path, "zero")
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged .*; delete"):
@@ -113,7 +113,9 @@ def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
         SafetensorError('IoError(StorageFull, "No space left on device")'),
     ],
 )
-def test_a_full_disk_keeps_what_was_written_and_says_so(tmp_path: Path, full: Exception) -> None:
+def test_a_full_disk_keeps_the_written_shards_and_is_reported(
+    tmp_path: Path, full: Exception
+) -> None:
     shards = fill(tmp_path, "zero", "one")
 
     def overflow(file: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_full_disk_keeps_what_was_written_and_says_so(tmp_path: Path, full: Ex
     assert [store(tmp_path).holds(number) for number in range(3)] == [True, True, False]
 
 
-def test_a_second_writer_waits_and_finds_the_work_done(tmp_path: Path) -> None:
+def test_a_second_writer_waits_and_reads_the_firsts_work(tmp_path: Path) -> None:
     computed: list[str] = []
 
     def writer(name: str) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""A trainer that learns, counts accumulated batches as one, draws its data in time, and stops before it spoils anything."""
+"""The trainer learns, accumulates batches exactly, and stops before it ruins the weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ Rows = list[tuple[int, Mapping[str, Any]]]
 
 
 class Few(ListSource):
-    """The same examples over and over."""
+    """Repeat a few examples forever."""
 
     def __init__(self, examples: list[Example]) -> None:
         self.examples = Examples(examples)
@@ -58,9 +58,9 @@ def trainer(
     evaluation: Evaluation | None = None,
     log: Log | None = None,
 ) -> tuple[DistillTrainer, Rows]:
-    """It, and what it logs."""
+    """Return the trainer and the rows that it logs."""
     rows: Rows = []
-    made = DistillTrainer(
+    distill_trainer = DistillTrainer(
         Distillation(student, of, objective or ForwardKL()),
         Mix({"fixed": (1.0, source or Few(EXAMPLES))}),
         TrainSettings(**SETTINGS | settings),
@@ -68,7 +68,7 @@ def trainer(
         log=log or (lambda step, values: rows.append((step, values))),
         evaluation=evaluation,
     )
-    return made, rows
+    return distill_trainer, rows
 
 
 def weights(student: Student) -> list[Tensor]:
@@ -79,8 +79,10 @@ def weights(student: Student) -> list[Tensor]:
 def test_the_loss_falls_on_a_few_examples(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made, rows = trainer(STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02})
-    made.run()
+    distill_trainer, rows = trainer(
+        STUDENTS[name](TARGET), tmp_path, {"steps": 25, "learning_rate": 0.02}
+    )
+    distill_trainer.run()
     assert [step for step, _ in rows] == list(range(1, 26))
     first, last = rows[0][1], rows[-1][1]
     assert last["loss"] < 0.7 * first["loss"]
@@ -88,9 +90,9 @@ def test_the_loss_falls_on_a_few_examples(
     assert capfd.readouterr().out == ""
 
 
-def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
-    """Examples of different lengths, so that a mean of means would be something else."""
-    found = []
+def test_accumulated_batches_equal_one_large_batch(tmp_path: Path) -> None:
+    """Examples differ in length, so a mean of means would differ."""
+    results = []
     for batch_size, accumulate in ((4, 1), (2, 2), (1, 4)):
         student = STUDENTS["eagle3"](TARGET)
         settings = {
@@ -99,21 +101,21 @@ def test_accumulated_batches_count_as_one(tmp_path: Path) -> None:
             "steps": 3,
             "learning_rate": 0.01,
         }
-        made, rows = trainer(student, tmp_path / str(batch_size), settings)
-        made.run()
-        found.append((rows, weights(student)))
-    for rows, learnt in found[1:]:
-        for (_, ours), (_, reference) in zip(rows, found[0][0], strict=True):
+        distill_trainer, rows = trainer(student, tmp_path / str(batch_size), settings)
+        distill_trainer.run()
+        results.append((rows, weights(student)))
+    for rows, trained_weights in results[1:]:
+        for (_, actual), (_, reference) in zip(rows, results[0][0], strict=True):
             for key in ("loss", "grad_norm", "step_2/loss", "step_0/expected_acceptance"):
-                assert ours[key] == pytest.approx(reference[key], rel=1e-6)
-        torch.testing.assert_close(learnt, found[0][1], rtol=1e-6, atol=1e-9)
+                assert actual[key] == pytest.approx(reference[key], rel=1e-6)
+        torch.testing.assert_close(trained_weights, results[0][1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
-def test_cached_features_teach_the_same(
+def test_training_on_cached_features_gives_the_same_weights(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, found = Few(EXAMPLES), []
+    source, results = Few(EXAMPLES), []
     for cached in (False, True):
         student = STUDENTS[name](TARGET)
         distillation = Distillation(student, TARGET, ForwardKL())
@@ -129,33 +131,35 @@ def test_cached_features_teach_the_same(
             rows.append((step, values))
 
         mix, folder = Mix({"fixed": (1.0, source)}), tmp_path / str(cached)
-        made = DistillTrainer(distillation, mix, settings, folder, log=log, features=features)
+        distill_trainer = DistillTrainer(
+            distillation, mix, settings, folder, log=log, features=features
+        )
         with monkeypatch.context() as patched:
             if cached:
                 patched.setattr(TARGET, "forward_whole", None)
-            made.run()
-        found.append(([values["loss"] for _, values in rows], weights(student)))
-    assert found[1][0] == pytest.approx(
-        found[0][0], rel=1e-6
+            distill_trainer.run()
+        results.append(([values["loss"] for _, values in rows], weights(student)))
+    assert results[1][0] == pytest.approx(
+        results[0][0], rel=1e-6
     )  # but for rounding, where passes are batched otherwise
-    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-5, atol=1e-7)
 
 
-def test_nothing_is_drawn_before_its_step(tmp_path: Path) -> None:
+def test_examples_are_drawn_in_their_own_step(tmp_path: Path) -> None:
     drawn: list[tuple[int, int]] = []
 
     class Watched(Few):
         def draw(self, draw: Draw) -> Example:
-            drawn.append((draw.number, made.state.global_step))
+            drawn.append((draw.number, distill_trainer.state.global_step))
             return super().draw(draw)
 
     settings = {"steps": 3, "batch_size": 2, "accumulate": 2}
-    made, _ = trainer(draft(TARGET), tmp_path, settings, source=Watched(EXAMPLES))
-    made.run()
+    distill_trainer, _ = trainer(draft(TARGET), tmp_path, settings, source=Watched(EXAMPLES))
+    distill_trainer.run()
     assert drawn == [(number, number // 4) for number in range(12)]
 
 
-def test_the_bar_goes_on_from_the_checkpoint(
+def test_the_progress_bar_continues_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Any, ...]] = []
@@ -169,15 +173,15 @@ def test_the_bar_goes_on_from_the_checkpoint(
     monkeypatch.setattr("specresearch.training.trainer.progress", bar)
     num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
     for steps, checkpoint in ((2, None), (3, tmp_path / "checkpoint-2")):
-        made, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})
-        made.shows_progress = True
-        made.run(checkpoint)
+        distill_trainer, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})
+        distill_trainer.shows_progress = True
+        distill_trainer.run(checkpoint)
     one = (1, num_tokens)
     assert calls == [("training", 2, "steps", 0), one, one, ("training", 3, "steps", 2), one]
 
 
 class Breaking(ForwardKL):
-    """Loses its senses where and when it is told to."""
+    """Turn the loss or its gradients into NaN when `breaks` says so."""
 
     breaks: str = ""
 
@@ -198,7 +202,7 @@ class Breaking(ForwardKL):
         ),
     ],
 )
-def test_what_is_not_finite_stops_training_before_the_weights_change(
+def test_a_loss_or_gradient_of_nan_stops_training_before_the_weights_change(
     tmp_path: Path, breaks: str, message: str
 ) -> None:
     objective, student = Breaking(), draft(TARGET)
@@ -207,9 +211,9 @@ def test_what_is_not_finite_stops_training_before_the_weights_change(
         objective.breaks = breaks if step == 2 else ""
 
     settings = {"steps": 5, "batch_size": 2, "accumulate": 2, "save_every": 2}
-    made, _ = trainer(student, tmp_path, settings, objective=objective, log=log)
+    distill_trainer, _ = trainer(student, tmp_path, settings, objective=objective, log=log)
     with pytest.raises(TrainingStoppedError, match=message):
-        made.run()
+        distill_trainer.run()
     checkpoint = last_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-2"
@@ -217,7 +221,7 @@ def test_what_is_not_finite_stops_training_before_the_weights_change(
         assert torch.equal(weight, student.module.state_dict()[name])
 
 
-def test_a_checkpoint_that_was_torn_off_is_passed_over(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_skipped(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) is None
     for number, state in (
         (2, '{"global_step": 2}'),
@@ -233,7 +237,9 @@ def test_a_checkpoint_that_was_torn_off_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle", "eagle3"])
-def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path: Path) -> None:
+def test_sixteen_bit_students_learn_and_are_evaluated_as_they_decode(
+    name: str, tmp_path: Path
+) -> None:
     of = target(torch.bfloat16)
     of.tokenizer = letters_tokenizer(VOCAB)
     student = STUDENTS[name](of)
@@ -241,8 +247,8 @@ def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path
         of, EXAMPLES, text_temperature=1.0, num_draft_tokens=2, max_new_tokens=6, batch_size=2
     )
     settings = {"steps": 8, "learning_rate": 0.02, "evaluate_every": 4}
-    made, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
-    made.run()
+    distill_trainer, rows = trainer(student, tmp_path, settings, of=of, evaluation=evaluation)
+    distill_trainer.run()
     losses = [values["loss"] for _, values in rows if "loss" in values]
     assert losses[-1] < losses[0]
     assert [step for step, values in rows if "predicted/mean_acceptance_length" in values] == [
@@ -260,14 +266,14 @@ def test_sixteen_bits_learn_and_are_evaluated_as_they_decode(name: str, tmp_path
     } == {torch.float32}
 
 
-def test_what_cannot_be_evaluated_is_refused() -> None:
+def test_an_evaluation_without_text_or_tokens_is_rejected() -> None:
     with pytest.raises(ValueError, match="no held-out text to evaluate on"):
         Evaluation(TARGET, [Example([1, 2], [False, False])], text_temperature=1.0)
     with pytest.raises(ValueError, match=r"evaluation.max_new_tokens=0 must be at least 1"):
         Evaluation(TARGET, EXAMPLES, text_temperature=1.0, max_new_tokens=0)
 
 
-def test_memory_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_forecast_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     distillation = Distillation(draft(TARGET), TARGET, ForwardKL(), chunk_rows=16)
     forecast = MemoryForecast.measure(distillation, batch_size=3, num_tokens=20)
     trained = 8 * sum(weight.numel() for weight in distillation.module.parameters())
@@ -288,7 +294,9 @@ def test_memory_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
-def test_shards_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharded_training_is_rejected(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
     with pytest.raises(ValueError, match=f"ACCELERATE_USE_{name} is set, .* start with torchrun"):
         TrainSettings().arguments(tmp_path, torch.device("cpu"))
@@ -296,8 +304,8 @@ def test_shards_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", STUDENTS)
 @pytest.mark.parametrize(("rows", "num_tokens"), [(1, 60), (6, 30)])
-def test_the_peak_is_as_forecast(name: str, rows: int, num_tokens: int) -> None:
-    """Of a forward and backward pass, counting every tensor that is alive."""
+def test_peak_memory_is_as_forecast(name: str, rows: int, num_tokens: int) -> None:
+    """Over a forward and backward pass, counting every live tensor."""
     distillation = Distillation(STUDENTS[name](TARGET), TARGET, ForwardKL(), chunk_rows=8)
     forecast = MemoryForecast.measure(distillation, rows, num_tokens)
     token_ids = torch.randint(VOCAB, (rows, num_tokens))
@@ -324,12 +332,12 @@ def test_the_peak_is_as_forecast(name: str, rows: int, num_tokens: int) -> None:
         ),
     ],
 )
-def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainSettings(**settings)
 
 
-def test_what_a_process_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_settings_that_a_process_cannot_serve_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the target is on meta, and this process trains on "):
         TrainSettings().arguments(tmp_path, torch.device("meta"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The choice of the fastest static tree, its printed picture and its file."""
+"""Choose the fastest static tree, print it and write its file."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_costly_nodes_and_levels_make_smaller_trees() -> None:
 
 
 def test_predicted_speedup_is_that_of_a_simulation() -> None:
-    """Walk the chosen tree at random: tokens per second against those of plain passes."""
+    """Random walks on the chosen tree give its tokens per second over plain decoding's."""
     choice = choose(MEASUREMENT, 12, 4)[0]
     paths, generator = set(choice.paths), np.random.default_rng(0)
     num_tokens, num_steps = 0, 20_000
@@ -42,7 +42,7 @@ def test_predicted_speedup_is_that_of_a_simulation() -> None:
     assert simulated == pytest.approx(choice.predicted_speedup, rel=0.03)
 
 
-def test_what_is_saved_is_a_proposer_setting(tmp_path: Path) -> None:
+def test_a_saved_choice_is_a_proposer_setting(tmp_path: Path) -> None:
     choices = choose(MEASUREMENT, 8, 3)
     file = tmp_path / "trees" / "best.json"
     save_choice(choices[0], MEASUREMENT, [tmp_path], file)
@@ -52,7 +52,7 @@ def test_what_is_saved_is_a_proposer_setting(tmp_path: Path) -> None:
     assert shape.num_draft_tokens == choices[0].num_draft_tokens
 
 
-def test_a_rank_that_chance_favours_is_not_preferred() -> None:
+def test_a_rank_favoured_by_chance_is_not_preferred() -> None:
     measurement = TreeMeasurement((0.6, 0.1, 0.05, 0.2), (900, 900, 900, 5), 1e-3, 8e-3, 1e-4)
     assert measurement.falling_acceptance == (0.6, 0.1, 0.05, 0.05)
     for choice in choose(measurement, 6, 2):

@@ -1,4 +1,4 @@
-"""Acceptance by rank and the times of a step, measured from the steps of runs."""
+"""Measure acceptance by rank and step times from the steps of runs."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def test_measures_acceptance_by_rank_and_times(tmp_path: Path) -> None:
     assert (measurement.verify_base, measurement.verify_node) == pytest.approx((0.008, 0.0001))
 
 
-def test_runs_of_other_shapes_separate_levels_from_nodes(tmp_path: Path) -> None:
+def test_runs_of_several_shapes_separate_the_costs_of_levels_and_nodes(tmp_path: Path) -> None:
     """A tree of 9 drafts in 2 levels takes 3 ms to grow, a chain of 2 takes 1.6 ms."""
     tree, chain = tmp_path / "tree", tmp_path / "chain"
     for folder in (tree, chain):
@@ -80,7 +80,7 @@ def test_runs_of_other_shapes_separate_levels_from_nodes(tmp_path: Path) -> None
     assert measurement.step_time(2, 10) - measurement.step_time(0, 10) == pytest.approx(1.2e-3)
 
 
-def test_runs_of_other_settings_do_not_go_together(tmp_path: Path) -> None:
+def test_runs_with_different_settings_are_rejected(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "eight")]
     for folder, batch_size in zip(folders, (1, 8), strict=True):
         folder.mkdir()
@@ -111,7 +111,7 @@ def test_a_chain_measures_rank_0_only(tmp_path: Path) -> None:
         (None, "holds no steps.parquet"),
     ],
 )
-def test_runs_that_lack_a_measurement(
+def test_runs_that_lack_a_measurement_are_rejected(
     tmp_path: Path, rows: list[dict] | None, complaint: str
 ) -> None:
     if rows:

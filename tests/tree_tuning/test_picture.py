@@ -12,7 +12,7 @@ from specresearch.tree_tuning.picture import draw_by_depth, draw_by_rank, draw_t
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Steps with two requests, one, a tree cropped to a chain, and one of the baseline."""
+    """Return steps of two requests, of one, of a cropped tree, and of the baseline."""
     frame = pd.DataFrame(
         {
             "side": ["method", "method", "method", "baseline"],
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_counts_by_node(run: Path) -> None:
+def test_acceptance_is_counted_by_node(run: Path) -> None:
     nodes = node_acceptance(run).set_index("path")
     assert nodes.reached.to_dict() == {(0,): 4, (1,): 3, (0, 0): 2, (0, 1): 1}
     assert nodes.accepted.to_dict() == {(0,): 2, (1,): 1, (0, 0): 0, (0, 1): 1}
@@ -45,7 +45,7 @@ def test_pictures_show_every_node(run: Path) -> None:
     plt.close(figure)
 
 
-def test_a_run_of_chains_has_no_tree(tmp_path: Path) -> None:
+def test_a_run_of_chains_has_no_picture(tmp_path: Path) -> None:
     pd.DataFrame({"side": ["method"], "accepted_ranks": [None], "num_children": [None]}).to_parquet(
         tmp_path / "steps.parquet"
     )

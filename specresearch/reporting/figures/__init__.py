@@ -2,13 +2,11 @@
 
 from specresearch.reporting.figures.acceptance import by_position, histogram
 from specresearch.reporting.figures.classes import by_class
-from specresearch.reporting.figures.controller_estimates import controller_estimates
-from specresearch.reporting.figures.ideal import ideal_speedups
+from specresearch.reporting.figures.controllers import controller_estimates, timeline
 from specresearch.reporting.figures.latencies import latencies
-from specresearch.reporting.figures.simulated import simulated
+from specresearch.reporting.figures.predicted import ideal_speedups, simulated
 from specresearch.reporting.figures.speedups import by_length, by_load
 from specresearch.reporting.figures.step_times import step_times
-from specresearch.reporting.figures.timelines import timeline
 
 __all__ = [
     "by_class",

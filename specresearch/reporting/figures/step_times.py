@@ -1,21 +1,13 @@
 """Where the time of a step goes, on the baseline and with the method."""
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from collections.abc import Mapping, Sequence
 
-from specresearch.bench.side_comparison import StepTimes
-from specresearch.reporting.comparisons import Comparison
+from matplotlib.axes import Axes
+
+from specresearch.bench.side_comparison import MeanStepTimes
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.drawing import (
-    COLOURS,
-    PAGE,
-    PLAIN,
-    Picture,
-    Table,
-    draw_picture,
-    legend_below,
-)
-from specresearch.reporting.formatting import NOTHING, figure, seconds, time_scale
+from specresearch.reporting.drawing import COLOURS, PAGE, PLAIN, Canvas, Picture, TextTable
+from specresearch.reporting.formatting import figure, seconds, time_scale
 
 HOST = "host"
 MEANINGS = {
@@ -30,87 +22,75 @@ MEANINGS = {
 MOST_LOADS = 3
 LABEL_BOX = {"facecolor": PAGE, "edgecolor": "none", "pad": 1.0}
 
-Bar = tuple[str, StepTimes]
-
 
 def step_times(decision: Decision, name: str) -> Picture | None:
     """Return two bars per load, for at most three loads; None if no times were kept."""
-    by_load = [_bars(point.comparison) for point in decision.points]
-    by_load = [bars for bars in by_load if bars]
-    if not by_load:
+    steps: dict[str, MeanStepTimes] = {}
+    for point in decision.points:
+        baseline, speculative = (side.step for side in point.sides)
+        if baseline is not None and speculative is not None:
+            steps[f"plain, {point.load.short_label}"] = baseline
+            steps[f"method, {point.load.short_label}"] = speculative
+    if not steps:
         return None
-    shown, note = by_load, ""
-    if len(by_load) > MOST_LOADS:
-        shown = [by_load[0], by_load[len(by_load) // 2], by_load[-1]]
+    shown, note = list(steps), ""
+    num_loads = len(steps) // 2
+    if num_loads > MOST_LOADS:
+        middle = 2 * (num_loads // 2)
+        shown = [*shown[:2], *shown[middle : middle + 2], *shown[-2:]]
         note = " The lowest, a middle and the highest load; the table has all."
-    bars = [bar for load in shown for bar in load]
-    parts = [part for part in MEANINGS if any(step.parts.get(part) for _, step in bars)]
+    bars = {label: steps[label] for label in shown}
+    parts = [part for part in MEANINGS if any(step.parts.get(part) for step in bars.values())]
     rows = []
-    for label, step in [bar for load in by_load for bar in load]:
-        cells = [seconds(step.parts[part]) if part in step.parts else NOTHING for part in parts]
-        rows.append((label, *cells, seconds(step.seconds), figure(step.tokens)))
+    for label, step in steps.items():
+        cells = [seconds(step.parts.get(part)) for part in parts]
+        rows.append([label, *cells, seconds(step.seconds), figure(step.tokens)])
     totals = []
-    for label, step in bars:
+    for label, step in bars.items():
         totals.append(f"{label}: {seconds(step.seconds)} for {figure(step.tokens, 1)} tokens")
-    return draw_picture(
+    canvas = Canvas(0.8 + 0.36 * len(bars))
+    _draw(canvas.subplots(), bars, parts)
+    return canvas.picture(
         name,
         title=decision.workload.label,
-        caption=f"A step with {decision.policy.label}, and a plain one; beside the bars, the "
+        caption=f"A step with {decision.setting.label}, and a plain one; beside the bars, the "
         f"tokens it yields for all running requests. Prefill is not in it.{note}",
         alt=f"Time of a step on {decision.workload.label}. {'; '.join(totals)}.",
-        table=Table(
-            ("Side", *(MEANINGS[part] for part in parts), "whole step", "tokens per step"),
-            tuple(rows),
+        table=TextTable(
+            ["Side", *(MEANINGS[part] for part in parts), "whole step", "tokens per step"], rows
         ),
-        draw=lambda canvas: _draw(canvas, bars, parts),
-        height=0.8 + 0.36 * len(bars),
     )
 
 
-def _bars(comparison: Comparison) -> list[Bar]:
-    """Return both sides of a comparison, or none if the times of one are unknown."""
-    baseline, speculative = (side.step for side in comparison.sides)
-    if baseline is None or speculative is None:
-        return []
-    load = comparison.load.short_label
-    return [(f"plain, {load}", baseline), (f"method, {load}", speculative)]
-
-
-def _draw(canvas: Figure, bars: list[Bar], parts: list[str]) -> None:
-    axes = canvas.subplots()
-    longest = max(step.seconds for _, step in bars)
+def _draw(axes: Axes, bars: Mapping[str, MeanStepTimes], parts: Sequence[str]) -> None:
+    longest = max(step.seconds for step in bars.values())
     scale, unit = time_scale(longest)
-    for row, (_, step) in enumerate(reversed(bars)):
-        _draw_bar(axes, row, step, parts, scale)
-    axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
-    axes.set_xlim(0, longest * scale * 1.28)
-    axes.set_xlabel(f"{unit} per step")
-    axes.grid(visible=False, axis="y")
-    legend_below(canvas)
-
-
-def _draw_bar(axes: Axes, row: int, step: StepTimes, parts: list[str], scale: float) -> None:
-    left = 0.0
+    ends = [0.0] * len(bars)
     for number, part in enumerate(parts):
-        width = step.parts.get(part, 0.0) * scale
+        widths = [scale * step.parts.get(part, 0.0) for step in bars.values()]
         axes.barh(
-            row,
-            width,
-            left=left,
+            range(len(bars)),
+            widths,
+            left=ends,
             color=PLAIN if part == HOST else COLOURS[number % len(COLOURS)],
-            label=MEANINGS[part] if row == 0 else None,
+            label=MEANINGS[part],
             height=0.62,
             edgecolor=PAGE,
             linewidth=0.5,
         )
-        left += width
-    tokens = "1 token" if round(step.tokens, 1) == 1 else f"{step.tokens:.1f} tokens"
-    axes.annotate(
-        tokens,
-        xy=(left, row),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8.5,
-        bbox=LABEL_BOX,
-    )
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    for row, (step, end) in enumerate(zip(bars.values(), ends, strict=True)):
+        axes.annotate(
+            "1 token" if round(step.tokens, 1) == 1 else f"{step.tokens:.1f} tokens",
+            xy=(end, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            bbox=LABEL_BOX,
+        )
+    axes.set_yticks(range(len(bars)), list(bars))
+    axes.invert_yaxis()
+    axes.set_xlim(0, longest * scale * 1.28)
+    axes.set_xlabel(f"{unit} per step")
+    axes.grid(visible=False, axis="y")

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from specresearch.batch import Request
 from specresearch.data import PromptDataset, Row
 from specresearch.engine import Engine
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
+from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 from specresearch.training.corpus.examples import Example, Examples
 from specresearch.training.corpus.sources import stable_hash

@@ -1,4 +1,4 @@
-"""The latencies that a user accepts."""
+"""The latencies and the speedup that a user asks for."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a user accepts.
+class Requirements:
+    """What a user asks for.
 
     Attributes:
-        ttft: Seconds to the first token; None for no limit.
-        tpot: Seconds per output token; None for no limit.
+        ttft: Most seconds to the first token; None for no limit.
+        tpot: Most seconds per output token; None for no limit.
         percentile: Of requests that must keep the limits.
         worth: The least speedup worth having.
         source: Where the limits come from, if not from the user directly.
@@ -29,24 +29,23 @@ class Limits:
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name}={value} must be above 0")
 
-    @staticmethod
-    def of(
-        ttft: float | None,
-        tpot: float | None,
-        percentile: int,
-        worth: float,
-        of_runs: Sequence[Mapping[str, float]],
-    ) -> "Limits":
-        """Return the user's limits or, without any, those that all load tests were started with."""
-        if ttft is not None or tpot is not None or len(of_runs) != 1:
-            return Limits(ttft, tpot, percentile, worth)
-        (own,) = of_runs
-        return Limits(own["ttft"], own["tpot"], percentile, worth, source="the load runs' own")
-
-    def given(self) -> dict[str, float]:
-        """Return the limits by the figure of a side that they hold for."""
+    @property
+    def limits(self) -> dict[str, float]:
+        """Return the limits by the figure of a side that they hold for, such as `ttft_p99`."""
         limits = {}
         for name, limit in (("ttft", self.ttft), ("tpot", self.tpot)):
             if limit is not None:
                 limits[f"{name}_p{self.percentile}"] = limit
         return limits
+
+    def or_limits_of(self, load_tests: Sequence[Mapping[str, float]]) -> "Requirements":
+        """Return these or, without any limit, those that all load tests were started with."""
+        if self.limits or len(load_tests) != 1:
+            return self
+        return Requirements(
+            ttft=load_tests[0]["ttft"],
+            tpot=load_tests[0]["tpot"],
+            percentile=self.percentile,
+            worth=self.worth,
+            source="the load runs' own",
+        )

@@ -1,15 +1,31 @@
 """What a report compares: a side that drafts beside the baseline, on the same requests."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.output_check import CHANGED, P_VALUES
-from specresearch.bench.side_comparison import ClassChange, StepTimes
-from specresearch.reporting.workload import Load, Policy, Workload
+from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
+from specresearch.reporting.workload import Load, Setting, WorkloadKey
+
+
+class Outcome(Enum):
+    """Whether a setting is faster at one load."""
+
+    FASTER, SLOWER, UNCLEAR = "faster", "slower", "cannot tell"
+
+
+class Standing(Enum):
+    """What becomes of a limit, where that makes a difference."""
+
+    BROKEN = "broken, though plain decoding keeps it,"
+    DOUBTFUL = "perhaps broken, though plain decoding keeps it,"
+    HOPELESS = "broken, by plain decoding too,"
+    KEPT = "kept, though plain decoding breaks it,"
 
 
 @dataclass(frozen=True)
@@ -51,12 +67,12 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideFigures:
     """One side's figures: seconds, tokens per second and requests per second, by name."""
 
-    figures: Mapping[str, Estimate]
+    figures: Mapping[str, Estimate] = field(default_factory=dict)
     acceptance: AcceptanceProfile | None = None
-    step: StepTimes | None = None
+    step: MeanStepTimes | None = None
 
     def __getitem__(self, name: str) -> Estimate | None:
         return self.figures.get(name)
@@ -68,48 +84,68 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A side that drafts, and the baseline.
+class ControllerHistory:
+    """What happened over time under a controller.
 
     Attributes:
-        gain: How many times as fast it is; None if nothing could be compared under an overload.
-        basis: What the gain compares, `throughput` or `latency`.
-        ideal: The speedup that the step times allow; `decode` is what decoding alone reached.
-        fingerprint: Of the prompts.
-        settings: What tells it from other settings of its method.
-        is_overloaded: Whether requests came faster than this side answered them.
-        classes: Of a mixed workload; empty if all requests are alike.
-        class_figures: The classes' figures, by class and `baseline` or `speculative`.
+        timeline: The rows of the controller's side.
+        references: The rows of plain decoding and of the best fixed length, by label.
+        throughputs: Tokens per second of the references.
+        has_best: Whether any fixed length was measured; the best is known only in hindsight.
+        speedup_over_best: Throughput over that of the better reference.
+        estimates: What the controller estimated, by pass and step.
+    """
+
+    timeline: Sequence[Mapping[str, Any]]
+    references: Mapping[str, Sequence[Mapping[str, Any]]]
+    throughputs: Mapping[str, Estimate]
+    has_best: bool
+    speedup_over_best: Estimate | None
+    estimates: Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(SideComparison):
+    """A side that drafts, and the baseline.
+
+    `gain` is None if nothing could be compared. What a simulation predicts has no baseline.
+
+    Attributes:
+        details: What tells the setting from others of its method.
         max_running: The most requests decoded together; None for a run.
+        fingerprint: Of the prompts.
+        is_overloaded: Whether requests came faster than this side answered them.
+        class_figures: Figures of a mixed workload by class and side.
         is_interleaved: Whether both sides met the same stretches of the machine's time.
+        history: None without a controller.
         pooled_with: Folders of other runs of the setting, whose figures are in these.
         num_compared: For how many settings and loads together the gain's interval holds.
+        outcome: Set by `judge`, as are the standings.
+        standings: What becomes of the user's limits, by the figure that they hold for.
     """
 
     folder: Path
-    workload: Workload
+    workload: WorkloadKey
     load: Load
-    policy: Policy
-    gain: Estimate | None
-    basis: str
-    baseline: Side
-    speculative: Side
-    ideal: float | None = None
-    decode: Estimate | None = None
+    setting: Setting
+    details: Mapping[str, Any] = field(default_factory=dict)
+    max_running: int | None = None
+    baseline: SideFigures = SideFigures()
+    speculative: SideFigures = SideFigures()
     output: Output = Output()
     is_complete: bool = True
     num_requests: int = 0
     fingerprint: str = ""
     started: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
     is_overloaded: bool = False
     is_baseline_overloaded: bool = False
-    classes: tuple[ClassChange, ...] = ()
     class_figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    max_running: int | None = None
     is_interleaved: bool = True
+    history: ControllerHistory | None = None
     pooled_with: tuple[Path, ...] = ()
     num_compared: int = 1
+    outcome: Outcome = Outcome.UNCLEAR
+    standings: Mapping[str, Standing] = field(default_factory=dict)
 
     @property
     def scene(self) -> str:
@@ -117,7 +153,7 @@ class Comparison:
         return f"{self.workload.label}, {self.load.label}"
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[SideFigures, SideFigures]:
         """Return the baseline and the side that drafts."""
         return self.baseline, self.speculative
 
@@ -131,41 +167,11 @@ class Comparison:
         """Return whether the latencies of both sides are those of the requests that got through."""
         return self.is_overloaded and self.is_baseline_overloaded
 
-
-@dataclass(frozen=True)
-class Trace:
-    """What happened over time under one controller.
-
-    Attributes:
-        timelines: Rows of the timeline by label; the first is the controller's side.
-        throughputs: Tokens per second by label.
-        best: The label of the best fixed length, known only afterwards; "" if none was measured.
-        speedup_over_best: Throughput over that of the better of the baseline and the best length.
-        controller_estimates: What the controller estimated, by pass and step.
-    """
-
-    folder: Path
-    workload: Workload
-    load: Load
-    policy: Policy
-    timelines: Mapping[str, list[dict[str, Any]]]
-    throughputs: Mapping[str, Estimate]
-    best: str
-    speedup_over_best: Estimate | None
-    controller_estimates: tuple[Mapping[str, float], ...] = ()
-
     @property
-    def scene(self) -> str:
-        """Return workload and load, as figures name them."""
-        return f"{self.workload.label}, {self.load.label}"
+    def is_usable(self) -> bool:
+        """Return whether it says anything of the speedup."""
+        return self.gain is not None or self.any_overloaded
 
-    def renamed(self, policy: Policy) -> "Trace":
-        """Return the trace with another name for its policy."""
-        old = self.policy.label
-        timelines = {}
-        for label, rows in self.timelines.items():
-            timelines[policy.label if label == old else label] = rows
-        throughputs = {}
-        for label, figure in self.throughputs.items():
-            throughputs[policy.label if label == old else label] = figure
-        return replace(self, policy=policy, timelines=timelines, throughputs=throughputs)
+    def limits_that_are(self, standing: Standing) -> list[str]:
+        """Return the figures whose limits have a standing."""
+        return [name for name, found in self.standings.items() if found is standing]

@@ -1,11 +1,17 @@
-"""What a folder's settings and provenance say of the workload, the load and the policy."""
+"""The workload, the load and the setting of a folder, from its configuration and provenance."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from specresearch.reporting.workload import BATCH, CONCURRENCY, FIXED, Load, Policy, Workload
+from specresearch.reporting.workload import (
+    BATCH,
+    CONCURRENCY,
+    FIXED,
+    Load,
+    Setting,
+    WorkloadKey,
+)
 from specresearch.rows import FIXED as FIXED_SIDE
 from specresearch.rows import METHOD
 
@@ -15,7 +21,7 @@ NO_SETTINGS = ("_target_", "trace_every")  # keys of a controller that decide no
 
 
 def section(config: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return a section of the settings; empty if it is left out or null."""
+    """Return a section of the configuration; empty if it is left out or null."""
     value: Any = config
     for key in keys:
         value = value.get(key) or {}
@@ -23,11 +29,11 @@ def section(config: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def class_name(part: Mapping[str, Any]) -> str:
-    """Return the name of the class that a section of the settings constructs, or ""."""
+    """Return the name of the class that a section of the configuration constructs, or ""."""
     return str(part.get("_target_", "")).rpartition(".")[2]
 
 
-def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Workload:
+def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> WorkloadKey:
     """Return what was decoded; the requests of a load test may be of several classes."""
     target, machine = provenance["target"], provenance["machine"]
     sampling, classes = section(config, "sampling"), list(section(config, "classes"))
@@ -38,21 +44,18 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
     device = machine["device"]
     num_threads = machine.get("num_torch_threads")
+    # Threads decide how fast a CPU is, and nothing on a GPU.
     if target.get("device") == "cpu" and num_threads:
         device += f", {num_threads} thread{'' if num_threads == 1 else 's'}"
     dataset = provenance.get("dataset") or config["dataset"]
-    workload = Workload(
-        data=dataset["name"],
-        sampling=", ".join(words),
+    is_mixed = len(classes) > 1
+    return WorkloadKey(
+        data=f"mix of {' and '.join(classes)}" if is_mixed else dataset["name"],
+        sampling="temperature by class" if is_mixed else ", ".join(words),
         max_new_tokens=sampling.get("max_new_tokens"),
         max_prompt_tokens=section(config, "dataset").get("max_prompt_tokens"),
         target=f"{target['model']} ({size})",
         machine=device,
-    )
-    if len(classes) < 2:
-        return workload
-    return replace(
-        workload, data=f"mix of {' and '.join(classes)}", sampling="temperature by class"
     )
 
 
@@ -67,17 +70,17 @@ def load_of(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Load:
 
 
 def config_of(config: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """Return the settings of a side, which may be a variant of the controller."""
+    """Return the configuration of a side, which may be a variant of the controller."""
     controller = section(config, "controller") | section(config, "variants", side)
     return {**config, "controller": controller}
 
 
-def policy_of(
+def setting_of(
     config: Mapping[str, Any],
     method: Mapping[str, Any],
     side: str,
-    controller: str | None = None,
-) -> Policy:
+    controller: str | None,
+) -> Setting:
     """Return how a side drafts.
 
     Args:
@@ -86,14 +89,14 @@ def policy_of(
     """
     length = fixed_length(side)
     if length is not None:
-        return Policy(method["name"], FIXED, length)
-    own = config_of(config, side)
-    has_own_class = "_target_" in section(config, "variants", side)
-    if controller is None or has_own_class:
-        controller = controller_of(own)
+        return Setting(method["name"], FIXED, length)
+    settings = section(config_of(config, side), "controller")
+    if controller is None or "_target_" in section(config, "variants", side):
+        words = re.sub(r"(?<!^)(?=[A-Z])", "_", class_name(settings) or "Fixed")
+        controller = words.lower()  # such as batch_size_cutoff for BatchSizeCutoff
     if controller == FIXED:
-        length = section(own, "controller").get("num_draft_tokens") or method["num_draft_tokens"]
-    return Policy(method["name"], controller, length, "" if side == METHOD else side)
+        length = settings.get("num_draft_tokens") or method["num_draft_tokens"]
+    return Setting(method["name"], controller, length, "" if side == METHOD else side)
 
 
 def fixed_length(side: str) -> int | None:
@@ -102,30 +105,26 @@ def fixed_length(side: str) -> int | None:
     return int(length[1]) if length else None
 
 
-def controller_of(config: Mapping[str, Any]) -> str:
-    """Return a controller's name in the settings, such as `batch_size_cutoff`."""
-    name = class_name(section(config, "controller")) or "Fixed"
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def distinguishing_settings(
-    config: Mapping[str, Any], policy: Policy, num_draft_tokens: int
+def distinguishing_details(
+    config: Mapping[str, Any], setting: Setting, num_draft_tokens: int
 ) -> dict[str, Any]:
-    """Return the settings that may differ between policies with the same label.
+    """Return what may differ between settings with the same label.
 
     Args:
         num_draft_tokens: The most drafts of a step, which the label of a fixed length names.
     """
     proposer = section(config, "proposer")
-    settings = {key: value for key, value in proposer.items() if key not in NAMED_ELSEWHERE}
+    details = {key: value for key, value in proposer.items() if key not in NAMED_ELSEWHERE}
     draft = section(proposer, "draft").get("model")
-    settings |= {"draft": draft} if draft else {}
+    if draft:
+        details["draft"] = draft
     rule = class_name(section(config, "acceptance"))
-    settings |= {"rule": rule.lower()} if rule else {}
-    if policy.is_fixed:
-        return settings
-    settings["num_draft_tokens"] = num_draft_tokens
+    if rule:
+        details["rule"] = rule.lower()
+    if setting.is_fixed:
+        return details
+    details["num_draft_tokens"] = num_draft_tokens
     for key, value in section(config, "controller").items():
         if key not in NO_SETTINGS:
-            settings[f"controller.{key}"] = value
-    return settings
+            details[f"controller.{key}"] = value
+    return details

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,17 @@ from typing import Any
 import yaml
 
 from specresearch.bench.folder import GROUPS
-from specresearch.reporting.comparisons import Comparison, Trace
-from specresearch.reporting.folder_reader import read_folder
-from specresearch.reporting.labels import name_policies, name_workloads
-from specresearch.reporting.predictions import (
-    CheckedPrediction,
-    Prediction,
-    check_predictions,
-    read_simulation,
-)
-from specresearch.reporting.workload import Workload
+from specresearch.reporting.comparison import Comparison
+from specresearch.reporting.names import name_settings, name_workloads
+from specresearch.reporting.predictions import CheckedPrediction, check_predictions
+from specresearch.reporting.reader import read_measurements, read_predictions
+from specresearch.reporting.workload import WorkloadKey
 from specresearch.results.folder import CONFIG, REQUESTS, RESULTS
 from specresearch.rows import check_schema
 
 SIMULATION = "simulation"
 KINDS = {None: "runs", "load": "load runs", SIMULATION: "simulations"}
-ROWS = (REQUESTS, GROUPS)
+TOO_SHORT = "too short to have a middle between warm-up and tail"
 UNFINISHED = "unfinished: these are the figures of what was measured until it stopped"
 NO_TURNS = "sides did not take turns: the machine's drift falls on one of them"
 UNMEASURED = (
@@ -36,14 +31,14 @@ UNMEASURED = (
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader must know of a folder.
+    """What a reader must know of some folders.
 
     Attributes:
-        is_used: Whether it is reported all the same.
+        is_used: Whether they are reported all the same.
     """
 
-    folder: Path
     text: str
+    folders: tuple[Path, ...]
     is_used: bool = True
 
 
@@ -58,13 +53,16 @@ class Material:
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[Comparison] = field(default_factory=list)
     checked: list[CheckedPrediction] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     provenance: dict[Path, dict[str, Any]] = field(default_factory=dict)
     definitions: dict[str, dict[str, str]] = field(default_factory=dict)
     limits: list[dict[str, float]] = field(default_factory=list)
+
+    def note(self, folder: Path, text: str, *, is_used: bool = True) -> None:
+        """Add a note on a folder."""
+        self.notes.append(Note(text, (folder,), is_used))
 
 
 def gather(folders: Sequence[Path]) -> Material:
@@ -79,48 +77,48 @@ def gather(folders: Sequence[Path]) -> Material:
             f"there is no {', '.join(missing)}; give folders of runs, such as outputs/"
         )
     material = Material()
-    files: dict[Path, None] = {}
+    files: dict[Path, None] = {}  # in order, and each once where the folders overlap
     for folder in folders:
-        results = list(_find(folder, material.notes))
-        if not results:
-            is_empty = folder.is_dir() and not any(folder.iterdir())
-            what = "is empty" if is_empty else f"holds no {RESULTS}"
-            text = f"{what}: nothing was measured here, or not to its end"
-            material.notes.append(Note(folder, text, is_used=False))
-        files |= dict.fromkeys(results)
+        files |= dict.fromkeys(_find(folder, material))
     for file in files:
         try:
             _read(file, material)
         except KeyError as error:
-            text = f"its settings or results lack {error}"
-            material.notes.append(Note(file.parent, text, is_used=False))
+            material.note(file.parent, f"its settings or results lack {error}", is_used=False)
         except (ValueError, OSError, yaml.YAMLError) as error:
-            material.notes.append(Note(file.parent, str(error), is_used=False))
+            material.note(file.parent, str(error), is_used=False)
     if not material.comparisons:
-        reasons = "; ".join(f"{note.folder}: {note.text}" for note in material.notes)
+        reasons = "; ".join(f"{note.folders[0]}: {note.text}" for note in material.notes)
         raise ValueError(
             f"nothing here compares a method with plain decoding ({reasons}); "
             "measure one: python -m specresearch.run +proposer=ngram dataset=cnndm"
         )
-    named = name_policies(material.comparisons, material.traces)
-    material.comparisons, material.traces = name_workloads(*named)
+    material.comparisons = name_workloads(name_settings(material.comparisons))
     material.checked = check_predictions(material.predictions, material.comparisons)
-    material.notes += _notes(material)
+    _add_notes(material)
     return material
 
 
-def _find(folder: Path, notes: list[Note]) -> Iterator[Path]:
-    """Return results files in natural order; folders with rows but no results get a note."""
-    if folder.is_file():
-        folder = folder.parent
-    for config in sorted(folder.rglob(CONFIG), key=_natural_order):
+def _find(folder: Path, material: Material) -> list[Path]:
+    """Return results files in natural order; what holds none gets a note."""
+    top = folder.parent if folder.is_file() else folder
+    for config in sorted(top.rglob(CONFIG), key=_natural_order):
         run = config.parent
-        has_rows = any((run / name).exists() for name in ROWS)
+        has_rows = any((run / name).exists() for name in (REQUESTS, GROUPS))
         if run.name != ".hydra" and has_rows and not (run / RESULTS).exists():
             text = f"has rows but no {RESULTS}; the run's command with resume=true writes it"
-            notes.append(Note(run, text, is_used=False))
-    for file in sorted(folder.rglob(RESULTS), key=_natural_order):
-        yield file.resolve()
+            material.note(run, text, is_used=False)
+    files = [file.resolve() for file in sorted(top.rglob(RESULTS), key=_natural_order)]
+    if not files:
+        what = "is empty" if not any(top.iterdir()) else f"holds no {RESULTS}"
+        text = f"{what}: nothing was measured here, or not to its end"
+        material.note(folder, text, is_used=False)
+    return files
+
+
+def _natural_order(path: Path) -> list[str | int]:
+    words = re.split(r"(\d+)", str(path))
+    return [int(word) if word.isdigit() else word for word in words]
 
 
 def _read(file: Path, material: Material) -> None:
@@ -140,30 +138,48 @@ def _read(file: Path, material: Material) -> None:
         raise ValueError(f"a {RESULTS} that no run of this project wrote")
     check_schema(results, RESULTS)
     if kind == SIMULATION:
-        material.predictions += read_simulation(folder, results)
+        material.predictions += read_predictions(folder, results)
     else:
-        content = read_folder(folder, results)
-        material.comparisons += content.comparisons
-        material.traces += content.traces
-        material.notes += [Note(folder, text) for text in content.notes]
-        if content.limits and content.limits not in material.limits:
-            material.limits.append(content.limits)
+        _add_measurements(folder, results, material)
     material.provenance[folder] = results["provenance"]
     material.definitions.setdefault(KINDS[kind], {}).update(results["definitions"])
 
 
-def _notes(material: Material) -> Iterator[Note]:
-    checked = {pair.prediction.folder for pair in material.checked}
+def _add_measurements(folder: Path, results: dict[str, Any], material: Material) -> None:
+    measurements = read_measurements(folder, results)
+    usable = [measurement for measurement in measurements if measurement.is_usable]
+    stopped = results.get("stopped")
+    if not usable:
+        reason = f"; stopped early: {stopped}" if stopped else ""
+        raise ValueError(
+            f"every pass was {TOO_SHORT}: nothing to compare; send more requests{reason}"
+        )
+    material.comparisons += usable
+    left_out = [each.setting.label for each in measurements if not each.is_usable]
+    if left_out:
+        words = f"left out, since its passes were {TOO_SHORT}; send more requests"
+        material.note(folder, f"{'; '.join(left_out)}: {words}")
+    if stopped:
+        material.note(folder, f"stopped early: {stopped}; these are the figures until then")
+    limits = results.get("limits")
+    if limits and limits not in material.limits:
+        material.limits.append(limits)
+
+
+def _add_notes(material: Material) -> None:
+    """Add notes on what the folders say together."""
+    checked = {pair.predicted.folder for pair in material.checked}
     for folder in dict.fromkeys(prediction.folder for prediction in material.predictions):
         if folder not in checked:
-            yield Note(folder, UNMEASURED, is_used=False)
+            material.note(folder, UNMEASURED, is_used=False)
+    # One note per folder, though a load test has a comparison for every side.
     by_folder = {comparison.folder: comparison for comparison in material.comparisons}
     for folder, comparison in by_folder.items():
         if not comparison.is_complete:
-            yield Note(folder, UNFINISHED)
+            material.note(folder, UNFINISHED)
         if not comparison.is_interleaved:
-            yield Note(folder, NO_TURNS)
-    prompts: dict[Workload, dict[str, Path]] = defaultdict(dict)
+            material.note(folder, NO_TURNS)
+    prompts: dict[WorkloadKey, dict[str, Path]] = defaultdict(dict)
     for comparison in material.comparisons:
         prompts[comparison.workload].setdefault(comparison.fingerprint, comparison.folder)
     for workload, folders in prompts.items():
@@ -173,9 +189,4 @@ def _notes(material: Material) -> Iterator[Note]:
                 "this folder's among them: each speedup is paired with its own baseline, "
                 "comparisons between folders are looser"
             )
-            yield Note(next(iter(folders.values())), text)
-
-
-def _natural_order(path: Path) -> list[str | int]:
-    words = re.split(r"(\d+)", str(path))
-    return [int(word) if word.isdigit() else word for word in words]
+            material.note(next(iter(folders.values())), text)

@@ -1,0 +1,66 @@
+"""A simulation from its configuration."""
+
+from pathlib import Path
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from specresearch.recording.recording import Recording
+from specresearch.simulation.drafting import Drafting
+from specresearch.simulation.recordings import open_recording
+from specresearch.simulation.simulator import SimulationSettings, Simulator
+
+
+def build_simulator(cfg: DictConfig, controller_name: str) -> Simulator:
+    """Construct everything that the configuration names.
+
+    Raises:
+        ValueError: If the recording cannot answer the question.
+    """
+    recording = open_recording(Path(cfg.recording))
+    if cfg.model is not None:
+        recording.header.check(recording.path, {"model": cfg.model}, f"model={cfg.model}")
+    drafting = build_drafting(cfg, recording)
+    timing = instantiate(cfg.timing, _convert_="all")
+    timing.bind(recording)
+    settings = SimulationSettings.from_config(cfg)
+    return Simulator(
+        drafting=drafting,
+        timing=timing,
+        arrivals=instantiate(cfg.arrivals, _convert_="all"),
+        settings=settings,
+        controller=instantiate(cfg.controller, _convert_="all"),
+        scheduling=instantiate(cfg.scheduler, _convert_="all"),
+        controller_name=controller_name,
+    )
+
+
+def build_drafting(cfg: DictConfig, recording: Recording) -> Drafting:
+    """Return the side to replay, as the configuration asks for it."""
+    header = recording.header
+    rule = header.acceptance
+    if cfg.get("acceptance"):
+        rule = type(instantiate(cfg.acceptance, _convert_="all")).__name__.lower()
+    num_draft_tokens = cfg.num_draft_tokens
+    if num_draft_tokens is None:
+        num_draft_tokens = header.num_draft_tokens
+    drafting = Drafting(
+        recording=recording,
+        side=cfg.side or header.longest_side,
+        rule=rule,
+        num_draft_tokens=num_draft_tokens,
+        seed=cfg.seed,
+    )
+    check_temperature(drafting, cfg.temperature)
+    return drafting
+
+
+def check_temperature(drafting: Drafting, temperature: float | None) -> None:
+    """Raise ValueError for any temperature but the recorded one."""
+    recorded = sorted({request.sampling.temperature for request in drafting.requests})
+    if temperature is not None and recorded != [temperature]:
+        names = ", ".join(f"{value:g}" for value in recorded)
+        raise ValueError(
+            f"temperature={temperature}: the recording has temperature {names}, and another one "
+            "leads to other texts, which only the model knows; record at that temperature"
+        )

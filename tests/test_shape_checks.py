@@ -1,0 +1,26 @@
+"""The package's annotations are checked at run time, with and without shapes."""
+
+import pytest
+import torch
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
+from shape_checks import unchecked
+
+from specresearch.sampling import derive_seed, draw
+
+
+def test_wrong_shapes_are_rejected() -> None:
+    weights = torch.ones(2, 3)
+    uniforms = torch.zeros(4, dtype=torch.float64)
+    with pytest.raises(TypeCheckError, match=r"parameters of specresearch\.sampling\.draw"):
+        draw(weights, uniforms)
+
+
+def test_wrong_types_are_rejected_where_no_shape_is_named() -> None:
+    with pytest.raises(BeartypeCallHintViolation, match="derive_seed"):
+        derive_seed("one")  # pyright: ignore[reportArgumentType]
+
+
+def test_checks_can_be_switched_off() -> None:
+    with unchecked(), pytest.raises(TypeError, match="unsupported operand"):
+        derive_seed("one")  # pyright: ignore[reportArgumentType]
