@@ -259,6 +259,7 @@ class TestRecords:
         )
         assert counts.mean_acceptance_length == 1 + 10 / 3
 
+    @pytest.mark.usefixtures("untyped")
     def test_a_draft_equal_to_the_target_has_acceptance_one_however_outputs_end(
         self, target: CausalLM, self_draft: CausalLM
     ) -> None:
