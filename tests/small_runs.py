@@ -33,7 +33,10 @@ def prompt_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_runner(target: CausalLM, prompt_file: Path, tmp_path: Path) -> Callable[..., Runner]:
-    """A runner on all prompts; keywords as for `RunSettings` and `Runner`, `max_turns` and `folder` besides."""
+    """Return a runner on all prompts.
+
+    Keywords are those of `RunSettings` and `Runner`, and `max_turns` and `folder`.
+    """
 
     def make(
         *,

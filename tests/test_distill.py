@@ -643,7 +643,7 @@ def test_wandb_gets_the_metrics_and_the_drafter(
         ("+proposer=medusa resume=true hydra.run.dir=empty", "holds no run to resume"),
         (
             "+proposer=medusa +nope=1",
-            "unknown key 'nope'; there are: cache, corpus, dataset, draft, draft_device, evaluation,",
+            "unknown key 'nope'; there are: cache, corpus, dataset, draft, draft_device, ",
         ),
     ],
 )

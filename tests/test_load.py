@@ -61,7 +61,8 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
         "steps.parquet",
     } <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    named = "speedup speedup_over_best best_fixed throughput baseline_throughput tpot_p99_ratio ttft_p50 baseline_ttft_p50"
+    named = "speedup speedup_over_best best_fixed throughput baseline_throughput "
+    named += "tpot_p99_ratio ttft_p50 baseline_ttft_p50"
     named += " goodput concurrency max_running outputs_equal num_requests schedule_share"
     assert set(named.split()) <= results["summary"].keys()
     assert results["provenance"]["command"].startswith("python -m specresearch.load ")
@@ -98,7 +99,8 @@ def test_classes_are_reported_apart(command: Run, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 def test_a_class_may_have_the_threshold_of_its_kind_of_text(build_load: BuildLoad) -> None:
-    classes = "classes={code:{share:0.2,acceptance:code},prose:{share:0.5,acceptance:prose},rest:{share:0.3}}"
+    classes = "classes={code:{share:0.2,acceptance:code},prose:{share:0.5,acceptance:prose},"
+    classes += "rest:{share:0.3}}"
     method = [
         "+proposer=draft_model",
         "controller=fixed",

@@ -36,8 +36,9 @@ def test_a_run_prints_its_result_and_writes_its_folder(command: Run, tmp_path: P
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"config.yaml", "results.json", "requests.jsonl", "steps.parquet"} <= names
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    named = "speedup speedup_ci95 tokens_per_second baseline_tokens_per_second mean_acceptance_length draft_acceptance_rate"
-    named += " tokens_per_target_forward efficiency host_overhead outputs_equal num_prompts num_generated_tokens"
+    named = "speedup speedup_ci95 tokens_per_second baseline_tokens_per_second "
+    named += "mean_acceptance_length draft_acceptance_rate tokens_per_target_forward efficiency "
+    named += "host_overhead outputs_equal num_prompts num_generated_tokens"
     assert set(named.split()) <= results["summary"].keys()
     assert results["complete"]
     assert results["provenance"]["dataset"]["kind"] == "file"

@@ -117,7 +117,8 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     [
         (
             ["temperature=0.7"],
-            "temperature=0.7: the recording has temperature 0, and another one leads to other texts",
+            "temperature=0.7: the recording has temperature 0, and another one leads to other "
+            "texts",
         ),
         (["model=other"], "another target than model=other: model is"),
         (["acceptance=threshold"], "acceptance=threshold moves the output"),

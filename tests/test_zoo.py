@@ -26,10 +26,11 @@ ZOO = Path(specresearch.__file__).parent / "zoo"
 NUM_PARAMETERS = {"tiny": 11_474_240, "tiny_draft": 918_144, "tiny_draft_distilled": 918_144}
 MAX_BYTES = 40_000_000
 ARTICLE = (
-    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier on Monday evening. "
-    "Nobody was hurt, but the town council said that divers must look at the damage before any ferry can land. "
-    "Islanders who had planned to shop on the mainland were told to telephone the ferry office for news. "
-    "A baker on the quay, Moira Tennant, said she had given away two hundred loaves because nobody came to buy them."
+    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old "
+    "stone pier on Monday evening. Nobody was hurt, but the town council said that divers must "
+    "look at the damage before any ferry can land. Islanders who had planned to shop on the "
+    "mainland were told to telephone the ferry office for news. A baker on the quay, Moira "
+    "Tennant, said she had given away two hundred loaves because nobody came to buy them."
 )
 
 

@@ -99,7 +99,8 @@ def _cell(row: pd.Series, which: str) -> str:
     over = f"speedup_over_best{which}"
     low, high = row[f"{over}_low"], row[f"{over}_high"]
     interval = f"{low:.2f} to {high:.2f}" if pd.notna(low) else "no interval"
-    return f"{row[f'speedup{which}']:.2f}; {row[over]:.2f} ({interval}); {row[f'tpot_p99_ratio{which}']:.2f}"
+    speedup, tpot = row[f"speedup{which}"], row[f"tpot_p99_ratio{which}"]
+    return f"{speedup:.2f}; {row[over]:.2f} ({interval}); {tpot:.2f}"
 
 
 def plot(rows: pd.DataFrame, path: Path) -> None:

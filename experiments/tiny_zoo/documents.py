@@ -194,7 +194,8 @@ class Writer:
                 )
             case _:
                 raise ValueError(
-                    f"no documents of kind {kind!r}; ask for one of REPEAT, QUOTE, CHAT, STORY, BOOK, MATHS, CODE"
+                    f"no documents of kind {kind!r}; ask for one of REPEAT, QUOTE, CHAT, STORY, "
+                    "BOOK, MATHS, CODE"
                 )
 
     def passage(self, num_tokens: int) -> Passage | None:

@@ -230,7 +230,7 @@ def look_at_articles(
     Articles are cut to 1000 tokens.
 
     Returns:
-        `opening`, the median number of output tokens before the first that departs from the article,
+        `opening`, the median number of output tokens before the first that leaves the article,
         and `ended`, the share of summaries that stop by themselves.
     """
     rows = [

@@ -101,7 +101,7 @@ class Trainer:
     def step(
         self, rows: Rows, factor: float, others: Sequence[Callable[[], Part]] = ()
     ) -> Float[Tensor, "rows length_minus_one"]:
-        """Update with the learning rates times `factor`; return losses in nats of all predicted tokens.
+        """Update with the learning rates times `factor`; return losses in nats of predicted tokens.
 
         others: more of what the update shall lower, each a micro-batch.
         """
@@ -197,7 +197,8 @@ class Log:
         self.file.flush()
         spent = progress.seconds / 60
         self.console.print(
-            f"{spent:5.1f}/{self.minutes:g} min  {progress.num_tokens / 1e6:5.2f} M tokens  {speed:.0f}/s"
+            f"{spent:5.1f}/{self.minutes:g} min  {progress.num_tokens / 1e6:5.2f} M tokens  "
+            f"{speed:.0f}/s"
             f"  ETA {max(0.0, self.minutes - spent):.0f} min  {phase.name}  "
             + "  ".join(f"{name} {value:.2f}" for name, value in losses.items())
         )

@@ -12,7 +12,9 @@ END_OF_TEXT, END = "<|endoftext|>", "<|end|>"
 SPECIALS = [END_OF_TEXT, "<|system|>", "<|user|>", "<|assistant|>", END]
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 BOOK_CHARS = 250_000

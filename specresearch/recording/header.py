@@ -71,7 +71,7 @@ class Header:
 
         def length(side: str) -> float:
             fixed = self.fixed[side]
-            return 0.5 if fixed is None else fixed
+            return 0.5 if fixed is None else float(fixed)
 
         return max(self.fixed, key=length)
 

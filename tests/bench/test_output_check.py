@@ -62,6 +62,7 @@ def checked(
     return scores
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("drafter", ["chain", "tree", "ngram", "plain"])
 def test_p_values_of_lossless_decoding_are_uniform(
     model: CausalLM, draft: CausalLM, drafter: str

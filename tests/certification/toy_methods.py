@@ -129,7 +129,7 @@ class Rule:
         raise NotImplementedError
 
     def verdict(self, passes: Tensor, weights: Tensor, u: Tensor) -> Verdict:
-        """Accept the longest prefix of `passes` [B, M] and draw from `weights` [B, N, V] after it."""
+        """Accept the longest prefix of `passes` [B, M]; draw from `weights` [B, N, V] after it."""
         num_accepted = passes.long().cumprod(1).sum(1)
         index = torch.arange(weights.shape[1])
         row = weights[torch.arange(len(weights)), num_accepted]
@@ -166,7 +166,7 @@ class DeclaredFloor(AboveAFloor):
 
 
 class BlockByHand(Rule):
-    """Block verification (arXiv 2403.10444): keep up to the last draft that passes, or stop early."""
+    """Block verification (arXiv 2403.10444): keep all up to the last draft that passes."""
 
     def __init__(self, stop_at_first_failure: bool) -> None:
         self.stop_at_first_failure = stop_at_first_failure

@@ -1,5 +1,4 @@
 import copy
-import time
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +8,7 @@ from tiny_models import VOCAB, build, letters, letters_tokenizer
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import Greedy
 from specresearch.batch import Batch
+from specresearch.clock import ManualClock
 from specresearch.controllers import Fixed
 from specresearch.metrics import Counts, StepRecord
 from specresearch.proposers import DraftModel, NGram, Proposer
@@ -37,9 +37,11 @@ def requests(**sampling) -> list[Request]:
 
 
 def test_the_controllers_time_is_not_counted_as_drafting(target: CausalLM) -> None:
+    clock = ManualClock()
+
     class Slow(Fixed):
         def budget(self, batch: Batch) -> list[int | None]:
-            time.sleep(0.02)
+            clock.advance(0.02)
             return super().budget(batch)
 
     steps: list[StepRecord] = []
@@ -49,10 +51,11 @@ def test_the_controllers_time_is_not_counted_as_drafting(target: CausalLM) -> No
             NGram(3, 2, 1),
             controller=Slow(),
             observers=[lambda step: steps.append(step.record)],
+            clock=clock,
         ).generate(requests())
     )
-    assert all(step.times.control > 0.02 for step in steps)
-    assert min(step.times.propose for step in steps) < 0.02
+    assert [step.times.control for step in steps] == pytest.approx([0.02] * len(steps))
+    assert {step.times.propose for step in steps} == {0.0}
 
 
 class TestRefill:
@@ -66,6 +69,11 @@ class TestRefill:
             [{"a", "b"}] * 3 + [{"c", "b"}] * 2 + [{"d", "b"}] * 4 + [{"d", "e"}] + [{"d"}]
         )
         assert finished == ["a", "c", "b", "e", "d"]
+
+    def test_all_outputs_are_returned_in_the_order_of_the_requests(self, target: CausalLM) -> None:
+        outputs = Engine(target, max_batch_size=2).generate_all(requests())
+        assert [output.id for output in outputs] == list(LIMITS)
+        assert [len(output.token_ids) for output in outputs] == list(LIMITS.values())
 
     def test_outputs_are_yielded_as_they_finish(self, target: CausalLM) -> None:
         steps: list[StepRecord] = []
@@ -251,6 +259,7 @@ class TestRecords:
         )
         assert counts.mean_acceptance_length == 1 + 10 / 3
 
+    @pytest.mark.usefixtures("untyped")
     def test_a_draft_equal_to_the_target_has_acceptance_one_however_outputs_end(
         self, target: CausalLM, self_draft: CausalLM
     ) -> None:

@@ -22,7 +22,8 @@ def test_classes_that_pay_for_the_others_are_named(tmp_path: Path, decide_on: De
     assert finding is not None
     assert finding.lines[1] == (
         "At 8 requests at a time: hidden faster at the median and slower among its slowest "
-        "requests (0.80, no interval; 1.30, no interval); other no clear change (0.80, no interval; 0.90, no interval)."
+        "requests (0.80, no interval; 1.30, no interval); other no clear change "
+        "(0.80, no interval; 0.90, no interval)."
     )
     write_load(tmp_path / "a", FASTER, concurrency=8)
     assert finding_of(decide_on()[0], "Who pays") is None

@@ -13,7 +13,9 @@ from specresearch.results.folder import RunFolder
 LOADED = """
 import sys
 import specresearch.engine
-print(*(name for name, module in sys.modules.items() if name.startswith("specresearch.") and module.__file__))
+for name, module in sys.modules.items():
+    if name.startswith("specresearch.") and module.__file__:
+        print(name, end=" ")
 """
 
 

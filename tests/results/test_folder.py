@@ -33,7 +33,8 @@ def test_a_duplicate_row_is_named(tmp_path: Path, name: str) -> None:
     file.write_text(file.read_text() + file.read_text().split("\n")[0] + "\n")
     with pytest.raises(
         ValueError,
-        match=rf"{name}, line 3 is a second row of repeat 0, group 0, side baseline.*, after line 1: .*; measure again",
+        match=rf"{name}, line 3 is a second row of repeat 0, group 0, side baseline.*, "
+        "after line 1: .*; measure again",
     ):
         resumed(tmp_path)
 

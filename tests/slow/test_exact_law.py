@@ -364,9 +364,10 @@ ZOO: dict[str, Callable[[], Proposer]] = {
     "eagle3": lambda: Eagle3("zoo:tiny_eagle3"),
 }
 QUESTIONS = (
-    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old stone pier. "
-    * 2,
-    "A baker on the quay said she had given away two hundred loaves because nobody came to buy them. A baker on",
+    "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old "
+    "stone pier. " * 2,
+    "A baker on the quay said she had given away two hundred loaves because nobody came to buy "
+    "them. A baker on",
     "Nobody was hurt, but the town council said that",
 )
 

@@ -205,7 +205,8 @@ def test_prompts_without_replies_are_an_error_with_a_remedy(tmp_path: Path) -> N
     dataset = PromptDataset("mine", "prompts", "chat", path=str(tmp_path / "prompts.txt"))
     with pytest.raises(
         ValueError,
-        match=r"nothing to predict is left of 2 rows, 2 of which have no published reply; take .*corpus=target",
+        match=r"nothing to predict is left of 2 rows, 2 of which have no published reply; "
+        r"take .*corpus=target",
     ):
         FixedText(dataset, zoo(), dataset.rows, 300)
 

@@ -25,14 +25,16 @@ PLAIN = HEAD + OPEN + "{{ message.content + '<|end|>\n' }}" + TAIL
 MARKED = (
     HEAD
     + OPEN
-    + "{% if message.role == 'assistant' %}{% generation %}{{ message.content + '<|end|>' }}{% endgeneration %}"
+    + "{% if message.role == 'assistant' %}"
+    + "{% generation %}{{ message.content + '<|end|>' }}{% endgeneration %}"
     + "{% else %}{{ message.content + '<|end|>' }}{% endif %}{{ '\n' }}"
     + TAIL
 )
 FORGETFUL = (
     HEAD
     + OPEN
-    + "{% if loop.last and message.role == 'assistant' %}[thinks]{% endif %}{{ message.content + '<|end|>\n' }}"
+    + "{% if loop.last and message.role == 'assistant' %}[thinks]{% endif %}"
+    + "{{ message.content + '<|end|>\n' }}"
     + TAIL
 )
 GLUED = (

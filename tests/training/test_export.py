@@ -328,7 +328,8 @@ def test_medusa_heads_that_do_not_fit_are_rejected(
     [
         (
             {"format": "eagle2"},
-            "format='eagle2' is unknown; choose one of eagle, eagle_sglang, eagle3, speculators, medusa",
+            "format='eagle2' is unknown; choose one of eagle, eagle_sglang, eagle3, speculators, "
+            "medusa",
         ),
         ({"dtype": "int8"}, "dtype='int8' is unknown; choose one of"),
         ({"num_draft_tokens": 0}, "num_draft_tokens=0 must be at least 1"),
@@ -386,8 +387,8 @@ def test_the_command_exports_a_head(
 
     line = call("overrides={rope_theta: 20000}")
     assert (
-        line
-        == f"wrote out: EAGLE-1 head of {tmp_path / BASE}, which reads the final norm, in torch.float64\n"
+        line == f"wrote out: EAGLE-1 head of {tmp_path / BASE}, which reads the final norm, "
+        "in torch.float64\n"
     )
     assert config_of(tmp_path / "out")["rope_theta"] == 20000
     wrong = {
@@ -418,14 +419,16 @@ for folder in map(Path, sys.argv[1:]):
     expected = {k: v.shape for k, v in model.state_dict().items() if not k.startswith("verifier_")}
     if "embed_tokens.weight" not in stored:
         del expected["embed_tokens.weight"]
-    assert {k: v.shape for k, v in stored.items()} == expected, (folder, expected.keys() ^ stored.keys())
+    differing = expected.keys() ^ stored.keys()
+    assert {k: v.shape for k, v in stored.items()} == expected, (folder, differing)
     model.load_state_dict(stored, strict=False)
     inputs = load_file(folder / "inputs")
     hidden, embeddings = inputs["hidden"], inputs["embeddings"]
     if model.input_norm is not None:
         hidden = model.input_norm(hidden)
     if model.fc_norm is not None:
-        hidden = torch.cat([norm(x) for norm, x in zip(model.fc_norm, hidden.chunk(len(model.fc_norm), -1))], -1)
+        parts = hidden.chunk(len(model.fc_norm), -1)
+        hidden = torch.cat([norm(x) for norm, x in zip(model.fc_norm, parts)], -1)
     both = torch.cat([embeddings, model.fc(hidden)], -1)
     positions = torch.arange(hidden.shape[1])[None]
     distance = positions[0, :, None] - positions
@@ -434,7 +437,9 @@ for folder in map(Path, sys.argv[1:]):
     mask = torch.where(seen, 0.0, -torch.inf).to(both.dtype)[None, None]
     rotary = model.rotary_emb(both, positions)
     with torch.no_grad():
-        out = model.layers[0](both, attention_mask=mask, position_ids=positions, position_embeddings=rotary)
+        out = model.layers[0](
+            both, attention_mask=mask, position_ids=positions, position_embeddings=rotary
+        )
         save_file({"logits": model.lm_head(model.norm(out))}, folder / "outputs")
 """
 

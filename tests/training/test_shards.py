@@ -124,7 +124,8 @@ def test_a_full_disk_keeps_the_written_shards_and_is_reported(
 
     with pytest.raises(
         OSError,
-        match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same command",
+        match="is full: shard 2 was not written; 2 shards of 7 bytes are kept, and the same "
+        "command",
     ):
         shards.write(2, Shard(overflow, 1, 1))
     assert sorted(file.name for file in tmp_path.glob("*.part")) == []

@@ -198,7 +198,8 @@ class Breaking(ForwardKL):
         ("loss", r"the loss is nan at step 3, on example 8 \(unnamed\), example 9 \(unnamed\)$"),
         (
             "gradients",
-            r"the norm of the gradients is nan at step 3, on example 8 \(.*\), example 11 \(unnamed\)$",
+            r"the norm of the gradients is nan at step 3, on example 8 \(.*\), "
+            r"example 11 \(unnamed\)$",
         ),
     ],
 )

@@ -112,7 +112,7 @@ class ListSource(Source):
         return self.examples[shuffled(len(self.examples), draw.seed, epoch)[index]]
 
     def first(self, num: int, seed: int) -> Iterator[Example]:
-        """Yield the distinct examples of the first `num` draws; all, in list order, if they wrap."""
+        """Yield the distinct examples of the first `num` draws; all, in order, if they wrap."""
         if num >= len(self.examples):
             return iter(self.examples)
         return (self.examples[index] for index in shuffled(len(self.examples), seed, 0)[:num])

@@ -142,7 +142,7 @@ def _check_vocabulary(draft_vocab_size: int, format: type[EagleFormat], target: 
 
 
 def _layer_ids(proposer: Eagle, target: CausalLM) -> tuple[int, ...]:
-    """Return the target layers whose inputs a new head reads; a low, middle and high one if unset."""
+    """Return the target layers that a new head reads; a low, middle and high one if unset."""
     if proposer.layer_ids is not None:
         offset = 1 if proposer.id_convention == "outputs" else 0
         return tuple(int(layer) + offset for layer in proposer.layer_ids)
