@@ -2,9 +2,9 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -13,10 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from specresearch.cli.signals import INTERRUPTED
 from specresearch.results.config import CONFIG
 
-if TYPE_CHECKING:
-    from specresearch.results.folder import RunFolder
-
-Folder = TypeVar("Folder", bound="RunFolder")
+Folder = TypeVar("Folder")
 
 
 def is_sweep() -> bool:
@@ -39,8 +36,8 @@ def output_folder() -> Path:
     return Path(HydraConfig.get().runtime.output_dir)
 
 
-def open_folder(cfg: DictConfig, kind: type[Folder]) -> Folder:
-    """Open Hydra's output folder for a kind of run.
+def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:
+    """Open Hydra's output folder for a kind of run, a `RunFolder`.
 
     Raises:
         ValueError: If the folder holds something else, or if a run is to be resumed and no folder

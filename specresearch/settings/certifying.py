@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from specresearch.settings.base import Choice, Settings, key
 from specresearch.settings.check import problems_of
-from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, Sampling
+from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER
 from specresearch.settings.drafting import PROPOSER
 
 SAMPLING_DEFAULTS = {
@@ -24,7 +24,7 @@ SAMPLING_DEFAULTS = {
 }
 
 
-class Toy(Settings):
+class ToySchema(Settings):
     vocab_size: int = key("tokens of the vocabulary", 9, ge=3)
     seed: int = key("of the weights", 0, ge=0)
     sharpness: float = key("higher values give sharper distributions", 1.0, gt=0)
@@ -33,10 +33,10 @@ class Toy(Settings):
     )
 
 
-TOY = Choice("toy", {"specresearch.certification.targets.Toy": Toy})
+TOY = Choice("toy", {"specresearch.certification.targets.Toy": ToySchema})
 
 
-class Trial(Settings):
+class TrialSchema(Settings):
     sampled: list[str] | None = key(
         "names of sampled settings; null takes all", ["top_k"], default=None
     )
@@ -53,19 +53,19 @@ class Trial(Settings):
     coarseness: float = key("detects this many times visible_tv", 2.0, ge=1, default=1.0)
 
 
-class Strength(Settings):
+class StrengthSchema(Settings):
     visible_tv: float = key("see visible_tv", 0.1, gt=0, lt=1)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
     num_greedy_prompts: int = key("see num_greedy_prompts", 36, ge=1)
 
 
-class Certify(Settings):
+class CertifySchema(Settings):
     proposer: Annotated[Any, PROPOSER] = key("the method to test", None, default=None)
     acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", None)
     controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
-    strength: Strength = key("how sharp the tests are: quick or sharp", None)
+    strength: StrengthSchema = key("how sharp the tests are: quick or sharp", None)
     alpha: float = key("probability that a lossless method is refuted", 0.001, gt=0, lt=1)
     power: float = key("probability that a deviation of visible_tv is detected", 0.9, gt=0, lt=1)
     visible_tv: float = key("total variation that every test detects", 0.05, gt=0, lt=1)
@@ -81,7 +81,7 @@ class Certify(Settings):
     greedy: dict[str, dict[str, Any]] = key(
         "greedy settings, by name", {"plain": {"temperature": 0.0}}
     )
-    trials: dict[str, Trial | None] = key("conditions to test under, by name", {"mixed": {}})
+    trials: dict[str, TrialSchema | None] = key("conditions to test under, by name", {"mixed": {}})
     resume: bool = key("continue the counts in hydra.run.dir", True)
     progress: bool = key("show progress", False)
 
@@ -89,5 +89,5 @@ class Certify(Settings):
         for group in ("sampled", "greedy"):
             for name, changes in getattr(self, group).items():
                 yield from problems_of(
-                    {**SAMPLING_DEFAULTS, **changes}, Sampling, f"{group}.{name}."
+                    {**SAMPLING_DEFAULTS, **changes}, SamplingSchema, f"{group}.{name}."
                 )

@@ -5,13 +5,13 @@ from importlib import import_module
 from specresearch.settings.base import Settings
 
 SCHEMAS = {
-    "run": "measuring.Run",
-    "load": "measuring.Load",
-    "simulate": "measuring.Simulate",
-    "certify": "certifying.Certify",
-    "tree": "training.Tree",
-    "distill": "training.Distill",
-    "export": "training.Export",
+    "run": "measuring.RunSchema",
+    "load": "measuring.LoadSchema",
+    "simulate": "measuring.SimulateSchema",
+    "certify": "certifying.CertifySchema",
+    "tree": "training.TreeSchema",
+    "distill": "training.DistillSchema",
+    "export": "training.ExportSchema",
 }
 
 

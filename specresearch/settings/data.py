@@ -6,7 +6,7 @@ from typing import Any, Literal
 from specresearch.settings.base import Choice, Settings, key
 
 
-class Dataset(Settings):
+class DatasetSchema(Settings):
     name: str = key("the shipped sample, and the name in messages", "cnndm")
     format: str = key("published format of the records", "sharegpt")
     template: str = key("raw, chat, summary, maths or code", "chat")
@@ -30,14 +30,14 @@ class Dataset(Settings):
             yield f"dataset.source=hub, but {self.name} has no dataset.hub_id"
 
 
-DATASET = Choice("dataset", {"specresearch.data.PromptDataset": Dataset})
+DATASET = Choice("dataset", {"specresearch.data.PromptDataset": DatasetSchema})
 
 
-class NoTracker(Settings):
+class NoTrackerSchema(Settings):
     """Nothing is tracked."""
 
 
-class Wandb(Settings):
+class WandbSchema(Settings):
     project: str = key("project on Weights & Biases", "specresearch")
     mode: Literal["online", "offline", "disabled"] = key("offline needs no login", "offline")
     entity: str | None = key("user or team", "my-team")
@@ -49,5 +49,8 @@ class Wandb(Settings):
 
 TRACKER: Any = Choice(
     "tracker",
-    {"specresearch.trackers.NoTracker": NoTracker, "specresearch.trackers.WandbTracker": Wandb},
+    {
+        "specresearch.trackers.NoTracker": NoTrackerSchema,
+        "specresearch.trackers.WandbTracker": WandbSchema,
+    },
 )

@@ -8,7 +8,7 @@ from annotated_types import Ge
 from specresearch.settings.base import Choice, Settings, key
 
 
-class Sampling(Settings):
+class SamplingSchema(Settings):
     temperature: float = key("0 is greedy", 0.7, ge=0, le=1e5)
     top_k: int = key("sample from the k likeliest tokens; 0 turns it off", 50, ge=0)
     top_p: float = key(
@@ -29,19 +29,19 @@ class Sampling(Settings):
     )
 
 
-SAMPLING = Choice("sampling", {"specresearch.sampling.SamplingParams": Sampling})
+SAMPLING = Choice("sampling", {"specresearch.sampling.SamplingParams": SamplingSchema})
 
 
-class Rule(Settings):
+class RuleSchema(Settings):
     """A rule without settings."""
 
 
-class Typical(Settings):
+class TypicalSchema(Settings):
     epsilon: float = key("accept a draft with p above this", 0.09, ge=0, le=1)
     delta: float = key("or above delta x exp(-entropy of p), if that is less", 0.3, ge=0, le=1)
 
 
-class Threshold(Settings):
+class ThresholdSchema(Settings):
     threshold: float | None = key(
         "accept drafts with a higher q; null takes the workload's value", 0.6, ge=0, le=1
     )
@@ -56,11 +56,11 @@ class Threshold(Settings):
 ACCEPTANCE = Choice(
     "acceptance",
     {
-        "specresearch.acceptance.Rejection": Rule,
-        "specresearch.acceptance.Greedy": Rule,
-        "specresearch.acceptance.Block": Rule,
-        "specresearch.acceptance.Typical": Typical,
-        "specresearch.acceptance.Threshold": Threshold,
+        "specresearch.acceptance.Rejection": RuleSchema,
+        "specresearch.acceptance.Greedy": RuleSchema,
+        "specresearch.acceptance.Block": RuleSchema,
+        "specresearch.acceptance.Typical": TypicalSchema,
+        "specresearch.acceptance.Threshold": ThresholdSchema,
     },
 )
 
@@ -73,16 +73,16 @@ def _trace_every() -> Any:
     return key("steps averaged into one row of the trace", 100, ge=1)
 
 
-class Fixed(Settings):
+class FixedSchema(Settings):
     num_draft_tokens: int | None = _num_draft_tokens()
 
 
-class BatchSizeCutoff(Settings):
+class BatchSizeCutoffSchema(Settings):
     max_requests: int = key("no drafts while more requests run", 8, ge=1)
     num_draft_tokens: int | None = _num_draft_tokens()
 
 
-class AcceptanceGate(Settings):
+class AcceptanceGateSchema(Settings):
     min_acceptance: float = key(
         "a request stops drafting if it accepts less than this", 0.5, ge=0, le=1
     )
@@ -92,7 +92,7 @@ class AcceptanceGate(Settings):
     trace_every: int = _trace_every()
 
 
-class Confidence(Settings):
+class ConfidenceSchema(Settings):
     min_confidence: float = key(
         "drop drafts behind the first one with a lower score", 0.4, ge=0, le=1
     )
@@ -100,14 +100,14 @@ class Confidence(Settings):
     trace_every: int = _trace_every()
 
 
-class Heuristic(Settings):
+class HeuristicSchema(Settings):
     start: int = key("drafts of a request's first step", 5, ge=0)
     min_draft_tokens: int = key("drafts of a step at least", 1, ge=0)
     max_draft_tokens: int = key("drafts of a step at most", 20, ge=1)
     trace_every: int = _trace_every()
 
 
-class Goodput(Settings):
+class GoodputSchema(Settings):
     max_draft_tokens: int = key("drafts of a step at most", 10, ge=1)
     max_slowdown: float | None = key(
         "1.05: no request's time per token may exceed plain decoding's by more than 5%; null "
@@ -128,34 +128,34 @@ class Goodput(Settings):
 CONTROLLER = Choice(
     "controller",
     {
-        "specresearch.controllers.Fixed": Fixed,
-        "specresearch.controllers.BatchSizeCutoff": BatchSizeCutoff,
-        "specresearch.controllers.AcceptanceGate": AcceptanceGate,
-        "specresearch.controllers.Confidence": Confidence,
-        "specresearch.controllers.Heuristic": Heuristic,
-        "specresearch.controllers.Goodput": Goodput,
+        "specresearch.controllers.Fixed": FixedSchema,
+        "specresearch.controllers.BatchSizeCutoff": BatchSizeCutoffSchema,
+        "specresearch.controllers.AcceptanceGate": AcceptanceGateSchema,
+        "specresearch.controllers.Confidence": ConfidenceSchema,
+        "specresearch.controllers.Heuristic": HeuristicSchema,
+        "specresearch.controllers.Goodput": GoodputSchema,
     },
 )
 
 
-class FirstCome(Settings):
+class FirstComeSchema(Settings):
     """Serves requests in order of arrival."""
 
 
-class ShortestPrompt(Settings):
+class ShortestPromptSchema(Settings):
     ageing: float = key("each second of waiting counts as so many prompt tokens fewer", 100.0, gt=0)
 
 
 POLICY = Choice(
     "scheduler.policy",
     {
-        "specresearch.engine.FirstCome": FirstCome,
-        "specresearch.engine.ShortestPrompt": ShortestPrompt,
+        "specresearch.engine.FirstCome": FirstComeSchema,
+        "specresearch.engine.ShortestPrompt": ShortestPromptSchema,
     },
 )
 
 
-class Scheduler(Settings):
+class SchedulerSchema(Settings):
     policy: Annotated[Any, POLICY] = key("which waiting request is admitted next", None)
     max_step_tokens: int | None = key(
         "prompt tokens and draft nodes of one step; null: whole prompts at once", 512, ge=1
@@ -165,7 +165,7 @@ class Scheduler(Settings):
     )
 
 
-SCHEDULER = Choice("scheduler", {"specresearch.engine.SchedulerSettings": Scheduler})
+SCHEDULER = Choice("scheduler", {"specresearch.engine.SchedulerSettings": SchedulerSchema})
 
 
 def longest_chain(proposer: Any, controller: Any) -> Iterator[str]:

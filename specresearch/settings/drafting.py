@@ -8,13 +8,13 @@ from annotated_types import Ge
 from specresearch.settings.base import Choice, Settings, key
 
 MAX_DRAFTS = 1024  # of a step; more is a slip of the keyboard
-Tree = Literal["chain", "static", "dynamic"]
+TreeSchema = Literal["chain", "static", "dynamic"]
 Paths = list[list[Annotated[int, Ge(0)]]] | str | None
 Layers = list[int] | None
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
-class Model(Settings):
+class ModelSchema(Settings):
     model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B")
     device: str = key("auto, cpu, cuda, cuda:1 or balanced (spread over GPUs)", "cuda")
     dtype: Dtype = key("precision; auto is bfloat16 on a GPU, float32 on a CPU", "bfloat16")
@@ -42,10 +42,10 @@ class Model(Settings):
     )
 
 
-MODEL = Choice("model", {"specresearch.models.CausalLM.from_pretrained": Model})
+MODEL = Choice("model", {"specresearch.models.CausalLM.from_pretrained": ModelSchema})
 
 
-class Draft(Model):
+class DraftSchema(ModelSchema):
     model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B")
 
     def conflicts(self) -> Iterator[str]:
@@ -53,11 +53,11 @@ class Draft(Model):
             yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
 
-DRAFT = Choice("draft", {"specresearch.models.CausalLM.from_pretrained": Draft})
+DRAFT = Choice("draft", {"specresearch.models.CausalLM.from_pretrained": DraftSchema})
 
 
-class _Tree(Settings):
-    tree: Tree = key(
+class _TreeSchema(Settings):
+    tree: TreeSchema = key(
         "fixed paths of child ranks (static), or the most confident nodes (dynamic)",
         "dynamic",
         default="chain",
@@ -83,7 +83,7 @@ class _Tree(Settings):
             yield f"proposer.paths is for proposer.tree=static, not {self.tree}"
 
 
-class DraftModel(_Tree):
+class DraftModelSchema(_TreeSchema):
     draft: Annotated[Any, DRAFT] = key("the draft model", None)
 
 
@@ -93,7 +93,7 @@ def _head() -> Any:
     )
 
 
-class Eagle(_Tree):
+class EagleSchema(_TreeSchema):
     head: str | None = _head()
     revision: str | None = key("commit, tag or branch on the hub", "main")
     overrides: dict[str, Any] | None = key(
@@ -101,7 +101,7 @@ class Eagle(_Tree):
     )
 
 
-class Eagle3(Eagle):
+class Eagle3Schema(EagleSchema):
     layer_ids: Layers = key(
         "target layers that the head reads; null: its config's, or the usual 3", [2, 16, 29]
     )
@@ -110,14 +110,14 @@ class Eagle3(Eagle):
     )
 
 
-class Medusa(Settings):
+class MedusaSchema(Settings):
     head: str | None = _head()
     revision: str | None = key("commit, tag or branch on the hub", "main")
     num_draft_tokens: int = key("nodes of the tree", 63, ge=1, le=MAX_DRAFTS)
     paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
 
 
-class NGram(Settings):
+class NGramSchema(Settings):
     num_draft_tokens: int = key("longest draft", 10, ge=1, le=MAX_DRAFTS)
     n_max: int = key("longest match looked for", 4, ge=1)
     n_min: int = key("shortest match looked for", 2, ge=1)
@@ -127,7 +127,7 @@ class NGram(Settings):
             yield f"proposer.n_min={self.n_min} is above proposer.n_max={self.n_max}"
 
 
-class Suffix(Settings):
+class SuffixSchema(Settings):
     num_draft_tokens: int = key("nodes of a draft", 32, ge=1, le=MAX_DRAFTS)
     max_factor: float = key("at most max_factor x (length of the match) + offset nodes", 1.0, gt=0)
     offset: float = key("see max_factor", 0.0, ge=0)
@@ -140,7 +140,7 @@ class Suffix(Settings):
     max_global_nodes: int = key("size of that memory", 500000, ge=2)
 
 
-class TokenRecycling(Settings):
+class TokenRecyclingSchema(Settings):
     num_draft_tokens: int = key("nodes of the tree", 80, ge=1, le=MAX_DRAFTS)
     top_k: int = key("successors kept for every token", 8, ge=1)
     depth: int = key("levels of the tree", 6, ge=1)
@@ -148,29 +148,29 @@ class TokenRecycling(Settings):
     warm: bool = key("one memory for all requests; use order=shuffled", True)
 
 
-class Lookahead(Settings):
+class LookaheadSchema(Settings):
     window_size: int = key("W: positions guessed at once", 7, ge=1)
     ngram_size: int = key("N: tokens of an n-gram, the root included", 5, ge=2)
     num_ngrams: int = key("G: n-grams kept for one token and verified in one step", 7, ge=1)
 
 
 PROPOSERS: dict[str, type[Settings]] = {
-    "specresearch.proposers.DraftModel": DraftModel,
-    "specresearch.proposers.Eagle": Eagle,
-    "specresearch.proposers.Eagle3": Eagle3,
-    "specresearch.proposers.Lookahead": Lookahead,
-    "specresearch.proposers.Medusa": Medusa,
-    "specresearch.proposers.NGram": NGram,
-    "specresearch.proposers.Suffix": Suffix,
-    "specresearch.proposers.TokenRecycling": TokenRecycling,
+    "specresearch.proposers.DraftModel": DraftModelSchema,
+    "specresearch.proposers.Eagle": EagleSchema,
+    "specresearch.proposers.Eagle3": Eagle3Schema,
+    "specresearch.proposers.Lookahead": LookaheadSchema,
+    "specresearch.proposers.Medusa": MedusaSchema,
+    "specresearch.proposers.NGram": NGramSchema,
+    "specresearch.proposers.Suffix": SuffixSchema,
+    "specresearch.proposers.TokenRecycling": TokenRecyclingSchema,
 }
 PROPOSER = Choice("proposer", PROPOSERS)
 
 
-class Cascade(Settings):
+class CascadeSchema(Settings):
     proposers: Annotated[list[Any], PROPOSER] = key(
         "each request uses the first that has drafts for it", None, min_length=2
     )
 
 
-PROPOSERS["specresearch.proposers.Cascade"] = Cascade
+PROPOSERS["specresearch.proposers.Cascade"] = CascadeSchema

@@ -13,7 +13,7 @@ from specresearch.settings.decoding import (
     CONTROLLER,
     SAMPLING,
     SCHEDULER,
-    Sampling,
+    SamplingSchema,
     longest_chain,
 )
 from specresearch.settings.drafting import MODEL, PROPOSER
@@ -21,7 +21,7 @@ from specresearch.settings.drafting import MODEL, PROPOSER
 MAX_SEED = 2**63 - 1
 
 
-class Measurement(Settings):
+class MeasurementSchema(Settings):
     """What run and load share."""
 
     target: Annotated[Any, MODEL] = key("the model to decode with", None)
@@ -48,7 +48,7 @@ class Measurement(Settings):
         yield from longest_chain(self.proposer, self.controller)
 
 
-class Run(Measurement):
+class RunSchema(MeasurementSchema):
     batch_size: int = key("prompts decoded together", 8, ge=1)
     num_prompts: int | None = key("prompts to decode; null takes the whole dataset", 100, ge=1)
     order: Literal["dataset", "shuffled"] = key(
@@ -57,12 +57,12 @@ class Run(Measurement):
     verify_greedy: bool = key("examine every changed output: rounding or error?", True)
 
 
-class Limits(Settings):
+class LimitsSchema(Settings):
     ttft: float = key("time to first token, in seconds", 0.5, gt=0)
     tpot: float = key("time per output token after the first, in seconds", 0.05, gt=0)
 
 
-class RequestClass(Settings):
+class RequestClassSchema(Settings):
     share: float = key("weight among the classes", 0.6, gt=0)
     dataset: Annotated[Any, DATASET] = key("its prompts; the run's without it", None, default=None)
     sampling: dict[str, Any] | None = key("changes to sampling", {"temperature": 0.2}, default=None)
@@ -72,13 +72,13 @@ class RequestClass(Settings):
     num_draft_tokens: int | None = key("drafts of its requests at most", 2, ge=0, default=None)
 
 
-class Passes(Settings):
+class PassesSchema(Settings):
     """What load tests and simulations share."""
 
     num_requests: int | None = key("requests of a pass; null: as the arrivals suggest", 200, ge=1)
     max_running: int = key("largest batch, the same for every side", 32, ge=1)
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
-    limits: Limits = key("goodput counts the requests that keep both", None)
+    limits: LimitsSchema = key("goodput counts the requests that keep both", None)
     max_waiting: int = key("stop a pass when more requests wait", 256, ge=1)
     max_seconds: float = key("stop a pass that takes longer", 600.0, gt=0)
 
@@ -87,19 +87,19 @@ class Passes(Settings):
             yield f"compare={self.compare} names a draft length twice"
 
 
-class _OpenArrivals(Settings):
+class _OpenArrivalsSchema(Settings):
     qps: float = key("requests per second", 2.0, gt=0)
 
 
-class Gamma(_OpenArrivals):
+class GammaSchema(_OpenArrivalsSchema):
     cv: float = key("standard deviation of the gaps over their mean; above 1 is bursty", 2.0, gt=0)
 
 
-class ClosedLoop(Settings):
+class ClosedLoopSchema(Settings):
     concurrency: int = key("requests in flight: one comes when another leaves", 8, ge=1)
 
 
-class Replay(Settings):
+class ReplaySchema(Settings):
     path: str = key("an Azure (.csv) or Mooncake (.jsonl) trace, also gzipped", "trace.csv")
     time_scale: float = key(
         "seconds per second of the trace; 10 replays it ten times slower", 10.0, gt=0
@@ -111,16 +111,16 @@ class Replay(Settings):
 ARRIVALS = Choice(
     "arrivals",
     {
-        "specresearch.loadtest.arrivals.Poisson": _OpenArrivals,
-        "specresearch.loadtest.arrivals.Constant": _OpenArrivals,
-        "specresearch.loadtest.arrivals.Gamma": Gamma,
-        "specresearch.loadtest.arrivals.ClosedLoop": ClosedLoop,
-        "specresearch.loadtest.arrivals.Replay": Replay,
+        "specresearch.loadtest.arrivals.Poisson": _OpenArrivalsSchema,
+        "specresearch.loadtest.arrivals.Constant": _OpenArrivalsSchema,
+        "specresearch.loadtest.arrivals.Gamma": GammaSchema,
+        "specresearch.loadtest.arrivals.ClosedLoop": ClosedLoopSchema,
+        "specresearch.loadtest.arrivals.Replay": ReplaySchema,
     },
 )
 
 
-class Load(Measurement, Passes):
+class LoadSchema(MeasurementSchema, PassesSchema):
     arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
@@ -132,17 +132,17 @@ class Load(Measurement, Passes):
     turn_seconds: float | None = key(
         "sides alternate after so long; null runs one pass after the other", 0.1, gt=0
     )
-    classes: dict[str, RequestClass] | None = key(
+    classes: dict[str, RequestClassSchema] | None = key(
         "a mixed workload, by class", {"code": {"share": 0.5}, "chat": {"share": 0.5}}
     )
 
     def conflicts(self) -> Iterator[str]:
-        yield from Measurement.conflicts(self)
-        yield from Passes.conflicts(self)
+        yield from MeasurementSchema.conflicts(self)
+        yield from PassesSchema.conflicts(self)
         base = {name: value for name, value in self.sampling.items() if name != TARGET}
         for name, requests in (self.classes or {}).items():
             sampling = {**base, **(requests.sampling or {})}
-            yield from problems_of(sampling, Sampling, f"classes.{name}.sampling.")
+            yield from problems_of(sampling, SamplingSchema, f"classes.{name}.sampling.")
         model = CONTROLLER.models.get(self.controller[TARGET])
         for name, changes in self.variants.items():
             if model is not None:
@@ -151,7 +151,7 @@ class Load(Measurement, Passes):
                 yield from problems_of(variant, model, f"variants.{name}.")
 
 
-class Fitted(Settings):
+class FittedSchema(Settings):
     noise: bool = key("vary steps as the recorded ones did; false takes their mean", False)
     recordings: list[str] = key("more folders to fit to, of the same target and machine", ["rec2"])
 
@@ -160,7 +160,7 @@ def _seconds(description: str) -> Any:
     return key(f"seconds of {description}", 1e-4, ge=0)
 
 
-class Linear(Settings):
+class LinearSchema(Settings):
     verify: float = _seconds("each pass of the target")
     verify_token: float = _seconds("each root and draft")
     verify_context: float = _seconds("each committed token that is attended to")
@@ -172,7 +172,7 @@ class Linear(Settings):
     overhead: float = _seconds("each step")
 
 
-class Roofline(Settings):
+class RooflineSchema(Settings):
     bandwidth: float = key("bytes per second of the accelerator's memory", 3.35e12, gt=0)
     flops: float = key("operations per second, at the precision in use", 9.9e14, gt=0)
     weight_bytes: float = key("bytes of the target, read in every pass", 16e9, gt=0)
@@ -189,14 +189,14 @@ class Roofline(Settings):
 TIMING = Choice(
     "timing",
     {
-        "specresearch.simulation.Fitted": Fitted,
-        "specresearch.simulation.Linear": Linear,
-        "specresearch.simulation.Roofline": Roofline,
+        "specresearch.simulation.Fitted": FittedSchema,
+        "specresearch.simulation.Linear": LinearSchema,
+        "specresearch.simulation.Roofline": RooflineSchema,
     },
 )
 
 
-class Simulate(Passes):
+class SimulateSchema(PassesSchema):
     recording: str = key("folder of a run with record=true, or its recording.parquet", "rec")
     timing: Annotated[Any, TIMING] = key("how long steps take", None)
     arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)

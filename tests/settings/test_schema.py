@@ -1,4 +1,4 @@
-"""Every choice in conf/ has a schema that knows exactly its keys, allows its values and is the code's."""
+"""Every choice in conf/ has a schema that knows its keys, allows its values and is the code's."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
