@@ -103,7 +103,14 @@ class Scheduler:
         arrival = self.clock.now() if arrival_time is None else arrival_time
         seed = self.seeds.of(request, self.num_submitted)
         target = self.target
-        row = RequestState(request, -1, seed, target.eos_token_ids, target.max_len, arrival)
+        row = RequestState(
+            request,
+            slot=-1,
+            seed=seed,
+            eos_token_ids=target.eos_token_ids,
+            max_total_tokens=target.max_len,
+            arrival_time=arrival,
+        )
         check_request(row, target, self.settings.max_cache_tokens)
         self.num_submitted += 1
         return row

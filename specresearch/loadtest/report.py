@@ -189,7 +189,7 @@ def _sides_table(results: LoadResults) -> Table:
         drafts = side != BASELINE
         throughput = figures["throughput"]
         has_ratio = throughput and baseline and drafts
-        table.add_row(
+        cells = [
             _side_name(side, results),
             _number(throughput, 1),
             f"{throughput / baseline:.2f}" if has_ratio else "",
@@ -199,7 +199,8 @@ def _sides_table(results: LoadResults) -> Table:
             _number(figures["draft_acceptance_rate"], 2) if drafts else "",
             _number(figures["mean_draft_length"], 1) if drafts else "",
             _number(figures["waiting_mean"], 1),
-        )
+        ]
+        table.add_row(*cells)
     return table
 
 
@@ -210,7 +211,7 @@ def _classes_table(results: LoadResults) -> Table:
     for category, sides in results.classes.items():
         for side, figures in sides.items():
             drafts = side != BASELINE
-            table.add_row(
+            cells = [
                 f"{category}: {_side_name(side, results)}",
                 str(figures["num_requests"]),
                 *_milliseconds(figures, "tpot_p50", "tpot_p90", "tpot_p99", digits=1),
@@ -218,7 +219,8 @@ def _classes_table(results: LoadResults) -> Table:
                 _number(figures["draft_acceptance_rate"], 2) if drafts else "",
                 _number(figures["acceptance_p10"], 2) if drafts else "",
                 f"{figures['share_within_limits']:.0%}",
-            )
+            ]
+            table.add_row(*cells)
     return table
 
 

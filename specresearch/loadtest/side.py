@@ -63,7 +63,14 @@ class LoadSide:
             window = Window.of(row, by_repeat[repeat], concurrency, limits, steps.get(repeat))
             if window is not None:
                 windows[repeat] = window
-        return LoadSide(name, concurrency is None, own_passes, by_repeat, steps, windows)
+        return LoadSide(
+            name,
+            is_open=concurrency is None,
+            passes=own_passes,
+            requests=by_repeat,
+            steps=steps,
+            windows=windows,
+        )
 
     @cached_property
     def counted(self) -> list[RequestRow]:

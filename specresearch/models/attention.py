@@ -53,7 +53,7 @@ def slot_attention(
         return _attend(query, key, value, attention_plan, settings), None
     assert isinstance(attention_plan, AttentionPlan)
     if packing.alone is not None and settings.is_plain and sliding_window is None:
-        return _attend_by_row(query, key, value, attention_plan, packing, scaling), None
+        return _attend_by_row(query, key, value, attention_plan, packing, scaling=scaling), None
     query = packing.unpack(query.transpose(1, 2)).transpose(1, 2)
     return packing.pack(_attend(query, key, value, attention_plan, settings)), None
 

@@ -214,7 +214,8 @@ class CompiledForward:
         num_slots, num_nodes = token_ids.shape
         starts, last, drafted = chains
         ends = torch.arange(num_slots, device=last.device) * num_nodes + last
-        logits = self._run(view, token_ids, starts, columns, max_position, ends).transpose(0, 1)
+        logits = self._run(view, token_ids, starts, columns, max_position, logit_rows=ends)
+        logits = logits.transpose(0, 1)
         all_logits = [logits]
         tokens = [logits[..., :num_choices].argmax(-1)]
         for i in range(num_steps - 1):

@@ -126,7 +126,14 @@ class SlotModel(Slots):
                 padded.append(part + [0] * (width - len(part)))
                 if counts[row] <= begin + width:
                     ends[row] = i * width + len(part) - 1
-            yield SlotChunk(rows, chunk_slots, begin, lengths, upload(padded, self.device), ends)
+            yield SlotChunk(
+                rows=rows,
+                slots=chunk_slots,
+                begin=begin,
+                lengths=lengths,
+                token_ids=upload(padded, self.device),
+                ends=ends,
+            )
             for slot, length in zip(chunk_slots, lengths, strict=True):
                 self.lengths[slot] += length
 

@@ -1,28 +1,17 @@
 """A machine with known step times and a target with known acceptance, to test controllers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import config
+from shape_checks import unchecked
 
 from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.request import Request, RequestState
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Turn off shape checks, which would take most of the time in long runs."""
-    config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        config.update("jaxtyping_disable", False)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from simulation import unchecked
+from shape_checks import unchecked
 
 from specresearch import Engine, SamplingParams
 from specresearch.certification.cases import SampledSetting

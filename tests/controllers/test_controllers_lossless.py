@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from simulation import unchecked
+from shape_checks import unchecked
 from tiny_models import VOCAB, build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulation import Machine, Simulation, batch_of, record_of, rows_of, unchecked
+from shape_checks import unchecked
+from simulation import Machine, Simulation, batch_of, record_of, rows_of
 from stream import Stream
 
 from specresearch.batch import Batch
