@@ -11,7 +11,7 @@ import pytest
 from command_line import Run, Typed, prompts_of
 
 from specresearch import run
-from specresearch.bench import ResultsFolder
+from specresearch.bench import ResultsFolder, build
 from specresearch.cli import INTERRUPTED
 from specresearch.proposers import NGram
 
@@ -95,19 +95,19 @@ def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("dataset=nope", "there is no dataset=nope; available: cnndm, gsm8k"),
-        ("target=nope", "there is no target=nope; available: "),
-        ("+proposer=nope", "there is no proposer=nope; available: cascade, draft_model"),
-        ("nope=1", "there is no key 'nope' here"),
-        ("+nope=1", "unknown key 'nope'"),
-        ("+sampling.nope=1", "unexpected keyword argument 'nope'"),
+        ("dataset=nope", "there is no dataset=nope; there are: cnndm, gsm8k"),
+        ("target=nope", "there is no target=nope; there are: "),
+        ("+proposer=nope", "there is no proposer=nope; there are: cascade, draft_model"),
+        ("nope=1", "there is no setting nope; there are: "),
+        ("+nope=1", "there is no setting nope; there are: "),
+        ("+sampling.nope=1", "there is no setting sampling.nope; there are: "),
         (
             "sampling.temperature=-1.0",
-            "sampling.temperature=-1.0 must be a number from 1e-5 to 1e5, or 0",
+            "sampling.temperature=-1.0 must be a number from 0 to 100000",
         ),
-        ("sampling.top_p=0.0", "sampling.top_p=0.0 must be a number in (0, 1]"),
-        ("num_prompts=0", "num_prompts=0 must be a whole number from 1"),
-        ("order=sorted", "order=sorted is not known; use one of dataset, shuffled"),
+        ("sampling.top_p=0.0", "sampling.top_p=0.0 must be a number above 0 and at most 1"),
+        ("num_prompts=0", "num_prompts=0 must be a whole number of at least 1 or null"),
+        ("order=sorted", "order=sorted must be one of dataset, shuffled"),
         ("target.model=zoo:nope", "'zoo:nope' is not in the zoo"),
         ("target.model=???", "target.model is not set"),
         ("+proposer=draft_model draft=''", "no model is named"),
@@ -152,7 +152,7 @@ def test_a_signal_ends_a_run_like_ctrl_c(
 def test_a_signal_before_any_output_prints_one_word(
     command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "build_runner", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(build, "build_runner", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     outcome = command()
     assert (outcome.code, outcome.err) == (128 + signal.SIGTERM, "interrupted\n")
 

@@ -124,12 +124,12 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
         (["acceptance=threshold"], "acceptance=threshold moves the output"),
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
-        (["max_running=0"], "max_running=0 must be a whole number from 1"),
+        (["max_running=0"], "max_running=0 must be a whole number of at least 1"),
         (
             ["arrivals.concurrency=8", "num_requests=23"],
             "num_requests=23 is too few for a closed loop of 8",
         ),
-        (["+what=1"], "unknown key 'what'"),
+        (["+what=1"], "there is no setting what; there are: "),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from specresearch.settings.base import Choice, Settings, key
 from specresearch.settings.check import problems_of
-from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER
+from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, SamplingSchema
 from specresearch.settings.drafting import PROPOSER
 
 SAMPLING_DEFAULTS = {
