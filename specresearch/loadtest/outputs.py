@@ -92,9 +92,7 @@ def check_sampled(
 
 def scores_of(passes: Iterable[PassRow], side: str) -> OutputScores | None:
     """Return the scores of all passes of a side, or None if a pass has none."""
-    scores = [row.scores for row in passes if row.key.side == side]
-    known = [score for score in scores if score is not None]
-    return sum(known, OutputScores()) if known and len(known) == len(scores) else None
+    return OutputScores.total(row.scores for row in passes if row.key.side == side)
 
 
 def _compare_greedy(

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 PROMPT_LENGTHS = (1, 7, 2, 12, 1, 20, 3, 5, 9)
-LONGEST_OUTPUT = 12
+LONGEST_OUTPUT = 18
 MAX_LEN = 48
 TARGET: dict[str, Any] = {"seed": 1, "max_position_embeddings": MAX_LEN}
 Factory = Callable[[], Proposer | None]
