@@ -57,7 +57,7 @@ def test_a_multirun_writes_a_row_per_job_and_continues_after_a_failure(
     )
     assert outcome.code == 2
     assert "error: job 0" in outcome.err
-    assert "num_draft_tokens=0 must be at least 1" in outcome.err
+    assert "num_draft_tokens=0 must be a whole number from 1 to 1,024" in outcome.err
     with (tmp_path / "sweep" / "summary.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [row["job"] for row in rows] == ["1-ngram-prompts", "2-ngram-prompts"]
