@@ -394,7 +394,7 @@ def test_the_command_exports_a_head(
     wrong = {
         "output=out": "output=out is not an empty folder",
         "head=???": "head is not set; add head=",
-        "+outptu=new": "unknown key 'outptu'",
+        "+outptu=new": "there is no setting outptu; did you mean output?",
     }
     for more, complaint in wrong.items():
         with pytest.raises(SystemExit) as stopped:
