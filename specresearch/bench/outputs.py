@@ -195,6 +195,11 @@ def _greedy_statement(num: int, num_equal: int, differences: Sequence[Difference
     if num_equal == num:
         return f"output unchanged: {num} of {num} greedy outputs equal token for token"
     ties = [difference for difference in differences if difference.is_tie]
+    if num_equal + len(ties) == num:
+        return (
+            f"output unchanged but for rounding: {num_equal} of {num} greedy outputs equal, "
+            f"{len(ties)} part at ties that rounding decides; {ties[0]}"
+        )
     errors = [difference for difference in differences if not difference.is_tie]
     worst = [*errors, *ties][0]
     return (

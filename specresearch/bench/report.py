@@ -73,7 +73,9 @@ def _statement(results: Results) -> Text:
         return Text(summary["output_statement"])
     p_values = [summary[name] for name in P_VALUES if summary[name] is not None]
     style = "bold yellow"
-    if summary["outputs_equal"] is False or any(p_value < CHANGED for p_value in p_values):
+    num_unchanged = (summary["num_outputs_equal"] or 0) + summary["num_rounding_ties"]
+    has_error = num_unchanged < summary["num_outputs_compared"]
+    if has_error or any(p_value < CHANGED for p_value in p_values):
         style = "bold red"
     elif method["lossless"] or summary["outputs_equal"]:
         style = "bold green"

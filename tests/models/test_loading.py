@@ -2,8 +2,10 @@ import copy
 import hashlib
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import save_file
 from tiny_models import build, letters_tokenizer
 
@@ -111,6 +113,17 @@ def test_an_unknown_name_is_an_error() -> None:
         ModelNotLoadedError, match=r"neither a local folder nor reachable on the hub.*target=tiny"
     ):
         load_model("no-such-owner/no-such-model", device="cpu")
+
+
+def test_a_gated_model_names_its_page_and_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        answer = httpx.Response(401, request=httpx.Request("GET", "https://huggingface.co"))
+        gated = GatedRepoError("401 Client Error", response=answer)
+        raise OSError("You are trying to access a gated repo.") from gated
+
+    monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
+    with pytest.raises(ModelNotLoadedError, match=r"huggingface.co/owner/gated, .*hf auth login"):
+        load_model("owner/gated", device="cpu")
 
 
 def test_an_unknown_zoo_name_lists_the_zoo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
