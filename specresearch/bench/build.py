@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 from specresearch.bench.folder import ResultsFolder
 from specresearch.bench.runner import Runner
 from specresearch.bench.settings import RunSettings
+from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.rows import BASELINE, METHOD
 
@@ -18,6 +19,14 @@ from specresearch.rows import BASELINE, METHOD
 def build_settings(cfg: DictConfig) -> RunSettings:
     """Return the settings of a run, or raise ValueError if one is invalid."""
     return RunSettings(**{field.name: cfg[field.name] for field in fields(RunSettings)})
+
+
+def method_name(proposer: Proposer | None) -> str | None:
+    """Return the chosen file of conf/proposer, or the name of a class from the command line."""
+    chosen = HydraConfig.get().runtime.choices.get("proposer")
+    if chosen is None and proposer is not None:
+        return type(proposer).__name__.lower()
+    return chosen
 
 
 def build_runner(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) -> Runner:
@@ -30,7 +39,7 @@ def build_runner(cfg: DictConfig, settings: RunSettings, folder: ResultsFolder) 
     dataset = instantiate(cfg.dataset, limit=min(limits, default=None), _convert_="all")
     target = instantiate(cfg.target, _convert_="all")
     proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
-    method = HydraConfig.get().runtime.choices.get("proposer")
+    method = method_name(proposer)
     acceptance = instantiate(cfg.acceptance, _convert_="all")
     controller = instantiate(cfg.controller, _convert_="all")
     recorder = None

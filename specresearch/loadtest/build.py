@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specresearch.acceptance import Threshold
 from specresearch.acceptance.threshold import WORKLOADS
+from specresearch.bench.build import method_name
 from specresearch.controllers import Controller
 from specresearch.data import PromptDataset
 from specresearch.loadtest.folder import LoadFolder
@@ -31,18 +32,19 @@ def build_runner(cfg: DictConfig, settings: LoadSettings, folder: LoadFolder) ->
     acceptance = instantiate(cfg.acceptance, _convert_="all")
     num_rows = settings.count(arrivals) if arrivals.rows is None else None
     classes = build_classes(cfg, num_rows, uses_threshold=isinstance(acceptance, Threshold))
-    choices = HydraConfig.get().runtime.choices
+    target = instantiate(cfg.target, _convert_="all")
+    proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
     return LoadRunner(
-        instantiate(cfg.target, _convert_="all"),
+        target,
         classes,
         arrivals,
         settings,
         folder,
-        proposer=instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None,
-        method=choices.get("proposer"),
+        proposer=proposer,
+        method=method_name(proposer),
         acceptance=acceptance,
         controller=instantiate(cfg.controller, _convert_="all"),
-        controller_name=choices.get("controller"),
+        controller_name=HydraConfig.get().runtime.choices.get("controller"),
         variants=_build_variants(cfg),
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
         tracker=tracker,
