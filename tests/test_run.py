@@ -44,6 +44,12 @@ def test_a_run_prints_its_result_and_writes_its_folder(command: Run, tmp_path: P
     assert results["provenance"]["dataset"]["kind"] == "file"
 
 
+def test_a_class_from_the_command_line_is_named_in_the_result(command: Run) -> None:
+    outcome = command("+proposer._target_=specresearch.proposers.NGram")
+    assert outcome.code == 0, outcome.err
+    assert "ngram on prompts: " in outcome.out
+
+
 def test_the_default_folder_names_method_and_dataset(command: Run, tmp_path: Path) -> None:
     assert command().code == 0
     assert len(list(tmp_path.glob("outputs/*/*-plain-prompts/results.json"))) == 1
