@@ -45,7 +45,10 @@ def test_a_run_prints_its_result_and_writes_its_folder(command: Run, tmp_path: P
 
 
 def test_a_class_from_the_command_line_is_named_in_the_result(command: Run) -> None:
-    outcome = command("+proposer._target_=specresearch.proposers.NGram")
+    settings = ("num_draft_tokens=4", "n_max=3", "n_min=1")
+    outcome = command(
+        "+proposer._target_=specresearch.proposers.NGram", *(f"+proposer.{s}" for s in settings)
+    )
     assert outcome.code == 0, outcome.err
     assert "ngram on prompts: " in outcome.out
 
