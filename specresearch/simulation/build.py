@@ -6,7 +6,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from specresearch.recording.recording import Recording
+from specresearch.settings.check import plain
 from specresearch.simulation.drafting import Drafting
+from specresearch.simulation.recorded_load import RecordedArrivals, RecordedLoad
 from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.simulator import SimulationSettings, Simulator
 
@@ -23,12 +25,21 @@ def build_simulator(cfg: DictConfig, controller_name: str) -> Simulator:
     drafting = build_drafting(cfg, recording)
     timing = instantiate(cfg.timing, _convert_="all")
     timing.bind(recording)
-    settings = SimulationSettings.from_config(cfg)
+    load = RecordedLoad.of(recording)
+    arrivals = instantiate(cfg.arrivals, _convert_="all")
+    if isinstance(arrivals, RecordedArrivals):
+        arrivals = arrivals.resolve(load)
+    max_running = cfg.max_running or load.running(arrivals)
+    settings = SimulationSettings.from_config({**plain(cfg), "max_running": max_running})
     return Simulator(
         drafting=drafting,
         timing=timing,
-        arrivals=instantiate(cfg.arrivals, _convert_="all"),
+        arrivals=arrivals,
         settings=settings,
+        not_recorded=[
+            *load.changes(arrivals, max_running),
+            *_other_changes(cfg, drafting, controller_name),
+        ],
         controller=instantiate(cfg.controller, _convert_="all"),
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
         controller_name=controller_name,
@@ -53,6 +64,19 @@ def build_drafting(cfg: DictConfig, recording: Recording) -> Drafting:
     )
     check_temperature(drafting, cfg.temperature)
     return drafting
+
+
+def _other_changes(cfg: DictConfig, drafting: Drafting, controller_name: str) -> list[str]:
+    """Return what else than the load is not as recorded."""
+    header = drafting.recording.header
+    changes = []
+    if drafting.rule != header.acceptance:
+        changes.append(f"acceptance={drafting.rule} (recorded: {header.acceptance})")
+    if controller_name != "fixed":
+        changes.append(f"controller={controller_name} (recorded: a fixed number of drafts)")
+    if cfg.max_len is not None and cfg.max_len != header.target["max_len"]:
+        changes.append(f"max_len={cfg.max_len} (recorded: {header.target['max_len']})")
+    return changes
 
 
 def check_temperature(drafting: Drafting, temperature: float | None) -> None:

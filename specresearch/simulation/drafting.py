@@ -82,6 +82,12 @@ class Drafting:
 
     def _check_drafts(self) -> None:
         header = self.recording.header
+        if self.num_draft_tokens > header.num_draft_tokens:
+            raise ValueError(
+                f"num_draft_tokens={self.num_draft_tokens}: drafts of {header.num_draft_tokens} "
+                f"tokens were recorded, and longer ones take times that were not; use 1 to "
+                f"{header.num_draft_tokens}, or record with more"
+            )
         if self.can_redraft or not self.num_draft_tokens:
             return
         if header.fixed.get(self.side) is None:
