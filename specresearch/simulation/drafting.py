@@ -82,12 +82,6 @@ class Drafting:
 
     def _check_drafts(self) -> None:
         header = self.recording.header
-        if self.num_draft_tokens > header.num_draft_tokens:
-            raise ValueError(
-                f"num_draft_tokens={self.num_draft_tokens}: drafts of {header.num_draft_tokens} "
-                f"tokens were recorded, and longer ones take times that were not; use 1 to "
-                f"{header.num_draft_tokens}, or record with more"
-            )
         if self.can_redraft or not self.num_draft_tokens:
             return
         if header.fixed.get(self.side) is None:
@@ -101,6 +95,12 @@ class Drafting:
                 f"num_draft_tokens={self.num_draft_tokens}: the recording has trees of "
                 f"{header.num_draft_tokens} nodes, and what others would hold is not known; record "
                 "with that number"
+            )
+        if self.num_draft_tokens > header.num_draft_tokens:
+            raise ValueError(
+                f"num_draft_tokens={self.num_draft_tokens}: drafts of at most "
+                f"{header.num_draft_tokens} tokens were recorded, and what comes behind them is "
+                f"not known; use 1 to {header.num_draft_tokens}, or record longer drafts"
             )
 
     @property
