@@ -11,7 +11,7 @@ from rich.text import Text
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.folder import Results
 from specresearch.bench.formatting import by_position, describe_target, number
-from specresearch.bench.memory import describe_memory
+from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import describe_gain
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.side import PARTS

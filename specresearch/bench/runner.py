@@ -11,7 +11,7 @@ from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
-from specresearch.bench.memory import memory_use
+from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.output_comparer import OutputComparer
 from specresearch.bench.pass_observer import PassObserver

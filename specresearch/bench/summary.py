@@ -14,7 +14,7 @@ import numpy as np
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
-from specresearch.bench.memory import MEMORY_DEFINITIONS
+from specresearch.bench.memory_use import MEMORY_DEFINITIONS
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import GroupRow

@@ -1,6 +1,6 @@
 """What the figures of a load test mean, as results.json repeats it."""
 
-from specresearch.bench.memory import MEMORY_DEFINITIONS
+from specresearch.bench.memory_use import MEMORY_DEFINITIONS
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.loadtest.side import MIN_ANSWERED
 from specresearch.loadtest.window import NUM_BLOCKS, RULE

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.formatting import describe_target
-from specresearch.bench.memory import describe_memory
+from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import COMPARED, describe_gain, describe_interval
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.side_comparison import THROUGHPUT

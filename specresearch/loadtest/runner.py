@@ -9,7 +9,7 @@ from typing import Any
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.flush import Flush
 from specresearch.bench.frozen_heap import frozen_heap
-from specresearch.bench.memory import memory_use
+from specresearch.bench.memory_use import memory_use
 from specresearch.controllers import Controller
 from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals

@@ -89,7 +89,7 @@ def check_draft_length(drafting: Drafting) -> None:
     """Raise ValueError for drafts longer than any pass whose time is known."""
     steps = drafting.recording.steps
     longest = max(
-        int((steps["num_rows"] + steps["num_drafts"]).max()) - 1,
+        int((steps["num_rows"] + steps["num_drafts"]).to_numpy().max()) - 1,
         drafting.recording.header.num_draft_tokens,
     )
     if drafting.num_draft_tokens > longest:
