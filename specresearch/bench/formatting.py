@@ -10,9 +10,9 @@ def number(value: int | float | None, digits: int, scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:,.{digits}f}"
 
 
-def by_position(values: Sequence[float | None]) -> str:
+def by_position(values: Sequence[float | None], digits: int = 2) -> str:
     """Return a figure at each position; dots stand for those beyond `NUM_POSITIONS`."""
-    shown = [number(value, 2) for value in values[:NUM_POSITIONS]]
+    shown = [number(value, digits) for value in values[:NUM_POSITIONS]]
     if len(values) > NUM_POSITIONS:
         shown.append(f"... ({len(values)} in all)")
     return " ".join(shown)

@@ -10,7 +10,7 @@ from rich.text import Text
 from specresearch.bench.formatting import by_position, number
 from specresearch.bench.outcome import EXPLANATION, Outcome, describe_interval
 from specresearch.loadtest.results import LoadResults
-from specresearch.rows import BASELINE, METHOD
+from specresearch.rows import BASELINE
 
 SIDES_PER_TABLE = 4  # that fit 80 columns
 TIMES = {
@@ -56,7 +56,7 @@ def _sides_table(results: LoadResults, names: list[str], *, trees: bool) -> Tabl
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for name in names:
-        table.add_column(side_name(name, results), justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
 
     compared = results.comparisons
     gains = [compared[name].gain if name in compared else None for name in names]
@@ -94,7 +94,7 @@ def classes_table(results: LoadResults) -> Iterator[RenderableType]:
         for side, figures in sides.items():
             drafts = side != BASELINE
             cells = [
-                f"{category}: {side_name(side, results)}",
+                f"{category}: {side}",
                 str(figures["num_requests"]),
                 *_milliseconds(figures, "tpot_p50", "tpot_p90", "tpot_p99", digits=1),
                 *_milliseconds(figures, "e2el_p50", "e2el_p99", digits=0),
@@ -107,10 +107,6 @@ def classes_table(results: LoadResults) -> Iterator[RenderableType]:
     yield Text(CLASSES_EXPLANATION, style="dim")
 
 
-def side_name(side: str, results: LoadResults) -> str:
-    return str(results.summary["controller"]) if side == METHOD else side
-
-
 def seconds(value: float) -> str:
     return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
 
@@ -120,7 +116,7 @@ def _depths(results: LoadResults) -> Iterator[Text]:
         rates = []
         for position in profile.positions:
             rates.append(None if position.unconditional is None else position.unconditional.value)
-        label = f"{side_name(name, results)}: accepted at depth 1, 2, ..."
+        label = f"{name}: accepted at depth 1, 2, ..."
         yield Text(f"{label}  {by_position(rates)}")
 
 

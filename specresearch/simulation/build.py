@@ -28,7 +28,8 @@ def build_simulator(cfg: DictConfig, controller_name: str) -> Simulator:
     timing.bind(recording)
     if isinstance(timing, Fitted):
         check_draft_length(drafting)
-    load = RecordedLoad.of(recording)
+    num_requests = len({request.id for request in drafting.requests})
+    load = RecordedLoad.of(recording.header.config, num_requests)
     arrivals = instantiate(cfg.arrivals, _convert_="all")
     if isinstance(arrivals, RecordedArrivals):
         arrivals = arrivals.resolve(load)

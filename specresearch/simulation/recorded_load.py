@@ -1,5 +1,6 @@
 """The load that a recording was made under, from which simulations start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,6 @@ from hydra.utils import instantiate
 
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop
 from specresearch.loadtest.report import describe_load
-from specresearch.recording.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,16 @@ class RecordedLoad:
     max_running: int
 
     @staticmethod
-    def of(recording: Recording) -> "RecordedLoad":
+    def of(config: Mapping[str, Any], num_requests: int) -> "RecordedLoad":
         """Return the load of a recorded run or load test.
+
+        Args:
+            config: Its settings.
+            num_requests: How many different requests were recorded.
 
         Raises:
             ValueError: If the recording was made in code, without these settings.
         """
-        config = recording.header.config
         if "arrivals" in config:
             arrivals = dict(config["arrivals"])
             max_running = config["max_running"]
@@ -65,10 +68,9 @@ class RecordedLoad:
             return RecordedLoad(arrivals, max_running)
         if "batch_size" not in config:
             raise ValueError(
-                f"{recording.path} does not say under which load it was made; record with "
-                "python -m specresearch.run or load, or simulate it with the class Simulator"
+                "the recording does not say under which load it was made; record with "
+                "python -m specresearch.run or load, or use the class Simulator, which is told one"
             )
-        num_requests = len({request.id for request in recording.requests(recording.sides[0])})
         batch_size = max(1, min(config["batch_size"], num_requests))
         target = f"{ClosedLoop.__module__}.{ClosedLoop.__name__}"
         return RecordedLoad({"_target_": target, "concurrency": batch_size}, batch_size)

@@ -10,6 +10,7 @@ from specresearch.bench import Runner
 from specresearch.bench.memory_use import MEMORY_DEFINITIONS, describe_memory, memory_use
 from specresearch.bench.summary import RUN_DEFINITIONS
 from specresearch.loadtest.definitions import LOAD_DEFINITIONS
+from specresearch.models.slot_model import SlotModel
 from specresearch.proposers import Cascade, DraftModel, Eagle, Medusa, NGram, Proposer
 
 Make = Callable[..., Runner]
@@ -31,7 +32,7 @@ def test_weights_and_caches_of_both_models_are_in_the_results(
     runner = make_runner(proposer=proposer, method=kind)
     summary = runner.run().summary
     (model,) = proposer.models
-    module = model if kind == "medusa" else model.module
+    module = model.module if isinstance(model, SlotModel) else model
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     assert summary["memory_draft_weights"] >= BYTES * num_parameters
     assert summary["memory_target_weights"] >= BYTES * target.num_parameters
