@@ -10,7 +10,7 @@ def number(value: int | float | None, digits: int, scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:,.{digits}f}"
 
 
-def by_position(values: Sequence[float | None], digits: int = 2) -> str:
+def by_position(values: Sequence[int | float | None], digits: int = 2) -> str:
     """Return a figure at each position; dots stand for those beyond `NUM_POSITIONS`."""
     shown = [number(value, digits) for value in values[:NUM_POSITIONS]]
     if len(values) > NUM_POSITIONS:

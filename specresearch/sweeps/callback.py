@@ -27,8 +27,6 @@ RATE = "accepted"  # meaningless for trees
 LOAD_COLUMNS = {
     "of best": "speedup_over_best",
     "best": "best_fixed",
-    "tokens/s": "throughput",
-    "latency": "e2el_p50_ratio",
     "TPOT p99": "tpot_p99_ratio",
     RATE: "draft_acceptance_rate",
 }
@@ -37,13 +35,14 @@ RUN_COLUMNS = {
     RATE: "draft_acceptance_rate",
     "per forward": "tokens_per_target_forward",
 }
-TIME_RATIOS = ("latency", "TPOT p99")  # method / plain decoding, shown the other way round
+TIME_RATIOS = ("TPOT p99",)  # method / plain decoding, shown the other way round
 RUN_NOTES = "accepted: draft acceptance rate, of chains. per forward: tokens per target forward."
 LOAD_NOTES = (
-    "of best: speedup over the better of plain decoding and `best`, the best fixed length. "
-    "latency: speedup by median request latency. TPOT p99: by the 99th percentile of the time per "
-    "output token. accepted: draft acceptance rate, of chains."
+    "of best: speedup over the better of plain decoding and `best`, the best fixed length. TPOT "
+    "p99: speedup by the 99th percentile of the time per output token. accepted: draft acceptance "
+    "rate, of chains."
 )
+NAME_WIDTH = 12  # of a run, at least
 SAME = "same: whether greedy outputs equal plain decoding's."
 
 
@@ -124,23 +123,24 @@ def print_comparison(rows: Sequence[Mapping[str, Any]], console: Console) -> Non
     if any(row.get("kind") == "load" for row in rows):
         columns, notes = LOAD_COLUMNS, LOAD_NOTES
     is_lossy = any(row.get("output_tv") is not None for row in rows)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("run")
-    headers = ["speedup", "95%", "verdict", *columns, "same"]
-    if is_lossy:
-        headers.append("TV")
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
     shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
-    for row in rows:
-        gain = _gain(row)
-        cells = [_name(row, shared), _format(gain and gain.value), describe_interval(gain, "-")]
-        cells.append("-" if gain is None else Outcome.of(gain).value)
-        cells += [_cell(row, header, name) for header, name in columns.items()]
-        cells.append(_same(row.get("outputs_equal")))
-        if is_lossy:
-            cells.append(_format(row.get("output_tv"), 3))
-        table.add_row(*cells)
+    cells: dict[str, list[str]] = {"run": [_name(row, shared) for row in rows]}
+    gains = [_gain(row) for row in rows]
+    cells["speedup"] = [_format(gain and gain.value) for gain in gains]
+    cells["95%"] = [describe_interval(gain, "-") for gain in gains]
+    cells["verdict"] = ["-" if gain is None else Outcome.of(gain).value for gain in gains]
+    for header, name in columns.items():
+        cells[header] = [_cell(row, header, name) for row in rows]
+    cells["same"] = [_same(row.get("outputs_equal")) for row in rows]
+    if is_lossy:
+        cells["TV"] = [_format(row.get("output_tv"), 3) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for header in cells:
+        is_name = header == "run"
+        table.add_column(header, justify="left" if is_name else "right", no_wrap=not is_name)
+    table.columns[0].min_width, table.columns[0].overflow = NAME_WIDTH, "fold"
+    for values in zip(*cells.values(), strict=True):
+        table.add_row(*values)
     console.print()
     console.print(table)
     moved = " TV: total variation by which a lossy rule moved the output." if is_lossy else ""
