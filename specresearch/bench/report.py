@@ -150,8 +150,9 @@ def _speed_table(summary: Mapping[str, Any]) -> Table:
     if method:
         cost = number(summary["cost_ratio"], 3)
         ideal = number(summary["ideal_speedup"], 2)
-        table.add_row("ideal speedup at these step times", "", ideal, "")
-        table.add_row("efficiency", "", number(summary["efficiency"], 2), "")
+        table.add_row("ideal speedup, if the host cost nothing", "", ideal, "")
+        efficiency = number(summary["efficiency"], 2)
+        table.add_row("efficiency: decode speedup / ideal", "", efficiency, "")
         table.add_row("cost of a draft token / target step", "", cost, "")
     return table
 
@@ -227,12 +228,12 @@ def _shift_table(results: Results) -> Table:
 def _category_table(results: Results) -> Table:
     columns = {
         "speedup": "speedup",
-        "accepted": "draft_acceptance_rate",
+        "acceptance rate": "draft_acceptance_rate",
         "tokens per forward": "tokens_per_target_forward",
     }
     method = results.provenance["method"]
     if method is not None and method.get("trees"):
-        del columns["accepted"]
+        del columns["acceptance rate"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("category", min_width=24)
     for header in ("prompts", *columns):

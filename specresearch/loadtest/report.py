@@ -32,11 +32,12 @@ def print_load(results: LoadResults, folder: Path, console: Console | None = Non
     console.print(_settings_table(results))
     console.print()
     method = results.provenance.get("method")
-    for part in sides_tables(results, trees=bool(method and method.get("trees"))):
+    trees = bool(method and method.get("trees"))
+    for part in sides_tables(results, trees=trees):
         console.print(part)
     if results.classes:
         console.print()
-        for part in classes_table(results):
+        for part in classes_table(results, trees=trees):
             console.print(part)
     console.print()
     path = f"{folder}/results.json holds every figure with its definition"

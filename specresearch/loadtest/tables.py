@@ -10,7 +10,6 @@ from rich.text import Text
 from specresearch.bench.formatting import by_position, number
 from specresearch.bench.outcome import EXPLANATION, Outcome, describe_interval
 from specresearch.loadtest.results import LoadResults
-from specresearch.rows import BASELINE
 
 SIDES_PER_TABLE = 4  # that fit 80 columns
 TIMES = {
@@ -32,9 +31,10 @@ COUNTS = {
 }
 CLASSES_EXPLANATION = (
     "TPOT: time per output token, and E2EL: request latency, in ms, each as median, then "
-    "percentiles. accepted: draft acceptance rate, then its 10th percentile of requests. "
-    "in limits: share of requests that keep both limits."
+    "percentiles. accepted: {accepted}. in limits: share of requests that keep both limits."
 )
+CHAIN_RATE = "draft acceptance rate, then its 10th percentile of requests"
+TREE_LENGTH = "tokens per tree"
 
 
 def sides_tables(results: LoadResults, *, trees: bool) -> Iterator[RenderableType]:
@@ -83,28 +83,35 @@ def _sides_table(results: LoadResults, names: list[str], *, trees: bool) -> Tabl
     return table
 
 
-def classes_table(results: LoadResults) -> Iterator[RenderableType]:
+def classes_table(results: LoadResults, *, trees: bool) -> Iterator[RenderableType]:
     """Yield a table with a row per class and side, and what explains it."""
-    heads = ("requests", "TPOT", "90%", "99%", "E2EL", "99%", "accepted", "10%", "in limits")
+    accepted = ("accepted",) if trees else ("accepted", "10%")
+    heads = ("requests", "TPOT", "90%", "99%", "E2EL", "99%", *accepted, "in limits")
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("class", style="dim")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for category, sides in results.classes.items():
         for side, figures in sides.items():
-            drafts = side != BASELINE
             cells = [
                 f"{category}: {side}",
                 str(figures["num_requests"]),
                 *_milliseconds(figures, "tpot_p50", "tpot_p90", "tpot_p99", digits=1),
                 *_milliseconds(figures, "e2el_p50", "e2el_p99", digits=0),
-                number(figures["draft_acceptance_rate"], 2) if drafts else "",
-                number(figures["acceptance_p10"], 2) if drafts else "",
+                *_accepted(figures, trees=trees),
                 f"{figures['share_within_limits']:.0%}",
             ]
             table.add_row(*cells)
     yield table
-    yield Text(CLASSES_EXPLANATION, style="dim")
+    meaning = TREE_LENGTH if trees else CHAIN_RATE
+    yield Text(CLASSES_EXPLANATION.format(accepted=meaning), style="dim")
+
+
+def _accepted(figures: Mapping[str, Any], *, trees: bool) -> list[str]:
+    if not trees:
+        return [number(figures[name], 2) for name in ("draft_acceptance_rate", "acceptance_p10")]
+    length = figures["mean_acceptance_length"]
+    return [number(None if length is None else length - 1, 2)]
 
 
 def seconds(value: float) -> str:

@@ -117,6 +117,15 @@ def test_the_columns_of_classes_are_explained() -> None:
     assert "TPOT: time per output token, and E2EL: request latency, in ms" in lines
 
 
+def test_classes_of_tree_drafts_show_tokens_per_tree() -> None:
+    results = results_of("baseline", "method", category="chat")
+    trees = {**PROVENANCE, "method": {"lossless": True, "trees": True}}
+    (line,) = (line for line in printed(replace(results, provenance=trees)) if "chat: m" in line)
+    assert line.split()[-2] == "1.20"
+    (line,) = (line for line in printed(results) if "chat: m" in line)
+    assert line.split()[-3:-1] == ["0.30", "0.30"]
+
+
 def test_loads_have_names() -> None:
     assert describe_load({"arrivals": "closed_loop", "concurrency": 8}) == "closed loop of 8"
     gamma = {"arrivals": "gamma", "qps": 4.0, "cv": 2.0}
