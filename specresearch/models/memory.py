@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from specresearch.models.packed import PackedLinear
 
@@ -36,8 +37,17 @@ def peak_bytes(device: torch.device) -> int:
 def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for module in modules:
-        tensors += [*module.parameters(), *module.buffers()]
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensors += _stored(tensor)
     return tensors
+
+
+def _stored(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that hold the data: wrappers such as torchao's have no storage."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _stored(getattr(tensor, name))]
 
 
 def _packed_bytes(module: nn.Module) -> int:

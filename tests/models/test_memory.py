@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from specresearch.models.memory import peak_bytes, weight_bytes
 from specresearch.models.packed import SMALLEST_WEIGHT, PackedLinear
@@ -16,6 +17,14 @@ def test_parameters_and_buffers_count_once() -> None:
     tied.weight = layer.weight
     assert weight_bytes([layer, tied]) == 4 * 220
     assert weight_bytes([tied, nn.Linear(2, 2, bias=False)], besides=[layer]) == 16
+
+
+def test_wrapped_weights_count_as_what_they_hold() -> None:
+    """As torchao's do, whose own storage is empty."""
+    layer = nn.Linear(10, 20, bias=False)
+    halves = TwoTensor(torch.zeros(20, 10), torch.zeros(20, 10))
+    layer.weight = nn.Parameter(halves)
+    assert weight_bytes([layer]) == 2 * 4 * 200
 
 
 def test_a_packed_copy_counts_from_its_first_use() -> None:
