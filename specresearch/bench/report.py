@@ -168,7 +168,7 @@ def _acceptance_table(results: Results) -> RenderableType:
         "tokens_per_target_forward": "tokens per target forward",
     }
     for name, label in labels.items():
-        table.add_row(label, f"{number(summary[name], 2)}{_interval(summary, name, 2)}")
+        table.add_row(label, _estimate(summary, name, 2))
     if summary["outputs_equal"] is None:
         table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
     tokens = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens"
@@ -187,13 +187,12 @@ def _tree_table(results: Results) -> Table:
     """Return what trees are judged by: path lengths. Most nodes of any tree must be rejected."""
     summary = results.summary
     table = _grid()
-    length, interval = summary["mean_acceptance_length"], summary["mean_acceptance_length_ci95"]
-    shifted = interval and [end - 1 for end in interval]
-    accepted = f"{number(length - 1, 2)}{_interval({'_ci95': shifted}, '', 2)}"
+    accepted = _estimate(summary, "mean_acceptance_length", 2, less=1.0)
     table.add_row("accepted tokens per tree", accepted)
-    forwards = "tokens_per_target_forward"
-    value = f"{number(summary[forwards], 2)}{_interval(summary, forwards, 2)}"
-    table.add_row("tokens per target forward", value)
+    forwards = _estimate(summary, "tokens_per_target_forward", 2)
+    table.add_row("tokens per target forward", forwards)
+    if summary["outputs_equal"] is None:
+        table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
     num_trees = summary["num_drafts"]
     nodes = f"trees of {number(summary['num_draft_tokens'] / num_trees, 1)} drafts on average"
     counts = f"{summary['num_accepted_tokens']:,} tokens in {num_trees:,} {nodes}"
@@ -217,10 +216,10 @@ def _shift_table(results: Results) -> Table:
         "refused_rate": "refused by the exact rule",
     }
     for name, label in labels.items():
-        value = number(summary[name], 3)
+        value = _estimate(summary, name, 3)
         if name == "output_kl" and summary["num_infinite_kl"]:
             value = f"infinite (tokens that the target never says: {summary['num_infinite_kl']:,})"
-        table.add_row(label, f"{value}{_interval(summary, name, 3)}")
+        table.add_row(label, value)
         table.add_row("  at position 1, 2, ...", _positions(results, name))
     return table
 
@@ -255,9 +254,20 @@ def _positions(results: Results, name: str) -> str:
     return by_position([entry[name] for entry in results.per_position])
 
 
-def _interval(summary: Mapping[str, Any], name: str, digits: int) -> str:
-    low_high = summary.get(f"{name}_ci95")
-    return " ({:.{d}f} to {:.{d}f})".format(*low_high, d=digits) if low_high else ""
+def _estimate(summary: Mapping[str, Any], name: str, digits: int, less: float = 0.0) -> str:
+    """Return a figure with its interval, if it has one.
+
+    Args:
+        less: Subtracted from all of them.
+    """
+    value, interval = summary[name], summary.get(f"{name}_ci95")
+    if value is None:
+        return number(value, digits)
+    shown = number(value - less, digits)
+    if not interval:
+        return shown
+    low, high = (number(end - less, digits) for end in interval)
+    return f"{shown} ({low} to {high})"
 
 
 def _bars(counts: Sequence[int]) -> str:
