@@ -75,6 +75,7 @@ def test_a_recorded_run_answers_what_if(command: Command, recorded: Path) -> Non
     )
     assert results["provenance"]["assumption"].endswith("by the proposer itself; exact")
     assert yaml.safe_load(Path("what/config.yaml").read_text())["num_requests"] == 12
+    assert "changed" not in out  # the recorded run had batches of 2
     assert "tokens per second" in out
     assert "requests simulated per second" in " ".join(out.split())
     code, _, err = command(simulate.main, f"recording={recorded}", "hydra.run.dir=what")
@@ -112,6 +113,42 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
     )
 
 
+def test_by_default_the_recorded_batches_are_repeated(command: Command, recorded: Path) -> None:
+    code, out, err = command(simulate.main, f"recording={recorded}", "hydra.run.dir=same")
+    assert (code, err) == (0, "")
+    summary = json.loads(Path("same/results.json").read_text())["summary"]
+    assert (summary["arrivals"], summary["concurrency"]) == ("closed_loop", 2)
+    assert summary["max_running"] == 2
+    assert yaml.safe_load(Path("same/config.yaml").read_text())["max_running"] is None
+    told = " ".join(out.split())
+    assert "simulated: ngram with fixed on " in told
+    assert "load closed loop of 2, up to 2 together, 8 requests a pass" in told
+    assert "M parameters, float" in told
+    assert "changed" not in told
+
+
+def test_what_is_not_as_recorded_is_named_in_one_line(command: Command, recorded: Path) -> None:
+    settings = ["arrivals.concurrency=3", "acceptance=block", "num_draft_tokens=11"]
+    code, out, err = command(
+        simulate.main,
+        f"recording={recorded}",
+        *settings,
+        "controller=goodput",
+        "hydra.run.dir=other",
+    )
+    assert (code, err) == (0, "")
+    changes = [
+        "closed loop of 3 (recorded: closed loop of 2)",
+        "up to 3 together (recorded: 2)",
+        "acceptance=block (recorded: rejection)",
+        "num_draft_tokens=11 (recorded: 10)",
+        "controller=goodput (recorded: a fixed number of drafts)",
+    ]
+    results = json.loads(Path("other/results.json").read_text())
+    assert results["provenance"]["not_recorded"] == changes
+    assert f"changed {'; '.join(changes)}" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -124,6 +161,16 @@ def test_another_machine_and_another_load(command: Command, recorded: Path) -> N
         (["acceptance=threshold"], "acceptance=threshold moves the output"),
         (["side=fixed-3"], "has no side 'fixed-3'; there are"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
+        (
+            ["num_draft_tokens=999"],
+            "num_draft_tokens=999: the largest recorded pass has 12 tokens, and the time of a "
+            "longer draft is not known; use 1 to 11, record longer drafts, or give the times",
+        ),
+        (
+            ["arrivals.qps=2.0"],
+            "arrivals.qps=2.0: the recorded arrivals (ClosedLoop) have no qps; add "
+            "arrivals=poisson",
+        ),
         (["max_running=0"], "max_running=0 must be a whole number of at least 1"),
         (
             ["arrivals.concurrency=8", "num_requests=23"],
@@ -184,6 +231,14 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
     assert len(recording.requests("method")) == 6
     code, _, err = command(simulate.main, "recording=load", "hydra.run.dir=what")
     assert (code, err) == (0, "")
+    results = json.loads(Path("what/results.json").read_text())
+    assert results["summary"]["concurrency"] == results["summary"]["max_running"] == 2
+    assert results["provenance"]["not_recorded"] == []
+    code, _, err = command(
+        load.main, *base, "arrivals=recorded", "num_requests=6", "hydra.run.dir=none"
+    )
+    assert code == 2
+    assert "arrivals=recorded repeats a recording's load, in simulate" in err
 
 
 def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded: Path) -> None:

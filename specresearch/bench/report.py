@@ -8,7 +8,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specresearch.bench.estimate import Estimate
 from specresearch.bench.folder import Results
+from specresearch.bench.formatting import by_position, describe_target, number
+from specresearch.bench.memory_use import describe_memory
+from specresearch.bench.outcome import describe_gain
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.side import PARTS
 
@@ -16,7 +20,6 @@ MEMORIES = {
     "cold": "cold: a request finds nothing of those before it",
     "warm": "warm: a request finds what those before it left, since the start of the repeat",
 }
-NUM_POSITIONS = 9  # shown
 BARS = " ▁▂▃▄▅▆▇█"
 RULE_OF_THUMB = (
     "Rule of thumb from the field, not from this run: below an acceptance rate of about 0.5 "
@@ -40,7 +43,7 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
     if results.summary["output_tv"] is not None:
         sections.append(_shift_table(results))
     if results.by_category:
-        sections.append(_category_table(results.by_category))
+        sections.append(_category_table(results))
     for section in sections:
         console.print()
         console.print(section)
@@ -54,17 +57,11 @@ def _headline(results: Results) -> Text:
     dataset = results.provenance["dataset"]["name"]
     prefix = "" if results.complete else "unfinished run: "
     name = f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}"
-    factor = summary["speedup"]
-    if factor is None:
-        speed = _number(summary["tokens_per_second"], 1)
+    gain = Estimate.of(summary["speedup"], summary["speedup_ci95"])
+    if gain is None:
+        speed = number(summary["tokens_per_second"], 1)
         return Text(f"{name}: {speed} tokens per second", style="bold")
-    is_faster = factor >= 1
-    words = " the speed of plain decoding" if is_faster else ", SLOWER than plain decoding"
-    interval = summary["speedup_ci95"]
-    spread = "too few groups for an interval"
-    if interval:
-        spread = f"95% interval {interval[0]:.2f} to {interval[1]:.2f}"
-    return Text(f"{name}: {factor:.2f}x{words} ({spread})", style="bold")
+    return Text(f"{name}: {describe_gain(gain)}", style="bold")
 
 
 def _statement(results: Results) -> Text:
@@ -86,8 +83,7 @@ def _setting(results: Results) -> Table:
     summary, provenance = results.summary, results.provenance
     target, dataset, machine = provenance["target"], provenance["dataset"], provenance["machine"]
     table = _grid()
-    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
-    table.add_row("target", f"{target['model']} ({size})")
+    table.add_row("target", describe_target(target))
     threads = f"{machine['num_torch_threads']} threads"
     table.add_row("machine", f"{machine['device']}, {target['device']}, {threads}")
     source = f"{dataset['kind']} {dataset['location']}, fingerprint {dataset['fingerprint']}"
@@ -96,12 +92,15 @@ def _setting(results: Results) -> Table:
     if method and method["description"]:
         table.add_row("drafter", method["description"])
     if method and method["memory"]:
-        table.add_row("memory", _memory(method["memory"], provenance))
+        table.add_row("learning", _memory(method["memory"], provenance))
     if summary["num_prompts_cut"]:
         cut = f"{summary['num_prompts_cut']} of {summary['num_requests']}"
         table.add_row("cut", f"{cut} prompts were shortened to fit")
     if summary["num_repeats"] > 1:
         table.add_row("repeats", str(summary["num_repeats"]))
+    memory = describe_memory(summary)
+    if memory:
+        table.add_row("memory", memory)
     if summary["speedup_basis"]:
         table.add_row("compared", summary["speedup_basis"])
     return table
@@ -124,24 +123,24 @@ def _speed_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("plain", justify="right", min_width=10)
     if method:
         table.add_column(method, justify="right", min_width=10)
-        table.add_column("ratio", justify="right", min_width=8)
+        table.add_column("speedup", justify="right", min_width=8)
 
     def row(
-        label: str, name: str, digits: int = 1, scale: float = 1.0, *, ratio: bool = False
+        label: str, name: str, digits: int = 1, scale: float = 1.0, *, speedup: bool = False
     ) -> None:
         value = summary[name]
         plain = summary.get(f"baseline_{name}", value)
-        cells = [_number(plain, digits, scale)]
+        cells = [number(plain, digits, scale)]
         if method:
-            cells.append(_number(value, digits, scale))
-            cells.append(f"{value / plain:.2f}" if ratio and value and plain else "")
+            cells.append(number(value, digits, scale))
+            cells.append(f"{value / plain:.2f}" if speedup and value and plain else "")
         table.add_row(label, *cells)
 
     row("generated tokens", "num_generated_tokens", 0)
-    row("tokens per second", "tokens_per_second", ratio=True)
-    row("tokens per second without prefill", "decode_tokens_per_second", ratio=True)
-    with_draft_prefill = _number(summary["draft_prefill_speedup"], 2)
-    if _number(summary["decode_speedup"], 2) != with_draft_prefill != "-":
+    row("tokens per second", "tokens_per_second", speedup=True)
+    row("tokens per second without prefill", "decode_tokens_per_second", speedup=True)
+    with_draft_prefill = number(summary["draft_prefill_speedup"], 2)
+    if number(summary["decode_speedup"], 2) != with_draft_prefill != "-":
         table.add_row("  with the drafter's own prefill", "", "", with_draft_prefill)
     row("time to first token, median ms", "ttft_p50", 1, 1e3)
     row("time per output token, median ms", "tpot_p50", 2, 1e3)
@@ -151,15 +150,18 @@ def _speed_table(summary: Mapping[str, Any]) -> Table:
         row(f"share of time: {part} %", f"fraction_{part}", 1, 100.0)
     row("host overhead of decoding %", "host_overhead", 1, 100.0)
     if method:
-        cost = _number(summary["cost_ratio"], 3)
-        ideal = _number(summary["ideal_speedup"], 2)
-        table.add_row("ideal speedup at these step times", "", ideal, "")
-        table.add_row("efficiency", "", _number(summary["efficiency"], 2), "")
+        cost = number(summary["cost_ratio"], 3)
+        ideal = number(summary["ideal_speedup"], 2)
+        table.add_row("ideal speedup, if the host cost nothing", "", ideal, "")
+        efficiency = number(summary["efficiency"], 2)
+        table.add_row("efficiency: decode speedup / ideal", "", efficiency, "")
         table.add_row("cost of a draft token / target step", "", cost, "")
     return table
 
 
 def _acceptance_table(results: Results) -> RenderableType:
+    if results.provenance["method"].get("trees"):
+        return _tree_table(results)
     summary = results.summary
     table = _grid()
     labels = {
@@ -168,19 +170,43 @@ def _acceptance_table(results: Results) -> RenderableType:
         "tokens_per_target_forward": "tokens per target forward",
     }
     for name, label in labels.items():
-        table.add_row(label, f"{_number(summary[name], 2)}{_interval(summary, name, 2)}")
+        table.add_row(label, _estimate(summary, name, 2))
     if summary["outputs_equal"] is None:
-        table.add_row("expected acceptance", _number(summary["expected_acceptance"], 2))
+        table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
     tokens = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens"
     forwards = f"{summary['num_target_forwards']:,} target forwards"
     table.add_row("accepted", f"{tokens} in {summary['num_drafts']:,} drafts; {forwards}")
-    table.add_row("accepted at position 1, 2, ...", _by_position(results, "unconditional"))
-    table.add_row("  given all before were", _by_position(results, "conditional"))
+    table.add_row("accepted at position 1, 2, ...", _positions(results, "unconditional"))
+    table.add_row("  given all before were", _positions(results, "conditional"))
     rates = results.histogram["draft_acceptance_rate"]
     if rates["p50"] is not None:
         spread = f"10% {rates['p10']:.2f}, median {rates['p50']:.2f}, 90% {rates['p90']:.2f}"
         table.add_row("acceptance rate by request", f"0 {_bars(rates['counts'])} 1   {spread}")
     return Group(table, Text(RULE_OF_THUMB, style="dim"))
+
+
+def _tree_table(results: Results) -> Table:
+    """Return what trees are judged by: path lengths. Most nodes of any tree must be rejected."""
+    summary = results.summary
+    table = _grid()
+    accepted = _estimate(summary, "mean_acceptance_length", 2, less=1.0)
+    table.add_row("accepted tokens per tree", accepted)
+    forwards = _estimate(summary, "tokens_per_target_forward", 2)
+    table.add_row("tokens per target forward", forwards)
+    if summary["outputs_equal"] is None:
+        table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
+    num_trees = summary["num_drafts"]
+    nodes = f"trees of {number(summary['num_draft_tokens'] / num_trees, 1)} drafts on average"
+    counts = f"{summary['num_accepted_tokens']:,} tokens in {num_trees:,} {nodes}"
+    table.add_row("accepted", f"{counts}; {summary['num_target_forwards']:,} target forwards")
+    table.add_row("accepted at depth 1, 2, ...", _positions(results, "unconditional"))
+    table.add_row("  given the depth before was", _positions(results, "conditional"))
+    lengths = results.histogram["mean_acceptance_length"]
+    if lengths["p50"] is not None:
+        names = {"10%": "p10", "median": "p50", "90%": "p90"}
+        spread = [f"{name} {lengths[key] - 1:.2f}" for name, key in names.items()]
+        table.add_row("accepted per tree by request", ", ".join(spread))
+    return table
 
 
 def _shift_table(results: Results) -> Table:
@@ -192,26 +218,29 @@ def _shift_table(results: Results) -> Table:
         "refused_rate": "refused by the exact rule",
     }
     for name, label in labels.items():
-        value = _number(summary[name], 3)
+        value = _estimate(summary, name, 3)
         if name == "output_kl" and summary["num_infinite_kl"]:
             value = f"infinite (tokens that the target never says: {summary['num_infinite_kl']:,})"
-        table.add_row(label, f"{value}{_interval(summary, name, 3)}")
-        table.add_row("  at position 1, 2, ...", _by_position(results, name))
+        table.add_row(label, value)
+        table.add_row("  at position 1, 2, ...", _positions(results, name))
     return table
 
 
-def _category_table(by_category: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("category", min_width=24)
+def _category_table(results: Results) -> Table:
     columns = {
         "speedup": "speedup",
-        "accepted": "draft_acceptance_rate",
-        "per forward": "tokens_per_target_forward",
+        "acceptance rate": "draft_acceptance_rate",
+        "tokens per forward": "tokens_per_target_forward",
     }
+    method = results.provenance["method"]
+    if method is not None and method.get("trees"):
+        del columns["acceptance rate"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("category", min_width=24)
     for header in ("prompts", *columns):
         table.add_column(header, justify="right")
-    for category, figures in by_category.items():
-        cells = [_number(figures[name], 2) for name in columns.values()]
+    for category, figures in results.by_category.items():
+        cells = [number(figures[name], 2) for name in columns.values()]
         table.add_row(category, str(figures["num_prompts"]), *cells)
     return table
 
@@ -223,21 +252,27 @@ def _grid() -> Table:
     return table
 
 
-def _by_position(results: Results, name: str) -> str:
-    shown = results.per_position[:NUM_POSITIONS]
-    return " ".join(_number(entry[name], 2) for entry in shown)
+def _positions(results: Results, name: str) -> str:
+    return by_position([entry[name] for entry in results.per_position])
 
 
-def _interval(summary: Mapping[str, Any], name: str, digits: int) -> str:
-    low_high = summary.get(f"{name}_ci95")
-    return " ({:.{d}f} to {:.{d}f})".format(*low_high, d=digits) if low_high else ""
+def _estimate(summary: Mapping[str, Any], name: str, digits: int, less: float = 0.0) -> str:
+    """Return a figure with its interval, if it has one.
+
+    Args:
+        less: Subtracted from all of them.
+    """
+    value, interval = summary[name], summary.get(f"{name}_ci95")
+    if value is None:
+        return number(value, digits)
+    shown = number(value - less, digits)
+    if not interval:
+        return shown
+    low, high = (number(end - less, digits) for end in interval)
+    return f"{shown} ({low} to {high})"
 
 
 def _bars(counts: Sequence[int]) -> str:
     """Draw one character per bin; a count above 0 shows."""
     most = max(counts)
     return "".join(BARS[-(-8 * count // most)] if most else " " for count in counts)
-
-
-def _number(value: int | float | None, digits: int, scale: float = 1.0) -> str:
-    return "-" if value is None else f"{value * scale:,.{digits}f}"

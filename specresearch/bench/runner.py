@@ -11,6 +11,7 @@ from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.output_comparer import OutputComparer
 from specresearch.bench.pass_observer import PassObserver
@@ -108,6 +109,7 @@ class Runner:
 
     def run(self, *, progress: bool = True) -> Results:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the results so far."""
+        self._earlier = self.folder.summary()
         self.tracker.start(self.folder.config, self.folder.path)
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method and method["description"]:
@@ -283,7 +285,8 @@ class Runner:
             comparison = self._comparer.compare(requests, groups, examine=examine)
         figures = summarize(requests, groups, comparison)
         parts: dict[str, Any] = dict(vars(figures))
-        parts["summary"] = {"method": self.method} | figures.summary
+        memory = memory_use(self.target, self.proposer, self._earlier)
+        parts["summary"] = {"method": self.method} | figures.summary | memory
         return Results(
             **parts,
             complete=complete,

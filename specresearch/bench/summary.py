@@ -14,6 +14,7 @@ import numpy as np
 from specresearch.bench.acceptance_figures import TOTALS, acceptance_figures
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
+from specresearch.bench.memory_use import MEMORY_DEFINITIONS
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.bench.outputs import OutputComparison
 from specresearch.bench.rows import GroupRow
@@ -31,6 +32,7 @@ from specresearch.statistics import (
     Interval,
     Statistic,
     interval_of,
+    percentile,
 )
 
 SHIFT = ("output_tv", "output_kl", "refused_rate")
@@ -46,6 +48,7 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; "
     "null for sampled runs",
     **SCORE_DEFINITIONS,
+    **MEMORY_DEFINITIONS,
     "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - "
     "sampling.max_new_tokens",
 }
@@ -234,12 +237,14 @@ def _per_position(counts: Counts) -> list[dict[str, Any]]:
 
 
 def _histogram(method: RunSide) -> dict[str, Any]:
-    rates = []
+    rates, lengths = [], []
     for row in method.requests:
         if row.counts.num_draft_tokens:
             rates.append(row.counts.draft_acceptance_rate)
+            lengths.append(row.counts.mean_acceptance_length)
     return {
         "draft_acceptance_rate": asdict(Histogram.of(rates)),
+        "mean_acceptance_length": {f"p{p}": percentile(lengths, p) for p in (10, 50, 90)},
         "num_requests_without_drafts": len(method.requests) - len(rates),
     }
 

@@ -1,5 +1,6 @@
 """What the figures of a load test mean, as results.json repeats it."""
 
+from specresearch.bench.memory_use import MEMORY_DEFINITIONS
 from specresearch.bench.output_check import SCORE_DEFINITIONS
 from specresearch.loadtest.side import MIN_ANSWERED
 from specresearch.loadtest.window import NUM_BLOCKS, RULE
@@ -26,7 +27,11 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "`variants`, by its name",
     "best_fixed": "the fixed draft length of `compare` with the highest throughput, known in "
     "hindsight only",
-    "tpot_p99_ratio": "99th percentile of tpot, method / plain decoding; other *_ratio likewise",
+    "tpot_p99_ratio": "99th percentile of tpot, a ratio of times: method / plain decoding, below 1 "
+    "is faster; other *_ratio likewise",
+    "comparisons.*.gain": "speedup of a side, above 1 is faster: throughput / plain decoding's, "
+    "or, with basis latency (open arrivals that both can serve), plain decoding's mean e2el / the "
+    "side's, over the requests that both answered",
     "acceptance_p10": "10th percentile of a request's draft acceptance rate",
     "mean_draft_length": "draft tokens per target forward of a request, requests without drafts "
     "included",
@@ -47,6 +52,7 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "memory_start, memory_end, memory_peak": "resident bytes of this process at the beginning of "
     "the first pass, at the end of the last one, and at most; passes.jsonl has them about once a "
     "second",
+    **MEMORY_DEFINITIONS,
     "intervals": f"{INTERVALS}; none from fewer than {LEAST_UNITS} units. Acceptance: over "
     "requests, all repeats of one together. Rates and their ratios: over stretches of time, each "
     f"1/{NUM_BLOCKS} of a window or, if a pass has fewer requests to count, as many as these, "

@@ -1,6 +1,6 @@
 """Print a load test in 80 columns: what the method did to throughput and latencies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +8,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specresearch.bench.estimate import Estimate
+from specresearch.bench.formatting import describe_target
+from specresearch.bench.memory_use import describe_memory
+from specresearch.bench.outcome import COMPARED, describe_gain, describe_interval
 from specresearch.bench.output_check import CHANGED, P_VALUES
+from specresearch.bench.side_comparison import THROUGHPUT
 from specresearch.loadtest.results import LoadResults
-from specresearch.rows import BASELINE, METHOD
+from specresearch.loadtest.tables import classes_table, sides_tables
+from specresearch.rows import METHOD
 
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
     """Print the headline, warnings, settings and the figures of every side and class."""
     console = console or Console(highlight=False)
     console.print()
-    console.print(Text(_headline(results), style="bold"), soft_wrap=False)
+    where = f"on {results.provenance['dataset']['name']}"
+    console.print(Text(headline(results, where), style="bold"), soft_wrap=False)
     if results.sides and results.summary["method"]:
         console.print(_output_statement(results))
     print_warnings(results, console)
-    tables = [_settings_table(results)]
-    if results.sides:
-        tables.append(_sides_table(results))
+    console.print()
+    console.print(_settings_table(results))
+    console.print()
+    method = results.provenance.get("method")
+    trees = bool(method and method.get("trees"))
+    for part in sides_tables(results, trees=trees):
+        console.print(part)
     if results.classes:
-        tables.append(_classes_table(results))
-    for table in tables:
         console.print()
-        console.print(table)
+        for part in classes_table(results, trees=trees):
+            console.print(part)
     console.print()
     path = f"{folder}/results.json holds every figure with its definition"
     console.print(Text(path, style="dim"), soft_wrap=True)
@@ -70,7 +80,7 @@ def load_warnings(results: LoadResults) -> list[str]:
     return warnings
 
 
-def _describe_load(summary: Mapping[str, Any]) -> str:
+def describe_load(summary: Mapping[str, Any]) -> str:
     """Return such as "poisson, 4 requests/s" or "closed loop of 8"."""
     if summary.get("concurrency"):
         return f"closed loop of {summary['concurrency']}"
@@ -79,10 +89,15 @@ def _describe_load(summary: Mapping[str, Any]) -> str:
     return f"{summary['arrivals']}{cv}, {qps:.3g} requests/s" if qps else str(summary["arrivals"])
 
 
-def _headline(results: LoadResults) -> str:
+def headline(results: LoadResults, where: str) -> str:
+    """Return the answer in one sentence.
+
+    Args:
+        where: What was decoded, such as "on sharegpt".
+    """
     summary = results.summary
     prefix = "" if results.complete else "unfinished run: "
-    load = f"on {results.provenance['dataset']['name']}, {_describe_load(summary)}"
+    load = f"{where}, {describe_load(summary)}"
     if not results.sides:
         return f"{prefix}no figures yet; no pass {load} has finished"
     if summary.get("throughput") is None:
@@ -90,35 +105,26 @@ def _headline(results: LoadResults) -> str:
             f"{prefix}no figures {load}: every pass was too short to have a middle between warm-up "
             "and tail; send more requests"
         )
-    if summary.get("speedup") is None:
+    comparison = results.comparisons.get(METHOD)
+    if comparison is None or comparison.gain is None:
         name = summary["method"] or "plain decoding"
         return f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s"
-    is_overloaded = summary["overloaded"] or summary["baseline_overloaded"]
-    is_served = summary.get("concurrency") is None and not is_overloaded
-    # Throughput says nothing if both sides answer all that arrives.
-    by_latency = is_served and summary["e2el_p50_ratio"] is not None
-    gain = _latency_gain(results) if by_latency else _throughput_gain(results)
-    return f"{prefix}{summary['method']} with {summary['controller']} {load}: {gain}"
+    verdict = describe_gain(comparison.gain, COMPARED[comparison.basis], "requests")
+    best = ""
+    if comparison.basis == THROUGHPUT and summary["best_fixed"] is not None:
+        best = _over_best(results)
+    return f"{prefix}{summary['method']} with {summary['controller']} {load}: {verdict}{best}"
 
 
-def _throughput_gain(results: LoadResults) -> str:
-    summary, factor = results.summary, results.summary["speedup"]
-    slower = "" if factor >= 1 else ", SLOWER"
-    interval = _describe_interval(results.intervals.get("speedup"))
-    gain = f"{factor:.2f}x the throughput of plain decoding{slower}{interval}"
-    if summary["best_fixed"] is None or summary["speedup_over_best"] is None:
-        return gain
-    return f"{gain}, {summary['speedup_over_best']:.2f}x the best of plain and fixed lengths"
-
-
-def _latency_gain(results: LoadResults) -> str:
-    summary, ratio = results.summary, results.summary["e2el_p50_ratio"]
-    slower = "" if ratio <= 1 else ", SLOWER"
-    interval = _describe_interval(results.intervals.get("e2el_p50_ratio"))
-    return (
-        f"a request takes {ratio:.2f}x the time of plain decoding at the median{slower}{interval}, "
-        f"{summary['e2el_p99_ratio']:.2f}x at the 99th percentile"
+def _over_best(results: LoadResults) -> str:
+    """Compare with the best setting in hindsight."""
+    ratio = Estimate.of(
+        results.summary["speedup_over_best"], results.intervals.get("speedup_over_best")
     )
+    if ratio is None:
+        return ""
+    interval = describe_interval(ratio) if ratio.has_interval else "no interval"
+    return f"; {ratio.value:.2f}x the best of plain and fixed lengths ({interval})"
 
 
 def _output_statement(results: LoadResults) -> Text:
@@ -149,8 +155,7 @@ def _settings_table(results: LoadResults) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
-    table.add_row("target", f"{target['model']} ({size})")
+    table.add_row("target", describe_target(target))
     threads = f"{machine['num_torch_threads']} threads"
     table.add_row("machine", f"{machine['device']}, {target['device']}, {threads}")
     lengths = (
@@ -171,84 +176,13 @@ def _settings_table(results: LoadResults) -> Table:
     if num_cut:
         table.add_row("cut", f"{num_cut} outputs are cut to sampling.max_new_tokens")
     table.add_row("repeats", str(summary["num_repeats"]))
+    memory = describe_memory(summary)
+    if memory:
+        table.add_row("memory", memory)
     if summary.get("memory_peak"):
         start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
-        memory = f"{start:.2f} GB resident at first, {end:.2f} GB at last, {peak:.2f} GB at most"
-        table.add_row("memory", memory)
+        growth = f"{start:.2f} GB resident at first, {end:.2f} GB at last, {peak:.2f} GB at most"
+        table.add_row("process", growth)
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")
     return table
-
-
-def _sides_table(results: LoadResults) -> Table:
-    """Return a row per side: times in milliseconds, medians and 99th percentiles."""
-    names = ("tok/s", "ratio", "good/s", "TTFT", "p99", "TPOT", "p99", "acc.", "drafts", "wait")
-    table = _table("ms", names)
-    baseline = results.sides.get(BASELINE, {}).get("throughput")
-    for side, figures in results.sides.items():
-        drafts = side != BASELINE
-        throughput = figures["throughput"]
-        has_ratio = throughput and baseline and drafts
-        cells = [
-            _side_name(side, results),
-            _number(throughput, 1),
-            f"{throughput / baseline:.2f}" if has_ratio else "",
-            _number(figures["goodput"], 2),
-            *_milliseconds(figures, "ttft_p50", "ttft_p99", digits=0),
-            *_milliseconds(figures, "tpot_p50", "tpot_p99", digits=1),
-            _number(figures["draft_acceptance_rate"], 2) if drafts else "",
-            _number(figures["mean_draft_length"], 1) if drafts else "",
-            _number(figures["waiting_mean"], 1),
-        ]
-        table.add_row(*cells)
-    return table
-
-
-def _classes_table(results: LoadResults) -> Table:
-    """Return a row per class and side: times in milliseconds."""
-    names = ("requests", "TPOT", "p90", "p99", "E2EL", "p99", "acc.", "p10", "good")
-    table = _table("class", names)
-    for category, sides in results.classes.items():
-        for side, figures in sides.items():
-            drafts = side != BASELINE
-            cells = [
-                f"{category}: {_side_name(side, results)}",
-                str(figures["num_requests"]),
-                *_milliseconds(figures, "tpot_p50", "tpot_p90", "tpot_p99", digits=1),
-                *_milliseconds(figures, "e2el_p50", "e2el_p99", digits=0),
-                _number(figures["draft_acceptance_rate"], 2) if drafts else "",
-                _number(figures["acceptance_p10"], 2) if drafts else "",
-                f"{figures['share_within_limits']:.0%}",
-            ]
-            table.add_row(*cells)
-    return table
-
-
-def _table(first: str, others: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column(first, style="dim")
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _side_name(side: str, results: LoadResults) -> str:
-    return str(results.summary["controller"]) if side == METHOD else side
-
-
-def _describe_interval(interval: Sequence[float] | None) -> str:
-    if not interval:
-        return " (too few requests for an interval)"
-    return f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def _milliseconds(figures: Mapping[str, Any], *names: str, digits: int) -> list[str]:
-    cells = []
-    for name in names:
-        seconds = figures[name]
-        cells.append(_number(None if seconds is None else 1e3 * seconds, digits))
-    return cells

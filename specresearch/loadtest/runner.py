@@ -9,6 +9,7 @@ from typing import Any
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.flush import Flush
 from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.memory_use import memory_use
 from specresearch.controllers import Controller
 from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals
@@ -115,6 +116,7 @@ class LoadRunner:
 
     def run(self, *, progress: bool = True) -> LoadResults:
         """Decode what the folder does not hold yet. Ctrl-C ends early with the finished passes."""
+        self._earlier = self.folder.summary()
         self.tracker.start(self.folder.config, self.folder.path)
         groups = self.passes()
         with LoadProgress(sum(map(len, groups)), self.num_requests, enabled=progress) as watch:
@@ -261,6 +263,7 @@ class LoadRunner:
             "num_repeats": len({row.key.repeat for row in requests}),
             **combined_figures(outputs),
             **memory_figures(passes),
+            **memory_use(self.target, self.proposer, self._earlier),
         }
         return LoadResults.of(
             sides,

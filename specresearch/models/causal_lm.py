@@ -66,6 +66,7 @@ class CausalLM(HFModel, SlotModel):
             raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
         self.max_len = min(limit, LONGEST_DEFAULT) if max_len is None else max_len
         self.prefill_chunk = prefill_chunk
+        self.module = model
         SlotModel.__init__(self)
         with self.scratch_cache(1, 2) as layers:  # one token shows the layers' shapes
             self.extend((0,), [[0]], want_logits=False)

@@ -65,7 +65,7 @@ class EagleModel(SlotModel):
         if is_as_wide and not head.format.trains_embedding:
             head.embed_tokens = None
         layer._attn_implementation = SLOT_ATTENTION
-        self.head = head.to(device=self.device, dtype=self.dtype).eval()
+        self.module = self.head = head.to(device=self.device, dtype=self.dtype).eval()
         rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
         head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)

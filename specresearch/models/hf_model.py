@@ -11,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import HFAdapter
 from specresearch.models.packed import pack_linear_layers, unpack_linear_layers
+from specresearch.models.parameter_count import count_parameters
 from specresearch.proposal import Topology, upload
 
 
@@ -59,7 +60,7 @@ class HFModel:
 
     @property
     def num_parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return count_parameters(self.model)
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -50,6 +50,11 @@ class PackedLinear(nn.Linear):
         self._packed_from = (-1, -1)
         self._packed: Tensor | None = None
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the copy; 0 until the first use."""
+        return 0 if self._packed is None else self.weight.nbytes
+
     def unpacked(self) -> nn.Linear:
         """Return a plain layer with the same parameters and hooks."""
         plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")

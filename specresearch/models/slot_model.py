@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import SlotCacheView
@@ -45,6 +45,7 @@ class SlotModel(Slots):
         max_len: Longest context in tokens.
         prefill_chunk: Tokens of one prompt processed per pass.
         bytes_per_token: Keys and values of one token over all layers.
+        module: What holds its weights.
         cache: The slots' keys and values.
         view: The cache as the transformers library sees it.
     """
@@ -55,6 +56,7 @@ class SlotModel(Slots):
     bytes_per_token: int
     device: torch.device
     dtype: torch.dtype
+    module: nn.Module
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))

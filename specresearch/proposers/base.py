@@ -4,8 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
+from torch import nn
+
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.request import RequestState
 
@@ -52,6 +55,11 @@ class Proposer(ABC):
     def compiled(self) -> bool:
         """Whether a draft model is compiled; compiled passes run over all slots of a cache."""
         return any(part.compiled for part in self.proposers)
+
+    @property
+    def models(self) -> tuple[SlotModel | nn.Module, ...]:
+        """The models and heads that it drafts with, after `bind`: results report their memory."""
+        return tuple(model for part in self.proposers for model in part.models)
 
     def describe(self) -> str | None:
         """Return one line on what was loaded and how it reads the target, after `bind`.

@@ -63,6 +63,10 @@ class DraftModel(Proposer):
     def compiled(self) -> bool:
         return self.draft.compiled
 
+    @property
+    def models(self) -> tuple[CausalLM, ...]:
+        return (self.draft,)
+
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self.draft is target:
             raise ValueError(

@@ -98,6 +98,10 @@ class Eagle(Proposer):
             )
         return EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
 
+    @property
+    def models(self) -> tuple[EagleModel, ...]:
+        return () if self.model is None else (self.model,)
+
     def describe(self) -> str | None:
         return None if self.model is None else self.model.describe()
 

@@ -93,6 +93,10 @@ class Medusa(Proposer):
         self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)
         self._known_slots = set()
 
+    @property
+    def models(self) -> tuple[MedusaHeads, ...]:
+        return (self.heads,)
+
     def describe(self) -> str | None:
         if not isinstance(self.head, MedusaHeads):
             return None

@@ -8,15 +8,10 @@ from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
+from specresearch.bench.outcome import Outcome
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.reporting.workload import Load, Setting, WorkloadKey
-
-
-class Outcome(Enum):
-    """Whether a setting is faster at one load."""
-
-    FASTER, SLOWER, UNCLEAR = "faster", "slower", "cannot tell"
 
 
 class Standing(Enum):

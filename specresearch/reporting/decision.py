@@ -124,11 +124,12 @@ def judge(comparison: Comparison, requirements: Requirements) -> Comparison:
         if standing is not None:
             standings[name] = standing
     gain = comparison.gain or Estimate(1.0)  # without an interval it decides nothing
+    speed = Outcome.of(gain, requirements.worth)
     is_helped = Standing.KEPT in standings.values() and gain.has_interval
-    is_faster = is_helped or gain.is_above(requirements.worth)
+    is_faster = is_helped or speed is Outcome.FASTER
     is_hurt = Standing.BROKEN in standings.values() or comparison.output.is_wrong
     outcome = Outcome.UNCLEAR
-    if is_hurt or gain.is_below(requirements.worth):
+    if is_hurt or speed is Outcome.SLOWER:
         outcome = Outcome.SLOWER
     elif is_faster and Standing.DOUBTFUL not in standings.values():
         outcome = Outcome.FASTER

@@ -131,6 +131,11 @@ class RunFolder:
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]], *, sync: bool = True) -> None:
         append_rows(self.path / name, rows, sync=sync)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the summary that an earlier session wrote; empty without one."""
+        results = read_results(self.path) if self.is_resumed else None
+        return {} if results is None else dict(results.get("summary") or {})
+
     def write_results(self, results: Any) -> None:
         """Write results.json from a dataclass."""
         write_json(self.path / RESULTS, asdict(results))

@@ -76,7 +76,6 @@ class PassesSchema(Settings):
     """What load tests and simulations share."""
 
     num_requests: int | None = key("requests of a pass; null: as the arrivals suggest", 200, ge=1)
-    max_running: int = key("largest batch, the same for every side", 32, ge=1)
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
     limits: LimitsSchema = key("goodput counts the requests that keep both", None)
     max_waiting: int = key("stop a pass when more requests wait", 256, ge=1)
@@ -108,6 +107,12 @@ class ReplaySchema(Settings):
     duration: float | None = key("seconds of the trace; null goes to its end", 600.0, gt=0)
 
 
+class RecordedArrivalsSchema(Settings):
+    concurrency: int | None = key("of a closed loop; null as recorded", 8, ge=1)
+    qps: float | None = key("requests per second of open arrivals; null as recorded", 2.0, gt=0)
+
+
+RECORDED = "specresearch.simulation.RecordedArrivals"
 ARRIVALS = Choice(
     "arrivals",
     {
@@ -116,12 +121,14 @@ ARRIVALS = Choice(
         "specresearch.loadtest.arrivals.Gamma": GammaSchema,
         "specresearch.loadtest.arrivals.ClosedLoop": ClosedLoopSchema,
         "specresearch.loadtest.arrivals.Replay": ReplaySchema,
+        RECORDED: RecordedArrivalsSchema,
     },
 )
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
     arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
+    max_running: int = key("largest batch, the same for every side", 32, ge=1)
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )
@@ -139,6 +146,8 @@ class LoadSchema(MeasurementSchema, PassesSchema):
     def conflicts(self) -> Iterator[str]:
         yield from MeasurementSchema.conflicts(self)
         yield from PassesSchema.conflicts(self)
+        if self.arrivals[TARGET] == RECORDED:
+            yield "arrivals=recorded repeats a recording's load, in simulate; choose another load"
         base = {name: value for name, value in self.sampling.items() if name != TARGET}
         for name, requests in (self.classes or {}).items():
             sampling = {**base, **(requests.sampling or {})}
@@ -199,7 +208,10 @@ TIMING = Choice(
 class SimulateSchema(PassesSchema):
     recording: str = key("folder of a run with record=true, or its recording.parquet", "rec")
     timing: Annotated[Any, TIMING] = key("how long steps take", None)
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
+    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive; recorded: as it was", None)
+    max_running: int | None = key(
+        "largest batch; null as recorded, or all of a larger closed loop", 32, ge=1
+    )
     acceptance: Annotated[Any, ACCEPTANCE] = key(
         "another rule than the recorded one", None, default=None
     )
@@ -207,7 +219,9 @@ class SimulateSchema(PassesSchema):
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
     model: str | None = key("refuse a recording of another model", "zoo:tiny")
     side: str | None = key("whose requests to replay; null: the longest fixed drafts", "method")
-    num_draft_tokens: int | None = key("the most drafts of a step; null as recorded", 4, ge=1)
+    num_draft_tokens: int | None = key(
+        "the most drafts of a step, no more than were recorded; null as recorded", 4, ge=1
+    )
     temperature: float | None = key("refuse a recording of another temperature", 1.0, ge=0)
     repeats: int = key("passes of every side", 3, ge=1)
     max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)

@@ -4,6 +4,7 @@ from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.fitted import Fitted
 from specresearch.simulation.method import Method
 from specresearch.simulation.one_pass import Simulation
+from specresearch.simulation.recorded_load import RecordedArrivals
 from specresearch.simulation.recordings import open_recording
 from specresearch.simulation.replays import Replays
 from specresearch.simulation.simulator import SimulationSettings, Simulator
@@ -14,6 +15,7 @@ __all__ = [
     "Fitted",
     "Linear",
     "Method",
+    "RecordedArrivals",
     "Replays",
     "Roofline",
     "Simulation",

@@ -96,6 +96,12 @@ class Drafting:
                 f"{header.num_draft_tokens} nodes, and what others would hold is not known; record "
                 "with that number"
             )
+        if self.num_draft_tokens > header.num_draft_tokens:
+            raise ValueError(
+                f"num_draft_tokens={self.num_draft_tokens}: drafts of at most "
+                f"{header.num_draft_tokens} tokens were recorded, and what comes behind them is "
+                f"not known; use 1 to {header.num_draft_tokens}, or record longer drafts"
+            )
 
     @property
     def kind(self) -> DraftKind:

@@ -51,6 +51,7 @@ class Simulator:
         num_simulated: Requests simulated so far.
         seconds: How long the simulation took.
         cautions: What to doubt of the figures.
+        not_recorded: What differs from the recorded setting, a phrase each.
     """
 
     drafting: Drafting
@@ -60,6 +61,7 @@ class Simulator:
     controller: Controller = field(default_factory=Fixed)
     scheduling: SchedulerSettings = field(default_factory=SchedulerSettings)
     controller_name: str = "fixed"
+    not_recorded: Sequence[str] = ()
     num_simulated: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     cautions: set[str] = field(default_factory=set, init=False)
@@ -179,6 +181,7 @@ class Simulator:
             "assumption": drafting.assumption,
             "timing": self.timing.describe(),
             "cautions": sorted(self.cautions),
+            "not_recorded": list(self.not_recorded),
             "num_requests": self.num_requests,
             "requests_per_second_of_simulation": speed,
         }

@@ -12,27 +12,38 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from specresearch.bench.estimate import Estimate
+from specresearch.bench.outcome import EXPLANATION, Outcome, describe_interval
 from specresearch.files import replace_text
 from specresearch.results.folder import RESULTS, read_results
+from specresearch.rows import METHOD
 from specresearch.sweeps.plot import plot_sweep
 
 SUMMARY, PLOT = "summary.csv", "summary.png"
 GROUPS = ("proposer", "dataset", "target", "acceptance", "controller", "scheduler", "arrivals")
 # figures of each side of a load run that its summary lacks
 SIDE_FIGURES = ("throughput", "e2el_p50", "tpot_p99")
+RATE = "accepted"  # meaningless for trees
 LOAD_COLUMNS = {
     "of best": "speedup_over_best",
     "best": "best_fixed",
-    "tok/s": "throughput",
-    "E2EL": "e2el_p50_ratio",
     "TPOT p99": "tpot_p99_ratio",
-    "acc.": "draft_acceptance_rate",
+    RATE: "draft_acceptance_rate",
 }
 RUN_COLUMNS = {
     "tokens/s": "tokens_per_second",
-    "accepted": "draft_acceptance_rate",
+    RATE: "draft_acceptance_rate",
     "per forward": "tokens_per_target_forward",
 }
+TIME_RATIOS = ("TPOT p99",)  # method / plain decoding, shown the other way round
+RUN_NOTES = "accepted: draft acceptance rate, of chains. per forward: tokens per target forward."
+LOAD_NOTES = (
+    "of best: speedup over the better of plain decoding and `best`, the best fixed length. TPOT "
+    "p99: speedup by the 99th percentile of the time per output token. accepted: draft acceptance "
+    "rate, of chains."
+)
+NAME_WIDTH = 12  # of a run, at least
+SAME = "same: whether greedy outputs equal plain decoding's."
 
 
 class CompareRuns(Callback):
@@ -83,6 +94,13 @@ def _row(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
         for side, side_figures in results["sides"].items():
             for name in SIDE_FIGURES:
                 figures[f"{name}_{side}"] = side_figures[name]
+    comparison = (results.get("comparisons") or {}).get(METHOD)
+    if comparison is not None and comparison["gain"] is not None:
+        gain = comparison["gain"]
+        row |= {"gain": gain["value"], "gain_low": gain["low"], "gain_high": gain["high"]}
+        row["gain_basis"] = comparison["basis"]
+    method = (results.get("provenance") or {}).get("method") or {}
+    row["trees"] = bool(method.get("trees"))
     for name, value in figures.items():
         if name.endswith("_ci95"):
             row[f"{name}_low"] = value and value[0]
@@ -101,30 +119,47 @@ def _read_overrides(folder: Path) -> Sequence[str]:
 
 def print_comparison(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print a table of the jobs, each named by the overrides that not all of them share."""
-    columns = RUN_COLUMNS
+    columns, notes = RUN_COLUMNS, RUN_NOTES
     if any(row.get("kind") == "load" for row in rows):
-        columns = LOAD_COLUMNS
+        columns, notes = LOAD_COLUMNS, LOAD_NOTES
     is_lossy = any(row.get("output_tv") is not None for row in rows)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("run")
-    headers = ["speedup", "95%", *columns, "same"]
-    if is_lossy:
-        headers.append("TV")
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
     shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
-    for row in rows:
-        cells = [_name(row, shared), _format(row.get("speedup")), _interval(row)]
-        cells += [_format(row.get(name)) for name in columns.values()]
-        cells.append(_same(row.get("outputs_equal")))
-        if is_lossy:
-            cells.append(_format(row.get("output_tv"), 3))
-        table.add_row(*cells)
+    cells: dict[str, list[str]] = {"run": [_name(row, shared) for row in rows]}
+    gains = [_gain(row) for row in rows]
+    cells["speedup"] = [_format(gain and gain.value) for gain in gains]
+    cells["95%"] = [describe_interval(gain, "-") for gain in gains]
+    cells["verdict"] = ["-" if gain is None else Outcome.of(gain).value for gain in gains]
+    for header, name in columns.items():
+        cells[header] = [_cell(row, header, name) for row in rows]
+    cells["same"] = [_same(row.get("outputs_equal")) for row in rows]
+    if is_lossy:
+        cells["TV"] = [_format(row.get("output_tv"), 3) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for header in cells:
+        is_name = header == "run"
+        table.add_column(header, justify="left" if is_name else "right", no_wrap=not is_name)
+    table.columns[0].min_width, table.columns[0].overflow = NAME_WIDTH, "fold"
+    for values in zip(*cells.values(), strict=True):
+        table.add_row(*values)
     console.print()
     console.print(table)
+    moved = " TV: total variation by which a lossy rule moved the output." if is_lossy else ""
+    console.print(f"{EXPLANATION} {notes} {SAME}{moved}", style="dim")
     for row in rows:
         if row.get("stopped"):
             console.print(f"{row['job']}: {row['stopped']}", style="yellow")
+
+
+def _gain(row: Mapping[str, Any]) -> Estimate | None:
+    """Return the speedup: by throughput or, under open arrivals, by latency."""
+    return Estimate(row["gain"], row["gain_low"], row["gain_high"]) if "gain" in row else None
+
+
+def _cell(row: Mapping[str, Any], header: str, name: str) -> str:
+    value = row.get(name)
+    if header == RATE and row.get("trees"):
+        return "-"
+    return _format(1 / value if header in TIME_RATIOS and value else value)
 
 
 def _name(row: Mapping[str, Any], shared: set[str]) -> str:
@@ -137,11 +172,6 @@ def short_override(override: str) -> str:
     key, _, value = override.partition("=")
     group, _, name = key.removeprefix("+").rpartition(".")
     return value if not group and name in GROUPS else f"{name}={value}"
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    low, high = row.get("speedup_ci95_low"), row.get("speedup_ci95_high")
-    return f"{low:.2f}-{high:.2f}" if low and high else "-"
 
 
 def _same(outputs_equal: bool | None) -> str:

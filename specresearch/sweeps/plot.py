@@ -17,8 +17,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 GREY = "#767676"
 NAMES = ("method", "controller")
 LABELS = {
-    "speedup": "throughput / plain decoding's",
-    "e2el_p50_ratio": "median latency / plain decoding's",
+    "speedup": "throughput / plain decoding's\n(above 1 is faster)",
+    "e2el_p50_ratio": "median latency / plain decoding's\n(below 1 is faster)",
 }
 FIXED = "fixed draft lengths"
 LOG_FROM = 8.0  # ratio of the largest to the smallest swept value, for a logarithmic axis
@@ -70,7 +70,7 @@ def _plot_load(series: Mapping[str, Sequence[Row]], setting: str) -> Figure:
         _draw_fixed(top, setting, rows, side_metric, colour=colour)
         _draw_fixed(bottom, setting, rows, "tpot_p99", colour=colour)
     _decorate(top, LABELS[metric])
-    _decorate(bottom, "P99 TPOT / plain decoding's")
+    _decorate(bottom, "P99 TPOT / plain decoding's\n(below 1 is faster)")
     return figure
 
 

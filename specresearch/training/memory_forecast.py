@@ -1,7 +1,5 @@
 """Device memory of training, estimated before it starts."""
 
-import resource
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -103,14 +101,6 @@ def _activations(distillation: Distillation, batch_size: int, num_tokens: int) -
     target_bytes = sum(state.nbytes for state in states)
     step_bytes = sum(step.states.nbytes for step in steps)
     return sum(saved.values()) + target_bytes + STATE_COPIES * step_bytes
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return the peak memory of tensors on a GPU, or of this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _gb(num_bytes: int) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from specresearch.files import replace_text
 from specresearch.models.head_writing import read_provenance
+from specresearch.models.memory import peak_bytes
 from specresearch.proposers import DraftModel, Proposer
 from specresearch.results.folder import RESULTS
 from specresearch.results.provenance import describe, describe_process
@@ -29,7 +30,7 @@ from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.history import History
-from specresearch.training.memory_forecast import MemoryForecast, peak_bytes
+from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.mix_dataset import check_single_writer
 from specresearch.training.run_folder import METRICS, Processes, TrainFolder
 from specresearch.training.students import Student

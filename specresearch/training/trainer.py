@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer
 
+from specresearch.models.memory import peak_bytes
 from specresearch.training.callbacks import CUSTOM_RATE, DistillCallback, Log
 from specresearch.training.checkpoints import STUDENT_WEIGHTS, TRAINER_STATE
 from specresearch.training.corpus import Mix
@@ -20,7 +21,6 @@ from specresearch.training.corpus.examples import Example
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.feature_cache import FeatureCache
-from specresearch.training.memory_forecast import peak_bytes
 from specresearch.training.mix_dataset import MixDataset, check_single_writer, collate_drawn
 from specresearch.training.progress import progress
 from specresearch.training.train_settings import TrainSettings

@@ -9,8 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from specresearch.bench.formatting import by_position
 from specresearch.proposers.sequoia import BestTree, best_trees, path_acceptance
 from specresearch.tree_tuning.measurement import TreeMeasurement
+
+NUM_SIZES = 5  # shown
+EXPLANATION = (
+    "Predicted speedup: over plain decoding, above 1 is faster, without prefill and host costs."
+)
 
 
 @dataclass(frozen=True)
@@ -57,19 +63,12 @@ def print_choice(
 ) -> None:
     """Print acceptance by rank, the best sizes, and a picture of the fastest tree."""
     console = console or Console(highlight=False)
-    num_ranks = len(measurement.rank_acceptance)
-    ranks = Table("rank of the child", *map(str, range(num_ranks)), title="measured")
-    ranks.add_row("accepted", *(f"{rate:.3f}" for rate in measurement.rank_acceptance))
-    ranks.add_row("of nodes", *map(str, measurement.num_visits))
-    console.print(ranks)
-    console.print(
-        f"drafting {1e3 * measurement.draft_level:.2f} ms a level "
-        f"+ {1e3 * measurement.draft_node:.3f} ms a node; "
-        f"verifying {1e3 * measurement.verify_base:.2f} ms "
-        f"+ {1e3 * measurement.verify_node:.3f} ms a node"
-    )
-    sizes = Table("nodes", "depth", "tokens a step", "predicted speedup", title="best trees")
-    for choice in choices[:5]:
+    console.print(_measured(measurement))
+    console.print()
+    sizes = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("drafts", "depth", "tokens per step", "predicted speedup"):
+        sizes.add_column(header, justify="right")
+    for choice in choices[:NUM_SIZES]:
         sizes.add_row(
             str(choice.num_draft_tokens),
             str(choice.depth),
@@ -77,11 +76,28 @@ def print_choice(
             f"{choice.predicted_speedup:.2f}",
         )
     console.print(sizes)
+    console.print(EXPLANATION, style="dim")
+    console.print()
     console.print(_picture(choices[0], measurement))
+    console.print("Each node is the rank of a child, and how likely it is accepted.", style="dim")
+
+
+def _measured(measurement: TreeMeasurement) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    level, node = 1e3 * measurement.draft_level, 1e3 * measurement.draft_node
+    base, verified = 1e3 * measurement.verify_base, 1e3 * measurement.verify_node
+    rates = by_position(measurement.rank_acceptance)
+    table.add_row("accepted, child of rank 0, 1, ...", rates)
+    table.add_row("  nodes that had one", by_position(measurement.num_visits, 0))
+    table.add_row("drafting", f"{level:.2f} ms a level + {node:.3f} ms a node")
+    table.add_row("verifying", f"{base:.2f} ms + {verified:.3f} ms a node")
+    return table
 
 
 def _picture(choice: TreeChoice, measurement: TreeMeasurement) -> Tree:
-    root = Tree("root")
+    root = Tree("fastest tree")
     branches: dict[tuple[int, ...], Tree] = {(): root}
     for path in choice.paths:
         probability = path_acceptance(path, measurement.falling_acceptance)

@@ -1,4 +1,5 @@
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,27 @@ def test_the_answer_comes_first_and_everything_fits_80_columns(make_runner: Make
     assert all(len(line) <= 80 for line in lines)
     for term in ("draft acceptance rate", "efficiency", "fingerprint", "Rule of thumb", "category"):
         assert term in text
+
+
+def test_trees_are_judged_by_depth_and_not_by_a_rate_per_node(make_runner: Make) -> None:
+    text = printed(make_runner(proposer=TokenRecycling(12, depth=3), method="recycling"))
+    for label in ("accepted tokens per tree", "accepted at depth 1, 2, ...", "drafts on average"):
+        assert label in " ".join(text.split())
+    for label in ("acceptance rate", "Rule of thumb"):
+        assert label not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_memory_of_the_models_is_shown(make_runner: Make) -> None:
+    text = printed(make_runner(proposer=NGram(), method="ngram"))
+    (line,) = (line for line in text.splitlines() if line.startswith("memory "))
+    assert re.search(r"target \d+\.\d MB \+ cache \d+\.\d MB; at most \d", line)
+
+
+def test_few_groups_give_no_verdict(make_runner: Make) -> None:
+    text = " ".join(printed(make_runner(proposer=NGram(), method="ngram")).split())
+    assert "of plain decoding, too few groups for an interval: measure more" in text
+    assert "SLOWER" not in text
 
 
 class Described(NGram):
@@ -81,7 +103,9 @@ def test_a_sweep_shows_it_where_a_rule_is_lossy() -> None:
     def header_and_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
         stream = io.StringIO()
         print_comparison(rows, Console(file=stream, width=100))
-        return [line.split() for line in stream.getvalue().strip().splitlines()]
+        table, _, explanation = stream.getvalue().strip().partition("\nSpeedup: ")
+        assert ("total variation" in explanation) == (len(rows) > 1)
+        return [line.split() for line in table.splitlines()]
 
     header, first, second = header_and_rows([exact, lossy])
     assert (header[-1], first[0], first[-1], second[0], second[-1]) == (

@@ -70,6 +70,8 @@ def test_defaults_are_allowed(command: str) -> None:
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_is_allowed(group: str, choice: str) -> None:
     command = "distill" if group in TRAINED else COMMAND_OF.get(group, "run")
+    if choice == "recorded":
+        command = "simulate"
     overrides = [f"{group}={choice}"]
     if group == "student" or group == "proposer":
         overrides = [f"+proposer={choice}"]

@@ -21,6 +21,9 @@ def run_row(overrides: str, speedup: float | None = 1.2, **figures: Any) -> dict
         "speedup": speedup,
         "speedup_ci95_low": speedup and speedup - 0.1,
         "speedup_ci95_high": speedup and speedup + 0.1,
+        "gain": speedup,
+        "gain_low": speedup and speedup - 0.1,
+        "gain_high": speedup and speedup + 0.1,
     } | figures
 
 
@@ -83,7 +86,13 @@ def test_load_runs_have_their_own_figures(
                 "best_fixed": "fixed-2",
                 "outputs_equal": True,
                 "throughput": 20.0,
+                "tpot_p99_ratio": 0.5,
+                "draft_acceptance_rate": 0.02,
             },
+            "comparisons": {
+                "method": {"gain": {"value": 1.3, "low": 1.1, "high": 1.5}, "basis": "throughput"}
+            },
+            "provenance": {"method": {"trees": True}},
             "intervals": {"speedup": [1.1, 1.5]},
             "sides": {"fixed-2": {"throughput": 12.0, "e2el_p50": 1.0, "tpot_p99": 0.1}},
         }
@@ -93,8 +102,23 @@ def test_load_runs_have_their_own_figures(
     assert rows[0]["throughput_fixed-2"] == 12.0
     print_comparison(rows, Console(highlight=False, width=80))
     printed = capsys.readouterr().out
-    assert "concurrency=4    1.30 1.10-1.50" in printed
+    assert "concurrency=4    1.30 1.10-1.50  faster" in printed
     assert "1-ngram: plain: the queue grows" in printed
+    assert "2.00" in printed  # half the time is twice the speed
+    assert "0.02" not in printed  # a rate per node of a tree
+    assert "Speedup: above 1 is faster than plain decoding." in printed
+
+
+def test_a_sweep_says_faster_or_slower_only_by_the_whole_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [run_row("k=1", 1.2), run_row("k=2", 0.8), run_row("k=3", 0.97), run_row("k=4", 0.5)]
+    rows[3] |= {"gain_low": None, "gain_high": None}
+    print_comparison(rows, Console(highlight=False, width=100))
+    lines = capsys.readouterr().out.splitlines()
+    told = [next(line for line in lines if line.startswith(f"k={k}")) for k in (1, 2, 3, 4)]
+    for line, words in zip(told, ("faster", "slower", "cannot tell", "cannot tell"), strict=True):
+        assert words in line
 
 
 def test_progress_gives_the_number_of_runs_and_the_remaining_time() -> None:

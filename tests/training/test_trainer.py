@@ -14,6 +14,7 @@ from tiny_models import VOCAB, letters_tokenizer
 from torch import Tensor
 
 from specresearch import CausalLM
+from specresearch.models.memory import peak_bytes
 from specresearch.training.callbacks import Log
 from specresearch.training.checkpoints import STUDENT_WEIGHTS, last_checkpoint
 from specresearch.training.corpus import Mix
@@ -22,7 +23,7 @@ from specresearch.training.corpus.sources import Draw, ListSource, Source
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.feature_cache import FeatureCache
-from specresearch.training.memory_forecast import MemoryForecast, peak_bytes
+from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.mix_dataset import check_single_writer
 from specresearch.training.objectives import ForwardKL
 from specresearch.training.students import Student

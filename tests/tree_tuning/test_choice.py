@@ -70,10 +70,22 @@ def test_the_likeliest_paths_come_first() -> None:
     assert StaticTree.from_paths(choice.paths).paths == choice.paths
 
 
+def test_many_ranks_fit_a_terminal() -> None:
+    rates = tuple(0.5 / (rank + 1) for rank in range(40))
+    measurement = TreeMeasurement(rates, (900,) * 40, 1e-3, 8e-3, 1e-4)
+    console = Console(record=True, width=80)
+    print_choice(measurement, choose(measurement, 5, 2), console)
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "... (40 in all)" in " ".join(lines)
+    assert "accepted, child of rank 0, 1, ...  0.50 0.25 0.17" in " ".join(lines)
+
+
 def test_picture_shows_every_node() -> None:
     console = Console(record=True, width=100)
     choice = choose(MEASUREMENT, 5, 3)[:1]
     print_choice(MEASUREMENT, choice, console)
     text = console.export_text()
     assert f"{choice[0].predicted_speedup:.2f}" in text
+    assert "Predicted speedup: over plain decoding, above 1 is faster" in text
     assert sum("── " in line for line in text.splitlines()) == choice[0].num_draft_tokens

@@ -1,0 +1,24 @@
+"""Figures as the tables on a terminal show them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NUM_POSITIONS = 18  # shown, in two lines
+
+
+def number(value: int | float | None, digits: int, scale: float = 1.0) -> str:
+    return "-" if value is None else f"{value * scale:,.{digits}f}"
+
+
+def by_position(values: Sequence[int | float | None], digits: int = 2) -> str:
+    """Return a figure at each position; dots stand for those beyond `NUM_POSITIONS`."""
+    shown = [number(value, digits) for value in values[:NUM_POSITIONS]]
+    if len(values) > NUM_POSITIONS:
+        shown.append(f"... ({len(values)} in all)")
+    return " ".join(shown)
+
+
+def describe_target(target: Mapping[str, Any]) -> str:
+    """Return the target of a provenance, such as "zoo:tiny (11.5M parameters, float32)"."""
+    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters"
+    return f"{target['model']} ({size}, {target['dtype']})"

@@ -1,0 +1,67 @@
+"""The memory that target and drafter take, as results report it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from specresearch.models import CausalLM
+from specresearch.models.memory import peak_bytes, weight_bytes
+from specresearch.models.slot_model import SlotModel
+from specresearch.proposers import Proposer
+
+MEMORY_DEFINITIONS = {
+    "memory_target_weights, memory_draft_weights": "bytes of parameters, buffers and copies packed "
+    "for a CPU's kernels; a drafter's without what it shares with the target, null if none drafts",
+    "memory_target_cache, memory_draft_cache": "bytes of the keys and values of all slots, which "
+    "are allocated before decoding; of all sides that share it",
+    "memory_device_peak": "most bytes in use since the process began: of tensors on all GPUs, or "
+    "without a GPU of the whole process, with its libraries. A resumed measurement reports the "
+    "largest of all its sessions",
+}
+
+
+def memory_use(
+    target: CausalLM, proposer: Proposer | None, before: Mapping[str, Any]
+) -> dict[str, int | None]:
+    """Return the bytes in use by name.
+
+    Args:
+        before: The summary of an earlier session, whose figures count if they are larger.
+    """
+    figures: dict[str, int | None] = {
+        "memory_target_weights": weight_bytes([target.module]),
+        "memory_target_cache": target.cache.num_bytes,
+        "memory_draft_weights": None,
+        "memory_draft_cache": None,
+        "memory_device_peak": peak_bytes(target.device),
+    }
+    if proposer is not None:
+        caches = [model.cache for model in proposer.models if isinstance(model, SlotModel)]
+        modules = [_module(model) for model in proposer.models]
+        figures["memory_draft_weights"] = weight_bytes(modules, besides=[target.module])
+        figures["memory_draft_cache"] = sum(cache.num_bytes for cache in caches)
+    for name, num_bytes in figures.items():
+        if num_bytes is not None:
+            figures[name] = max(num_bytes, before.get(name) or 0)
+    return figures
+
+
+def describe_memory(summary: Mapping[str, Any]) -> str | None:
+    """Return such as "target 46.0 MB + cache 8.4 MB; at most 0.83 GB in all", None if unknown."""
+    if summary.get("memory_device_peak") is None:
+        return None
+    parts = []
+    for side, name in (("target", "target"), ("drafter", "draft")):
+        weights, cache = summary[f"memory_{name}_weights"], summary[f"memory_{name}_cache"]
+        if weights is not None and weights + cache:
+            parts.append(f"{side} {_amount(weights)} + cache {_amount(cache)}")
+    return f"{', '.join(parts)}; at most {_amount(summary['memory_device_peak'])} in all"
+
+
+def _module(model: SlotModel | nn.Module) -> nn.Module:
+    return model if isinstance(model, nn.Module) else model.module
+
+
+def _amount(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

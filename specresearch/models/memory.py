@@ -1,0 +1,55 @@
+"""How much memory models take, and the most that was in use."""
+
+import resource
+import sys
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from specresearch.models.packed import PackedLinear
+
+
+def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()) -> int:
+    """Return the bytes of parameters, buffers and packed copies; shared memory counts once.
+
+    Args:
+        besides: Modules that own what they share with `modules`.
+    """
+    owned = {tensor.untyped_storage().data_ptr() for tensor in _tensors(besides)}
+    storages = {}
+    for tensor in _tensors(modules):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values()) + sum(map(_packed_bytes, modules))
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the peak memory of tensors on all GPUs, or of this process on a CPU."""
+    if device.type == "cuda":
+        return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    for module in modules:
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensors += _stored(tensor)
+    return tensors
+
+
+def _stored(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that hold the data: wrappers such as torchao's have no storage."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _stored(getattr(tensor, name))]
+
+
+def _packed_bytes(module: nn.Module) -> int:
+    layers = [part for part in module.modules() if isinstance(part, PackedLinear)]
+    return sum(layer.packed_bytes for layer in layers)
