@@ -37,20 +37,38 @@ class NoTrackerSchema(Settings):
     """Nothing is tracked."""
 
 
-class WandbSchema(Settings):
+class _CurvesSchema(Settings):
+    every: int = key("steps averaged in one point of the live curves", 10, ge=1)
+
+
+class TensorBoardSchema(_CurvesSchema):
+    """Settings of tracker=tensorboard."""
+
+
+class MlflowSchema(_CurvesSchema):
+    uri: str | None = key(
+        "server or database; null takes MLFLOW_TRACKING_URI, or mlflow.db here",
+        "http://localhost:5000",
+    )
+    experiment: str = key("experiment that the run belongs to", "specresearch")
+    name: str | None = key("name of the run", "ngram-10")
+
+
+class WandbSchema(_CurvesSchema):
     project: str = key("project on Weights & Biases", "specresearch")
     mode: Literal["online", "offline", "disabled"] = key("offline needs no login", "offline")
     entity: str | None = key("user or team", "my-team")
     name: str | None = key("name of the run", "ngram-10")
     group: str | None = key("group of runs", "draft-lengths")
     tags: list[str] = key("tags of the run", ["ngram"])
-    every: int = key("steps averaged in one point of the live curves", 10, ge=1)
 
 
 TRACKER: Any = Choice(
     "tracker",
     {
         "specresearch.trackers.NoTracker": NoTrackerSchema,
+        "specresearch.trackers.MlflowTracker": MlflowSchema,
+        "specresearch.trackers.TensorBoardTracker": TensorBoardSchema,
         "specresearch.trackers.WandbTracker": WandbSchema,
     },
 )
