@@ -20,6 +20,7 @@ class DatasetSchema(Settings):
     field: str | None = key("the field that holds the prompt", "question", default=None)
     limit: int | None = key("rows to use; null takes all", 100, ge=1)
     shuffle: bool = key("choose rows at random, by seed", True)
+    streaming: bool = key("read no more rows than needed, for large sets", True)
     seed: int = key("of the choice", 0, ge=0)
     max_turns: int | None = key("turns to keep of each row; null keeps all", 1, ge=1)
     max_prompt_tokens: int | None = key("longest prompt", 1024, ge=1)
@@ -28,6 +29,11 @@ class DatasetSchema(Settings):
     def conflicts(self) -> Iterator[str]:
         if self.source == "hub" and self.hub_id is None:
             yield f"dataset.source=hub, but {self.name} has no dataset.hub_id"
+        if self.streaming and self.hub_file is not None and self.path is None:
+            yield (
+                f"dataset.streaming=true cannot read a single file ({self.hub_file}) of the hub; "
+                "set dataset.hub_file=null and a dataset.split, or download it for dataset.path"
+            )
 
 
 DATASET = Choice("dataset", {"specresearch.data.PromptDataset": DatasetSchema})
