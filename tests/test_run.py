@@ -113,7 +113,7 @@ def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
         ("+proposer=draft_model draft=''", "no model is named"),
         ("dataset.path=nope.jsonl", "nope.jsonl does not exist"),
         (
-            "dataset=sharegpt dataset.streaming=true",
+            "dataset=sharegpt dataset.path=null dataset.streaming=true",
             "dataset.streaming=true cannot read a single file (ShareGPT_V3_unfiltered_cleaned",
         ),
         ("resume=true", "add hydra.run.dir=<folder>"),

@@ -140,7 +140,8 @@ def _load_split(dataset: HubDataset, *, offline: bool) -> HubRecords:
         table = load_dataset(
             dataset.id, name=dataset.config, split=dataset.split, revision=dataset.revision
         )
-    _check_is_split(table, Dataset)
+    if not isinstance(table, Dataset):
+        raise _splits_error(table)
     files = table.cache_files
     commit = Path(files[0]["filename"]).parent.name if files else "unknown"
     if offline and dataset.revision not in (None, commit):
@@ -160,7 +161,8 @@ def _stream_split(dataset: HubDataset) -> HubRecords:
     table = load_dataset(
         dataset.id, name=dataset.config, split=dataset.split, revision=commit, streaming=True
     )
-    _check_is_split(table, IterableDataset)
+    if not isinstance(table, IterableDataset):
+        raise _splits_error(table)
     return HubRecords("hub", f"{dataset} @ {commit}", _streamed(dataset, table))
 
 
@@ -177,12 +179,10 @@ def _streamed(dataset: HubDataset, table: Iterable[Mapping[str, Any]]) -> Iterat
         ) from error
 
 
-def _check_is_split(table: Any, kind: type) -> None:
-    """Raise ValueError if a dataset was loaded with all its splits."""
-    if not isinstance(table, kind):
-        raise ValueError(
-            f"it has the splits {', '.join(map(str, table))}; choose one with dataset.split="
-        )
+def _splits_error(splits: Iterable[Any]) -> ValueError:
+    """Return the error for a dataset that was loaded with all its splits."""
+    names = ", ".join(map(str, splits))
+    return ValueError(f"it has the splits {names}; choose one with dataset.split=")
 
 
 def _load_file(dataset: HubDataset, path: str, *, offline: bool) -> HubRecords:
