@@ -1,6 +1,6 @@
 """Compare the project's intervals of a ratio with both bootstraps of scipy.
 
-python experiments/intervals/bca.py --runs 1000
+python -m experiments.intervals.bca --runs 1000
 """
 
 import argparse
