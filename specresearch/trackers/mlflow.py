@@ -131,6 +131,16 @@ class MlflowTracker(MetricsTracker):
             axes.set(xlabel=name, ylabel="count")
             self.client.log_figure(self.run_id, figure, f"histograms/{name}.png")
 
+    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            super().finish(summary, files)
+        except MlflowException as error:
+            logger.warning(
+                "MLflow did not get everything (%s); the results folder holds it all", error
+            )
+
     def end(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
         numbers = {name: x for name, x in summary.items() if isinstance(x, (int, float))}
         self.log_values(numbers, 0)

@@ -73,7 +73,7 @@ class TrainingRun:
         self.tracker: Tracker = NoTracker()
         self.publication = Publication(cfg.push_to_hub, private=cfg.private, license=cfg.license)
         if processes.rank == 0:
-            self.publication.check()
+            self.publication.check(is_sweep=folder.is_sweep)
             self.tracker = instantiate(cfg.tracker, _convert_="all")
         objective = instantiate(cfg.objective)
         self.corpus: Corpus = instantiate(cfg.corpus, _convert_="all")

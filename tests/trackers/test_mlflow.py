@@ -107,6 +107,21 @@ def test_figures_wait_for_a_server_that_does_not_answer(
     assert (point.step, point.value) == (1, 1.5)
 
 
+def test_results_survive_a_server_that_is_gone_at_the_end(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = MlflowTracker(uri)
+    tracker.start({}, tmp_path)
+
+    def unreachable(*args: object, **kwargs: object) -> None:
+        raise MlflowException("connection refused")
+
+    monkeypatch.setattr(tracker.client, "log_dict", unreachable)
+    with caplog.at_level(logging.WARNING):
+        tracker.finish({"speedup": 2.0}, [])
+    assert "(connection refused); the results folder holds it all" in caplog.text
+
+
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "ftp://nowhere"])
 def test_a_missing_server_is_an_error_with_a_remedy(uri: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"MLflow cannot start: .*tracker.uri={uri}, or use"):

@@ -27,11 +27,20 @@ class Publication:
     private: bool = False
     license: str | None = None
 
-    def check(self) -> None:
-        """Raise ValueError if an upload cannot work, before hours of training."""
+    def check(self, *, is_sweep: bool = False) -> None:
+        """Raise ValueError if an upload cannot work, before hours of training.
+
+        Args:
+            is_sweep: Whether other jobs would upload to the same repository.
+        """
         if self.push_to_hub is None:
             return
         setting = f"push_to_hub={self.push_to_hub}"
+        if is_sweep:
+            raise ValueError(
+                f"{setting}: the jobs of a sweep would overwrite one another; sweep without it, "
+                "and then resume the best job alone with it (hydra.run.dir=<its folder>)"
+            )
         namespace = _namespace(self.push_to_hub)
         switch = offline_switch()
         if switch:

@@ -183,6 +183,12 @@ def test_a_token_that_cannot_write_is_refused(hub: FakeHub, role: str | None, me
         Publication(REPO).check()
 
 
+def test_jobs_of_a_sweep_do_not_overwrite_one_another(hub: FakeHub) -> None:
+    with pytest.raises(ValueError, match="the jobs of a sweep would overwrite one another"):
+        Publication(REPO).check(is_sweep=True)
+    Publication().check(is_sweep=True)
+
+
 def test_an_organisations_repository_is_allowed(hub: FakeHub) -> None:
     Publication("my-group/head").check()
 
