@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -543,6 +544,32 @@ def test_two_processes_train_the_same_weights_as_one(
     )
 
 
+def test_a_missing_login_is_reported_before_anything_is_written(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "0")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    outcome = command("+proposer=medusa", "hydra.run.dir=run", "push_to_hub=me/heads")
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1] == (
+        "error: push_to_hub=me/heads needs a login; run `hf auth login`, or set HF_TOKEN"
+    )
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_trained_drafter_has_a_model_card(command: Run, tmp_path: Path) -> None:
+    outcome = command("+proposer=medusa", "hydra.run.dir=run", "license=mit")
+    assert outcome.code == 0, outcome.err
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    length = results["last"]["t0/mean_acceptance_length"]
+    assert f"| 0 | {length:.2f} |" in card
+    assert f"| steps | {STEPS} |" in card
+    assert "license: mit" in card
+
+
 def test_wandb_gets_the_metrics_and_the_drafter(
     command: Run, offline: Path, tmp_path: Path
 ) -> None:
@@ -575,7 +602,8 @@ def test_wandb_gets_the_metrics_and_the_drafter(
     ]
     artifacts += [record.artifact for record in records if record.HasField("artifact")]
     names = {entry.path for entry in artifacts[0].manifest.contents}
-    assert names == {"metrics.jsonl", "results.json", "config.json", "medusa_lm_head.safetensors"}
+    student = {"README.md", "config.json", "medusa_lm_head.safetensors"}
+    assert names == {"metrics.jsonl", "results.json"} | student
 
 
 @pytest.mark.parametrize(

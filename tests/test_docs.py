@@ -16,10 +16,12 @@ import specresearch.proposers
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.cli import conf_dir
 from specresearch.report import parser as report_parser
+from specresearch.table import parser as table_parser
 from tests.tiny_models import build
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PARSERS = {"report": report_parser, "table": table_parser}
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(
     r"`((?:conf|docs|experiments|notebooks|scripts|specresearch|tests)/[\w/.]+)`"
@@ -53,8 +55,8 @@ def with_first_choice(override: str) -> str:
 def test_documented_commands_compose(page: Path) -> None:
     for command in commands(page):
         name, *arguments = shlex.split(command, comments=True)
-        if name == "report":
-            report_parser().parse_args(arguments)
+        if name in PARSERS:
+            PARSERS[name]().parse_args(arguments)
             continue
         overrides = [with_first_choice(a) for a in arguments if not a.startswith("-")]
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):

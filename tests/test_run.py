@@ -121,6 +121,10 @@ def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
         ("target.model=???", "target.model is not set"),
         ("+proposer=draft_model draft=''", "no model is named"),
         ("dataset.path=nope.jsonl", "nope.jsonl does not exist"),
+        (
+            "dataset=sharegpt dataset.path=null dataset.streaming=true",
+            "dataset.streaming=true cannot read a single file (ShareGPT_V3_unfiltered_cleaned",
+        ),
         ("resume=true", "add hydra.run.dir=<folder>"),
         ("tracker=wandb", "wandb has no login"),
     ],

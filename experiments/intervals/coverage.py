@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from specresearch.loadtest.window import NUM_BLOCKS, slow_within
 from specresearch.statistics import (
@@ -84,12 +85,25 @@ def paired_rates(totals: np.ndarray) -> np.ndarray:
 
 
 def bootstrap(
-    totals: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], rng: Rng
+    totals: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    rng: Rng,
+    method: str = "percentile",
 ) -> Interval:
-    """Return the interval of the percentile bootstrap."""
-    num = len(totals)
-    indices = rng.multinomial(num, np.full(num, 1 / num), size=NUM_RESAMPLES)
-    low, high = np.nanquantile(statistic(indices @ totals), [0.025, 0.975])
+    """Return the interval of the bootstrap over rows."""
+
+    def resampled(rows: np.ndarray, axis: int) -> np.ndarray:
+        return statistic(totals[rows].sum(-2))
+
+    result = stats.bootstrap(
+        (np.arange(len(totals)),),
+        resampled,
+        vectorized=True,
+        n_resamples=NUM_RESAMPLES,
+        method=method,
+        rng=rng,
+    )
+    low, high = result.confidence_interval
     return float(low), float(high)
 
 

@@ -34,6 +34,10 @@ COMMANDS = {
         "write one page from any set of runs: should speculation be turned on?",
         ("outputs", "outputs --ttft 0.5 --tpot 0.05"),
     ),
+    "table": CommandHelp(
+        "print measured settings as a Markdown, LaTeX, CSV or text table",
+        ("outputs --sort speedup", "outputs --format latex --columns method,speedup,unchanged"),
+    ),
     "simulate": CommandHelp(
         "answer what-if questions from a recording",
         (

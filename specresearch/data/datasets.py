@@ -17,7 +17,12 @@ from specresearch.data.formats import Row, find_format, from_field
 from specresearch.data.hub import HubDataset
 from specresearch.data.sources import DatasetSource, SourceChoice
 from specresearch.data.templates import Template, find_template, render
-from specresearch.data.usable_rows import UsableRows, choose_rows, fingerprint
+from specresearch.data.usable_rows import (
+    SHUFFLE_BUFFER,
+    UsableRows,
+    choose_rows,
+    fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,8 @@ class PromptDataset:
         field: The field of a record that holds the prompt, in place of the format's own fields.
         limit: Rows to use; None uses all.
         shuffle: Choose the rows at random, by `seed`.
+        streaming: Read and download only as many rows as `limit` needs. With `shuffle`, the choice
+            is among the rows at the beginning, see `choose_rows`.
         max_turns: Turns to keep of each row; None keeps all.
         max_prompt_tokens: Longer prompts are cut (`overlong="cut"`) or an error
             (`overlong="refuse"`).
@@ -76,6 +83,7 @@ class PromptDataset:
         field: str | None = None,
         limit: int | None = None,
         shuffle: bool = False,
+        streaming: bool = False,
         seed: int = 0,
         max_turns: int | None = None,
         max_prompt_tokens: int | None = None,
@@ -84,6 +92,10 @@ class PromptDataset:
         _check_limit("limit", limit)
         _check_limit("max_turns", max_turns)
         _check_limit("max_prompt_tokens", max_prompt_tokens)
+        if streaming and limit is None:
+            raise ValueError(
+                "dataset.streaming=true needs to know how many rows to read; set dataset.limit"
+            )
         if overlong not in ("cut", "refuse"):
             raise ValueError(f"dataset.overlong={overlong} is unknown; use cut or refuse")
         self.name = name
@@ -95,11 +107,17 @@ class PromptDataset:
         on_hub = None
         if hub_id is not None:
             on_hub = HubDataset(
-                id=hub_id, config=config, split=split, revision=revision, file=hub_file
+                id=hub_id,
+                config=config,
+                split=split,
+                revision=revision,
+                file=hub_file,
+                streaming=streaming,
             )
         origin = sources.find(name, path, source, on_hub)
         usable = UsableRows(origin, parser, format, max_turns)
-        self.rows = choose_rows(usable, limit, seed if shuffle else None)
+        buffer_size = SHUFFLE_BUFFER if streaming else None
+        self.rows = choose_rows(usable, limit, seed if shuffle else None, buffer_size)
         if not self.rows:
             reason = "it is empty"
             if usable.num_skipped:

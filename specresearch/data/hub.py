@@ -6,11 +6,11 @@ Without a network, the hub's own libraries would retry for the better part of a 
 import os
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -32,6 +32,7 @@ class HubDataset:
         config: As in the `datasets` library, like `split`.
         revision: A commit or branch. None means the newest, or the one in the local cache.
         file: A file of the repository to read as it is, in place of a config and a split.
+        streaming: Download rows while they are read, unless the local cache has a copy.
     """
 
     id: str
@@ -39,6 +40,7 @@ class HubDataset:
     split: str | None = None
     revision: str | None = None
     file: str | None = None
+    streaming: bool = False
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.id, self.config, self.split, self.file)))
@@ -116,6 +118,8 @@ def _load(dataset: HubDataset, *, offline: bool) -> HubRecords:
     try:
         if dataset.file is not None:
             return _load_file(dataset, dataset.file, offline=offline)
+        if dataset.streaming and not offline:
+            return _stream_split(dataset)
         return _load_split(dataset, offline=offline)
     except HubUnavailableError:
         raise
@@ -137,9 +141,7 @@ def _load_split(dataset: HubDataset, *, offline: bool) -> HubRecords:
             dataset.id, name=dataset.config, split=dataset.split, revision=dataset.revision
         )
     if not isinstance(table, Dataset):
-        raise ValueError(
-            f"it has the splits {', '.join(map(str, table))}; choose one with dataset.split="
-        )
+        raise _splits_error(table)
     files = table.cache_files
     commit = Path(files[0]["filename"]).parent.name if files else "unknown"
     if offline and dataset.revision not in (None, commit):
@@ -148,6 +150,39 @@ def _load_split(dataset: HubDataset, *, offline: bool) -> HubRecords:
         )
     records = (Record(f"row {number}", dict(row)) for number, row in enumerate(table, start=1))
     return HubRecords("cache" if offline else "hub", f"{dataset} @ {commit}", records)
+
+
+def _stream_split(dataset: HubDataset) -> HubRecords:
+    """Return records that are downloaded while they are read, of a commit that is known."""
+    from datasets import IterableDataset, load_dataset
+    from huggingface_hub import HfApi
+
+    commit = HfApi().dataset_info(dataset.id, revision=dataset.revision).sha
+    table = load_dataset(
+        dataset.id, name=dataset.config, split=dataset.split, revision=commit, streaming=True
+    )
+    if not isinstance(table, IterableDataset):
+        raise _splits_error(table)
+    return HubRecords("hub", f"{dataset} @ {commit}", _streamed(dataset, table))
+
+
+def _streamed(dataset: HubDataset, table: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
+    number = 0
+    try:
+        for number, row in enumerate(table, start=1):
+            yield Record(f"row {number}", dict(row))
+    except Exception as error:
+        # A download can fail in many ways, here after rows of it were used.
+        raise ValueError(
+            f"the hub's {dataset}, after row {number}: {type(error).__name__}: {error}; try again, "
+            "or set dataset.streaming=false to download it first"
+        ) from error
+
+
+def _splits_error(splits: Iterable[Any]) -> ValueError:
+    """Return the error for a dataset that was loaded with all its splits."""
+    names = ", ".join(map(str, splits))
+    return ValueError(f"it has the splits {names}; choose one with dataset.split=")
 
 
 def _load_file(dataset: HubDataset, path: str, *, offline: bool) -> HubRecords:

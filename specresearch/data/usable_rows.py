@@ -3,12 +3,14 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 
 from specresearch.data.formats import Parser, Row
 from specresearch.data.sources import Origin
+
+SHUFFLE_BUFFER = 10_000  # rows
 
 
 class UsableRows:
@@ -58,19 +60,45 @@ class UsableRows:
 
 
 def choose_rows(
-    rows: UsableRows, limit: int | None, shuffle_seed: int | None = None
+    rows: Iterable[Row],
+    limit: int | None,
+    shuffle_seed: int | None = None,
+    buffer_size: int | None = None,
 ) -> tuple[Row, ...]:
     """Return the first rows, or a random choice.
 
     Args:
         limit: The number of rows; None returns all.
         shuffle_seed: Seed of the random choice; None keeps the order.
+        buffer_size: Choose each row among this many that were read last, and read no further than
+            needed; None reads and shuffles all rows.
     """
     if shuffle_seed is None:
         return tuple(islice(rows, limit))
+    generator = random.Random(shuffle_seed)
+    if buffer_size is not None:
+        return tuple(islice(_shuffled(rows, generator, buffer_size), limit))
     shuffled = list(rows)
-    random.Random(shuffle_seed).shuffle(shuffled)
+    generator.shuffle(shuffled)
     return tuple(shuffled[:limit])
+
+
+def _shuffled(rows: Iterable[Row], generator: random.Random, size: int) -> Iterator[Row]:
+    """Yield random rows of a buffer, each replaced by the next row of the source.
+
+    The `datasets` library would shuffle before rows are numbered, so that a row's id, and with it
+    its side of a train/heldout split, would depend on the seed.
+    """
+    buffer: list[Row] = []
+    for row in rows:
+        if len(buffer) < size:
+            buffer.append(row)
+            continue
+        index = generator.randrange(size)
+        yield buffer[index]
+        buffer[index] = row
+    generator.shuffle(buffer)
+    yield from buffer
 
 
 def fingerprint(rows: Sequence[Row]) -> str:

@@ -19,13 +19,12 @@ from specresearch.results.fingerprint import (
     differing_software,
     fingerprint_of,
 )
-from specresearch.trackers.wandb import RUN_ID
+from specresearch.trackers.base import TRACKER_FILES
 
 logger = logging.getLogger(__name__)
 
 RESULTS, REQUESTS, STEPS = "results.json", "requests.jsonl", "steps.parquet"
 PROVENANCE = "provenance.json"
-TRACKER_FILES = {"wandb", RUN_ID}
 BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before anything is decoded
 INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
 IDENTITY = (

@@ -20,6 +20,7 @@ class DatasetSchema(Settings):
     field: str | None = key("the field that holds the prompt", "question", default=None)
     limit: int | None = key("rows to use; null takes all", 100, ge=1)
     shuffle: bool = key("choose rows at random, by seed", True)
+    streaming: bool = key("read no more rows than needed, for large sets", True)
     seed: int = key("of the choice", 0, ge=0)
     max_turns: int | None = key("turns to keep of each row; null keeps all", 1, ge=1)
     max_prompt_tokens: int | None = key("longest prompt", 1024, ge=1)
@@ -28,6 +29,11 @@ class DatasetSchema(Settings):
     def conflicts(self) -> Iterator[str]:
         if self.source == "hub" and self.hub_id is None:
             yield f"dataset.source=hub, but {self.name} has no dataset.hub_id"
+        if self.streaming and self.hub_file is not None and self.path is None:
+            yield (
+                f"dataset.streaming=true cannot read a single file ({self.hub_file}) of the hub; "
+                "set dataset.hub_file=null and a dataset.split, or download it for dataset.path"
+            )
 
 
 DATASET = Choice("dataset", {"specresearch.data.PromptDataset": DatasetSchema})
@@ -37,20 +43,38 @@ class NoTrackerSchema(Settings):
     """Nothing is tracked."""
 
 
-class WandbSchema(Settings):
+class _CurvesSchema(Settings):
+    every: int = key("steps averaged in one point of the live curves", 10, ge=1)
+
+
+class TensorBoardSchema(_CurvesSchema):
+    """Settings of tracker=tensorboard."""
+
+
+class MlflowSchema(_CurvesSchema):
+    uri: str | None = key(
+        "server or database; null takes MLFLOW_TRACKING_URI, or mlflow.db here",
+        "http://localhost:5000",
+    )
+    experiment: str = key("experiment that the run belongs to", "specresearch")
+    name: str | None = key("name of the run", "ngram-10")
+
+
+class WandbSchema(_CurvesSchema):
     project: str = key("project on Weights & Biases", "specresearch")
     mode: Literal["online", "offline", "disabled"] = key("offline needs no login", "offline")
     entity: str | None = key("user or team", "my-team")
     name: str | None = key("name of the run", "ngram-10")
     group: str | None = key("group of runs", "draft-lengths")
     tags: list[str] = key("tags of the run", ["ngram"])
-    every: int = key("steps averaged in one point of the live curves", 10, ge=1)
 
 
 TRACKER: Any = Choice(
     "tracker",
     {
         "specresearch.trackers.NoTracker": NoTrackerSchema,
+        "specresearch.trackers.MlflowTracker": MlflowSchema,
+        "specresearch.trackers.TensorBoardTracker": TensorBoardSchema,
         "specresearch.trackers.WandbTracker": WandbSchema,
     },
 )

@@ -153,7 +153,15 @@ class EvaluationSchema(Settings):
     batch_size: int = key("prompts decoded together", 8, ge=1)
 
 
-class DistillSchema(Settings):
+class PublicationSchema(Settings):
+    """What distill and export share."""
+
+    push_to_hub: str | None = key("repository to upload the drafter to", "my-name/my-head")
+    private: bool = key("create that repository as a private one", True)
+    license: str | None = key("of the trained weights, for the model card", "apache-2.0")
+
+
+class DistillSchema(PublicationSchema):
     target: Annotated[Any, MODEL] = key("the model to draft for", None)
     draft: str | None = key(
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
@@ -186,7 +194,7 @@ class TreeSchema(Settings):
     output: str | None = key("write the fastest tree here, for proposer.paths", "tree.json")
 
 
-class ExportSchema(Settings):
+class ExportSchema(PublicationSchema):
     head: str = key("folder, hub id or zoo: name of Medusa or EAGLE heads", "out/student")
     format: Literal["eagle", "eagle_sglang", "eagle3", "speculators", "medusa"] = key(
         "which engine reads it; see docs/export.md", "eagle3"

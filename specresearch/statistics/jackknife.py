@@ -1,4 +1,10 @@
-"""Confidence intervals of ratios and shares by the jackknife, with a t quantile."""
+"""Confidence intervals of ratios and shares by the jackknife, with a t quantile.
+
+`scipy.stats.bootstrap` is no substitute: with few units its intervals are too narrow. In
+simulations of speedups, its 95% BCa intervals held the true value in 87% (8 units) to 92% (50
+units) of cases, and these in 94 to 96%, in a sixth of the time or less (experiments/intervals).
+These also need no seed, and exist for consecutive stretches of time, which are not independent.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,24 +3,21 @@
 A run that is resumed in its folder continues the same W&B run, whose id is kept there.
 """
 
-import importlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from specresearch.files import replace_text
-from specresearch.metrics import RequestRecord, StepRecord
+from specresearch.trackers.base import WANDB_RUN
+from specresearch.trackers.metrics import MetricsTracker, check_imports
 
 if TYPE_CHECKING:
     from wandb import Run
 
 MODES = ("online", "offline", "disabled")
-RUN_ID = "wandb_run.txt"
 
 
-class WandbTracker:
+class WandbTracker(MetricsTracker):
     """Logs to Weights & Biases.
 
     Args:
@@ -39,18 +36,13 @@ class WandbTracker:
         tags: Sequence[str] = (),
         every: int = 10,
     ) -> None:
+        super().__init__(every)
         if mode not in MODES:
             raise ValueError(f"tracker.mode={mode} is unknown; use one of {', '.join(MODES)}")
-        if every < 1:
-            raise ValueError(f"tracker.every={every} must be at least 1")
         self.project, self.entity, self.name, self.group = project, entity, name, group
         self.mode: Literal["online", "offline", "disabled"] = mode  # type: ignore[assignment]
-        _check_import()
         self.tags = tuple(tags)
-        self.every = every
-        self._pending: dict[str, list[StepRecord]] = defaultdict(list)
-        self._acceptance_rates: dict[str, list[float]] = defaultdict(list)
-        self._itls: dict[str, list[float]] = defaultdict(list)
+        check_imports("wandb", "wandb")
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
         import wandb
@@ -59,7 +51,7 @@ class WandbTracker:
         if self.mode == "online":
             _check_login()
         folder.mkdir(parents=True, exist_ok=True)
-        id_file = folder / RUN_ID
+        id_file = folder / WANDB_RUN
         run_id = None
         if id_file.exists():
             run_id = id_file.read_text(encoding="utf-8").strip()
@@ -84,60 +76,20 @@ class WandbTracker:
             ) from error
         replace_text(id_file, self.run.id + "\n")
 
-    def log_step(self, side: str, record: StepRecord) -> None:
-        self._pending[side].append(record)
-        if len(self._pending[side]) >= self.every:
-            self._log_pending(side)
-
-    def _log_pending(self, side: str) -> None:
-        """Log the means of the pending steps."""
-        records = self._pending.pop(side)
-        times = [record.times for record in records]
-        means = {
-            "new_tokens_per_step": _mean_total(record.num_new_tokens for record in records),
-            "draft_tokens_per_step": _mean_total(record.num_draft_tokens for record in records),
-            "accepted_tokens_per_step": _mean_total(
-                record.num_accepted_tokens for record in records
-            ),
-            "step_ms": 1e3 * fmean(time.total for time in times),
-            "propose_ms": 1e3 * fmean(time.propose for time in times),
-            "verify_ms": 1e3 * fmean(time.verify for time in times),
-        }
-        self.run.log({f"{side}/{name}": value for name, value in means.items()})
-
-    def log_request(self, side: str, record: RequestRecord) -> None:
-        counts = record.counts
-        if counts.num_draft_tokens:
-            self._acceptance_rates[side].append(counts.draft_acceptance_rate)
-        self._itls[side].extend(record.itl)
-        self.run.log(
-            {
-                f"{side}/ttft": record.ttft,
-                f"{side}/tpot": record.tpot,
-                f"{side}/e2el": record.e2el,
-                f"{side}/tokens_per_target_forward": counts.tokens_per_target_forward,
-                f"{side}/mean_acceptance_length": counts.mean_acceptance_length,
-                f"{side}/draft_acceptance_rate": counts.draft_acceptance_rate,
-            }
-        )
-
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        self.run.log({"optimiser_step": step, **values})
+        super().log(step, {"optimiser_step": step, **values})
 
-    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+    def log_values(self, values: Mapping[str, Any], step: int) -> None:
+        self.run.log(dict(values))  # wandb numbers the points of resumed runs by itself
+
+    def log_histograms(self, histograms: Mapping[str, Sequence[float]]) -> None:
         import wandb
 
-        for side in list(self._pending):
-            self._log_pending(side)
-        histograms: dict[str, Any] = {}
-        for name, by_side in (
-            ("request_acceptance_rate", self._acceptance_rates),
-            ("itl", self._itls),
-        ):
-            for side, values in by_side.items():
-                if values:
-                    histograms[f"{side}/{name}"] = wandb.Histogram(values)
-        self.run.log(histograms)
+        self.run.log({name: wandb.Histogram(values) for name, values in histograms.items()})
+
+    def end(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        import wandb
+
         self.run.summary.update(dict(summary))
         artifact = wandb.Artifact(f"results-{self.run.id}", type="results")
         for file in files:
@@ -145,22 +97,6 @@ class WandbTracker:
             add(str(file), name=file.name)
         self.run.log_artifact(artifact)
         self.run.finish()
-
-
-def _mean_total(counts: Iterable[Sequence[int]]) -> float:
-    """Return the mean over steps of the total over rows."""
-    return fmean(map(sum, counts))
-
-
-def _check_import() -> None:
-    """Raise ValueError if wandb is missing or broken, before a model is loaded."""
-    try:
-        importlib.import_module("wandb")
-    except ImportError as error:
-        raise ValueError(
-            f"wandb cannot be imported ({error}); install it with `pip install wandb`, "
-            "or use tracker=none"
-        ) from error
 
 
 def _check_login() -> None:

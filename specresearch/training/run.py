@@ -32,6 +32,7 @@ from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.history import History
 from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.mix_dataset import check_single_writer
+from specresearch.training.publishing import Publication
 from specresearch.training.run_folder import METRICS, Processes, TrainFolder
 from specresearch.training.students import Student
 from specresearch.training.students.joint_medusa import BACKBONE
@@ -71,7 +72,9 @@ class TrainingRun:
         self.train: TrainSettings = instantiate(cfg.train)
         self.examples_per_step = self.train.batch_size * self.train.accumulate * processes.count
         self.tracker: Tracker = NoTracker()
+        self.publication = Publication(cfg.push_to_hub, private=cfg.private, license=cfg.license)
         if processes.rank == 0:
+            self.publication.check(is_sweep=folder.is_sweep)
             self.tracker = instantiate(cfg.tracker, _convert_="all")
         objective = instantiate(cfg.objective)
         self.corpus: Corpus = instantiate(cfg.corpus, _convert_="all")
@@ -167,8 +170,9 @@ class TrainingRun:
         output = Path(self.cfg.output or self.folder.path / "student")
         if not self.cfg.output and output.is_relative_to(Path.cwd()):
             output = output.relative_to(Path.cwd())
+        record = {**provenance, "figures": history.last}
         with self.distillation.decoding_mode():
-            self.student.save(str(output), {**provenance, "figures": history.last})
+            self.student.save(str(output), record)
         results = {"first": history.first, "last": history.last, "provenance": provenance}
         results_file = self.folder.path / RESULTS
         replace_text(results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -182,6 +186,9 @@ class TrainingRun:
                 f"longer those of {self.target.name}: use it with target=local "
                 f"target.model={output / BACKBONE}; its baseline is that target's plain decoding"
             )
+        url = self.publication.publish(output, self.choices["proposer"], self.target.name, record)
+        if url is not None:
+            console.print(f"it is published at {url}")
         return [results_file, *sorted(output.iterdir())]
 
     def _provenance(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from specresearch.data import PromptDataset, Template
+from specresearch.data import datasets as data_sets
 
 Write = Callable[..., str]
 
@@ -30,6 +31,33 @@ def test_shuffling_depends_only_on_the_seed(jsonl: Write) -> None:
     assert set(first.rows) != set(other.rows)
     assert first.source.fingerprint != other.source.fingerprint
     assert {row.id for row in first} != {str(number) for number in range(10)}
+
+
+def test_streaming_reads_no_further_than_the_buffer(
+    jsonl: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_sets, "SHUFFLE_BUFFER", 30)
+    path = jsonl([*({"prompt": str(number)} for number in range(40)), "no object", {"bad": 1}])
+    settings = {"shuffle": True, "streaming": True, "limit": 10}
+    first, again, other = (_dataset(path, seed=seed, **settings) for seed in (1, 1, 2))
+    assert first.rows == again.rows
+    assert set(first.rows) != set(other.rows)
+    assert [row.id for row in first] != [str(number) for number in range(10)]
+    assert all(row.turns == (row.id,) for row in first)  # numbers in the file, not in the choice
+    with pytest.raises(ValueError, match="line 42"):
+        _dataset(path, **{**settings, "limit": 20})
+
+
+def test_streaming_a_short_set_shuffles_all_of_it(jsonl: Write) -> None:
+    path = jsonl({"prompt": str(number)} for number in range(20))
+    rows = _dataset(path, shuffle=True, streaming=True, limit=50).rows
+    assert sorted(int(row.id) for row in rows) == list(range(20))
+    assert [int(row.id) for row in rows] != list(range(20))
+
+
+def test_streaming_needs_a_limit(jsonl: Write) -> None:
+    with pytest.raises(ValueError, match=r"needs to know how many .*; set dataset.limit"):
+        _dataset(jsonl([{"prompt": "a"}]), streaming=True)
 
 
 def test_the_fingerprint_covers_the_rows_but_not_the_file(jsonl: Write) -> None:

@@ -4,11 +4,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import huggingface_hub
 import pyarrow
+import pyarrow.parquet
 import pytest
 from datasets import config as datasets_config
 
@@ -201,6 +203,52 @@ def test_a_reachable_hub_is_loaded_as_configured(
     dataset = _gsm8k(limit=1)
     assert calls == [("openai/gsm8k", "main", "test", None)]
     assert (dataset.source.kind, dataset.source.num_rows) == ("hub", 1)
+
+
+@pytest.fixture
+def shards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: None) -> Path:
+    """A set on the hub in three parquet files, which the `datasets` library streams from here."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for shard in range(3):
+        questions = [f"{shard}-{number}" for number in range(20)]
+        table = pyarrow.table({"question": questions, "answer": ["#### 1"] * 20})
+        pyarrow.parquet.write_table(table, folder / f"train-0000{shard}-of-00003.parquet")
+    load_dataset = datasets.load_dataset
+
+    def load(path: str, *, split: str, revision: str | None, streaming: bool = False, **_: Any):
+        if not streaming:
+            raise ConnectionError("not in the cache")
+        assert (path, revision) == ("openai/gsm8k", COMMIT)
+        return load_dataset(str(folder), split=split, streaming=True)
+
+    info = SimpleNamespace(sha=COMMIT)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: info)
+    return folder
+
+
+def test_streaming_downloads_only_the_shards_it_needs(shards: Path) -> None:
+    (shards / "train-00002-of-00003.parquet").write_bytes(b"PAR1 broken PAR1")
+    dataset = _gsm8k(split="train", streaming=True, limit=25)
+    assert [row.turns[0] for row in dataset][::24] == ["0-0", "1-4"]
+    assert dataset.source.location == f"openai/gsm8k main train @ {COMMIT}"
+    assert dataset.source.kind == "hub"
+    with pytest.raises(
+        ValueError, match=r"gsm8k main train, after row 40: .*set dataset.streaming=false"
+    ):
+        _gsm8k(split="train", streaming=True, limit=50)
+
+
+def test_streamed_and_downloaded_rows_are_the_same(shards: Path, tmp_path: Path) -> None:
+    streamed = _gsm8k(split="train", streaming=True, limit=30)
+    rows = []
+    for file in sorted(shards.iterdir()):
+        rows += pyarrow.parquet.read_table(file).to_pylist()
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    local = _gsm8k(path=str(path), source="auto", limit=30)
+    assert streamed.source.fingerprint == local.source.fingerprint
 
 
 def test_a_broken_download_falls_back_and_reports_why(

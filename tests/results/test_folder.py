@@ -13,7 +13,7 @@ from specresearch.results import fingerprint
 from specresearch.results.fingerprint import WHOLE_PACKAGE, describe_software, differing_software
 from specresearch.results.folder import check_software
 from specresearch.rows import BASELINE, METHOD, PassKey
-from specresearch.trackers.wandb import RUN_ID
+from specresearch.trackers.base import TRACKER_FILES
 
 
 def measured(path: Path) -> Path:
@@ -58,8 +58,8 @@ def test_a_missing_row_is_named_and_its_remedy_works(tmp_path: Path) -> None:
 def test_a_torn_settings_file_does_not_block_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml.part").write_text("batch_s")
     assert not ResultsFolder(tmp_path, CONFIG).is_resumed
-    (tmp_path / RUN_ID).write_text("abc\n")
-    (tmp_path / "wandb").mkdir()
+    for name in TRACKER_FILES:
+        (tmp_path / name).write_text("abc\n")
     measure(started(tmp_path), PassKey(0, 0, BASELINE))
     (tmp_path / "config.yaml.part").write_text("batch_s")
     assert resumed(tmp_path).is_resumed

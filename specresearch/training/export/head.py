@@ -19,6 +19,7 @@ from specresearch.models.loading import DTYPES
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
 from specresearch.training.export.contents import Contents, TargetConfig
 from specresearch.training.export.eagle import eagle_contents
+from specresearch.training.publishing import Publication
 
 LAYOUTS = ("eagle", "eagle_sglang", "eagle3", "speculators", "medusa")
 PICKLED_NAME = "medusa_lm_head.pt"
@@ -36,6 +37,9 @@ def export_head(
     dtype: str | None = None,
     num_draft_tokens: int = 5,
     pickle: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
+    license: str | None = None,
 ) -> str:
     """Write a head in one of `LAYOUTS` and return a summary line.
 
@@ -47,11 +51,15 @@ def export_head(
         dtype: Dtype of the weights; None keeps it.
         num_draft_tokens: Draft length that the speculators layout proposes to vLLM.
         pickle: Also write medusa_lm_head.pt.
+        push_to_hub: Repository to upload to, user/name; see `Publication`.
+        private: Create the repository as a private one.
+        license: Licence of the weights, for the model card.
 
     Raises:
         ValueError: if head, target and layout do not go together.
     """
     folder = Path(output)
+    publication = Publication(push_to_hub, private=private, license=license)
     if format not in LAYOUTS:
         raise ValueError(f"format={format!r} is unknown; choose one of {', '.join(LAYOUTS)}")
     if dtype is not None and dtype not in DTYPES:
@@ -66,6 +74,7 @@ def export_head(
         )
     if format != "medusa" and pickle:
         raise ValueError(f"pickle=true is for format=medusa; format={format} is safetensors alone")
+    publication.check()
     if format == "medusa":
         heads = _cast(MedusaHeads.from_pretrained(head, revision=revision), dtype)
         target = TargetConfig.read(base_model or heads.base_model)
@@ -79,7 +88,15 @@ def export_head(
     write_head(folder, contents.weights_name, config, contents.tensors)
     if pickle:
         torch.save(contents.tensors, folder / PICKLED_NAME)
-    return f"wrote {folder}: {contents.summary}"
+    url = publication.publish(
+        folder,
+        contents.method,
+        base_model or provenance.get("target", {}).get("model") or target.name,
+        provenance,
+        layout=format,
+    )
+    published = "" if url is None else f"; published at {url}"
+    return f"wrote {folder}: {contents.summary}{published}"
 
 
 def _cast(module: AnyModule, dtype: str | None) -> AnyModule:
