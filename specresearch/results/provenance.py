@@ -82,6 +82,7 @@ def describe_method(
         "description": proposer.describe(),
         "memory": proposer.memory,
         "num_draft_tokens": proposer.num_draft_tokens,
+        "trees": proposer.kind.trees,
         "acceptance": type(rule).__name__.lower(),
         "lossless": rule.lossless,
     }

@@ -1,7 +1,5 @@
 """How many drafts were accepted: by request, and by position in the draft."""
 
-from matplotlib.ticker import MaxNLocator
-
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.drawing import COLOURS, GRID, TEXT, Canvas, Picture, TextTable
 from specresearch.reporting.formatting import interval
@@ -13,7 +11,7 @@ MOST_TICKS = 12
 def histogram(comparison: Comparison, name: str) -> Picture | None:
     """Return requests by the share of their drafts that was accepted."""
     acceptance = comparison.speculative.acceptance
-    if acceptance is None or not sum(acceptance.histogram.counts):
+    if acceptance is None or sum(map(bool, acceptance.histogram.counts)) < 2:
         return None
     canvas = Canvas()
     axes = canvas.subplots()
@@ -21,15 +19,16 @@ def histogram(comparison: Comparison, name: str) -> Picture | None:
         *BREAK_EVEN, color=GRID, alpha=0.6, linewidth=0, label="break-even, by rule of thumb"
     )
     edges, counts = acceptance.histogram.edges, acceptance.histogram.counts
-    axes.stairs(counts, edges, fill=True, color=COLOURS[0], alpha=0.85)
+    shares = [100 * count / sum(counts) for count in counts]
+    axes.stairs(shares, edges, fill=True, color=COLOURS[0], alpha=0.85)
     p10, rate = acceptance.p10, acceptance.rate
     if p10 is not None:
         axes.axvline(p10.value, color=COLOURS[1], linewidth=2, label=f"P10: {p10.value:.2f}")
     if rate is not None:
         label = f"of all drafts: {rate.value:.2f}"
         axes.axvline(rate.value, color=TEXT, linewidth=1.5, linestyle="--", label=label)
-    axes.set(xlim=(0, 1), xlabel="share of a request's drafts accepted", ylabel="requests")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlim=(0, 1), ylim=(0, 100))
+    axes.set(xlabel="share of a request's drafts accepted", ylabel="% of requests")
     rows = []
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
         rows.append([f"{low:.1f} to {high:.1f}", str(count)])
@@ -50,7 +49,7 @@ def by_position(comparison: Comparison, name: str) -> Picture | None:
     One curve is of all drafts, the other of those whose earlier positions were all accepted.
     """
     acceptance = comparison.speculative.acceptance
-    if acceptance is None or not acceptance.positions:
+    if acceptance is None or len(acceptance.positions) < 2:
         return None
     rows, survivals, numbers = [], [], []
     all_drafts, given_all_before = {}, {}
