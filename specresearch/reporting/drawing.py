@@ -2,17 +2,15 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -104,55 +102,6 @@ class Canvas(Figure):
         self.set_figheight(self.get_figheight() + LEGEND_ROW * num_rows)
         handles, labels = list(series.values()), list(series)
         self.legend(handles, labels, loc="outside lower center", ncols=num_columns)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a panel, whose index is the horizontal axis."""
-
-    label: str
-    values: pd.Series
-    colour: str
-    style: str = "-"
-
-
-def draw_panels(canvas: Canvas, panels: Mapping[str, Sequence[Curve]], xlabel: str) -> None:
-    """Draw panels one below the other.
-
-    Args:
-        panels: Curves by the label of the vertical axis.
-    """
-    all_axes = canvas.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
-        for curve in curves:
-            axes.plot(
-                curve.values,
-                curve.style,
-                color=curve.colour,
-                label=curve.label,
-                linewidth=1.4,
-                marker="o" if len(curve.values) == 1 else None,
-            )
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-    all_axes[-1].set_xlabel(xlabel)
-
-
-def draw_rows(axes: Axes, labels: Sequence[str], ratios: Sequence[Estimate]) -> None:
-    """Draw ratios with their intervals, a row per label, and a line at 1."""
-    for row, ratio in enumerate(ratios):
-        axes.errorbar(
-            [ratio.value],
-            [row],
-            xerr=error_bars([ratio]) if ratio.has_interval else None,
-            color=COLOURS[0],
-            marker="o",
-            markerfacecolor=COLOURS[0] if ratio.has_interval else PAGE,
-        )
-    axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:

@@ -19,8 +19,6 @@ from specresearch.reporting.next_steps import next_step
 from specresearch.reporting.requirements import Requirements
 from specresearch.reporting.tails import class_tails
 
-COSTS, PAYS = 0.5, 0.65  # acceptance rates, by rule of thumb
-
 
 def findings(decision: Decision, requirements: Requirements) -> list[Finding]:
     """Return what there is to say, in the order of a reader's questions."""
@@ -96,17 +94,7 @@ def _acceptance(decision: Decision) -> Iterator[str]:
     acceptance = point.speculative.acceptance
     if acceptance is None or acceptance.rate is None:
         return
-    rate = acceptance.rate.value
-    effect = "is about break-even"
-    if rate < COSTS:
-        effect = "usually costs time"
-    elif rate > PAYS:
-        effect = "usually pays"
-    at = f" at {point.load.label}" if len(decision.points) > 1 else ""
-    yield (
-        f"{interval(acceptance.rate)} of the drafts were accepted{at}; by rule of thumb that "
-        f"{effect}, and the speedup decides."
-    )
+    yield f"{interval(acceptance.rate)} of the drafts were accepted at {point.load.label}."
     if acceptance.p10 is not None:
         slowest = interval(acceptance.p10)
         yield f"The tenth of the requests with the least acceptance lies below {slowest}."
@@ -128,18 +116,15 @@ def _output(decision: Decision) -> str:
 
 def _evidence(decision: Decision) -> str:
     points = decision.points
-    folders = set()
+    folders, num_requests = set(), 0
     for point in points:
         folders |= {point.folder, *point.pooled_with}
-    num_requests = sum(point.num_requests for point in points)
-    num_unfinished = sum(not point.is_complete for point in points)
-    is_interleaved = all(point.is_interleaved for point in points)
+        num_requests += point.num_requests
+    how = "interleaved" if all(point.is_interleaved for point in points) else "measured"
     text = (
         f"{count(num_requests, 'request')} on each side, {count(len(folders), 'folder')}, plain "
-        f"decoding {'interleaved' if is_interleaved else 'measured'} in each"
+        f"decoding {how} in each"
     )
-    if num_unfinished:
-        text += f"; {num_unfinished} unfinished"
     if points[0].num_compared > 1:
         text += (
             f"; the intervals of the speedups hold together for all {points[0].num_compared} "

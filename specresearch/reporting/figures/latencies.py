@@ -1,21 +1,11 @@
 """Latencies of plain decoding and of the method by load, with the user's limits."""
 
-from collections.abc import Sequence
-
-import pandas as pd
+import math
+from collections.abc import Mapping, Sequence
 
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.drawing import (
-    COLOURS,
-    PLAIN,
-    TEXT,
-    Canvas,
-    Curve,
-    Picture,
-    TextTable,
-    draw_panels,
-)
+from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Canvas, Picture, TextTable
 from specresearch.reporting.formatting import NOTHING, seconds, seconds_with_interval, time_scale
 from specresearch.reporting.requirements import Requirements
 
@@ -84,36 +74,32 @@ def _picture(
     decision: Decision,
     points: Sequence[Comparison],
     requirements: Requirements,
-    tops: dict[str, float],
+    tops: Mapping[str, float],
     name: str,
 ) -> Picture:
-    panels: dict[str, list[Curve]] = {}
-    limits_of_axes = []
-    for metric, label in METRICS.items():
+    canvas = Canvas(0.5 + 1.0 * len(METRICS))
+    xs = range(len(points))
+    looks = (("plain", PLAIN), (decision.setting.label, COLOURS[0]))
+    all_axes = canvas.subplots(len(METRICS), sharex=True)
+    for axes, (metric, label) in zip(all_axes, METRICS.items(), strict=True):
         scale, unit = time_scale(tops[metric])
-        curves = []
-        sides = (("plain", PLAIN, "baseline"), (decision.setting.label, COLOURS[0], "speculative"))
-        for words, colour, side in sides:
+        for side, (words, colour) in enumerate(looks):
             for percent, style in PERCENTS.items():
-                values = [getattr(point, side).value(f"{metric}_p{percent}") for point in points]
-                series = pd.Series(values, dtype=float) * scale
-                curves.append(Curve(f"{words}, P{percent}", series, colour, style))
+                values = [point.sides[side].value(f"{metric}_p{percent}") for point in points]
+                scaled = [math.nan if value is None else scale * value for value in values]
+                axes.plot(xs, scaled, style, color=colour, label=f"{words}, P{percent}")
         limit = getattr(requirements, metric, None)
         if limit is not None and limit < FAR * tops[metric]:
-            curves.append(Curve("limit", pd.Series([limit * scale] * len(points)), TEXT, ":"))
-        panels[f"{label}, {unit}"] = curves
-        limits_of_axes.append(FAR * scale * tops[metric])
-    canvas = Canvas(0.5 + 1.0 * len(panels))
-    draw_panels(canvas, panels, decision.unit)
-    for axes, top in zip(canvas.axes, limits_of_axes, strict=True):
-        axes.set_ylim(0, top or None)
-    canvas.axes[-1].set_xticks(range(len(points)), [point.load.amount_label for point in points])
-    changes = [_change(point) for point in points]
+            axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":", label="limit")
+        axes.set(ylabel=f"{label}, {unit}", ylim=(0, FAR * scale * tops[metric] or None))
+    all_axes[-1].set_xticks(xs, [point.load.amount_label for point in points])
+    all_axes[-1].set_xlabel(decision.unit)
     return canvas.picture(
         name,
         title=decision.workload.label,
         caption=f"Median (P50) and slowest in a hundred (P99), by {points[0].load.kind}.",
-        alt=f"Latencies by {decision.unit} on {decision.workload.label}. {'; '.join(changes)}.",
+        alt=f"Latencies by {decision.unit} on {decision.workload.label}. "
+        f"{'; '.join(_change(point) for point in points)}.",
         table=None,
     )
 

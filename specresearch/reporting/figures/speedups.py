@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.side_comparison import LATENCY, THROUGHPUT
@@ -15,11 +16,10 @@ from specresearch.reporting.drawing import (
     Canvas,
     Picture,
     TextTable,
-    draw_rows,
     error_bars,
 )
 from specresearch.reporting.formatting import interval
-from specresearch.reporting.workload import Load, Setting
+from specresearch.reporting.workload import Load
 
 BASES = {
     LATENCY: "plain decoding's mean time from arrival to last token over the method's",
@@ -27,16 +27,8 @@ BASES = {
 }
 DODGE = 0.06  # between the points of two lines, as a share of the distance between ticks
 LOWEST, HIGHEST = 0.9, 1.1  # keep the line at 1 in sight
+MOST_REACH = 1.5  # of the axis, as a multiple of the largest speedup
 MOST_ROWS, ROW_HEIGHT = 24, 0.36  # of a chart; inches
-
-
-@dataclass(frozen=True)
-class Line:
-    """One method under one kind of load, with the setting that is best for it."""
-
-    decision: Decision
-    setting: Setting
-    gains: Mapping[Load, Estimate]
 
 
 @dataclass(frozen=True)
@@ -58,21 +50,14 @@ def overview(decisions: Sequence[Decision], name: str) -> list[Picture]:
 
     What was measured at one load only is drawn in rows of one chart, if there are several.
     """
-    lines = [line for decision in decisions for line in _lines(decision)]
-    methods = list(dict.fromkeys(line.setting.method for line in lines))
-    limits = _reach([gain for line in lines for gain in line.gains.values()])
+    colours: dict[str, int] = {}
+    charts = [(decision, _by_method(decision, colours)) for decision in decisions]
+    limits = _reach([line for _, series in charts for line in series])
     pictures, single = [], []
-    for decision in decisions:
-        here = [line for line in lines if line.decision is decision]
+    for decision, series in charts:
         if len(decision.loads) == 1:
-            single += sorted(
-                here, key=lambda line: -max(gain.value for gain in line.gains.values())
-            )
+            single += [(decision.points[0].scene, line) for line in series]
             continue
-        series = []
-        for line in here:
-            gains = {load.amount_label: gain for load, gain in line.gains.items()}
-            series.append(Series(line.setting.label, methods.index(line.setting.method), gains))
         bases = {point.basis for point in decision.points}
         basis = "; overloaded: ".join(words for basis, words in BASES.items() if basis in bases)
         picture = _chart(
@@ -109,7 +94,7 @@ def by_length(decision: Decision, name: str) -> Picture | None:
     return _chart(
         series,
         ticks=[str(length) for length in sorted(lengths)],
-        limits=_reach([gain for line in series for gain in line.gains.values()]),
+        limits=_reach(series),
         xlabel="draft tokens per step, at most",
         title=f"{decision.setting.method}: {decision.workload.label}",
         caption="Speedup of fixed draft lengths. Lengths whose intervals overlap cannot be told "
@@ -118,23 +103,32 @@ def by_length(decision: Decision, name: str) -> Picture | None:
     )
 
 
-def _lines(decision: Decision) -> list[Line]:
-    """Return a line for each method, the recommended one's first."""
-    lines = []
+def _by_method(decision: Decision, colours: dict[str, int]) -> list[Series]:
+    """Return a line for each method, the fastest first; new methods are added to the colours."""
+    series = []
     for setting, points in decision.best_by_method.items():
-        gains = {point.load: point.gain for point in points if point.gain is not None}
+        gains = {point.load.amount_label: point.gain for point in points if point.gain is not None}
         if gains:
-            lines.append(Line(decision, setting, gains))
-    return lines
+            colour = colours.setdefault(setting.method, len(colours))
+            series.append(Series(setting.label, colour, gains))
+    return sorted(series, key=lambda line: -max(gain.value for gain in line.gains.values()))
 
 
-def _reach(gains: Sequence[Estimate]) -> tuple[float, float]:
-    """Return the limits of an axis on which all of these are seen, and the line at 1."""
-    ends = [LOWEST, HIGHEST]
-    for gain in gains:
-        ends += gain.interval or (gain.value,)
-    margin = 0.04 * (max(ends) - min(ends))
-    return min(ends) - margin, max(ends) + margin
+def _reach(series: Sequence[Series]) -> tuple[float, float]:
+    """Return the limits of an axis on which all of these are seen, and the line at 1.
+
+    One very wide interval is cut, so that the others stay readable.
+    """
+    lows, highs, values = [LOWEST], [HIGHEST], [HIGHEST]
+    for line in series:
+        for gain in line.gains.values():
+            low, high = gain.interval or (gain.value, gain.value)
+            lows.append(low)
+            highs.append(high)
+            values.append(gain.value)
+    top = min(max(highs), MOST_REACH * max(values))
+    margin = 0.04 * (top - min(lows))
+    return min(lows) - margin, top + margin
 
 
 def _chart(
@@ -153,7 +147,7 @@ def _chart(
     for number, line in enumerate(series):
         shift = DODGE * (number - (len(series) - 1) / 2)
         has_colour = line.colour < len(COLOURS)
-        looks = {
+        looks: dict[str, Any] = {
             "color": COLOURS[line.colour] if has_colour else PLAIN,
             "marker": MARKERS[line.colour % len(MARKERS)],
         }
@@ -178,26 +172,29 @@ def _chart(
     )
 
 
-def _rows(lines: Sequence[Line], limits: tuple[float, float], name: str) -> Picture:
-    labels, rows, gains = [], [], []
-    scenes = {line.decision.points[0].scene for line in lines}
-    title = scenes.pop() if len(scenes) == 1 else "Measured at one load"
-    for line in lines:
-        (gain,) = line.gains.values()
-        label = line.setting.label
-        if scenes:
-            label += f"\n{line.decision.points[0].scene}"
-        labels.append(label)
-        rows.append([label.replace("\n", "; "), interval(gain)])
-        gains.append(gain)
+def _rows(lines: Sequence[tuple[str, Series]], limits: tuple[float, float], name: str) -> Picture:
+    """Return a row for each line, which was measured at the load that stands beside it."""
+    is_one_scene = len({scene for scene, _ in lines}) == 1
     canvas = Canvas(0.6 + ROW_HEIGHT * len(lines))
     axes = canvas.subplots()
-    draw_rows(axes, labels, gains)
-    axes.set(xlabel="speedup", xlim=limits)
+    labels, rows = [], []
+    for row, (scene, line) in enumerate(lines):
+        (gain,) = line.gains.values()
+        axes.plot([gain.value], [row], marker="o", color=COLOURS[0], markerfacecolor=PAGE)
+        if gain.has_interval:
+            axes.errorbar(
+                [gain.value], [row], xerr=error_bars([gain]), marker="o", color=COLOURS[0]
+            )
+        labels.append(line.label if is_one_scene else f"{line.label}\n{scene}")
+        rows.append([f"{line.label}; {scene}", interval(gain)])
+    axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set(xlim=limits, ylim=(len(labels) - 0.4, -0.6), xlabel="speedup")
+    axes.grid(visible=False, axis="y")
     return canvas.picture(
         name,
-        title=title,
+        title=lines[0][0] if is_one_scene else "Measured at one load",
         caption="Right of the line at 1 is faster.",
-        alt=f"Speedup. {title}. {'; '.join(': '.join(row) for row in rows)}.",
+        alt=f"Speedup at one load. {'; '.join(': '.join(row) for row in rows)}.",
         table=TextTable(["Setting", "Speedup"], rows),
     )
