@@ -42,7 +42,8 @@ class Command:
         overrides = {}
         for word in words:
             name, equals, value = word.partition("=")
-            if equals and _group_of(name) not in TRANSIENT and name.lstrip("+") != "proposer":
+            is_setting = equals or name.startswith("~")
+            if is_setting and _group_of(name) not in TRANSIENT and name.lstrip("+") != "proposer":
                 overrides[name] = value
         # The default dataset of the other program is another one.
         overrides.setdefault("dataset", provenance["dataset"]["name"])
@@ -82,7 +83,8 @@ class Command:
         # An experiment brings a proposer of its own, which is replaced and not added.
         has_proposer = any(_group_of(name) == EXPERIMENT for name in self.overrides)
         words.append(f"{'' if has_proposer else '+'}proposer={self.method}")
-        words += [f"{name}={value}" for name, value in self.overrides.items()]
+        for name, value in self.overrides.items():
+            words.append(f"{name}={value}" if value else name)
         return shlex.join(words)
 
 

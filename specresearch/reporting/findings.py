@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from specresearch.reporting.comparison import Standing
+from specresearch.reporting.comparison import Comparison, Standing
 from specresearch.reporting.decision import Decision
 from specresearch.reporting.draft_lengths import draft_length
 from specresearch.reporting.finding import Finding
@@ -13,11 +13,11 @@ from specresearch.reporting.formatting import (
     listed,
     loads_listed,
     seconds,
-    seconds_inline,
 )
 from specresearch.reporting.next_steps import next_step
 from specresearch.reporting.requirements import Requirements
 from specresearch.reporting.tails import class_tails
+from specresearch.reporting.workload import Load
 
 
 def findings(decision: Decision, requirements: Requirements) -> list[Finding]:
@@ -52,26 +52,20 @@ def _limits(decision: Decision, requirements: Requirements) -> Finding:
 
 
 def _standings(decision: Decision, name: str) -> Iterator[str]:
-    """Yield at which loads a limit is broken, and at which it is kept."""
-    for standing in (Standing.BROKEN, Standing.DOUBTFUL, Standing.HOPELESS, Standing.KEPT):
-        latencies = []
-        for point in decision.points:
-            if point.standings.get(name) is standing:
-                latency = seconds_inline(point.speculative[name])
-                latencies.append(f"{point.load.amount_label} ({latency})")
-        if latencies:
-            yield f"{standing.value} at {listed(latencies)}"
-    others = [point for point in decision.points if name not in point.standings]
-    lost = [point.load for point in others if point.both_overloaded]
-    compared = [point for point in others if not point.both_overloaded]
-    kept = [point.load for point in compared if point.speculative[name] is not None]
-    unknown = [point.load.amount_label for point in compared if point.speculative[name] is None]
-    if kept:
-        yield f"kept at {loads_listed(kept)}"
-    if unknown:
-        yield f"not measured at {listed(unknown)}"
-    if lost:
-        yield f"not compared at {loads_listed(lost)}, where neither side keeps up"
+    """Yield what becomes of a limit, with its loads."""
+    loads: dict[str, list[Load]] = {}
+    for point in decision.points:
+        loads.setdefault(_standing(point, name), []).append(point.load)
+    for words, at in loads.items():
+        yield f"{words} at {loads_listed(at)}"
+
+
+def _standing(point: Comparison, name: str) -> str:
+    if name in point.standings:
+        return point.standings[name].value
+    if point.both_overloaded:
+        return "not compared, since neither side keeps up,"
+    return "not measured" if point.speculative[name] is None else "kept"
 
 
 def _overload(decision: Decision) -> str:

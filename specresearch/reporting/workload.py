@@ -79,15 +79,6 @@ class Load:
         return f"{self.amount:g}" if is_exact else f"{self.amount:.3g}"
 
     @property
-    def short_label(self) -> str:
-        """Return the amount with a short unit."""
-        if self.axis == BATCH:
-            return f"batch of {self.amount:g}"
-        if self.axis == CONCURRENCY:
-            return f"{self.amount:g} at a time"
-        return f"{self.amount_label}/s"
-
-    @property
     def label(self) -> str:
         """Return the amount with its unit."""
         if self.axis == BATCH:

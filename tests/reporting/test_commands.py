@@ -130,6 +130,7 @@ def test_a_command_keeps_the_settings_of_the_folder_and_leaves_out_where_it_wrot
         "batch_size=4",
         "sampling.temperature=0.5",
         "+variants.bounded.max_slowdown=1.05",
+        "~proposer.offset",
         "hydra.run.dir=out",
         "resume=true",
     ]
@@ -139,12 +140,14 @@ def test_a_command_keeps_the_settings_of_the_folder_and_leaves_out_where_it_wrot
     command = Command.of(tmp_path, "run", provenance)
     assert str(command) == (
         "python -m specresearch.run +proposer=suffix num_prompts=8 batch_size=4 "
-        "sampling.temperature=0.5 +variants.bounded.max_slowdown=1.05 dataset=gsm8k"
+        "sampling.temperature=0.5 +variants.bounded.max_slowdown=1.05 '~proposer.offset' "
+        "dataset=gsm8k"
     )
     under_load = command.under_load().setting({"arrivals.concurrency": "1,4"})
     assert str(under_load) == (
         "python -m specresearch.load -m +proposer=suffix sampling.temperature=0.5 "
-        "+variants.bounded.max_slowdown=1.05 dataset=gsm8k arrivals.concurrency=1,4"
+        "+variants.bounded.max_slowdown=1.05 '~proposer.offset' dataset=gsm8k "
+        "arrivals.concurrency=1,4"
     )
 
 

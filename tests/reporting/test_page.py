@@ -168,8 +168,8 @@ def test_the_overview_has_a_line_for_each_method_and_one_axis(tmp_path: Path) ->
                 )
     overview = compose(gather([tmp_path]), Requirements()).overview
     assert [picture.title for picture in overview] == [
-        "cnndm, temperature 0",
-        "gsm8k, temperature 0",
+        "cnndm, temperature 0, by requests in flight",
+        "gsm8k, temperature 0, by requests in flight",
     ]
     for picture in overview:
         assert picture.table is not None
@@ -266,6 +266,22 @@ def test_every_figure_has_words_a_table_and_a_png(written: Written) -> None:
     for name in names:
         assert (out / "figures" / name).read_bytes().startswith(b"\x89PNG")
     assert all(alt for alt, _ in re.findall(r"!\[(.*?)\]\((.*?)\)", markdown))
+
+
+def test_wide_tables_scroll_in_frames_of_their_own(written: Written) -> None:
+    """The page itself never scrolls sideways."""
+    frames = re.findall('<div class="scroll".*?</div>', written.html, re.DOTALL)
+    assert sum(frame.count("<table>") for frame in frames) == written.html.count("<table>")
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", written.html)
+    assert re.search(r"pre \{[^}]*white-space: pre-wrap", written.html)
+
+
+def test_only_the_answer_is_open(written: Written) -> None:
+    """Details fold; what is open is the overview, the cards and the next commands."""
+    assert "<details open" not in written.html
+    open_part = re.sub("<details.*</details>", "", written.html.partition('id="details"')[0])
+    tables = re.sub("<details>.*?</details>", "", open_part, flags=re.DOTALL).count("<table>")
+    assert tables == 2  # one for each kind of load of the only workload
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(written: Written) -> None:

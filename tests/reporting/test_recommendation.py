@@ -145,7 +145,7 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(
     verdict = explain(decision, limits)
     findings = {finding.term: finding.lines for finding in verdict.findings}
     assert (
-        "not compared at 16 requests per second, where neither side keeps up"
+        "not compared, since neither side keeps up, at 16 requests per second"
         in findings["Your limits"][0]
     )
     assert verdict.table.rows[0][-1] == "-"

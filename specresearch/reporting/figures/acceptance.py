@@ -6,6 +6,10 @@ from specresearch.reporting.formatting import interval
 
 BREAK_EVEN = (0.5, 0.65)
 MOST_TICKS = 12
+CURVES = {
+    "unconditional": "accepted, of all drafts",
+    "conditional": "accepted, given all before were",
+}
 
 
 def histogram(comparison: Comparison, name: str) -> Picture | None:
@@ -51,33 +55,27 @@ def by_position(comparison: Comparison, name: str) -> Picture | None:
     acceptance = comparison.speculative.acceptance
     if acceptance is None or len(acceptance.positions) < 2:
         return None
-    rows, survivals, numbers = [], [], []
-    all_drafts, given_all_before = {}, {}
+    rows, survivals = [], []
     for at in acceptance.positions:
-        numbers.append(at.position)
         shares = interval(at.unconditional), interval(at.conditional)
         rows.append([str(at.position), *shares, f"{at.num_reached:,}"])
-        survival = "unknown"
-        if at.unconditional is not None:
-            survival = f"{at.unconditional.value:.2f}"
-            all_drafts[at.position] = at.unconditional
-        if at.conditional is not None:
-            given_all_before[at.position] = at.conditional
-        survivals.append(f"{at.position}: {survival}")
+        survivals.append(f"{at.position}: {shares[0]}")
     canvas = Canvas()
     axes = canvas.subplots()
-    curves = {
-        "accepted, of all drafts": all_drafts,
-        "accepted, given all before were": given_all_before,
-    }
-    for (label, shares), colour, marker in zip(curves.items(), COLOURS, "os", strict=False):
-        values = [share.value for share in shares.values()]
-        axes.plot(list(shares), values, color=colour, marker=marker, label=label)
-        bounds = [share.interval for share in shares.values() if share.interval is not None]
-        if bounds and len(bounds) == len(shares):
-            lows, highs = zip(*bounds, strict=True)
-            axes.fill_between(list(shares), lows, highs, color=colour, alpha=0.18, linewidth=0)
+    for (key, label), colour, marker in zip(CURVES.items(), COLOURS, "os", strict=False):
+        positions, shares = [], []
+        for at in acceptance.positions:
+            share = getattr(at, key)
+            if share is not None:
+                positions.append(at.position)
+                shares.append(share)
+        values = [share.value for share in shares]
+        axes.plot(positions, values, color=colour, marker=marker, label=label)
+        if all(share.has_interval for share in shares):
+            lows, highs = [share.low for share in shares], [share.high for share in shares]
+            axes.fill_between(positions, lows, highs, color=colour, alpha=0.18, linewidth=0)
     axes.set(ylim=(0, 1.03), xlabel="position in the draft", ylabel="share accepted")
+    numbers = [at.position for at in acceptance.positions]
     every = 1 if len(numbers) <= MOST_TICKS else -(-len(numbers) // 8)
     axes.set_xticks(numbers[::every])
     return canvas.picture(

@@ -65,8 +65,8 @@ def overview(decisions: Sequence[Decision], name: str) -> list[Picture]:
             ticks=[load.amount_label for load in decision.loads],
             limits=limits,
             xlabel=decision.unit,
-            title=decision.workload.label,
-            caption=f"Speedup is {basis}, by {decision.points[0].load.kind}.",
+            title=f"{decision.workload.label}, by {decision.points[0].load.kind}",
+            caption=f"Speedup is {basis}.",
             name=f"{name}-{len(pictures) + 1}",
         )
         pictures.append(picture)
@@ -90,7 +90,7 @@ def by_length(decision: Decision, name: str) -> Picture | None:
         return None
     series = []
     for number, (load, gains) in enumerate(by_load.items()):
-        series.append(Series(load.short_label, number, gains))
+        series.append(Series(load.label, number, gains))
     return _chart(
         series,
         ticks=[str(length) for length in sorted(lengths)],
