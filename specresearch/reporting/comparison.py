@@ -1,6 +1,6 @@
 """What a report compares: a side that drafts beside the baseline, on the same requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -11,6 +11,7 @@ from specresearch.bench.estimate import Estimate
 from specresearch.bench.outcome import Outcome
 from specresearch.bench.output_check import CHANGED, P_VALUES
 from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
+from specresearch.reporting.commands import Command
 from specresearch.reporting.workload import Load, Setting, WorkloadKey
 
 
@@ -78,27 +79,6 @@ class SideFigures:
         return None if estimate is None else estimate.value
 
 
-@dataclass(frozen=True)
-class ControllerHistory:
-    """What happened over time under a controller.
-
-    Attributes:
-        timeline: The rows of the controller's side.
-        references: The rows of plain decoding and of the best fixed length, by label.
-        throughputs: Tokens per second of the references.
-        has_best: Whether any fixed length was measured; the best is known only in hindsight.
-        speedup_over_best: Throughput over that of the better reference.
-        estimates: What the controller estimated, by pass and step.
-    """
-
-    timeline: Sequence[Mapping[str, Any]]
-    references: Mapping[str, Sequence[Mapping[str, Any]]]
-    throughputs: Mapping[str, Estimate]
-    has_best: bool
-    speedup_over_best: Estimate | None
-    estimates: Sequence[Mapping[str, float]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison(SideComparison):
     """A side that drafts, and the baseline.
@@ -110,10 +90,13 @@ class Comparison(SideComparison):
         max_running: The most requests decoded together; None for a run.
         fingerprint: Of the prompts.
         is_overloaded: Whether requests came faster than this side answered them.
-        class_figures: Figures of a mixed workload by class and side.
         is_interleaved: Whether both sides met the same stretches of the machine's time.
-        history: None without a controller.
+        over_best: Throughput over the better of plain decoding and the best fixed length.
+        step_seconds: Means of a step as the controller estimated it, and as it was measured.
         pooled_with: Folders of other runs of the setting, whose figures are in these.
+        command: What measured it.
+        takes_length: Whether the proposer has a setting for the draft length.
+        is_sample: Whether the prompts are the few that ship with the package.
         num_compared: For how many settings and loads together the gain's interval holds.
         outcome: Set by `judge`, as are the standings.
         standings: What becomes of the user's limits, by the figure that they hold for.
@@ -134,10 +117,13 @@ class Comparison(SideComparison):
     started: str = ""
     is_overloaded: bool = False
     is_baseline_overloaded: bool = False
-    class_figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_interleaved: bool = True
-    history: ControllerHistory | None = None
+    over_best: Estimate | None = None
+    step_seconds: tuple[float, float] | None = None
     pooled_with: tuple[Path, ...] = ()
+    command: Command = field(default_factory=Command)
+    takes_length: bool = False
+    is_sample: bool = False
     num_compared: int = 1
     outcome: Outcome = Outcome.UNCLEAR
     standings: Mapping[str, Standing] = field(default_factory=dict)

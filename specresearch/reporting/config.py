@@ -15,6 +15,7 @@ from specresearch.reporting.workload import (
 from specresearch.rows import FIXED as FIXED_SIDE
 from specresearch.rows import METHOD
 
+CHAIN = "chain"
 SAMPLING = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}  # defaults
 NAMED_ELSEWHERE = ("_target_", "draft", "num_draft_tokens")  # keys of a proposer
 NO_SETTINGS = ("_target_", "trace_every")  # keys of a controller that decide nothing
@@ -87,16 +88,36 @@ def setting_of(
         method: Name of the method, and the most drafts that it makes in a step.
         controller: The controller's name; None to take it from its class.
     """
+    shape = draft_shape(section(config, "proposer"), branches=method.get("trees", False))
     length = fixed_length(side)
     if length is not None:
-        return Setting(method["name"], FIXED, length)
+        return Setting(method["name"], FIXED, length, shape)
     settings = section(config_of(config, side), "controller")
     if controller is None or "_target_" in section(config, "variants", side):
         words = re.sub(r"(?<!^)(?=[A-Z])", "_", class_name(settings) or "Fixed")
         controller = words.lower()  # such as batch_size_cutoff for BatchSizeCutoff
     if controller == FIXED:
         length = settings.get("num_draft_tokens") or method["num_draft_tokens"]
-    return Setting(method["name"], controller, length, "" if side == METHOD else side)
+    return Setting(
+        method["name"],
+        controller,
+        length,
+        shape,
+        variant="" if side == METHOD else side,
+    )
+
+
+def draft_shape(proposer: Mapping[str, Any], *, branches: bool) -> str:
+    """Return the name of the drafts' tree, or "" for a chain.
+
+    Args:
+        branches: Whether the method declared that it drafts trees; folders of earlier versions do
+            not say.
+    """
+    tree = proposer.get("tree", CHAIN)
+    if tree != CHAIN:
+        return f"{tree} tree"
+    return "tree" if branches else ""
 
 
 def fixed_length(side: str) -> int | None:

@@ -21,7 +21,7 @@ class Answer(Enum):
     ON = "Turn it on"
     BELOW = "Turn it on up to a load"
     SOME = "Turn it on at some loads"
-    MEASURE = "Measure under load"
+    MEASURE = "Measure more"
     OFF = "Turn it off"
 
 
@@ -78,9 +78,27 @@ class Decision:
     @property
     def fixed_points(self) -> list[Comparison]:
         """Return the comparisons of the recommended method's fixed draft lengths."""
-        method = self.setting.method
-        points = [point for point in self.all_points if point.setting.method == method]
-        return [point for point in points if point.setting.is_fixed]
+        points = []
+        for point in self.all_points:
+            if point.setting.method == self.setting.method and point.setting.is_chain_length:
+                points.append(point)
+        return points
+
+    @property
+    def best_by_method(self) -> dict[Setting, list[Comparison]]:
+        """Return the points of the best setting of every method, the recommended one first."""
+        by_method: dict[str, dict[Setting, dict[Load, Comparison]]] = {}
+        for point in self.all_points:
+            by_setting = by_method.setdefault(point.setting.method, defaultdict(dict))
+            by_setting[point.setting][point.load] = point
+        best = {}
+        for by_setting in by_method.values():
+            setting = recommend(by_setting)
+            if self.setting in by_setting:
+                setting = self.setting
+            points = by_setting[setting]
+            best[setting] = [points[load] for load in sorted(points)]
+        return best
 
     def with_outcome(self, outcome: Outcome) -> list[Comparison]:
         """Return the recommended setting's comparisons of an outcome."""
@@ -156,7 +174,7 @@ def _decide(points: Sequence[Comparison]) -> Decision:
     by_setting: dict[Setting, dict[Load, Comparison]] = defaultdict(dict)
     for point in points:
         by_setting[point.setting][point.load] = point
-    setting = _recommend(by_setting)
+    setting = recommend(by_setting)
     recommended = by_setting.pop(setting)
     others = [point for by_load in by_setting.values() for point in by_load.values()]
     decision = Decision(
@@ -179,7 +197,7 @@ def _decide(points: Sequence[Comparison]) -> Decision:
     return replace(decision, answer=Answer.OFF if slower else Answer.MEASURE)
 
 
-def _recommend(by_setting: Mapping[Setting, Mapping[Load, Comparison]]) -> Setting:
+def recommend(by_setting: Mapping[Setting, Mapping[Load, Comparison]]) -> Setting:
     """Return the setting of least regret among those measured at most loads.
 
     Among equals, the one with the smaller mean regret is taken.

@@ -4,23 +4,28 @@ from collections.abc import Sequence
 
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.formatting import inline, listed
-from specresearch.reporting.workload import BATCH
+from specresearch.reporting.finding import Finding
+from specresearch.reporting.formatting import inline, interval, listed, seconds
+from specresearch.reporting.next_steps import other_lengths
+from specresearch.reporting.tails import ends
+
+OVER_BEST = "throughput over the better of plain decoding and the best fixed length"
 
 
-def draft_lengths(decision: Decision) -> tuple[tuple[str, ...], str]:
-    """Return lines about the draft length, and the command that compares others or ""."""
+def draft_length(decision: Decision) -> Finding:
+    """Return what there is to say of the draft length; no lines if nothing."""
     setting = decision.setting
-    lines = [] if setting.is_fixed else [_chosen(decision)]
+    lines = [] if setting.is_fixed else [_chosen(decision), *_controller(decision)]
     measured = _lengths(decision.fixed_points)
+    command = ""
     if len(measured) > 1:
         lines.append(f"Of the fixed lengths {listed(measured)}, {_best(decision)}")
-        return tuple(lines), ""
-    if not setting.is_fixed or setting.length is None:
-        return tuple(lines), ""
-    lines.append(f"{setting.length}, the only one measured. To compare others, add")
-    is_batch = decision.axis == BATCH
-    return tuple(lines), "-m proposer.num_draft_tokens=2,4,8" if is_batch else '"compare=[2,4,8]"'
+    elif setting.is_chain_length and setting.length is not None:
+        lines.append(f"{setting.length}, the only one measured.")
+        command = other_lengths(decision.points[0])
+        if command:
+            lines.append("To compare others:")
+    return Finding("Draft length", tuple(lines), command)
 
 
 def _lengths(points: Sequence[Comparison]) -> list[str]:
@@ -39,27 +44,23 @@ def _chosen(decision: Decision) -> str:
     return f"The controller chooses{words}."
 
 
+def _controller(decision: Decision) -> list[str]:
+    """Return how well the controller chose, and how well it estimated."""
+    lines = []
+    for point in ends(decision.points):
+        at = f"At {point.load.label}"
+        if point.over_best is not None:
+            lines.append(f"{at}, {OVER_BEST}: {interval(point.over_best)}.")
+        if point.step_seconds is not None:
+            estimated, measured = map(seconds, point.step_seconds)
+            lines.append(f"{at}, it estimated {estimated} for a step that took {measured}.")
+    return lines
+
+
 def _best(decision: Decision) -> str:
     best = []
     for load in decision.loads:
         point = decision.best_fixed(load)
         if point is not None:
             best.append(f"{point.setting.length} at {load.amount_label} ({inline(point.gain)})")
-    return f"best in hindsight: {listed(best)}.{_ties(decision)}"
-
-
-def _ties(decision: Decision) -> str:
-    """Return which lengths cannot be told from the best at the lowest load."""
-    load = decision.loads[0]
-    best = decision.best_fixed(load)
-    if best is None or best.gain is None or best.gain.low is None:
-        return ""
-    ties = []
-    for point in decision.fixed_points:
-        is_other = point.load == load and point.setting.length != best.setting.length
-        if is_other and point.gain and (point.gain.high or point.gain.value) >= best.gain.low:
-            ties.append(point)
-    if not ties:
-        return ""
-    words = listed(_lengths(ties))
-    return f" At {load.amount_label}, {words} cannot be told from {best.setting.length}."
+    return f"best in hindsight: {listed(best)}."

@@ -2,20 +2,17 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from specresearch.bench.estimate import Estimate
@@ -55,13 +52,14 @@ class Picture:
     Attributes:
         name: Of its file.
         alt: What it shows, with its main numbers.
+        table: Its numbers; None if its section has them.
     """
 
     name: str
     title: str
     caption: str
     alt: str
-    table: TextTable
+    table: TextTable | None
     svg: str = field(repr=False)
     png: bytes = field(repr=False)
 
@@ -75,7 +73,7 @@ class Canvas(Figure):
             self.set_figheight(height)
 
     def picture(
-        self, name: str, *, title: str, caption: str, alt: str, table: TextTable
+        self, name: str, *, title: str, caption: str, alt: str, table: TextTable | None
     ) -> Picture:
         """Return the figure as SVG in the page's colours and as PNG on white."""
         self._add_legend()
@@ -98,84 +96,12 @@ class Canvas(Figure):
                 series.setdefault(label, handle)
         if not series:
             return
-        # Matplotlib lists error bars last, after the lines that they are read against.
-        labels = sorted(series, key=lambda label: not isinstance(series[label], Container))
-        width = max(map(len, labels)) + HANDLE
-        num_columns = max(1, min(MOST_COLUMNS, len(labels), LEGEND_WIDTH // width))
-        num_rows = -(-len(labels) // num_columns)
+        width = max(map(len, series)) + HANDLE
+        num_columns = max(1, min(MOST_COLUMNS, len(series), LEGEND_WIDTH // width))
+        num_rows = -(-len(series) // num_columns)
         self.set_figheight(self.get_figheight() + LEGEND_ROW * num_rows)
-        handles = [series[label] for label in labels]
+        handles, labels = list(series.values()), list(series)
         self.legend(handles, labels, loc="outside lower center", ncols=num_columns)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a panel, whose index is the horizontal axis."""
-
-    label: str
-    values: pd.Series
-    colour: str
-    style: str = "-"
-
-
-def draw_panels(canvas: Canvas, panels: Mapping[str, Sequence[Curve]], xlabel: str) -> None:
-    """Draw panels one below the other.
-
-    Args:
-        panels: Curves by the label of the vertical axis.
-    """
-    all_axes = canvas.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
-        for curve in curves:
-            axes.plot(
-                curve.values,
-                curve.style,
-                color=curve.colour,
-                label=curve.label,
-                linewidth=1.4,
-                marker="o" if len(curve.values) == 1 else None,
-            )
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-    all_axes[-1].set_xlabel(xlabel)
-
-
-def draw_rows(
-    axes: Axes,
-    labels: Sequence[str],
-    series: Mapping[str, Sequence[Estimate | None]],
-    reference: str = "",
-) -> None:
-    """Draw ratios with their intervals, a row per label, and a line at 1.
-
-    Args:
-        series: Ratios of every row, by what the legend says of them.
-        reference: What the legend says of the line at 1.
-    """
-    for number, (name, ratios) in enumerate(series.items()):
-        offset = 0.5 * ((number + 0.5) / len(series) - 0.5)
-        known, heights = [], []
-        for row, ratio in enumerate(ratios):
-            if ratio is not None:
-                known.append(ratio)
-                heights.append(row + offset)
-        axes.errorbar(
-            [ratio.value for ratio in known],
-            heights,
-            xerr=error_bars(known),
-            label=name,
-            linestyle="none",
-            **marks(number),
-        )
-    axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", label=reference)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
-
-
-def marks(number: int) -> dict[str, Any]:
-    """Return the colour and the marker of a series."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Float[np.ndarray, "2 n"]:

@@ -27,7 +27,7 @@ def interval(estimate: Estimate | None, digits: int = 2, scale: float = 1.0, uni
 
 def inline(estimate: Estimate | None) -> str:
     """Return a value with its interval for parentheses, such as `1.52, 1.40 to 1.63`."""
-    return _without_parentheses(interval(estimate))
+    return interval(estimate).replace(" (", ", ").removesuffix(")")
 
 
 def seconds(value: float | None) -> str:
@@ -46,11 +46,6 @@ def seconds_with_interval(estimate: Estimate | None) -> str:
         return NOTHING
     scale, unit = (1e3, " ms") if abs(estimate.value) < 0.9995 else (1.0, " s")
     return interval(estimate, _digits(estimate.value * scale), scale, unit)
-
-
-def seconds_inline(estimate: Estimate | None) -> str:
-    """Return a time for parentheses, such as `7.25 ms, 7.01 to 7.60`."""
-    return _without_parentheses(seconds_with_interval(estimate))
 
 
 def time_scale(longest: float) -> tuple[float, str]:
@@ -88,10 +83,6 @@ def loads_listed(loads: Sequence[Load]) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 request` or `2 requests`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _without_parentheses(words: str) -> str:
-    return words.replace(" (", ", ").removesuffix(")")
 
 
 def _digits(value: float) -> int:

@@ -9,14 +9,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from specresearch.files import replace_text
+from specresearch.reporting.cards import Card, compose_cards, headline
 from specresearch.reporting.decision import decide
+from specresearch.reporting.drawing import Picture
 from specresearch.reporting.material import Material, Note
-from specresearch.reporting.recommendation import Recommendation, explain, headline
 from specresearch.reporting.requirements import Requirements
-from specresearch.reporting.sections import PROSE, Section, compose_sections
+from specresearch.reporting.sections import PROSE, Section, compose_sections, draw_overview
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
-MOST_ROWS = 24  # of a table that is not folded away
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,37 @@ class Page:
     """Everything that is shown.
 
     Attributes:
+        overview: Charts of the speedup by load.
         notes: Each text once; those on folders that are not used come first.
         provenance: Terms by folder.
     """
 
     headline: str
-    recommendations: Sequence[Recommendation]
+    overview: Sequence[Picture]
+    cards: Sequence[Card]
     sections: Sequence[Section]
     notes: Sequence[Note]
     provenance: Mapping[str, Mapping[str, str]]
     definitions: Mapping[str, str]
 
+    @property
+    def pictures(self) -> list[Picture]:
+        """Return all charts in their order."""
+        pictures = list(self.overview)
+        for section in self.sections:
+            pictures += section.pictures
+        return pictures
+
+    @property
+    def toys(self) -> list[str]:
+        """Return the workloads that were decoded by a toy target."""
+        return [card.workload.label for card in self.cards if card.workload.is_toy]
+
 
 def compose(material: Material, requirements: Requirements) -> Page:
     """Return the page of everything that the folders hold."""
     decisions = decide(material.comparisons, requirements)
-    recommendations = [explain(each, requirements) for each in decisions if each.is_main]
+    cards = compose_cards(decisions, requirements)
     notes = list(material.notes)
     if len(material.limits) > 1 and not requirements.limits:
         text = (
@@ -49,8 +64,9 @@ def compose(material: Material, requirements: Requirements) -> Page:
         notes.append(Note(text, (min(material.provenance),)))
     provenance = {str(folder): _flattened(terms) for folder, terms in material.provenance.items()}
     return Page(
-        headline=headline(recommendations),
-        recommendations=recommendations,
+        headline=headline(cards),
+        overview=draw_overview(decisions),
+        cards=cards,
         sections=compose_sections(material, decisions, requirements),
         notes=_merged(notes),
         provenance=provenance,
@@ -69,9 +85,8 @@ def write(page: Page, folder: Path) -> Path:
     if (folder / HTML).exists():
         for old in pictures.glob("*.png"):
             old.unlink()
-    for section in page.sections:
-        for picture in section.pictures:
-            (pictures / f"{picture.name}.png").write_bytes(picture.png)
+    for picture in page.pictures:
+        (pictures / f"{picture.name}.png").write_bytes(picture.png)
     environment = Environment(
         loader=PackageLoader("specresearch.reporting"),
         autoescape=select_autoescape(["html.jinja"]),
@@ -82,7 +97,7 @@ def write(page: Page, folder: Path) -> Path:
     environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
     for name in (HTML, MARKDOWN):
         template = environment.get_template(f"{name}.jinja")
-        shared = {"page": page, "prose": PROSE, "figures": FIGURES, "most_rows": MOST_ROWS}
+        shared = {"page": page, "prose": PROSE, "figures": FIGURES}
         replace_text(folder / name, template.render(shared, safe=Markup))
     return folder / HTML
 

@@ -43,7 +43,8 @@ def _is_same_case(predicted: Comparison, measured: Comparison) -> bool:
     return (
         _is_same_workload(predicted.workload, measured.workload)
         and predicted.load == measured.load
-        and replace(predicted.setting, variant="") == replace(measured.setting, variant="")
+        and replace(predicted.setting, variant="", shape="")
+        == replace(measured.setting, variant="", shape="")
         and predicted.details == measured.details
         and _has_same_room(predicted, measured)
     )

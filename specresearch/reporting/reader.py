@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
+from specresearch.reporting.commands import Command
 from specresearch.reporting.comparison import (
     Comparison,
-    ControllerHistory,
     Output,
     SideFigures,
 )
@@ -28,7 +29,6 @@ from specresearch.reporting.workload import Setting
 from specresearch.results.folder import read_config
 from specresearch.rows import BASELINE, METHOD
 
-TREES = ("static", "dynamic")
 FITTED = "Fitted"  # the timing of the recorded machine
 PLAIN_ONLY = "plain decoding only, without a method beside it: not used for the decision"
 
@@ -116,12 +116,6 @@ class FolderReader:
         # A run has one method, whose output figures are in its summary.
         outputs = self.results["outputs"][name] if self.is_load else self.summary
         sides = self.results["sides"]
-        class_figures = {}
-        for label, figures in self.results.get("classes", {}).items():
-            class_figures[label] = {
-                "baseline": figures.get(BASELINE, {}),
-                "speculative": figures.get(name, {}),
-            }
         return replace(
             self.side(name),
             gain=measured.gain,
@@ -129,7 +123,6 @@ class FolderReader:
             decode_speedup=measured.decode_speedup,
             ideal_speedup=measured.ideal_speedup,
             classes=measured.classes if len(measured.classes) > 1 else (),
-            class_figures=class_figures,
             baseline=self._figures(BASELINE),
             output=Output.of(outputs, lossless=self.provenance["method"]["lossless"]),
             is_complete=self.results["complete"],
@@ -139,16 +132,16 @@ class FolderReader:
             is_overloaded=sides[name].get("overloaded", False),
             is_baseline_overloaded=sides[BASELINE].get("overloaded", False),
             is_interleaved=self.summary.get("turn_seconds", 0) is not None,
-            history=self._history(name),
+            over_best=self._over_best(name),
+            step_seconds=self._step_seconds(name),
+            takes_length="num_draft_tokens" in section(self.config, "proposer"),
+            is_sample=self.provenance["dataset"].get("kind") == "sample",
+            command=Command.of(self.folder, "load" if self.is_load else "run", self.provenance),
         )
 
     def _setting(self, side: str) -> Setting:
         controller = self.provenance.get("controller")
-        setting = setting_of(self.config, self.provenance["method"], side, controller)
-        tree = section(self.config, "proposer").get("tree")
-        if self.is_load or tree not in TREES:
-            return setting
-        return replace(setting, variant=f"{tree} tree")
+        return setting_of(self.config, self.provenance["method"], side, controller)
 
     def _figures(self, name: str) -> SideFigures:
         intervals = self.results["side_intervals"][name]
@@ -164,31 +157,21 @@ class FolderReader:
             MeanStepTimes(**step) if step else None,
         )
 
-    def _history(self, name: str) -> ControllerHistory | None:
-        """Return what the controller of a side did; None for a fixed length of a load test."""
-        timelines = self.results.get("timeline", {})
-        if fixed_length(name) is not None or not timelines.get(name):
+    def _over_best(self, name: str) -> Estimate | None:
+        """Return the throughput over the best reference's; None for a fixed length."""
+        if fixed_length(name) is not None or self.summary.get("best_fixed") is None:
             return None
-        best = self.summary["best_fixed"]
-        labels = {BASELINE: "plain decoding"}
-        if best is not None:
-            labels[best] = f"{self._setting(best).label}, best in hindsight"
-        references, throughputs = {}, {}
-        for side, label in labels.items():
-            throughput = self._figures(side)["throughput"]
-            if timelines.get(side):
-                references[label] = timelines[side]
-            if throughput is not None:
-                throughputs[label] = throughput
         # Variants of the controller have figures of their own.
         key = "speedup_over_best" if name == METHOD else f"speedup_over_best_{name}"
-        return ControllerHistory(
-            timeline=timelines[name],
-            references=references,
-            throughputs=throughputs,
-            has_best=best is not None,
-            speedup_over_best=Estimate.of(self.summary[key], self.results["intervals"].get(key)),
-            estimates=self.results["controller"].get(name, ()),
+        return Estimate.of(self.summary[key], self.results["intervals"].get(key))
+
+    def _step_seconds(self, name: str) -> tuple[float, float] | None:
+        """Return the mean of a controller's estimates and of the times they are of."""
+        rows = self.results.get("controller", {}).get(name, ())
+        if not rows or "estimated_seconds" not in rows[0]:
+            return None
+        return fmean(row["estimated_seconds"] for row in rows), fmean(
+            row["measured_seconds"] for row in rows
         )
 
 

@@ -1,6 +1,5 @@
 """A decision in words: the answer, the speedups behind it, and a table by load."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,11 +24,10 @@ WRONG_OUTPUT = (
     "else."
 )
 SINGLE_ONLY = (
-    "for one request at a time. With several at once the target has less time to spare, and "
-    "speculation that pays for one request often costs time then; nothing was measured there."
+    "With several requests at once the target has less time to spare, and speculation that pays "
+    "for one request often costs time then; nothing was measured there."
 )
-MORE_PROMPTS = "More prompts or repeats narrow the interval."
-ON = (Answer.ON, Answer.BELOW, Answer.SOME)
+BEST, THIS = 3, "this setting"  # a column of the table, and what says nothing there
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,12 @@ class Recommendation:
     Attributes:
         headline: The answer with its bound.
         reason: The speedups that it rests on.
-        spread: The recommended setting's speedups, for an overview.
         findings: In the order of a reader's questions.
     """
 
     decision: Decision
     headline: str
     reason: str
-    spread: str
     findings: list[Finding]
     table: TextTable
 
@@ -57,35 +53,9 @@ def explain(decision: Decision, requirements: Requirements) -> Recommendation:
         decision=decision,
         headline=_headline(decision, requirements),
         reason=_reason(decision, requirements),
-        spread=_spread(decision.points),
         findings=findings(decision, requirements),
         table=_table(decision, requirements),
     )
-
-
-def headline(recommendations: Sequence[Recommendation]) -> str:
-    """Return the answer of the whole report."""
-    decisions = [recommendation.decision for recommendation in recommendations]
-    if len(decisions) == 1:
-        answer = recommendations[0].headline
-        is_on = decisions[0].answer in ON
-        return f"{answer}: {decisions[0].setting.phrase}" if is_on else answer
-    counts = Counter(decision.answer for decision in decisions)
-    num_workloads = len({decision.workload for decision in decisions})
-    if len(counts) == 1:
-        where = "at every kind of load" if num_workloads == 1 else f"all {num_workloads} workloads"
-        return f"{decisions[0].answer.value}: {where} measured"
-    subject, where = "workload and the kind of load", f"in {{}} of {len(decisions)} cases"
-    if num_workloads == len(decisions):
-        subject, where = "workload", "for {}"
-    elif num_workloads == 1:
-        subject = "kind of load"
-    answers = []
-    for answer in Answer:
-        if answer in counts:
-            words = f"{answer.value[0].lower()}{answer.value[1:]}"
-            answers.append(f"{words} {where.format(counts[answer])}")
-    return f"It depends on the {subject}: {listed(answers)}"
 
 
 def _headline(decision: Decision, requirements: Requirements) -> str:
@@ -101,64 +71,44 @@ def _headline(decision: Decision, requirements: Requirements) -> str:
         return "Measure under load before turning it on"
     if any(point.limits_that_are(Standing.DOUBTFUL) for point in decision.points):
         return "Measure more: a limit may be broken"
+    leanings = {leaning(point) for point in decision.points}
+    if len(leanings) == 1 and leanings != {""}:
+        (words,) = leanings
+        return f"{words[0].upper()}{words[1:]}; measure more"
     worth = requirements.worth
     if worth != 1:
         return f"Measure more: it cannot be told yet whether it is {worth:g} times as fast"
-    return "Measure more: no difference from plain decoding can be told yet"
+    return "Measure more: faster or slower cannot be told yet"
+
+
+def leaning(point: Comparison) -> str:
+    """Return which way a speedup without an interval points; it decides nothing."""
+    gain = point.gain
+    if gain is None or gain.has_interval or round(gain.value, 2) == 1:
+        return ""
+    return "faster so far" if gain.value > 1 else "slower so far"
 
 
 def _reason(decision: Decision, requirements: Requirements) -> str:
+    """Return the verdicts with their loads and speedups, in the order of the loads."""
     subject = decision.setting.phrase
     if any(point.output.is_wrong for point in decision.points):
         return f"{subject} {WRONG_OUTPUT}"
-    faster = decision.with_outcome(Outcome.FASTER)
-    if decision.answer is Answer.MEASURE and faster:
-        return f"{subject} is {_spread(faster)} {SINGLE_ONLY}"
-    sentences = []
-    for points, before, after in _clauses(decision, requirements.worth):
-        if points:
-            sentences.append(f"{subject} {before} {_where(points, decision)}{after}.")
-            subject = "It"
-    if decision.answer is Answer.MEASURE:
-        sentences.append(MORE_PROMPTS)
-    return " ".join(sentences)
+    by_verdict: dict[str, list[Comparison]] = {}
+    for point in decision.points:
+        by_verdict.setdefault(_verdict(point, requirements.worth), []).append(point)
+    clauses = []
+    for words, points in by_verdict.items():
+        loads = loads_listed([point.load for point in points])
+        clauses.append(f"{words} at {loads}, {_spread(points)}")
+    reason = f"{subject}: {'; '.join(clauses)}."
+    if decision.answer is Answer.MEASURE and decision.with_outcome(Outcome.FASTER):
+        return f"{reason} {SINGLE_ONLY}"
+    return reason
 
 
-def _clauses(decision: Decision, worth: float) -> list[tuple[list[Comparison], str, str]]:
-    """Return the points of each outcome and reason, with the words around their loads."""
-    faster = decision.with_outcome(Outcome.FASTER)
-    broken, losing = _split(decision.with_outcome(Outcome.SLOWER), Standing.BROKEN)
-    doubtful, close = _split(decision.with_outcome(Outcome.UNCLEAR), Standing.DOUBTFUL)
-    below = "slower than plain decoding"
-    if not all(point.gain is not None and point.gain.is_below(1.0) for point in losing):
-        below = f"below {worth:g}, the least worth having"
-    broken_names = _limit_names(broken, Standing.BROKEN)
-    doubtful_names = _limit_names(doubtful, Standing.DOUBTFUL)
-    too_close = f": too close, or too little measured, to say on which side of {worth:g} it lies"
-    return [
-        (faster, f"is {_spread(faster)}", ""),
-        (broken, f"breaks a limit that plain decoding keeps ({broken_names})", ""),
-        (losing, f"is only {_spread(losing)}, {below},", ""),
-        (close, f"is {_spread(close)}", too_close),
-        (doubtful, f"may break a limit that plain decoding keeps ({doubtful_names})", ""),
-    ]
-
-
-def _split(
-    points: Sequence[Comparison], standing: Standing
-) -> tuple[list[Comparison], list[Comparison]]:
-    """Return the points with a limit of some standing, and the others."""
-    with_it, without = [], []
-    for point in points:
-        (with_it if point.limits_that_are(standing) else without).append(point)
-    return with_it, without
-
-
-def _limit_names(points: Sequence[Comparison], standing: Standing) -> str:
-    names = set()
-    for point in points:
-        names |= {limit_name(name) for name in point.limits_that_are(standing)}
-    return listed(sorted(names))
+def _limit_names(point: Comparison, standing: Standing) -> str:
+    return listed([limit_name(name) for name in point.limits_that_are(standing)])
 
 
 def _spread(points: Sequence[Comparison]) -> str:
@@ -176,13 +126,6 @@ def _spread(points: Sequence[Comparison]) -> str:
     return f"{min(values):.2f} to {max(values):.2f} times as fast{spread}"
 
 
-def _where(points: Sequence[Comparison], decision: Decision) -> str:
-    loads = loads_listed([point.load for point in points])
-    if len(points) == len(decision.points) and len(points) > 1:
-        return f"at every load measured ({loads})"
-    return f"at {loads}"
-
-
 def _table(decision: Decision, requirements: Requirements) -> TextTable:
     shown = []
     for name in dict.fromkeys(("ttft_p99", "tpot_p99", *requirements.limits)):
@@ -190,7 +133,8 @@ def _table(decision: Decision, requirements: Requirements) -> TextTable:
             shown.append(name)
     rows = []
     for point in decision.points:
-        cells = [point.load.label, interval(point.gain), _verdict(point), _best(decision, point)]
+        verdict = _verdict(point, requirements.worth)
+        cells = [point.load.label, interval(point.gain), verdict, _best(decision, point)]
         for name in shown:
             if point.both_overloaded or point.speculative[name] is None:
                 cells.append(NOTHING)
@@ -198,15 +142,30 @@ def _table(decision: Decision, requirements: Requirements) -> TextTable:
                 before, after = (seconds(side.value(name)) for side in point.sides)
                 cells.append(f"{before} → {after}")
         rows.append(cells)
-    names = [f"{limit_name(name)}, plain → this" for name in shown]
-    return TextTable(["Load", "Speedup", "Verdict", "Best measured there", *names], rows)
+    header = ["Load", "Speedup", "Verdict", "Best there"]
+    header += [f"{limit_name(name)}, plain → this" for name in shown]
+    if all(row[BEST] == THIS for row in rows):
+        for row in (header, *rows):
+            del row[BEST]
+    return TextTable(header, rows)
 
 
-def _verdict(point: Comparison) -> str:
+def _verdict(point: Comparison, worth: float) -> str:
+    """Return the outcome in words: never slower or faster where the interval includes 1."""
+    gain, outcome = point.gain, point.outcome
+    words = outcome.value
     if point.output.is_wrong:
-        return "wrong output"
-    is_broken = point.limits_that_are(Standing.BROKEN)
-    words = "breaks a limit" if is_broken else point.outcome.value
+        words = "wrong output"
+    elif point.limits_that_are(Standing.BROKEN):
+        words = f"breaks {_limit_names(point, Standing.BROKEN)}"
+    elif point.limits_that_are(Standing.DOUBTFUL) and outcome is Outcome.UNCLEAR:
+        words = f"may break {_limit_names(point, Standing.DOUBTFUL)}"
+    elif outcome is Outcome.UNCLEAR:
+        words = leaning(point) or words
+    elif gain is not None and not (gain.is_above(1.0) or gain.is_below(1.0)):
+        words = f"keeps {_limit_names(point, Standing.KEPT)}"
+    elif gain is not None and gain.is_above(1.0) != (outcome is Outcome.FASTER):
+        words = f"{'below' if outcome is Outcome.SLOWER else 'above'} {worth:g}"
     return f"{words} (overloaded)" if point.any_overloaded else words
 
 
@@ -218,6 +177,6 @@ def _best(decision: Decision, point: Comparison) -> str:
     if useful_gain(best) < 1:
         return "plain decoding"
     if best.setting == decision.setting:
-        return "this setting"
+        return THIS
     label = best.setting.label.removeprefix(f"{decision.setting.method}, ")
     return f"{label}: {inline(best.gain)}"

@@ -1,45 +1,15 @@
-"""Who pays for a faster median: the slowest requests, and the classes of a mixed workload."""
+"""Who pays for a faster median: the classes of a mixed workload."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from specresearch.bench.estimate import Estimate
 from specresearch.bench.side_comparison import ClassChange
 from specresearch.reporting.decision import Decision
-from specresearch.reporting.formatting import inline, seconds_with_interval
+from specresearch.reporting.formatting import inline
 
-FEW = 100  # requests, of which a 99th percentile is an extreme
-SLOWEST = "Time per token of the slowest in a hundred (TPOT P99)."
 CLASSES = "Time per token of each class over plain decoding's, median and 99th percentile."
 
 Item = TypeVar("Item")
-
-
-def slowest_requests(decision: Decision) -> tuple[str, ...]:
-    """Return the 99th percentile of time per output token at the lowest and the highest load."""
-    lines, fewest = [], FEW
-    for point in decision.points:
-        baseline, own = (side["tpot_p99"] for side in point.sides)
-        if point.both_overloaded or baseline is None or own is None:
-            continue
-        before, after = seconds_with_interval(baseline), seconds_with_interval(own)
-        change = _change(baseline, own)
-        lines.append(f"At {point.load.label}, {before} became {after}: {change}.")
-        fewest = min(fewest, point.num_requests)
-    if not lines:
-        return ()
-    note = ""
-    if fewest < FEW:
-        note = f" With only {fewest} requests that is nearly the slowest of all."
-    return f"{SLOWEST}{note}", *ends(lines)
-
-
-def _change(baseline: Estimate, own: Estimate) -> str:
-    if baseline.interval is None or own.interval is None:
-        return "without an interval"
-    if own.is_above(baseline.interval[1]):
-        return "worse"
-    return "better" if own.is_below(baseline.interval[0]) else "no clear change"
 
 
 def class_tails(decision: Decision) -> tuple[str, ...]:

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-BATCH, CONCURRENCY = "batch", "concurrency"
+BATCH, CONCURRENCY, REPLAY = "batch", "concurrency", "replay"
 CLOSED = (BATCH, CONCURRENCY)  # a request starts when one ends, so a faster side does more work
 UNITS = {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}
-AXES = {
-    BATCH: "prompts decoded in batches, all of a batch at once",
-    CONCURRENCY: "a fixed number of requests always in flight",
-    "replay": "requests arriving as in a recorded trace",
-}
+KINDS = {BATCH: "batches", CONCURRENCY: "requests in flight", REPLAY: "a replayed trace"}
+ZOO = "zoo:"
 FIXED = "fixed"  # the controller with a fixed draft length
 
 
@@ -29,6 +26,11 @@ class WorkloadKey:
     target: str
     machine: str
     distinction: str = ""
+
+    @property
+    def is_toy(self) -> bool:
+        """Return whether the target is one of the tiny models that ship with the package."""
+        return self.target.startswith(ZOO)
 
     @property
     def label(self) -> str:
@@ -66,24 +68,15 @@ class Load:
         return UNITS.get(self.axis, "requests per second")
 
     @property
-    def axis_label(self) -> str:
-        """Return what a load of this kind is, as a phrase."""
-        return AXES.get(self.axis, f"requests arriving by themselves ({self.axis} arrivals)")
+    def kind(self) -> str:
+        """Return what a load of this kind is, in a few words."""
+        return KINDS.get(self.axis, f"{self.axis} arrivals")
 
     @property
     def amount_label(self) -> str:
         """Return the amount without its unit."""
         is_exact = self.is_closed or self.amount >= 1000
         return f"{self.amount:g}" if is_exact else f"{self.amount:.3g}"
-
-    @property
-    def short_label(self) -> str:
-        """Return the amount with a short unit."""
-        if self.axis == BATCH:
-            return f"batch of {self.amount:g}"
-        if self.axis == CONCURRENCY:
-            return f"{self.amount:g} at a time"
-        return f"{self.amount_label}/s"
 
     @property
     def label(self) -> str:
@@ -99,13 +92,15 @@ class Setting:
     """How drafts are made.
 
     Attributes:
-        length: Draft tokens of a step; None if a controller decides.
+        length: Draft tokens of a step, or nodes of its tree; None if a controller decides.
+        shape: Such as `dynamic tree`; empty for a chain.
         variant: What tells it from other settings of the same method.
     """
 
     method: str
     controller: str
     length: int | None = None
+    shape: str = ""
     variant: str = ""
 
     @property
@@ -114,12 +109,19 @@ class Setting:
         return self.controller == FIXED
 
     @property
+    def is_chain_length(self) -> bool:
+        """Return whether every step drafts a chain of the same length."""
+        return self.is_fixed and not self.shape
+
+    @property
     def how(self) -> str:
         """Return the label without the method's name."""
         if not self.is_fixed:
             words = f"{self.controller} controller"
         elif self.length is None:
             words = "fixed length"
+        elif self.shape:
+            words = f"{self.length}-node {self.shape}"
         else:
             words = f"{self.length} draft{'' if self.length == 1 else 's'}"
         return f"{words} ({self.variant})" if self.variant else words
@@ -132,4 +134,5 @@ class Setting:
     @property
     def phrase(self) -> str:
         """Return the name inside a sentence."""
-        return f"{self.method} with {'' if self.is_fixed else 'the '}{self.how}"
+        article = "" if self.is_fixed else "the "
+        return f"{self.method} with {'a ' if self.is_fixed and self.shape else article}{self.how}"

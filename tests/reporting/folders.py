@@ -61,6 +61,8 @@ def write_run(
     complete: bool = True,
     machine: str = "CPU",
     controller: str = "Fixed",
+    trees: bool = False,
+    proposer: Mapping[str, Any] | None = None,
     **summary: Any,
 ) -> Path:
     """Write a run.
@@ -68,6 +70,8 @@ def write_run(
     Args:
         speedup: None for a run without a paired baseline.
         tpot_p99: Of the baseline and of the method; the other latencies follow.
+        trees: Whether the method drafts trees.
+        proposer: Its settings.
         summary: Figures of the summary, such as those of the output.
     """
     sides: dict[str, dict[str, Any]] = {}
@@ -90,13 +94,10 @@ def write_run(
         "comparisons": {"method": measured},
         "definitions": {"speedup": "baseline wall time / method wall time"},
         "provenance": provenance(data, machine)
-        | {
-            "method": method and {"name": method, "lossless": True, "num_draft_tokens": length or 2}
-        },
+        | {"method": method and describe_method(method, length or 2, trees=trees)},
     }
-    proposer = (
-        {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": length} if method else None
-    )
+    if proposer is None and method:
+        proposer = {"_target_": "specresearch.proposers.NGram", "num_draft_tokens": length}
     config = {"batch_size": batch_size, "proposer": proposer, "sampling": sampling(temperature)}
     config |= {"controller": {"_target_": f"specresearch.controllers.{controller}"}}
     return write(folder, results, config)
@@ -129,6 +130,7 @@ def write_load(
     proposer: Mapping[str, Any] | None = None,
     short: Sequence[str] = (),
     turn_seconds: float | None = 0.5,
+    trees: bool = False,
 ) -> Path:
     """Write a load test.
 
@@ -142,6 +144,7 @@ def write_load(
         variants: Changes and speedup of each variant.
         proposer: Its settings.
         short: Sides whose passes had no middle.
+        trees: Whether the method drafts trees.
     """
     fixed, variants = fixed or {}, variants or {}
     speeds = (
@@ -243,7 +246,7 @@ def write_load(
         "definitions": {"goodput": "requests per second within the limits"},
         "provenance": provenance(data)
         | {
-            "method": {"name": method, "lossless": True, "num_draft_tokens": most},
+            "method": describe_method(method, most, trees=trees),
             "controller": controller,
         },
         "outputs": {
@@ -257,6 +260,15 @@ def write_load(
         "variants": {name: dict(changes) for name, (changes, _) in variants.items()},
     }
     return write(folder, results, config)
+
+
+def describe_method(name: str, num_draft_tokens: int, *, trees: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "lossless": True,
+        "num_draft_tokens": num_draft_tokens,
+        "trees": trees,
+    }
 
 
 def sampling(temperature: float) -> dict[str, Any]:

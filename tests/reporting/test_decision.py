@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Requirements
+from specresearch.reporting.cards import compose_cards, headline
 from specresearch.reporting.comparison import Outcome, Standing
 from specresearch.reporting.decision import Answer
-from specresearch.reporting.recommendation import explain, headline
+from specresearch.reporting.recommendation import explain
 from specresearch.reporting.workload import Load
 from tests.reporting.decisions import FASTER, SLOWER, UNCLEAR, Decide
 from tests.reporting.folders import Interval, write_load, write_run
@@ -139,8 +140,8 @@ def test_workloads_are_decided_apart(tmp_path: Path, decide_on: Decide) -> None:
         ("cnndm, temperature 1", Answer.OFF),
         ("sharegpt, temperature 0", Answer.OFF),
     ]
-    words = headline([explain(decision, Requirements()) for decision in decisions])
-    assert words == "It depends on the workload: turn it on for 1 and turn it off for 2"
+    words = headline(compose_cards(decisions, Requirements()))
+    assert words == "Turn it on for 1 of 3 workloads; turn it off for 2"
 
 
 def test_under_arrivals_latency_is_compared_and_throughput_is_not(

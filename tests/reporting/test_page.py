@@ -11,6 +11,7 @@ import pytest
 
 from specresearch.reporting import Requirements, compose, gather, write
 from tests.reporting.folders import write_load, write_run
+from tests.reporting.test_predictions import write_simulation
 
 VOID = ("meta", "path", "use", "br", "img", "rect")
 
@@ -101,52 +102,110 @@ def test_every_section_is_there_and_the_decision_comes_first(written: Written) -
     assert page.open == []
     assert len(page.all("h1")) == 1
     order = [attributes["id"] for attributes in page.all("section")]
-    assert order == [
-        "decision",
-        "speedup",
-        "draft-length",
+    assert order == ["speedup", "decision", "details"]
+    folded = [attributes["id"] for attributes in page.all("details") if "id" in attributes]
+    assert folded == [
         "latency",
+        "draft-length",
         "acceptance",
-        "positions",
-        "predicted",
-        "controllers",
-        "classes",
         "all",
         "missing",
         "provenance",
+        "rules",
         "definitions",
     ]
     for text in (html, markdown):
         assert "Turn it on up to 8 requests at a time, off from 32" in text
-        assert "Median better but slowest worse for creative." in text
+        assert "creative faster at the median and slower among its slowest requests" in text
         assert "plain decoding only" in text
         assert "unfinished" in text
-        assert (
-            "On average: measured 20.00, estimated 21.00, estimated acceptance 0.70. Times are "
-            "milliseconds." in text
-        )
-        assert "Rule of thumb from the field, not from these runs" in text
+        assert "it estimated 21.0 ms for a step that took 20.0 ms" in text
     assert markdown.startswith("# Turn it on up to 8 requests at a time")
     assert not list(out.glob("*.part"))
 
 
-def test_what_is_drawn_over_time_stands_in_the_table(written: Written) -> None:
-    sides = "Tokens/s, plain decoding | Tokens/s, ngram, 2 drafts, best in hindsight |"
-    assert (
-        f"| Second | Tokens/s | Drafts a step | Acceptance | Running | Waiting | {sides}"
-        in written.markdown
-    )
-    assert "| 0 | 180 | 3.0 | 0.80 | 4.0 | 0.0 | 100 | 180 |" in written.markdown
+def test_an_inter_token_latency_of_0_is_explained_where_it_appears(
+    written: Written, tmp_path: Path
+) -> None:
+    assert "delivers several tokens at once" not in written.markdown
+    folder = write_load(tmp_path / "runs" / "a")
+    results = json.loads((folder / "results.json").read_text())
+    results["sides"]["method"]["itl_p50"] = 0.0
+    (folder / "results.json").write_text(json.dumps(results))
+    page = Written.of(tmp_path / "runs", tmp_path / "out")
+    assert "delivers several tokens at once" in page.markdown
+    assert "| 0.00 ms" in page.markdown
 
 
-def test_nothing_is_announced_that_is_not_there(written: Written, tmp_path: Path) -> None:
-    assert "simulations predicted" not in written.markdown
-    assert "The table has the intervals" in written.markdown
-    write_run(tmp_path / "runs")  # without rows, latencies have none
-    assert (
-        "The table has the intervals"
-        not in Written.of(tmp_path / "runs", tmp_path / "out").markdown
-    )
+def test_latencies_are_drawn_only_of_several_loads(written: Written, tmp_path: Path) -> None:
+    assert "figures/latency-" in written.markdown
+    write_load(tmp_path / "runs" / "a")
+    page = Written.of(tmp_path / "runs", tmp_path / "out")
+    assert "figures/latency" not in page.markdown
+    assert "TTFT P99" in page.markdown
+
+
+def test_a_single_speedup_is_a_number_and_not_a_chart(tmp_path: Path) -> None:
+    write_load(tmp_path / "a")
+    page = compose(gather([tmp_path]), Requirements())
+    assert page.overview == []
+    assert "1.50 times as fast" in page.cards[0].recommendations[0].reason
+    write_load(tmp_path / "b", method="suffix")
+    assert len(compose(gather([tmp_path]), Requirements()).overview) == 1
+
+
+def test_the_overview_has_a_line_for_each_method_and_one_axis(tmp_path: Path) -> None:
+    for data, gain in (("cnndm", 1.2), ("gsm8k", 4.0)):
+        for method in ("ngram", "suffix"):
+            for concurrency in (1, 4):
+                write_load(
+                    tmp_path / f"{data}-{method}-{concurrency}",
+                    (gain, gain - 0.1, gain + 0.1),
+                    data=data,
+                    method=method,
+                    concurrency=concurrency,
+                    fixed={2: 1.1},
+                )
+    overview = compose(gather([tmp_path]), Requirements()).overview
+    assert [picture.title for picture in overview] == [
+        "cnndm, temperature 0, by requests in flight",
+        "gsm8k, temperature 0, by requests in flight",
+    ]
+    for picture in overview:
+        assert picture.table is not None
+        assert list(picture.table.header[1:]) == [
+            "ngram, goodput controller",
+            "suffix, goodput controller",
+        ]
+        assert "<text" in picture.svg
+    first, second = (re.findall(r">([\d.]+)</text>", picture.svg) for picture in overview)
+    assert first == second
+
+
+def test_every_measurement_of_a_workload_keeps_its_card(tmp_path: Path) -> None:
+    """A run, a load test and a simulation of one workload do not hide one another."""
+    write_run(tmp_path / "run", method="suffix")
+    write_load(tmp_path / "load")
+    write_simulation(tmp_path / "simulation")
+    write_run(tmp_path / "other", data="gsm8k")
+    page = compose(gather([tmp_path]), Requirements())
+    shown = {}
+    for card in page.cards:
+        settings = [each.decision.setting.method for each in card.recommendations]
+        shown[card.workload.data] = settings
+    assert shown == {"cnndm": ["ngram", "suffix"], "gsm8k": ["ngram"]}
+    assert page.headline == "Turn it on for 1 of 2 workloads; measure more for 1"
+
+
+def test_a_toy_target_is_named_beside_the_decision(tmp_path: Path) -> None:
+    folder = write_load(tmp_path / "runs" / "a")
+    page = Written.of(tmp_path / "runs", tmp_path / "out")
+    toy = "Measured on a toy target: the decision is about this toy, not about your model."
+    assert toy in page.html.partition("</header>")[0]
+    assert toy in page.markdown
+    results = (folder / "results.json").read_text().replace("zoo:tiny", "Qwen/Qwen3-8B")
+    (folder / "results.json").write_text(results)
+    assert toy not in Written.of(tmp_path / "runs", tmp_path / "out").html
 
 
 def test_limits_of_runs_that_differ_are_named_where_the_user_gives_none(tmp_path: Path) -> None:
@@ -161,7 +220,7 @@ def test_limits_of_runs_that_differ_are_named_where_the_user_gives_none(tmp_path
 
 def test_headings_do_not_skip_a_level(written: Written) -> None:
     levels = [int(tag[1]) for tag, _ in Page(written.html).found if re.fullmatch("h[1-6]", tag)]
-    assert levels[:3] == [1, 2, 3]
+    assert levels[:4] == [1, 2, 2, 3]
     assert all(later <= level + 1 for level, later in pairwise(levels))
 
 
@@ -170,14 +229,6 @@ def test_every_note_has_its_line(written: Written) -> None:
     lines = [line for line in notes.splitlines() if line]
     assert len(lines) >= 2
     assert all(line.startswith("- ") and line.count("`") % 2 == 0 for line in lines)
-
-
-def test_without_fixed_lengths_there_is_no_hindsight(tmp_path: Path) -> None:
-    write_load(tmp_path / "runs" / "a")
-    markdown = Written.of(tmp_path / "runs", tmp_path / "out").markdown
-    assert "ngram, goodput controller over plain decoding: 1.01 (0.99 to 1.03)." in markdown
-    assert '"compare=[2,4,8]" shows what the best one would have given' in markdown
-    assert "which is known only afterwards" not in markdown
 
 
 def test_the_page_needs_nothing_from_outside(written: Written) -> None:
@@ -209,12 +260,28 @@ def test_every_figure_has_words_a_table_and_a_png(written: Written) -> None:
         (svg,) = page.all("svg")
         assert svg["role"] == "img"
         assert len(svg["aria-label"] or "") > 40
-        assert {"figcaption", "details", "table"} <= {tag for tag, _ in page.found}
+        assert {"figcaption", "svg"} <= {tag for tag, _ in page.found}
         assert "currentColor" in text
         assert not re.search("#(1b1d22|fefefe|0a63b8)", text)  # colours of the light scheme
     for name in names:
         assert (out / "figures" / name).read_bytes().startswith(b"\x89PNG")
     assert all(alt for alt, _ in re.findall(r"!\[(.*?)\]\((.*?)\)", markdown))
+
+
+def test_wide_tables_scroll_in_frames_of_their_own(written: Written) -> None:
+    """The page itself never scrolls sideways."""
+    frames = re.findall('<div class="scroll".*?</div>', written.html, re.DOTALL)
+    assert sum(frame.count("<table>") for frame in frames) == written.html.count("<table>")
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", written.html)
+    assert re.search(r"pre \{[^}]*white-space: pre-wrap", written.html)
+
+
+def test_only_the_answer_is_open(written: Written) -> None:
+    """Details fold; what is open is the overview, the cards and the next commands."""
+    assert "<details open" not in written.html
+    open_part = re.sub("<details.*</details>", "", written.html.partition('id="details"')[0])
+    tables = re.sub("<details>.*?</details>", "", open_part, flags=re.DOTALL).count("<table>")
+    assert tables == 2  # one for each kind of load of the only workload
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(written: Written) -> None:
@@ -243,10 +310,10 @@ def test_the_smallest_material_is_enough(tmp_path: Path) -> None:
     results["comparisons"]["method"]["ideal_speedup"] = None
     (folder / "results.json").write_text(json.dumps(results))
     html = Written.of(tmp_path / "runs", tmp_path / "out").html
-    assert "Measure more: no difference from plain decoding can be told yet" in html
+    assert "Faster so far; measure more" in html
     assert "(too little was measured for an interval)" in html
     for absent in ("latency", "acceptance", "positions", "predicted", "controllers"):
-        assert f'<section id="{absent}">' not in html
+        assert f'<details id="{absent}">' not in html
 
 
 def test_the_same_folders_give_the_same_page(tmp_path: Path) -> None:

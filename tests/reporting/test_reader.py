@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from specresearch.reporting import Requirements, compose, gather
-from specresearch.reporting.comparison import ControllerHistory
+from specresearch.bench.estimate import Estimate
+from specresearch.reporting import Requirements, gather
 from specresearch.reporting.decision import decide
-from specresearch.reporting.material import Material
+from specresearch.reporting.draft_lengths import OVER_BEST, draft_length
 from tests.reporting.folders import (
     labels,
     write_load,
@@ -16,10 +16,6 @@ from tests.reporting.folders import (
 )
 
 BOUNDED = {"bounded": ({"max_slowdown": 1.05}, (1.7, 1.6, 1.8))}
-
-
-def histories(material: Material) -> list[ControllerHistory]:
-    return [each.history for each in material.comparisons if each.history is not None]
 
 
 def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None:
@@ -31,12 +27,8 @@ def test_a_load_folder_gives_a_comparison_for_every_side(tmp_path: Path) -> None
         "ngram, 2 drafts": pytest.approx(1.4),
         "ngram, 5 drafts": pytest.approx(0.9),
     }
-    (history,) = histories(material)
-    assert list(history.references) == [
-        "plain decoding",
-        "ngram, 2 drafts, best in hindsight",
-    ]
-    assert history.speedup_over_best is not None
+    over_best = [each.over_best for each in material.comparisons]
+    assert over_best == [Estimate(1.01, 0.99, 1.03), None, None]
 
 
 def test_the_length_of_a_fixed_controller_is_what_the_proposer_was_bound_to(tmp_path: Path) -> None:
@@ -64,13 +56,13 @@ def test_a_variant_is_a_setting_of_its_own(tmp_path: Path, controller: str, how:
 def test_drafts_of_a_tree_are_its_nodes(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", length=None)
     results = json.loads((folder / "results.json").read_text())
-    results["provenance"]["method"] |= {"num_draft_tokens": 60}
+    results["provenance"]["method"] |= {"num_draft_tokens": 60, "trees": True}
     (folder / "results.json").write_text(json.dumps(results))
-    assert labels(folder) == ["ngram, 60 drafts"]
+    assert labels(folder) == ["ngram, 60-node tree"]
 
 
-def test_every_variant_has_its_own_history(tmp_path: Path) -> None:
-    estimates = {"repeat": 0.0, "step": 100.0, "acceptance": 0.7}
+def test_every_variant_has_its_own_controller_figures(tmp_path: Path) -> None:
+    estimates = {"repeat": 0.0, "step": 100.0, "estimated_seconds": 0.02, "measured_seconds": 0.03}
     write_load(
         tmp_path / "a",
         variants=BOUNDED,
@@ -80,16 +72,12 @@ def test_every_variant_has_its_own_history(tmp_path: Path) -> None:
     )
     material = gather([tmp_path])
     assert "ngram, goodput controller (bounded)" in labels(tmp_path)
-    free, bounded = histories(material)
-    assert bounded.estimates == [estimates]
-    for history, speedup in ((free, 1.01), (bounded, 1.05)):
-        assert history.speedup_over_best is not None
-        assert history.speedup_over_best.value == speedup
-    (section,) = (s for s in compose(material, Requirements()).sections if s.name == "controllers")
-    assert all("bounded" in picture.caption for picture in section.pictures)
-    assert "Of the recommended settings" in section.introduction
-    write_load(tmp_path / "a", fixed={2: 3.0}, concurrency=8)
-    (section,) = (
-        s for s in compose(gather([tmp_path]), Requirements()).sections if s.name == "controllers"
-    )
-    assert "none of which is recommended" in section.introduction
+    free, bounded = (each for each in material.comparisons if not each.setting.is_fixed)
+    for comparison, speedup in ((free, 1.01), (bounded, 1.05)):
+        assert comparison.over_best is not None
+        assert comparison.over_best.value == speedup
+        assert comparison.step_seconds == (0.02, 0.03)
+    (decision,) = decide(material.comparisons, Requirements())
+    lines = draft_length(decision).lines
+    assert "it estimated 20.0 ms for a step that took 30.0 ms" in " ".join(lines)
+    assert f"{OVER_BEST}: 1.05 (1.02 to 1.08)" in " ".join(lines)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from specresearch.reporting import Requirements
+from specresearch.reporting.cards import compose_cards, headline
 from specresearch.reporting.comparison import Outcome, Standing
 from specresearch.reporting.decision import Answer
-from specresearch.reporting.recommendation import explain, headline
+from specresearch.reporting.recommendation import explain
 from tests.reporting.decisions import FASTER, SLOWER, UNCLEAR, Decide, write_loads
 from tests.reporting.folders import Interval, write_load, write_run
 
@@ -28,7 +29,7 @@ from tests.reporting.folders import Interval, write_load, write_run
         (
             [UNCLEAR, UNCLEAR],
             Answer.MEASURE,
-            "Measure more: no difference from plain decoding can be told yet",
+            "Measure more: faster or slower cannot be told yet",
         ),
         ([FASTER], Answer.MEASURE, "Measure under load before turning it on"),
     ],
@@ -42,7 +43,7 @@ def test_answers(
     verdict = explain(decision, Requirements())
     assert verdict.headline == words
     assert all(f"{gain[0]:.2f}" in str(verdict.table) for gain in gains)
-    assert headline([verdict]).startswith(words)
+    assert headline(compose_cards([decision], Requirements())).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -52,21 +53,31 @@ def test_answers(
             [FASTER],
             {"tpot_p99": (0.045, 0.0502)},
             Requirements(tpot=0.05),
-            "may break a limit that plain decoding keeps (TPOT P99)",
+            "may break TPOT P99 at 4 requests at a time, 1.50 times as fast",
         ),
         (
             [FASTER],
             {"tpot_p99": (0.045, 0.0498)},
             Requirements(tpot=0.05),
-            "may break a limit that plain decoding keeps (TPOT P99)",
+            "may break TPOT P99 at 4 requests at a time, 1.50 times as fast",
         ),
-        ([(1.1, 1.05, 1.15)], {}, Requirements(worth=1.2), "below 1.2, the least worth having, at"),
-        ([(0.8, 0.7, 0.9)], {}, Requirements(worth=1.2), "slower than plain decoding, at"),
+        (
+            [(1.1, 1.05, 1.15)],
+            {},
+            Requirements(worth=1.2),
+            "below 1.2 at 4 requests at a time, 1.10 times as fast",
+        ),
+        (
+            [(0.8, 0.7, 0.9)],
+            {},
+            Requirements(worth=1.2),
+            "slower at 4 requests at a time, 0.80 times as fast",
+        ),
         (
             [(1.2, 1.1, 1.3)],
             {},
             Requirements(worth=1.2),
-            "on which side of 1.2 it lies. More prompts",
+            "cannot tell at 4 requests at a time, 1.20 times as fast",
         ),
     ],
 )
@@ -89,10 +100,9 @@ def test_a_broken_limit_is_told_apart_from_a_loss(tmp_path: Path, decide_on: Dec
     write_load(tmp_path / "4", SLOWER, concurrency=4)
     limits = Requirements(tpot=0.015)
     reason = explain(decide_on(limits)[0], limits).reason
-    assert "breaks a limit that plain decoding keeps (TPOT P99) at 1 request at a time." in reason
+    assert "breaks TPOT P99 at 1 request at a time, 1.30 times as fast" in reason
     assert (
-        "It is only 0.80 times as fast (95% interval 0.68 to 0.92), slower than plain decoding, at"
-        in reason
+        "slower at 4 requests at a time, 0.80 times as fast (95% interval 0.68 to 0.92)" in reason
     )
 
 
@@ -100,7 +110,7 @@ def test_the_best_measured_keeps_the_limits(tmp_path: Path, decide_on: Decide) -
     write_run(tmp_path / "a", (1.2, 1.1, 1.3), batch_size=8)
     write_run(tmp_path / "b", (9.0, 8.0, 9.9), batch_size=8, length=8, num_outputs_equal=199)
     verdict = explain(decide_on()[0], Requirements())
-    assert verdict.table.rows[0][3] == "this setting"
+    assert "Best there" not in verdict.table.header
 
 
 def test_a_workload_under_two_kinds_of_load_is_one_workload(
@@ -108,19 +118,17 @@ def test_a_workload_under_two_kinds_of_load_is_one_workload(
 ) -> None:
     write_load(tmp_path / "closed", FASTER)
     write_load(tmp_path / "open", qps=4.0)
-    words = [explain(decision, Requirements()) for decision in decide_on()]
-    assert headline(words) == "Turn it on: at every kind of load measured"
+    assert headline(compose_cards(decide_on(), Requirements())) == (
+        "Turn it on at every kind of load measured"
+    )
     write_load(tmp_path / "open", qps=4.0, tpot_p99=(0.01, 0.02))
-    words = [explain(decision, Requirements()) for decision in decide_on()]
-    assert (
-        headline(words)
-        == "It depends on the kind of load: turn it on in 1 of 2 cases and turn it off in 1 of 2 "
-        "cases"
+    assert headline(compose_cards(decide_on(), Requirements())) == (
+        "It depends on the kind of load: turn it on for requests in flight and turn it off for "
+        "poisson arrivals"
     )
     write_load(tmp_path / "other", FASTER, data="sharegpt")
-    words = [explain(decision, Requirements()) for decision in decide_on()]
-    assert headline(words).startswith(
-        "It depends on the workload and the kind of load: turn it on in 2 of 3 cases"
+    assert headline(compose_cards(decide_on(), Requirements())) == (
+        "Turn it on for 1 of 2 workloads; it depends on the kind of load for 1"
     )
 
 
@@ -137,10 +145,9 @@ def test_where_neither_side_keeps_up_survivors_are_not_compared(
     verdict = explain(decision, limits)
     findings = {finding.term: finding.lines for finding in verdict.findings}
     assert (
-        "not compared at 16 requests per second, where neither side keeps up"
+        "not compared, since neither side keeps up, at 16 requests per second"
         in findings["Your limits"][0]
     )
-    assert "Slowest requests" not in findings
     assert verdict.table.rows[0][-1] == "-"
     write_load(tmp_path / "a", FASTER, overloaded=("baseline",), **load)
     assert decide_on(limits)[0].points[0].standings == {"tpot_p99": Standing.BROKEN}
@@ -177,11 +184,35 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(
             finding.term: finding.lines for finding in explain(decision, Requirements()).findings
         }
         assert "plain decoding could not answer 16" in findings["Keeping up"][0]
-        assert findings["Crosses over"][0].startswith(
-            {
-                Outcome.FASTER: "not up to 16 requests per second, the highest load measured",
-                Outcome.SLOWER: "between 4 and 16 requests per second",
-                Outcome.UNCLEAR: "not up to 4 requests per second; above that it cannot "
-                "be told (16: 1.00, 0.74 to 1.28)",
-            }[outcome]
-        )
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"), [(0.45, "Slower so far; measure more"), (1.8, "Faster so far; measure more")]
+)
+def test_too_little_measured_for_an_interval_still_says_which_way_it_points(
+    tmp_path: Path, decide_on: Decide, gain: float, words: str
+) -> None:
+    write_run(tmp_path / "a", (gain, None, None))  # type: ignore[arg-type]
+    verdict = explain(decide_on()[0], Requirements())
+    assert verdict.headline == words
+    leaning = words.partition(";")[0].lower()
+    assert verdict.table.rows[0][2] == leaning
+    assert f"{leaning} at batches of 1, {gain:.2f} times as fast" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("gain", "limits", "words"),
+    [
+        ((1.1, 1.05, 1.15), Requirements(worth=1.2), "below 1.2"),
+        ((0.9, 0.85, 0.95), Requirements(worth=0.8), "above 0.8"),
+        ((1.02, 0.9, 1.15), Requirements(tpot=0.015), "keeps TPOT P99"),
+        ((1.02, 0.9, 1.15), Requirements(), "cannot tell"),
+        ((0.8, 0.7, 0.9), Requirements(), "slower"),
+    ],
+)
+def test_faster_and_slower_are_said_only_of_intervals_on_one_side_of_1(
+    tmp_path: Path, decide_on: Decide, gain: Interval, limits: Requirements, words: str
+) -> None:
+    write_load(tmp_path / "a", gain)
+    verdict = explain(decide_on(limits)[0], limits)
+    assert verdict.table.rows[0][2] == words

@@ -1,19 +1,21 @@
 """How many drafts were accepted: by request, and by position in the draft."""
 
-from matplotlib.ticker import MaxNLocator
-
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.drawing import COLOURS, GRID, TEXT, Canvas, Picture, TextTable
 from specresearch.reporting.formatting import interval
 
 BREAK_EVEN = (0.5, 0.65)
 MOST_TICKS = 12
+CURVES = {
+    "unconditional": "accepted, of all drafts",
+    "conditional": "accepted, given all before were",
+}
 
 
 def histogram(comparison: Comparison, name: str) -> Picture | None:
     """Return requests by the share of their drafts that was accepted."""
     acceptance = comparison.speculative.acceptance
-    if acceptance is None or not sum(acceptance.histogram.counts):
+    if acceptance is None or sum(map(bool, acceptance.histogram.counts)) < 2:
         return None
     canvas = Canvas()
     axes = canvas.subplots()
@@ -21,15 +23,16 @@ def histogram(comparison: Comparison, name: str) -> Picture | None:
         *BREAK_EVEN, color=GRID, alpha=0.6, linewidth=0, label="break-even, by rule of thumb"
     )
     edges, counts = acceptance.histogram.edges, acceptance.histogram.counts
-    axes.stairs(counts, edges, fill=True, color=COLOURS[0], alpha=0.85)
+    shares = [100 * count / sum(counts) for count in counts]
+    axes.stairs(shares, edges, fill=True, color=COLOURS[0], alpha=0.85)
     p10, rate = acceptance.p10, acceptance.rate
     if p10 is not None:
         axes.axvline(p10.value, color=COLOURS[1], linewidth=2, label=f"P10: {p10.value:.2f}")
     if rate is not None:
         label = f"of all drafts: {rate.value:.2f}"
         axes.axvline(rate.value, color=TEXT, linewidth=1.5, linestyle="--", label=label)
-    axes.set(xlim=(0, 1), xlabel="share of a request's drafts accepted", ylabel="requests")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlim=(0, 1), ylim=(0, 100))
+    axes.set(xlabel="share of a request's drafts accepted", ylabel="% of requests")
     rows = []
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
         rows.append([f"{low:.1f} to {high:.1f}", str(count)])
@@ -50,35 +53,29 @@ def by_position(comparison: Comparison, name: str) -> Picture | None:
     One curve is of all drafts, the other of those whose earlier positions were all accepted.
     """
     acceptance = comparison.speculative.acceptance
-    if acceptance is None or not acceptance.positions:
+    if acceptance is None or len(acceptance.positions) < 2:
         return None
-    rows, survivals, numbers = [], [], []
-    all_drafts, given_all_before = {}, {}
+    rows, survivals = [], []
     for at in acceptance.positions:
-        numbers.append(at.position)
         shares = interval(at.unconditional), interval(at.conditional)
         rows.append([str(at.position), *shares, f"{at.num_reached:,}"])
-        survival = "unknown"
-        if at.unconditional is not None:
-            survival = f"{at.unconditional.value:.2f}"
-            all_drafts[at.position] = at.unconditional
-        if at.conditional is not None:
-            given_all_before[at.position] = at.conditional
-        survivals.append(f"{at.position}: {survival}")
+        survivals.append(f"{at.position}: {shares[0]}")
     canvas = Canvas()
     axes = canvas.subplots()
-    curves = {
-        "accepted, of all drafts": all_drafts,
-        "accepted, given all before were": given_all_before,
-    }
-    for (label, shares), colour, marker in zip(curves.items(), COLOURS, "os", strict=False):
-        values = [share.value for share in shares.values()]
-        axes.plot(list(shares), values, color=colour, marker=marker, label=label)
-        bounds = [share.interval for share in shares.values() if share.interval is not None]
-        if bounds and len(bounds) == len(shares):
-            lows, highs = zip(*bounds, strict=True)
-            axes.fill_between(list(shares), lows, highs, color=colour, alpha=0.18, linewidth=0)
+    for (key, label), colour, marker in zip(CURVES.items(), COLOURS, "os", strict=False):
+        positions, shares = [], []
+        for at in acceptance.positions:
+            share = getattr(at, key)
+            if share is not None:
+                positions.append(at.position)
+                shares.append(share)
+        values = [share.value for share in shares]
+        axes.plot(positions, values, color=colour, marker=marker, label=label)
+        if all(share.has_interval for share in shares):
+            lows, highs = [share.low for share in shares], [share.high for share in shares]
+            axes.fill_between(positions, lows, highs, color=colour, alpha=0.18, linewidth=0)
     axes.set(ylim=(0, 1.03), xlabel="position in the draft", ylabel="share accepted")
+    numbers = [at.position for at in acceptance.positions]
     every = 1 if len(numbers) <= MOST_TICKS else -(-len(numbers) // 8)
     axes.set_xticks(numbers[::every])
     return canvas.picture(

@@ -1,118 +1,112 @@
-"""Latencies of the baseline and of the method at every load, with the user's limit."""
+"""Latencies of plain decoding and of the method by load, with the user's limits."""
 
-import numpy as np
-from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullLocator
+import math
+from collections.abc import Mapping, Sequence
 
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import COLOURS, PLAIN, TEXT, Canvas, Picture, TextTable
-from specresearch.reporting.formatting import (
-    loads_listed,
-    seconds,
-    seconds_with_interval,
-    time_scale,
-)
+from specresearch.reporting.formatting import NOTHING, seconds, seconds_with_interval, time_scale
 from specresearch.reporting.requirements import Requirements
 
-PERCENTS = {50: "o", 90: "_", 99: "^"}  # their markers
-MEANINGS = {
-    "ttft": "Time to first token: from a request's arrival to its first token, waiting included",
-    "tpot": "Time per output token: a request's time after its first token, per token",
-    "itl": "Time between tokens: between two tokens as delivered; speculation delivers several at "
-    "once, then pauses for longer",
-    "e2el": "Time to the last token: from a request's arrival to its last token, waiting included",
-}
-LOGARITHMIC_FROM = 30.0  # largest over smallest
-OFFSETS = (-0.13, 0.13)  # of the sides
-HEADER = ["Load", *(f"{side}, P{p}" for side in ("plain", "method") for p in PERCENTS)]
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
+PERCENTS = {50: "-", 99: "--"}  # their line styles
+FAR = 1.1  # times the largest value: a limit beyond it is not drawn
+ZERO_GAP = (
+    "An ITL P50 of 0 ms is right: a speculative step delivers several tokens at once, so the "
+    "median gap between two tokens is 0."
+)
 
 
-def latencies(
-    decision: Decision, metric: str, requirements: Requirements, name: str
-) -> Picture | None:
-    """Return the percentiles of a latency.
+def latencies(decisions: Sequence[Decision], requirements: Requirements) -> list[Picture]:
+    """Return a chart for each decision with several loads; one latency has one axis in all."""
+    drawn = {}
+    for number, decision in enumerate(decisions, start=1):
+        points = _comparable(decision)
+        if len(points) > 1:
+            drawn[f"latency-{number}"] = decision, points
+    tops = {}
+    for metric in METRICS:
+        values = []
+        for _, points in drawn.values():
+            values += [value for point in points for value in _values(point, metric)]
+        tops[metric] = max(values, default=0.0)
+    pictures = []
+    for name, (decision, points) in drawn.items():
+        pictures.append(_picture(decision, points, requirements, tops, name))
+    return pictures
 
-    Loads with which neither side keeps up are left out. Returns None if a side lacks the figures.
-    """
-    names = [f"{metric}_p{percent}" for percent in PERCENTS]
-    lost = [point.load for point in decision.points if point.both_overloaded]
-    shown = []
+
+def latency_table(decisions: Sequence[Decision]) -> tuple[TextTable | None, str]:
+    """Return the latencies of the recommended settings, and what explains an ITL of 0."""
+    rows, note = [], ""
+    for decision in decisions:
+        for point in decision.points:
+            for label, side in zip(("plain", point.setting.label), point.sides, strict=True):
+                cells = [point.scene, label]
+                for metric in METRICS:
+                    for percent in PERCENTS:
+                        cells.append(seconds_with_interval(side[f"{metric}_p{percent}"]))
+                if side.value("itl_p50") == 0:
+                    note = ZERO_GAP
+                if set(cells[2:]) != {NOTHING}:
+                    rows.append(cells)
+    header = [f"{label} P{percent}" for label in METRICS.values() for percent in PERCENTS]
+    return (TextTable(["Workload and load", "Side", *header], rows) if rows else None), note
+
+
+def _comparable(decision: Decision) -> list[Comparison]:
+    """Return the points with latencies of both sides that do not just measure a queue."""
+    points = []
     for point in decision.points:
-        is_known = all(side.figures.keys() >= set(names) for side in point.sides)
+        is_known = all(side["tpot_p99"] is not None for side in point.sides)
         if is_known and not point.both_overloaded:
-            shown.append(point)
-    if not shown:
-        return None
-    rows, changes, values, notes = [], [], [], ""
-    for point in shown:
-        estimates = [side.figures[key] for side in point.sides for key in names]
-        rows.append([point.load.label, *(seconds_with_interval(each) for each in estimates)])
-        values.append([estimate.value for estimate in estimates])
-        changes.append(_change(point, names[0], names[-1]))
-        if any(estimate.has_interval for estimate in estimates):
-            notes = " The table has the intervals."
-    if lost:
-        notes += f" Neither side keeps up with {loads_listed(lost)}, which is left out."
-    limit, title = getattr(requirements, metric, None), MEANINGS[metric].partition(":")[0]
-    canvas = Canvas()
-    axes = canvas.subplots()
-    unit = _draw(axes, np.reshape(values, (len(shown), 2, -1)), decision.setting.label, limit)
-    axes.set_xticks(range(len(shown)), [point.load.amount_label for point in shown])
-    axes.set(xlabel=decision.unit, ylabel=f"{metric.upper()}, {unit}")
+            points.append(point)
+    return points
+
+
+def _values(point: Comparison, metric: str) -> list[float]:
+    names = [f"{metric}_p{percent}" for percent in PERCENTS]
+    return [side.figures[name].value for side in point.sides for name in names if side[name]]
+
+
+def _picture(
+    decision: Decision,
+    points: Sequence[Comparison],
+    requirements: Requirements,
+    tops: Mapping[str, float],
+    name: str,
+) -> Picture:
+    canvas = Canvas(0.5 + 1.0 * len(METRICS))
+    xs = range(len(points))
+    looks = (("plain", PLAIN), (decision.setting.label, COLOURS[0]))
+    all_axes = canvas.subplots(len(METRICS), sharex=True)
+    for axes, (metric, label) in zip(all_axes, METRICS.items(), strict=True):
+        scale, unit = time_scale(tops[metric])
+        for side, (words, colour) in enumerate(looks):
+            for percent, style in PERCENTS.items():
+                values = [point.sides[side].value(f"{metric}_p{percent}") for point in points]
+                scaled = [math.nan if value is None else scale * value for value in values]
+                axes.plot(xs, scaled, style, color=colour, label=f"{words}, P{percent}")
+        limit = getattr(requirements, metric, None)
+        if limit is not None and limit < FAR * tops[metric]:
+            axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":", label="limit")
+        axes.set(ylabel=f"{label}, {unit}", ylim=(0, FAR * scale * tops[metric] or None))
+    all_axes[-1].set_xticks(xs, [point.load.amount_label for point in points])
+    all_axes[-1].set_xlabel(decision.unit)
     return canvas.picture(
         name,
-        title=f"{metric.upper()}: {decision.workload.label}",
-        caption=f"{MEANINGS[metric]}.{notes}",
-        alt=f"{title} by {decision.unit} on {decision.workload.label}. {'; '.join(changes)}.",
-        table=TextTable(HEADER, rows),
+        title=decision.workload.label,
+        caption=f"Median (P50) and slowest in a hundred (P99), by {points[0].load.kind}.",
+        alt=f"Latencies by {decision.unit} on {decision.workload.label}. "
+        f"{'; '.join(_change(point) for point in points)}.",
+        table=None,
     )
 
 
-def _change(point: Comparison, median: str, slowest: str) -> str:
+def _change(point: Comparison) -> str:
     words = []
-    for label, key in (("median", median), ("P99", slowest)):
-        before, after = (seconds(side.value(key)) for side in point.sides)
-        words.append(f"{label} {before} became {after}")
+    for name in ("ttft_p99", "tpot_p99"):
+        before, after = (seconds(side.value(name)) for side in point.sides)
+        words.append(f"{name.replace('_p', ' P').upper()} {before} became {after}")
     return f"{point.load.amount_label}: {', '.join(words)}"
-
-
-def _draw(
-    axes: Axes, values: Float[np.ndarray, "loads 2 percents"], setting: str, limit: float | None
-) -> str:
-    """Draw the percentiles of both sides, and return the unit."""
-    scale, unit = time_scale(values.max())
-    values = scale * values
-    sides = {"plain decoding": PLAIN, setting: COLOURS[0]}
-    for number, (label, colour) in enumerate(sides.items()):
-        xs = np.arange(len(values)) + OFFSETS[number]
-        lowest, highest = values[:, number].min(axis=1), values[:, number].max(axis=1)
-        axes.vlines(xs, lowest, highest, color=colour, linewidth=2.2, alpha=0.55)
-        for column, marker in enumerate(PERCENTS.values()):
-            size = 8 if marker == "_" else 5.5
-            axes.plot(xs, values[:, number, column], marker, color=colour, ms=size, mew=2)
-        axes.plot([], [], color=colour, linewidth=3, label=label)
-    for percent, marker in PERCENTS.items():
-        axes.plot([], [], marker, color=TEXT, ms=6, mew=2, label=f"P{percent}")
-    if limit is not None:
-        label = f"limit, {seconds(limit)}"
-        axes.axhline(limit * scale, color=TEXT, linewidth=1, linestyle=":", label=label)
-    # A single load would otherwise fill the whole width.
-    margin = 0.6 if len(values) > 1 else 0.9
-    axes.set_xlim(-margin, len(values) - 1 + margin)
-    axes.grid(visible=False, axis="x")
-    _set_scale(axes, values.min())
-    return unit
-
-
-def _set_scale(axes: Axes, smallest: float) -> None:
-    """Make the axis logarithmic if the values differ by much."""
-    highest = axes.get_ylim()[1]
-    if smallest <= 0 or highest / smallest <= LOGARITHMIC_FROM:
-        axes.set_ylim(0, highest * 1.04)
-        return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_locator(NullLocator())

@@ -1,106 +1,78 @@
-"""Speedups by load and by draft length."""
+"""Speedups by load and by draft length, drawn by one mechanism."""
 
-from collections.abc import Mapping
-
-from matplotlib.axes import Axes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.side_comparison import LATENCY, THROUGHPUT
-from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.decision import Decision
 from specresearch.reporting.drawing import (
+    COLOURS,
+    MARKERS,
+    PAGE,
     PLAIN,
     TEXT,
     Canvas,
     Picture,
     TextTable,
-    draw_rows,
     error_bars,
-    marks,
 )
-from specresearch.reporting.formatting import inline, interval
-from specresearch.reporting.workload import Load, Setting
+from specresearch.reporting.formatting import interval
+from specresearch.reporting.workload import Load
 
-MOST_SERIES = 5  # in colour
 BASES = {
     LATENCY: "plain decoding's mean time from arrival to last token over the method's",
     THROUGHPUT: "tokens per second over plain decoding's",
 }
-
-Gains = Mapping[Load, Estimate | None]
-
-
-def by_load(decision: Decision, name: str) -> Picture:
-    """Return every setting's speedup at every load; for a single load, a row per setting."""
-    series, loads = _gains_by_setting(decision), decision.loads
-    rows = []
-    for load in loads:
-        rows.append([load.label, *(interval(gains.get(load)) for gains in series.values())])
-    values = []
-    for point in decision.points:
-        values.append(f"{point.load.amount_label}: {interval(point.gain)}")
-    bases = {point.basis for point in decision.points}
-    basis = "; overloaded: ".join(words for basis, words in BASES.items() if basis in bases)
-    is_single = len(loads) == 1
-    canvas = Canvas(0.9 + 0.5 * len(series) if is_single else None)
-    axes = canvas.subplots()
-    if is_single:
-        labels = []
-        for setting in series:
-            labels.append(setting.label.replace(", ", ",\n", 1).replace(" (", "\n(", 1))
-        draw_rows(axes, labels, {"": [gains[loads[0]] for gains in series.values()]})
-        axes.set_xlabel("speedup")
-    else:
-        _draw_lines(axes, decision, series)
-    return canvas.picture(
-        name,
-        title=decision.workload.label,
-        caption=f"Speedup ({basis}) for {loads[0].axis_label}, with 95% intervals. The line at 1 "
-        "is plain decoding.",
-        alt=f"Speedup of {decision.setting.label} on {decision.workload.label} by "
-        f"{loads[0].unit}: {'; '.join(values)}.",
-        table=TextTable(["Load", *(setting.label for setting in series)], rows),
-    )
+DODGE = 0.06  # between the points of two lines, as a share of the distance between ticks
+LOWEST, HIGHEST = 0.9, 1.1  # keep the line at 1 in sight
+MOST_REACH = 1.5  # of the axis, as a multiple of the largest speedup
+MOST_ROWS, ROW_HEIGHT = 24, 0.36  # of a chart; inches
 
 
-def _gains_by_setting(decision: Decision) -> Mapping[Setting, Gains]:
-    """Return the recommended setting first, then controllers, then fixed lengths.
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart.
 
-    Settings of the recommended method come before those of others.
+    Attributes:
+        colour: Its number; beyond the last colour, lines are grey.
+        gains: Speedups by the label of the horizontal axis.
     """
 
-    def order(point: Comparison) -> tuple[bool, bool, str, int]:
-        setting = point.setting
-        is_other_method = setting.method != decision.setting.method
-        return setting.is_fixed, is_other_method, setting.variant, setting.length or 0
-
-    series: dict[Setting, dict[Load, Estimate | None]] = {}
-    for point in (*decision.points, *sorted(decision.others, key=order)):
-        series.setdefault(point.setting, {})[point.load] = point.gain
-    return series
+    label: str
+    colour: int
+    gains: Mapping[str, Estimate]
 
 
-def _draw_lines(axes: Axes, decision: Decision, series: Mapping[Setting, Gains]) -> None:
-    loads = decision.loads
-    for number, (setting, gains) in enumerate(series.items()):
-        curve = {}
-        for x, load in enumerate(loads):
-            gain = gains.get(load)
-            if gain is not None:
-                curve[x] = gain
-        if number < MOST_SERIES:
-            width = 2.2 if setting == decision.setting else 1.3
-            _draw_curve(axes, curve, number=number, label=setting.label, width=width)
-        else:
-            values = [gain.value for gain in curve.values()]
-            label = "others, see the table"
-            axes.plot(list(curve), values, color=PLAIN, linewidth=0.8, alpha=0.7, label=label)
-    _line_at_one(axes)
-    axes.set_xticks(range(len(loads)), [load.amount_label for load in loads])
-    axes.set_xlim(-0.3, len(loads) - 0.7)
-    # The line at 1 stays in sight with room below, however fast everything is.
-    axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]))
-    axes.set(xlabel=loads[0].unit, ylabel="speedup")
+def overview(decisions: Sequence[Decision], name: str) -> list[Picture]:
+    """Return a chart for each kind of load of a workload, all with the same axis of speedups.
+
+    What was measured at one load only is drawn in rows of one chart, if there are several.
+    """
+    colours: dict[str, int] = {}
+    charts = [(decision, _by_method(decision, colours)) for decision in decisions]
+    limits = _reach([line for _, series in charts for line in series])
+    pictures, single = [], []
+    for decision, series in charts:
+        if len(decision.loads) == 1:
+            single += [(decision.points[0].scene, line) for line in series]
+            continue
+        bases = {point.basis for point in decision.points}
+        basis = "; overloaded: ".join(words for basis, words in BASES.items() if basis in bases)
+        picture = _chart(
+            series,
+            ticks=[load.amount_label for load in decision.loads],
+            limits=limits,
+            xlabel=decision.unit,
+            title=f"{decision.workload.label}, by {decision.points[0].load.kind}",
+            caption=f"Speedup is {basis}.",
+            name=f"{name}-{len(pictures) + 1}",
+        )
+        pictures.append(picture)
+    if len(single) > 1:
+        pictures.append(_rows(single[:MOST_ROWS], limits, f"{name}-{len(pictures) + 1}"))
+    return pictures
 
 
 def by_length(decision: Decision, name: str) -> Picture | None:
@@ -108,51 +80,121 @@ def by_length(decision: Decision, name: str) -> Picture | None:
 
     Returns None if fewer than two lengths were measured.
     """
-    gains: dict[Load, dict[int, Estimate]] = {}
+    by_load: dict[Load, dict[str, Estimate]] = {}
+    lengths = set()
     for point in sorted(decision.fixed_points, key=lambda point: point.load):
         if point.setting.length is not None and point.gain is not None:
-            gains.setdefault(point.load, {}).setdefault(point.setting.length, point.gain)
-    curves = {load: curve for load, curve in gains.items() if len(curve) > 1}
-    if not curves:
+            lengths.add(point.setting.length)
+            by_load.setdefault(point.load, {})[str(point.setting.length)] = point.gain
+    if len(lengths) < 2:
         return None
+    series = []
+    for number, (load, gains) in enumerate(by_load.items()):
+        series.append(Series(load.label, number, gains))
+    return _chart(
+        series,
+        ticks=[str(length) for length in sorted(lengths)],
+        limits=_reach(series),
+        xlabel="draft tokens per step, at most",
+        title=f"{decision.setting.method}: {decision.workload.label}",
+        caption="Speedup of fixed draft lengths. Lengths whose intervals overlap cannot be told "
+        "apart.",
+        name=name,
+    )
+
+
+def _by_method(decision: Decision, colours: dict[str, int]) -> list[Series]:
+    """Return a line for each method, the fastest first; new methods are added to the colours."""
+    series = []
+    for setting, points in decision.best_by_method.items():
+        gains = {point.load.amount_label: point.gain for point in points if point.gain is not None}
+        if gains:
+            colour = colours.setdefault(setting.method, len(colours))
+            series.append(Series(setting.label, colour, gains))
+    return sorted(series, key=lambda line: -max(gain.value for gain in line.gains.values()))
+
+
+def _reach(series: Sequence[Series]) -> tuple[float, float]:
+    """Return the limits of an axis on which all of these are seen, and the line at 1.
+
+    One very wide interval is cut, so that the others stay readable.
+    """
+    lows, highs, values = [LOWEST], [HIGHEST], [HIGHEST]
+    for line in series:
+        for gain in line.gains.values():
+            low, high = gain.interval or (gain.value, gain.value)
+            lows.append(low)
+            highs.append(high)
+            values.append(gain.value)
+    top = min(max(highs), MOST_REACH * max(values))
+    margin = 0.04 * (top - min(lows))
+    return min(lows) - margin, top + margin
+
+
+def _chart(
+    series: Sequence[Series],
+    *,
+    ticks: Sequence[str],
+    limits: tuple[float, float],
+    xlabel: str,
+    title: str,
+    caption: str,
+    name: str,
+) -> Picture:
     canvas = Canvas()
     axes = canvas.subplots()
-    best = []
-    for number, (load, curve) in enumerate(curves.items()):
-        length = max(curve, key=lambda length: curve[length].value)
-        best.append(f"{load.short_label}: best {length}, {inline(curve[length])}")
-        ascending = dict(sorted(curve.items()))
-        _draw_curve(axes, ascending, number=number, label=load.short_label, width=1.3)
-    _line_at_one(axes)
-    rows = []
-    lengths = sorted({length for curve in curves.values() for length in curve})
-    for length in lengths:
-        rows.append([str(length), *(interval(curve.get(length)) for curve in curves.values())])
-    axes.set(xlabel="draft tokens per step, at most", ylabel="speedup", xticks=lengths)
+    words = []
+    for number, line in enumerate(series):
+        shift = DODGE * (number - (len(series) - 1) / 2)
+        has_colour = line.colour < len(COLOURS)
+        looks: dict[str, Any] = {
+            "color": COLOURS[line.colour] if has_colour else PLAIN,
+            "marker": MARKERS[line.colour % len(MARKERS)],
+        }
+        xs = [ticks.index(tick) + shift for tick in line.gains]
+        values = [gain.value for gain in line.gains.values()]
+        axes.plot(xs, values, label=line.label, markerfacecolor=PAGE, **looks)
+        for x, gain in zip(xs, line.gains.values(), strict=True):
+            if gain.has_interval:  # fills the point, too
+                axes.errorbar([x], [gain.value], yerr=error_bars([gain]), **looks)
+        values_in_words = [f"{tick}: {interval(gain)}" for tick, gain in line.gains.items()]
+        words.append(f"{line.label}, {', '.join(values_in_words)}")
+    axes.axhline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set(xlim=(-0.3, len(ticks) - 0.7), ylim=limits, xlabel=xlabel, ylabel="speedup")
+    rows = [[tick, *(interval(line.gains.get(tick)) for line in series)] for tick in ticks]
     return canvas.picture(
         name,
-        title=f"{decision.setting.method}: {decision.workload.label}",
-        caption="Speedup of fixed draft lengths, with 95% intervals. Lengths whose intervals "
-        "overlap cannot be told apart.",
-        alt=f"Speedup of {decision.setting.method} by draft length on {decision.workload.label}. "
-        f"{'; '.join(best)}.",
-        table=TextTable(["Draft tokens", *(load.short_label for load in curves)], rows),
+        title=title,
+        caption=caption,
+        alt=f"{title}: speedup by {xlabel}. {'; '.join(words)}.",
+        table=TextTable([xlabel, *(line.label for line in series)], rows),
     )
 
 
-def _draw_curve(
-    axes: Axes, curve: Mapping[int, Estimate], *, number: int, label: str, width: float
-) -> None:
-    gains = list(curve.values())
-    axes.errorbar(
-        list(curve),
-        [gain.value for gain in gains],
-        yerr=error_bars(gains),
-        label=label,
-        linewidth=width,
-        **marks(number),
+def _rows(lines: Sequence[tuple[str, Series]], limits: tuple[float, float], name: str) -> Picture:
+    """Return a row for each line, which was measured at the load that stands beside it."""
+    is_one_scene = len({scene for scene, _ in lines}) == 1
+    canvas = Canvas(0.6 + ROW_HEIGHT * len(lines))
+    axes = canvas.subplots()
+    labels, rows = [], []
+    for row, (scene, line) in enumerate(lines):
+        (gain,) = line.gains.values()
+        axes.plot([gain.value], [row], marker="o", color=COLOURS[0], markerfacecolor=PAGE)
+        if gain.has_interval:
+            axes.errorbar(
+                [gain.value], [row], xerr=error_bars([gain]), marker="o", color=COLOURS[0]
+            )
+        labels.append(line.label if is_one_scene else f"{line.label}\n{scene}")
+        rows.append([f"{line.label}; {scene}", interval(gain)])
+    axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set(xlim=limits, ylim=(len(labels) - 0.4, -0.6), xlabel="speedup")
+    axes.grid(visible=False, axis="y")
+    return canvas.picture(
+        name,
+        title=lines[0][0] if is_one_scene else "Measured at one load",
+        caption="Right of the line at 1 is faster.",
+        alt=f"Speedup at one load. {'; '.join(': '.join(row) for row in rows)}.",
+        table=TextTable(["Setting", "Speedup"], rows),
     )
-
-
-def _line_at_one(axes: Axes) -> None:
-    axes.axhline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
