@@ -1,5 +1,6 @@
 """The next measurement, as a command that runs: an earlier one with some settings changed."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,7 @@ import yaml
 from specresearch.settings.commands import schema_of
 
 EXPERIMENT = "experiment"
-# Settings of where a run goes, and of one session of it.
-TRANSIENT = ("hydra", "resume", "progress", "record")
+TRANSIENT = ("resume", "progress", "record")  # settings of one session
 OVERRIDES = Path(".hydra", "overrides.yaml")
 
 
@@ -39,11 +39,11 @@ class Command:
             words = yaml.safe_load((folder / OVERRIDES).read_text("utf-8")) or []
         else:
             words = shlex.split(provenance.get("command", ""))
+        kept = {EXPERIMENT, *schema_of(program).model_fields}.difference(TRANSIENT)
         overrides = {}
         for word in words:
-            name, equals, value = word.partition("=")
-            is_setting = equals or name.startswith("~")
-            if is_setting and _group_of(name) not in TRANSIENT and name.lstrip("+") != "proposer":
+            name, _, value = word.partition("=")
+            if _group_of(name) in kept and name.lstrip("+") != "proposer":
                 overrides[name] = value
         # The default dataset of the other program is another one.
         overrides.setdefault("dataset", provenance["dataset"]["name"])
@@ -73,8 +73,8 @@ class Command:
     def under_load(self) -> "Command":
         """Return a load test of the same method, with the settings that both programs have."""
         allowed = schema_of("load").model_fields
-        foreign = [name for name in self.overrides if _group_of(name) not in allowed]
-        return replace(self.without(*map(_group_of, foreign)), program="load")
+        kept = {name: value for name, value in self.overrides.items() if _group_of(name) in allowed}
+        return Command("load", self.method, kept)
 
     def __str__(self) -> str:
         words = ["python", "-m", f"specresearch.{self.program}"]
@@ -84,12 +84,12 @@ class Command:
         has_proposer = any(_group_of(name) == EXPERIMENT for name in self.overrides)
         words.append(f"{'' if has_proposer else '+'}proposer={self.method}")
         for name, value in self.overrides.items():
-            words.append(f"{name}={value}" if value else name)
+            words.append(name if name.startswith("~") else f"{name}={value}")
         return shlex.join(words)
 
 
 def _group_of(name: str) -> str:
-    return name.lstrip("+~").partition(".")[0]
+    return re.split("[./@]", name.lstrip("+~"))[0]
 
 
 def _is_sweep(value: str) -> bool:

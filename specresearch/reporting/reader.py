@@ -167,12 +167,12 @@ class FolderReader:
 
     def _step_seconds(self, name: str) -> tuple[float, float] | None:
         """Return the mean of a controller's estimates and of the times they are of."""
-        rows = self.results.get("controller", {}).get(name, ())
-        if not rows or "estimated_seconds" not in rows[0]:
-            return None
-        return fmean(row["estimated_seconds"] for row in rows), fmean(
-            row["measured_seconds"] for row in rows
-        )
+        estimated, measured = [], []
+        for row in self.results.get("controller", {}).get(name, ()):
+            if row.get("estimated_seconds"):
+                estimated.append(row["estimated_seconds"])
+                measured.append(row["measured_seconds"])
+        return (fmean(estimated), fmean(measured)) if estimated else None
 
 
 def _compared_sides(results: Mapping[str, Any]) -> list[str]:

@@ -129,7 +129,7 @@ def test_a_command_keeps_the_settings_of_the_folder_and_leaves_out_where_it_wrot
         "num_prompts=8",
         "batch_size=4",
         "sampling.temperature=0.5",
-        "+variants.bounded.max_slowdown=1.05",
+        "+target.quantization.x=true",
         "~proposer.offset",
         "hydra.run.dir=out",
         "resume=true",
@@ -140,14 +140,26 @@ def test_a_command_keeps_the_settings_of_the_folder_and_leaves_out_where_it_wrot
     command = Command.of(tmp_path, "run", provenance)
     assert str(command) == (
         "python -m specresearch.run +proposer=suffix num_prompts=8 batch_size=4 "
-        "sampling.temperature=0.5 +variants.bounded.max_slowdown=1.05 '~proposer.offset' "
+        "sampling.temperature=0.5 +target.quantization.x=true '~proposer.offset' "
         "dataset=gsm8k"
     )
     under_load = command.under_load().setting({"arrivals.concurrency": "1,4"})
     assert str(under_load) == (
         "python -m specresearch.load -m +proposer=suffix sampling.temperature=0.5 "
-        "+variants.bounded.max_slowdown=1.05 '~proposer.offset' dataset=gsm8k "
+        "+target.quantization.x=true '~proposer.offset' dataset=gsm8k "
         "arrivals.concurrency=1,4"
+    )
+
+
+def test_words_of_another_program_are_no_settings(tmp_path: Path) -> None:
+    provenance = {
+        "method": {"name": "ngram"},
+        "dataset": {"name": "cnndm"},
+        "command": "python -c 'x=1' --config-dir=here num_prompts=8 dataset@classes.a.dataset=b",
+    }
+    assert str(Command.of(tmp_path, "run", provenance)) == (
+        "python -m specresearch.run +proposer=ngram num_prompts=8 "
+        "dataset@classes.a.dataset=b dataset=cnndm"
     )
 
 
