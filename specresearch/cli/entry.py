@@ -14,9 +14,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from specresearch.cli.arguments import check_arguments
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
-from specresearch.cli.folder import is_sweep
+from specresearch.cli.folder import discard_unused_folder, is_sweep
 from specresearch.cli.help import print_help, wants_help
 from specresearch.cli.signals import INTERRUPTED, signals_interrupt
 from specresearch.settings.check import check_settings, plain
@@ -24,6 +25,7 @@ from specresearch.settings.commands import schema_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 FAILED = 2  # exit code
+FOLDER_REMEDY = "choose another folder by hydra.run.dir="
 
 
 def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
@@ -40,8 +42,13 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
     warnings.showwarning = _show_warning
     logging.raiseExceptions = False  # of a log file on a full disk
-    failed = False
     schema = schema_of(config_name)
+    try:
+        check_arguments(config_name, sys.argv[1:])
+    except ValueError as error:
+        _say(f"error: {error}")
+        sys.exit(FAILED)
+    failed = False
 
     @functools.wraps(task)
     def guarded(cfg: DictConfig) -> None:
@@ -53,6 +60,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback or not is_user_error(error):
                 raise
             failed = True  # the other jobs of a multirun go on
+            discard_unused_folder()
             _say(f"error: {_job()}{explain(error, schema, can_resume='resume' in cfg)}")
 
     with signals_interrupt() as stop:
@@ -71,7 +79,8 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback:
                 raise
             failed = True
-            _say(f"error: {explain(error, schema)}")
+            remedy = f"; {FOLDER_REMEDY}" if isinstance(error, OSError) else ""
+            _say(f"error: {explain(error, schema)}{remedy}")
     if failed:
         sys.exit(FAILED if stop.signum is None else stop.exit_code)
 

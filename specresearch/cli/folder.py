@@ -1,8 +1,10 @@
 """The folder of a run: how a command opens it, and how it tells the user to continue it."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -11,6 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from specresearch.cli.signals import INTERRUPTED
+from specresearch.files.lock import LOCK
 from specresearch.results.config import CONFIG
 
 Folder = TypeVar("Folder")
@@ -36,6 +39,42 @@ def output_folder() -> Path:
     return Path(HydraConfig.get().runtime.output_dir)
 
 
+def check_resumable(file: str) -> None:
+    """Check that there is a run for `resume=true` to continue.
+
+    Args:
+        file: The name of a file that a run writes as it begins.
+
+    Raises:
+        ValueError: If no folder is named, or the folder holds no run.
+    """
+    if not is_named():
+        raise ValueError(
+            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
+    if not is_sweep() and not (output_folder() / file).exists():
+        raise ValueError(
+            f"{output_folder()} holds no run to resume; set hydra.run.dir to one that does, or "
+            "leave resume=true out"
+        )
+
+
+def discard_unused_folder() -> None:
+    """Remove the output folder, and its empty parents, if it holds only what Hydra writes."""
+    folder, hydra_files = output_folder(), HydraConfig.get().output_subdir
+    if hydra_files is None:
+        return
+    for path in folder.iterdir():
+        if path.name not in (hydra_files, LOCK) and path.suffix != ".log":
+            return
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # a parent that holds something else
+        for parent in folder.parents:
+            if parent in (Path.cwd(), *Path.cwd().parents):
+                break
+            parent.rmdir()
+
+
 def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:
     """Open Hydra's output folder for a kind of run, a `RunFolder`.
 
@@ -43,15 +82,8 @@ def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:
         ValueError: If the folder holds something else, or if a run is to be resumed and no folder
             is named.
     """
-    if cfg.resume and not is_named():
-        raise ValueError(
-            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
-        )
-    if cfg.resume and not is_sweep() and not (output_folder() / CONFIG).exists():
-        raise ValueError(
-            f"{output_folder()} holds no run to resume; set hydra.run.dir to one that does, or "
-            "leave resume=true out"
-        )
+    if cfg.resume:
+        check_resumable(CONFIG)
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
     return kind(

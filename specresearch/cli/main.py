@@ -4,7 +4,7 @@ import importlib
 import sys
 
 from specresearch.cli.commands import COMMANDS
-from specresearch.settings.check import nearest
+from specresearch.settings.sentences import nearest
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from specresearch.settings.base import TARGET, Choice, Settings, key
+from specresearch.settings.base import MAX_BATCH, TARGET, Choice, Settings, key, seed_key
 from specresearch.settings.check import problems_of
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
@@ -18,8 +18,6 @@ from specresearch.settings.decoding import (
 )
 from specresearch.settings.drafting import MODEL, PROPOSER
 
-MAX_SEED = 2**63 - 1
-
 
 class MeasurementSchema(Settings):
     """What run and load share."""
@@ -29,17 +27,19 @@ class MeasurementSchema(Settings):
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    heads: dict[str, str] | None = key("heads made for the target", None, default=None)
-    proposer: Annotated[Any, PROPOSER] = key("how drafts are made", None, default=None)
-    dataset: Annotated[Any, DATASET] = key("the prompts", None)
-    acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", None)
-    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
-    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
-    tracker: Annotated[Any, TRACKER] = key("where figures are sent", None)
+    heads: dict[str, str] | None = key(
+        "heads made for the target", {"eagle": "out/student"}, default=None
+    )
+    proposer: Annotated[Any, PROPOSER] = key("how drafts are made", "ngram", default=None)
+    dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
+    acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", "rejection")
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
+    tracker: Annotated[Any, TRACKER] = key("where figures are sent", "wandb")
     sampling: Annotated[Any, SAMPLING] = key("how tokens are chosen", None)
     repeats: int = key("times the whole measurement is done", 3, ge=1)
     warmup: int = key("requests decoded first and not counted", 2, ge=0)
-    seed: int = key("of everything random", 0, ge=0, le=MAX_SEED)
+    seed: int = seed_key("of everything random")
     record: bool = key("keep what python -m specresearch.simulate needs", True)
     resume: bool = key("continue the run in hydra.run.dir", True)
     progress: bool = key("show progress", False)
@@ -49,7 +49,7 @@ class MeasurementSchema(Settings):
 
 
 class RunSchema(MeasurementSchema):
-    batch_size: int = key("prompts decoded together", 8, ge=1)
+    batch_size: int = key("prompts decoded together", 8, ge=1, le=MAX_BATCH)
     num_prompts: int | None = key("prompts to decode; null takes the whole dataset", 100, ge=1)
     order: Literal["dataset", "shuffled"] = key(
         "of the prompts; shuffled (by seed) for methods that learn across requests", "shuffled"
@@ -64,7 +64,9 @@ class LimitsSchema(Settings):
 
 class RequestClassSchema(Settings):
     share: float = key("weight among the classes", 0.6, gt=0)
-    dataset: Annotated[Any, DATASET] = key("its prompts; the run's without it", None, default=None)
+    dataset: Annotated[Any, DATASET] = key(
+        "its prompts; the run's without it", "gsm8k", default=None
+    )
     sampling: dict[str, Any] | None = key("changes to sampling", {"temperature": 0.2}, default=None)
     acceptance: Literal["code", "structured", "prose"] | None = key(
         "preset of acceptance=threshold", "code", default=None
@@ -76,7 +78,7 @@ class PassesSchema(Settings):
     """What load tests and simulations share."""
 
     num_requests: int | None = key("requests of a pass; null: as the arrivals suggest", 200, ge=1)
-    max_running: int = key("largest batch, the same for every side", 32, ge=1)
+    max_running: int = key("largest batch, the same for every side", 32, ge=1, le=MAX_BATCH)
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
     limits: LimitsSchema = key("goodput counts the requests that keep both", None)
     max_waiting: int = key("stop a pass when more requests wait", 256, ge=1)
@@ -88,19 +90,25 @@ class PassesSchema(Settings):
 
 
 class _OpenArrivalsSchema(Settings):
-    qps: float = key("requests per second", 2.0, gt=0)
+    qps: float = key("requests per second", 2.0, ge=1e-4, le=1e6)
 
 
 class GammaSchema(_OpenArrivalsSchema):
-    cv: float = key("standard deviation of the gaps over their mean; above 1 is bursty", 2.0, gt=0)
+    cv: float = key(
+        "standard deviation of the gaps over their mean; above 1 is bursty", 2.0, ge=0.01, le=100
+    )
 
 
 class ClosedLoopSchema(Settings):
-    concurrency: int = key("requests in flight: one comes when another leaves", 8, ge=1)
+    concurrency: int = key(
+        "requests in flight: one comes when another leaves", 8, ge=1, le=MAX_BATCH
+    )
 
 
 class ReplaySchema(Settings):
-    path: str = key("an Azure (.csv) or Mooncake (.jsonl) trace, also gzipped", "trace.csv")
+    path: str = key(
+        "an Azure (.csv) or Mooncake (.jsonl) trace, also gzipped", "trace.csv", min_length=1
+    )
     time_scale: float = key(
         "seconds per second of the trace; 10 replays it ten times slower", 10.0, gt=0
     )
@@ -117,11 +125,12 @@ ARRIVALS = Choice(
         "specresearch.loadtest.arrivals.ClosedLoop": ClosedLoopSchema,
         "specresearch.loadtest.arrivals.Replay": ReplaySchema,
     },
+    base="specresearch.loadtest.arrivals.Arrivals",
 )
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
+    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", "poisson")
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )
@@ -139,10 +148,9 @@ class LoadSchema(MeasurementSchema, PassesSchema):
     def conflicts(self) -> Iterator[str]:
         yield from MeasurementSchema.conflicts(self)
         yield from PassesSchema.conflicts(self)
-        base = {name: value for name, value in self.sampling.items() if name != TARGET}
         for name, requests in (self.classes or {}).items():
-            sampling = {**base, **(requests.sampling or {})}
-            yield from problems_of(sampling, SamplingSchema, f"classes.{name}.sampling.")
+            prefix = f"classes.{name}.sampling."
+            yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)
         model = CONTROLLER.models.get(self.controller[TARGET])
         for name, changes in self.variants.items():
             if model is not None:
@@ -197,18 +205,20 @@ TIMING = Choice(
 
 
 class SimulateSchema(PassesSchema):
-    recording: str = key("folder of a run with record=true, or its recording.parquet", "rec")
-    timing: Annotated[Any, TIMING] = key("how long steps take", None)
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
-    acceptance: Annotated[Any, ACCEPTANCE] = key(
-        "another rule than the recorded one", None, default=None
+    recording: str = key(
+        "folder of a run with record=true, or its recording.parquet", "rec", min_length=1
     )
-    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
-    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
+    timing: Annotated[Any, TIMING] = key("how long steps take", "roofline")
+    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", "poisson")
+    acceptance: Annotated[Any, ACCEPTANCE] = key(
+        "another rule than the recorded one", "block", default=None
+    )
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
     model: str | None = key("refuse a recording of another model", "zoo:tiny")
     side: str | None = key("whose requests to replay; null: the longest fixed drafts", "method")
     num_draft_tokens: int | None = key("the most drafts of a step; null as recorded", 4, ge=1)
     temperature: float | None = key("refuse a recording of another temperature", 1.0, ge=0)
     repeats: int = key("passes of every side", 3, ge=1)
     max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)
-    seed: int = key("of arrivals and of all draws that were not recorded", 0, ge=0, le=MAX_SEED)
+    seed: int = seed_key("of arrivals and of all draws that were not recorded")

@@ -1,25 +1,23 @@
 """Settings of the commands that train drafters and write them: distill, tree and export."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
-
-from specresearch.settings.base import Choice, Settings, key
+from specresearch.settings.base import TARGET, Choice, Settings, key, seed_key
 from specresearch.settings.data import DATASET, TRACKER
+from specresearch.settings.decoding import Temperature
 from specresearch.settings.drafting import MODEL, PROPOSER
 
 
 class GenerationSchema(Settings):
-    temperature: float = key("0 is greedy", 1.0, ge=0)
+    temperature: Temperature = key("0 is greedy", 1.0)
     max_new_tokens: int = key("tokens of a reply at most", 256, ge=1)
     batch_size: int = key("prompts decoded together", 8, ge=1)
     shard_size: int = key("rows of a file, the most that a killed run loses", 64, ge=1)
-    seed: int = key("of the replies", 0, ge=0)
+    seed: int = seed_key("of the replies")
 
 
-GENERATION = Choice(
-    "corpus.generation", {"specresearch.training.corpus.GenerationSettings": GenerationSchema}
-)
+GENERATION = Choice(None, {"specresearch.training.corpus.GenerationSettings": GenerationSchema})
 
 
 class CorpusSchema(Settings):
@@ -31,19 +29,23 @@ class CorpusSchema(Settings):
     )
     max_len: int = key("longest example in tokens; the target may allow fewer", 2048, ge=2)
     heldout_fraction: float = key("rows that are never trained on", 0.1, ge=0, le=1)
-    seed: int = key("of the order", 0, ge=0)
+    seed: int = seed_key("of the order")
     text_files: list[str] = key("UTF-8 text: paths or patterns", ["books/*.txt"])
     refresh_every: int = key("optimiser steps between two rounds of the student's text", 100, ge=1)
     predict_prompts: bool = key("learn from prompts as well as replies", True)
     folder: str | None = key("folder of the target's text; null: the run's folder", "corpus")
     generation: Annotated[Any, GENERATION] = key("how replies are generated", None)
 
+    def conflicts(self) -> Iterator[str]:
+        if self.text > 0 and not self.text_files:
+            yield f"corpus.text={self.text:g} needs corpus.text_files, such as [books/*.txt]"
+
 
 CORPUS = Choice("corpus", {"specresearch.training.corpus.Corpus": CorpusSchema})
 
 
 class ObjectiveSchema(Settings):
-    temperature: float = key("of target and draft; ideally that of decoding", 1.0, gt=0)
+    temperature: float = key("of target and draft; ideally that of decoding", 1.0, ge=1e-3, le=1e3)
 
 
 class JensenShannonSchema(ObjectiveSchema):
@@ -74,12 +76,24 @@ OBJECTIVE = Choice(
 
 
 def _seed() -> Any:
-    return key("of random weights", 0, ge=0)
+    return seed_key("of random weights")
+
+
+class LoraSchema(Settings):
+    rank: int = key("inner width of the two factors", 16, ge=1, le=65536, default=16)
+    alpha: float = key("their product is scaled by alpha / rank", 32.0, gt=0, default=32.0)
+    dropout: float = key("of the adapters' inputs", 0.05, ge=0, lt=1, default=0.0)
+    targets: list[str] | None = key(
+        "names of linear layers; null: all but the LM head",
+        ["q_proj", "v_proj"],
+        default=None,
+        min_length=1,
+    )
 
 
 class DraftStudentSchema(Settings):
     from_scratch: bool = key("random weights in place of the draft's own", True)
-    lora: dict[str, Any] | None = key(
+    lora: LoraSchema | None = key(
         "adapters in place of all weights (pip install 'specresearch[lora]'); {} for the defaults",
         {"rank": 16, "alpha": 32},
     )
@@ -101,11 +115,22 @@ class EagleStudentSchema(Settings):
     seed: int = _seed()
 
 
+class JointSchema(Settings):
+    warmup: float = key(
+        "fraction of the steps that train the heads alone", 0.25, ge=0, lt=1, default=0.25
+    )
+    head_weight: float = key("final weight of the heads' loss", 0.2, gt=0, default=0.2)
+    backbone_learning_rate: float = key("of the target", 1e-4, gt=0, le=10, default=1e-4)
+    lora: LoraSchema | None = key(
+        "adapters of the target in place of all its weights", {"rank": 32}, default=None
+    )
+
+
 class MedusaStudentSchema(Settings):
-    num_heads: int = key("of new heads, where proposer.head names none", 4, ge=1)
-    num_layers: int = key("residual layers of a new head", 1, ge=0)
+    num_heads: int = key("of new heads, where proposer.head names none", 4, ge=1, le=64)
+    num_layers: int = key("residual layers of a new head", 1, ge=1, le=64)
     own_lm_head: bool = key("each head gets a copy of the target's LM head; false shares it", False)
-    joint: dict[str, Any] | None = key(
+    joint: JointSchema | None = key(
         "Medusa-2, which trains the target with the heads; {} for the defaults",
         {"warmup": 0.25, "head_weight": 0.2},
     )
@@ -126,7 +151,7 @@ class TrainSchema(Settings):
     steps: int = key("optimiser steps", 1000, ge=1)
     batch_size: int = key("examples of one pass on one device", 8, ge=1)
     accumulate: int = key("passes per optimiser step", 4, ge=1)
-    learning_rate: float = key("after warm-up", 1e-3, gt=0)
+    learning_rate: float = key("after warm-up", 1e-3, gt=0, le=10)
     warmup_steps: int = key("optimiser steps of linear warm-up", 50, ge=0)
     schedule: str = key("any learning rate schedule of the transformers library", "cosine")
     weight_decay: float = key("of the optimiser", 0.01, ge=0)
@@ -134,14 +159,14 @@ class TrainSchema(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "of the student; auto as the target", "bfloat16"
     )
-    seed: int = key("of order and dropout", 0, ge=0)
+    seed: int = seed_key("of order and dropout")
     log_every: int = key("optimiser steps between metrics", 20, ge=1)
     evaluate_every: int = key("optimiser steps between evaluations", 200, ge=1)
     save_every: int = key("optimiser steps between checkpoints", 200, ge=1)
     keep_checkpoints: int = key("checkpoints kept", 2, ge=1)
 
 
-TRAIN = Choice("train", {"specresearch.training.train_settings.TrainSettings": TrainSchema})
+TRAIN = Choice(None, {"specresearch.training.train_settings.TrainSettings": TrainSchema})
 
 
 class EvaluationSchema(Settings):
@@ -149,8 +174,11 @@ class EvaluationSchema(Settings):
     num_prompts: int = key("how many of them to decode at each evaluation", 16, ge=1)
     num_draft_tokens: int = key("length of chains", 5, ge=1)
     max_new_tokens: int = key("tokens of an output at most", 64, ge=1)
-    temperatures: list[Annotated[float, Ge(0)]] = key("to decode at", [0.0, 1.0])
+    temperatures: list[Temperature] = key("to decode at", [0.0, 1.0], min_length=1)
     batch_size: int = key("prompts decoded together", 8, ge=1)
+
+
+HEADS = [f"specresearch.proposers.{name}" for name in ("Eagle", "Eagle3", "Medusa")]
 
 
 class DistillSchema(Settings):
@@ -159,39 +187,56 @@ class DistillSchema(Settings):
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    heads: dict[str, str] | None = key("heads made for the target", None, default=None)
-    proposer: Annotated[Any, PROPOSER] = key("the drafter to train", None)
+    heads: dict[str, str] | None = key(
+        "heads made for the target", {"eagle": "out/student"}, default=None
+    )
+    proposer: Annotated[Any, PROPOSER] = key("the drafter to train", "draft_model")
     student: Annotated[Any, STUDENT] = key("what of it is trained", None, default=None)
-    dataset: Annotated[Any, DATASET] = key("the prompts", None)
-    corpus: Annotated[Any, CORPUS] = key("the text to train on", None)
-    objective: Annotated[Any, OBJECTIVE] = key("what is minimised", None)
-    tracker: Annotated[Any, TRACKER] = key("where figures are sent", None)
+    dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
+    corpus: Annotated[Any, CORPUS] = key("the text to train on", "target")
+    objective: Annotated[Any, OBJECTIVE] = key("what is minimised", "forward_kl")
+    tracker: Annotated[Any, TRACKER] = key("where figures are sent", "wandb")
     train: Annotated[Any, TRAIN] = key("the optimisation", None)
     evaluation: EvaluationSchema = key("decoding with the student while it trains", None)
-    cache: str | None = key("folder for the target's hidden states; null computes them", "states")
+    cache: str | None = key(
+        "folder for the target's hidden states; null computes them", "states", min_length=1
+    )
     output: str | None = key(
-        "folder of the trained student; null: student/ in the run's", "student"
+        "folder of the trained student; null: student/ in the run's", "student", min_length=1
     )
     resume: bool = key("continue the run in hydra.run.dir", True)
     force: bool = key("resume despite changed settings", True)
     progress: bool = key("show progress", False)
 
+    def conflicts(self) -> Iterator[str]:
+        is_head = str((self.proposer or {}).get(TARGET)) in HEADS
+        share = (self.corpus or {}).get("draft")
+        if is_head and isinstance(share, float) and share > 0:
+            yield (
+                f"corpus.draft={share:g} needs a student that can write by itself, which only a "
+                "draft model can; set corpus.draft=0 for a head"
+            )
+
 
 class TreeSchema(Settings):
     run: str | list[str] = key(
-        "folder of a run whose proposer drafted, or a list of them", "out/run"
+        "folder of a run whose proposer drafted, or a list of them", "out/run", min_length=1
     )
     max_draft_tokens: int = key("largest tree to consider", 64, ge=1)
     max_depth: int = key("deepest tree to consider", 10, ge=1)
-    output: str | None = key("write the fastest tree here, for proposer.paths", "tree.json")
+    output: str | None = key(
+        "write the fastest tree here, for proposer.paths", "tree.json", min_length=1
+    )
 
 
 class ExportSchema(Settings):
-    head: str = key("folder, hub id or zoo: name of Medusa or EAGLE heads", "out/student")
+    head: str = key(
+        "folder, hub id or zoo: name of Medusa or EAGLE heads", "out/student", min_length=1
+    )
     format: Literal["eagle", "eagle_sglang", "eagle3", "speculators", "medusa"] = key(
         "which engine reads it; see docs/export.md", "eagle3"
     )
-    output: str = key("an empty folder, or one to be made", "exported")
+    output: str = key("an empty folder, or one to be made", "exported", min_length=1)
     base_model: str | None = key(
         "the target it was trained for; null: the one that the head names", "Qwen/Qwen3-8B"
     )
