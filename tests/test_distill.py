@@ -625,10 +625,10 @@ def test_wandb_gets_the_metrics_and_the_drafter(
             "an EAGLE-1 head drafts from the whole vocabulary",
         ),
         ("+proposer=eagle3 student.draft_vocab_size=99", "must lie between 1 and the target's 31"),
-        ("+proposer=medusa train.steps=0", "train.steps=0 must be a whole number of at least 1"),
+        ("+proposer=medusa train.steps=0", "train.steps=0 must be a whole number from 1"),
         (
             "+proposer=medusa train.max_grad_norm=-1.0",
-            "train.max_grad_norm=-1.0 must be a number of at least 0",
+            "train.max_grad_norm=-1 must be a number of at least 0",
         ),
         (
             "+proposer=medusa train.schedule=wavy",
@@ -636,7 +636,7 @@ def test_wandb_gets_the_metrics_and_the_drafter(
         ),
         (
             "+proposer=medusa evaluation.num_prompts=0",
-            "evaluation.num_prompts=0 must be a whole number of at least 1",
+            "evaluation.num_prompts=0 must be a whole number from 1",
         ),
         ("+proposer=medusa output=$models", "is not empty; choose another folder"),
         ("+proposer=medusa resume=true", "add hydra.run.dir=<folder>"),

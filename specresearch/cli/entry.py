@@ -60,7 +60,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback or not is_user_error(error):
                 raise
             failed = True  # the other jobs of a multirun go on
-            discard_unused_folder()
+            discard_unused_folder(resume=cfg.get("resume", False))
             _say(f"error: {_job()}{explain(error, schema, can_resume='resume' in cfg)}")
 
     with signals_interrupt() as stop:
@@ -79,7 +79,8 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback:
                 raise
             failed = True
-            remedy = f"; {FOLDER_REMEDY}" if isinstance(error, OSError) else ""
+            is_of_folder = not isinstance(error, HydraException)
+            remedy = f"; {FOLDER_REMEDY}" if is_of_folder else ""
             _say(f"error: {explain(error, schema)}{remedy}")
     if failed:
         sys.exit(FAILED if stop.signum is None else stop.exit_code)

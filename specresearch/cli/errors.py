@@ -18,6 +18,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from specresearch.cli.config import conf_dir
 from specresearch.cli.folder import folder_override
 from specresearch.files import means_full
+from specresearch.results.config import PROVENANCE
 from specresearch.settings.base import Settings
 from specresearch.settings.check import unknown_key
 from specresearch.settings.fields import names_below
@@ -62,7 +63,7 @@ def explain(
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     num_free = shutil.disk_usage(existing).free
     resume = ""
-    if can_resume and (folder / "provenance.json").exists():
+    if can_resume and (folder / PROVENANCE).exists():
         resume = f" with {folder_override(folder)} resume=true"
     return (
         f"no room to write {path}, whose disk has {num_free / 1e6:,.1f} MB free "
@@ -82,7 +83,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, InstantiationException) and error.__cause__ is not None:
         key = re.search(r"full_key: (\S+)", str(error))
         cause = one_line(error.__cause__)
-        return f"{key[1]}: {cause}" if key and isinstance(error.__cause__, TypeError) else cause
+        if isinstance(error.__cause__, USER_ERRORS):
+            return cause
+        kind = type(error.__cause__).__name__
+        name = f"{key[1]}: " if key else ""
+        return f"{name}{kind}: {cause}; HYDRA_FULL_ERROR=1 shows where"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key} is not set; add {error.full_key}=..."
     unset = re.match(r"Error resolving interpolation '\$\{(\w+)\}'", str(error))
@@ -119,6 +124,9 @@ def _unknown_key(key: str, schema: type[Settings]) -> str:
     choices = [
         file.stem for file in sorted((conf_dir() / group).glob("*.yaml")) if _has(file, last)
     ]
+    is_chosen = any(re.match(rf"\+?{group}=", argument) for argument in arguments)
+    if choices and not is_chosen and not schema.model_fields[group].is_required():
+        return f"there is no setting {key} yet; add +{group}= first, one of: {', '.join(choices)}"
     if choices and prefix == group:
         return f"there is no setting {key} for this {group}; those with one: {', '.join(choices)}"
     return f"{key} has no value yet; write +{key}=... with a plus"

@@ -1,5 +1,6 @@
 """The folder of a run: how a command opens it, and how it tells the user to continue it."""
 
+import json
 import shlex
 import shutil
 import sys
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from specresearch.cli.signals import INTERRUPTED
 from specresearch.files.lock import LOCK
-from specresearch.results.config import CONFIG
+from specresearch.results.config import CONFIG, PROVENANCE, RESULTS
 
 Folder = TypeVar("Folder")
 
@@ -59,20 +60,40 @@ def check_resumable(file: str) -> None:
         )
 
 
-def discard_unused_folder() -> None:
-    """Remove the output folder, and its empty parents, if it holds only what Hydra writes."""
-    folder, hydra_files = output_folder(), HydraConfig.get().output_subdir
-    if hydra_files is None:
+def discard_unused_folder(*, resume: bool) -> None:
+    """Remove what a failed command wrote to its output folder, if it measured nothing.
+
+    Args:
+        resume: The folder's settings are those of an earlier run, and are kept.
+    """
+    folder, hydra = output_folder(), HydraConfig.get()
+    if hydra.output_subdir is None:
         return
-    for path in folder.iterdir():
-        if path.name not in (hydra_files, LOCK) and path.suffix != ".log":
-            return
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # a parent that holds something else
-        for parent in folder.parents:
-            if parent in (Path.cwd(), *Path.cwd().parents):
-                break
-            parent.rmdir()
+    names = {path.name for path in folder.iterdir()}
+    begun = names & {CONFIG, PROVENANCE}
+    if _holds_no_rows(folder / RESULTS):
+        begun.add(RESULTS)
+    unused = names & {hydra.output_subdir, LOCK, f"{hydra.job.name}.log"} | begun
+    if begun and (resume or names > unused):
+        return
+    for name in unused:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # a folder that holds something else
+        for path in (folder, *folder.parents):
+            if path not in (Path.cwd(), *Path.cwd().parents):
+                path.rmdir()
+
+
+def _holds_no_rows(results: Path) -> bool:
+    """Return whether a results file is that of a run which has hardly begun."""
+    try:
+        return json.loads(results.read_text(encoding="utf-8"))["complete"] is False
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:

@@ -17,6 +17,7 @@ from specresearch.settings.decoding import (
     longest_chain,
 )
 from specresearch.settings.drafting import MODEL, PROPOSER
+from specresearch.settings.sentences import show
 
 
 class MeasurementSchema(Settings):
@@ -46,6 +47,12 @@ class MeasurementSchema(Settings):
 
     def conflicts(self) -> Iterator[str]:
         yield from longest_chain(self.proposer, self.controller)
+        is_greedy = self.acceptance[TARGET] == "specresearch.acceptance.Greedy"
+        if self.proposer and is_greedy and self.sampling["temperature"] != 0:
+            yield (
+                f"acceptance=greedy is exact for sampling.temperature=0 only, not "
+                f"{show(self.sampling['temperature'])}; use acceptance=rejection"
+            )
 
 
 class RunSchema(MeasurementSchema):

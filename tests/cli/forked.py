@@ -86,6 +86,7 @@ def _main(command: str, arguments: Sequence[str], folder: Path, out: Path, err: 
         os.dup2(stderr.fileno(), 2)
         sys.stdout, sys.stderr = stdout, stderr
         sys.argv = [f"python -m specresearch.{command}", *arguments]
+        gc.disable()
         try:
             importlib.import_module(f"specresearch.{command}").main()
         except SystemExit as end:

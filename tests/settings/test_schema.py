@@ -71,6 +71,8 @@ def test_defaults_are_allowed(command: str) -> None:
 def test_every_choice_is_allowed(group: str, choice: str) -> None:
     command = "distill" if group in TRAINED else COMMAND_OF.get(group, "run")
     overrides = [f"{group}={choice}"]
+    if (group, choice) == ("corpus", "text"):
+        overrides.append("corpus.text_files=[books.txt]")
     if group == "student" or group == "proposer":
         overrides = [f"+proposer={choice}"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
