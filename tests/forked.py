@@ -50,11 +50,14 @@ def import_everything() -> None:
     gc.freeze()
 
 
-def run_forked(command: str, arguments: Sequence[str], folder: Path, logs: Path) -> Ended:
+def run_forked(
+    command: str, arguments: Sequence[str], folder: Path, logs: Path, limit: float = LIMIT
+) -> Ended:
     """Run `python -m specresearch.<command>` in `folder`, in a child of this process.
 
     Args:
         logs: A folder for what the command prints.
+        limit: Seconds after which it is killed.
     """
     out, err = logs / "stdout", logs / "stderr"
     start = time.monotonic()
@@ -70,7 +73,7 @@ def run_forked(command: str, arguments: Sequence[str], folder: Path, logs: Path)
         done, status = os.waitpid(child, os.WNOHANG)
         if not done:
             time.sleep(0.005)
-            if time.monotonic() - start > LIMIT:
+            if time.monotonic() - start > limit:
                 os.kill(child, 9)
     seconds = time.monotonic() - start
     return Ended(os.waitstatus_to_exitcode(status), out.read_text(), err.read_text(), seconds)
