@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import hydra
@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specresearch.cli.arguments import check_arguments
+from specresearch.cli.closed_pipe import closed_pipe_is_no_error
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
 from specresearch.cli.folder import discard_unused_folder, is_sweep
@@ -36,7 +37,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     the number of the signal.
     """
     if wants_help(sys.argv[1:]):
-        print_help(config_name, sys.argv[1:])
+        _help(config_name, sys.argv[1:])
         return
     wants_traceback = os.environ.get(FULL_ERROR) == "1"
     os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
@@ -95,6 +96,16 @@ def exit_on_user_errors() -> Iterator[None]:
         if not is_user_error(error):
             raise
         _say(f"error: {explain(error)}")
+        sys.exit(FAILED)
+
+
+def _help(command: str, arguments: Sequence[str]) -> None:
+    """Print help, or in one line why there is none for these arguments."""
+    try:
+        with closed_pipe_is_no_error():
+            print_help(command, arguments)
+    except (HydraException, OmegaConfBaseException) as error:
+        _say(f"error: {explain(error, schema_of(command))}")
         sys.exit(FAILED)
 
 

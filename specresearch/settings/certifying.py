@@ -68,7 +68,7 @@ class CertifySchema(Settings):
     )
     trials: dict[str, TrialSchema | None] = key("conditions to test under, by name", {"mixed": {}})
     resume: bool = key("continue the counts in hydra.run.dir", True)
-    progress: bool = key("show progress", False)
+    progress: bool = key("show a progress bar, on terminals only", False)
 
     def conflicts(self) -> Iterator[str]:
         for group in ("sampled", "greedy"):

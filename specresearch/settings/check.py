@@ -114,14 +114,17 @@ def _problems_inside(settings: Settings, prefix: str) -> Iterator[str]:
                     yield from _problems_inside(item, f"{path}.{key}.")
 
 
-def _problems_of_choice(value: Any, field: FieldInfo, path: str) -> Iterator[str]:
+def _problems_of_choice(
+    value: Any, field: FieldInfo, path: str, *, is_partial: bool = False
+) -> Iterator[str]:
+    """Check the settings of a class; those in a list may leave the class its own defaults."""
     choice = choice_of(field)
     assert choice is not None
     if value is None:
         return
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _problems_of_choice(item, field, f"{path}.{number}")
+            yield from _problems_of_choice(item, field, f"{path}.{number}", is_partial=True)
         return
     if not isinstance(value, Mapping) or not isinstance(value.get(TARGET), str):
         yield _names_no_class(value, choice, path)
@@ -131,7 +134,7 @@ def _problems_of_choice(value: Any, field: FieldInfo, path: str) -> Iterator[str
         yield from problems_of_class(value, path, choice.base)
         return
     rest = {name: item for name, item in value.items() if name != TARGET}
-    yield from problems_of(rest, model, f"{path}.")
+    yield from problems_of(rest, model, f"{path}.", is_partial=is_partial)
 
 
 def _names_no_class(value: Any, choice: Choice, path: str) -> str:

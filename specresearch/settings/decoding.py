@@ -112,7 +112,7 @@ class HeuristicSchema(Settings):
 
 
 class GoodputSchema(Settings):
-    max_draft_tokens: int = key("drafts of a step at most", 10, ge=1)
+    max_draft_tokens: int = key("longest chain; trees are drafted whole or not at all", 10, ge=1)
     max_slowdown: float | None = key(
         "1.05: no request's time per token may exceed plain decoding's by more than 5%; null "
         "maximizes throughput alone",

@@ -43,7 +43,7 @@ class MeasurementSchema(Settings):
     seed: int = seed_key("of everything random")
     record: bool = key("keep what python -m specresearch.simulate needs", True)
     resume: bool = key("continue the run in hydra.run.dir", True)
-    progress: bool = key("show progress", False)
+    progress: bool = key("show a progress bar, on terminals only", False)
 
     def conflicts(self) -> Iterator[str]:
         yield from longest_chain(self.proposer, self.controller)
@@ -84,11 +84,15 @@ class RequestClassSchema(Settings):
 class PassesSchema(Settings):
     """What load tests and simulations share."""
 
-    num_requests: int | None = key("requests of a pass; null: as the arrivals suggest", 200, ge=1)
+    num_requests: int | None = key(
+        "requests of a pass; null: a whole trace, 4 x the concurrency of a closed loop, or 64",
+        200,
+        ge=1,
+    )
     max_running: int = key("largest batch, the same for every side", 32, ge=1, le=MAX_BATCH)
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
     limits: LimitsSchema = key("goodput counts the requests that keep both", None)
-    max_waiting: int = key("stop a pass when more requests wait", 256, ge=1)
+    max_waiting: int = key("stop a pass when more requests wait: the rate is too high", 256, ge=1)
     max_seconds: float = key("stop a pass that takes longer", 600.0, gt=0)
 
     def conflicts(self) -> Iterator[str]:
@@ -142,11 +146,18 @@ class LoadSchema(MeasurementSchema, PassesSchema):
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )
     length_spread: float = key(
-        "answers have between (1 - this) x max_new_tokens and max_new_tokens", 0.5, ge=0, lt=1
+        "outputs have between (1 - this) x max_new_tokens and max_new_tokens, so that not all end "
+        "at the same step",
+        0.5,
+        ge=0,
+        lt=1,
     )
     reset: bool = key("controllers start every pass with nothing learned", False)
     turn_seconds: float | None = key(
-        "sides alternate after so long; null runs one pass after the other", 0.1, gt=0
+        "sides alternate after so many seconds, so that all meet the same machine; null runs one "
+        "pass after the other",
+        0.1,
+        gt=0,
     )
     classes: dict[str, RequestClassSchema] | None = key(
         "a mixed workload, by class", {"code": {"share": 0.5}, "chat": {"share": 0.5}}
@@ -192,7 +203,11 @@ class RooflineSchema(Settings):
     flops: float = key("operations per second, at the precision in use", 9.9e14, gt=0)
     weight_bytes: float = key("bytes of the target, read in every pass", 16e9, gt=0)
     parameters: float = key("parameters that every token goes through", 8e9, gt=0)
-    kv_bytes: float = key("bytes of one cached token", 131072.0, gt=0)
+    kv_bytes: float = key(
+        "bytes of one cached token: 2 x layers x key heads x head size x bytes of a number",
+        131072.0,
+        gt=0,
+    )
     draft_weight_bytes: float = key("of a draft model; 0 without one", 1e9, ge=0)
     draft_parameters: float = key("of a draft model", 5e8, ge=0)
     draft_kv_bytes: float = key("of a draft model", 32768.0, ge=0)
