@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,6 @@ def _main(command: str, arguments: Sequence[str], folder: Path, out: Path, err: 
         except SystemExit as end:
             return int(end.code or 0) if not isinstance(end.code, str) else 1
         except BaseException:
-            sys.excepthook(*sys.exc_info())
+            traceback.print_exc()
             return 1
         return 0

@@ -251,7 +251,9 @@ def _check_device(device: str) -> None:
 
 def _check_folder(folder: Path) -> None:
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise ModelNotLoadedError(f"{folder} has no config.json, so it holds no model")
+        raise ModelNotLoadedError(
+            f"the folder {folder} does not hold a usable causal LM: it has no config.json"
+        )
     for single, index in INDEXES.items():
         if (folder / index).is_file() and not (folder / single).exists():
             read_weight_map(folder / index)

@@ -58,7 +58,8 @@ def test_the_weights_are_converted_once_and_load_as_a_plain_model(package: list[
     assert len(package) == 1
     loaded, tokenizer = load_model(MODEL, dtype="bfloat16")
     assert not hasattr(loaded.config, "quantization_config")
-    original = build("llama", seed=3, dtype=torch.float32).to(torch.bfloat16)
+    original: Any = build("llama", seed=3, dtype=torch.float32)
+    original = original.to(torch.bfloat16)
     for name, value in original.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     assert tokenizer.get_vocab() == letters_tokenizer(VOCAB).get_vocab()
