@@ -608,13 +608,16 @@ def test_wandb_gets_the_metrics_and_the_drafter(
             "+proposer=medusa student.joint={} cache=features",
             "with student.joint the states change",
         ),
-        ("+proposer=draft_model student.lora={rank:0}", "lora.rank=0 must be at least 1"),
+        (
+            "+proposer=draft_model student.lora={rank:0}",
+            "student.lora.rank=0 must be a whole number from 1",
+        ),
         (
             "+proposer=draft_model student.lora={} student.from_scratch=true",
             "student.from_scratch=true discards those",
         ),
         ("+proposer=draft_model draft=$models/other", "tokenizers differ in 5 tokens"),
-        ("+proposer=draft_model draft=''", "no model is named"),
+        ("+proposer=draft_model draft=''", "proposer.draft.model= must be text that is not empty"),
         ("+proposer=draft_model target.compile=true", "set proposer.draft.compile=false"),
         (
             "+proposer=medusa proposer.head=$models/heads",
