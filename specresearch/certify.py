@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from specresearch.cli import (
     INTERRUPTED,
+    check_resumable,
     entry_point,
     folder_override,
     output_folder,
@@ -28,7 +29,10 @@ def run(cfg: DictConfig) -> bool:
     from specresearch.certification.certificate import REFUTED, UNTESTED
     from specresearch.certification.from_config import build_certifier, open_folder
     from specresearch.certification.report import print_certificate, write_certificate
+    from specresearch.results.folder import PROVENANCE
 
+    if cfg.resume:
+        check_resumable(PROVENANCE)
     folder = output_folder()
     with lock_folder(folder):
         open_folder(folder, resume=cfg.resume)

@@ -1,11 +1,12 @@
 """`python -m specresearch.report outputs/...`: should speculative decoding be turned on?"""
 
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
+from specresearch.cli.arguments import OneLineParser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,21 +29,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> ArgumentParser:
     """Return the parser of the command line."""
-    parser = ArgumentParser(
+    parser = OneLineParser(
         prog="python -m specresearch.report",
         description="One page from any set of runs and load runs: whether to turn speculative "
         "decoding on, and why.",
     )
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, help="of runs, load runs and sweeps; searched through")
+    add("folders", nargs="+", type=_folder, help="of runs, load runs and sweeps; searched through")
     add("--out", type=Path, default="report", help="folder to write to (default: %(default)s)")
     for name, words in (("ttft", "time to first token"), ("tpot", "time per output token")):
-        add(f"--{name}", type=float, metavar="SECONDS", help=f"your limit for the {words}")
+        add(f"--{name}", type=_positive, metavar="SECONDS", help=f"your limit for the {words}")
     percentile = {"type": int, "choices": (50, 90, 99), "default": 99}
     add("--percentile", **percentile, help="of requests that must keep them (default: %(default)s)")
-    worth = {"type": float, "metavar": "SPEEDUP", "default": 1.0}
+    worth = {"type": _positive, "metavar": "SPEEDUP", "default": 1.0}
     add("--worth", **worth, help="least speedup worth having (default: %(default)s)")
     return parser
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if path.is_file() and path.name != "results.json":
+        raise ArgumentTypeError(f"{text} is a file; give folders of runs, such as outputs/")
+    return path
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{text} must be a number above 0")
+    return value
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from specresearch.cli import entry_point
+from specresearch.files import check_writable
 
 
 def main() -> None:
@@ -16,6 +17,8 @@ def tree(cfg: DictConfig) -> None:
     from specresearch.tree_tuning.choice import choose, print_choice, save_choice
     from specresearch.tree_tuning.measurement import measure
 
+    if cfg.output:
+        check_writable(Path(cfg.output).parent, "output")
     folders = [cfg.run] if isinstance(cfg.run, str) else cfg.run
     runs = [Path(folder) for folder in folders]
     measurement = measure(*runs)

@@ -16,6 +16,8 @@ import specresearch.proposers
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.cli import conf_dir
 from specresearch.report import parser as report_parser
+from specresearch.settings.check import check_settings, plain
+from specresearch.settings.commands import schema_of
 from specresearch.table import parser as table_parser
 from tests.tiny_models import build
 
@@ -52,7 +54,7 @@ def with_first_choice(override: str) -> str:
 
 
 @pytest.mark.parametrize("page", [*filter(commands, PAGES)], ids=lambda page: page.stem)
-def test_documented_commands_compose(page: Path) -> None:
+def test_documented_commands_have_settings_that_are_allowed(page: Path) -> None:
     for command in commands(page):
         name, *arguments = shlex.split(command, comments=True)
         if name in PARSERS:
@@ -60,7 +62,8 @@ def test_documented_commands_compose(page: Path) -> None:
             continue
         overrides = [with_first_choice(a) for a in arguments if not a.startswith("-")]
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            compose(name, overrides)
+            cfg = compose(name, overrides)
+        check_settings(plain(cfg), schema_of(name))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -197,15 +197,15 @@ def test_ctrl_c_exits_130_and_its_own_advice_continues_the_run(
         (["arrivals=nope"], "there is no arrivals=nope; there are: closed_loop, constant"),
         (["arrivals=replay"], "arrivals.path is not set; add arrivals.path="),
         (["arrivals=replay", "arrivals.path=nope.csv"], "nope.csv does not exist"),
-        (["arrivals.concurrency=0"], "arrivals.concurrency=0 must be a whole number of at least 1"),
+        (["arrivals.concurrency=0"], "arrivals.concurrency=0 must be a whole number from 1"),
         (["nope=1"], "there is no setting nope; there are: "),
         (["+nope=1"], "there is no setting nope; there are: "),
         (
             ["compare=[0]", "+proposer=ngram"],
             "compare=[0] must be a list of whole numbers of at least 1",
         ),
-        (["limits.ttft=0.0"], "limits.ttft=0.0 must be a number above 0"),
-        (["max_waiting=0"], "max_waiting=0 must be a whole number of at least 1"),
+        (["limits.ttft=0.0"], "limits.ttft=0 must be a number above 0"),
+        (["max_waiting=0"], "max_waiting=0 must be a whole number from 1"),
         (
             ["classes={x:{shares:1}}"],
             "there is no setting classes.x.shares; did you mean share?",

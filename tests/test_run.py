@@ -112,14 +112,14 @@ def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
         ("+sampling.nope=1", "there is no setting sampling.nope; there are: "),
         (
             "sampling.temperature=-1.0",
-            "sampling.temperature=-1.0 must be a number from 0 to 100000",
+            "sampling.temperature=-1 must be 0 or a number from 1e-05 to 100000",
         ),
-        ("sampling.top_p=0.0", "sampling.top_p=0.0 must be a number above 0 and at most 1"),
-        ("num_prompts=0", "num_prompts=0 must be a whole number of at least 1 or null"),
+        ("sampling.top_p=0.0", "sampling.top_p=0 must be a number above 0 and at most 1"),
+        ("num_prompts=0", "num_prompts=0 must be a whole number from 1 to 10,000,000 or null"),
         ("order=sorted", "order=sorted must be one of dataset, shuffled"),
         ("target.model=zoo:nope", "'zoo:nope' is not in the zoo"),
         ("target.model=???", "target.model is not set"),
-        ("+proposer=draft_model draft=''", "no model is named"),
+        ("+proposer=draft_model draft=''", "proposer.draft.model= must be text that is not empty"),
         ("dataset.path=nope.jsonl", "nope.jsonl does not exist"),
         (
             "dataset=sharegpt dataset.path=null dataset.streaming=true",

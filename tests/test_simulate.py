@@ -159,7 +159,7 @@ def test_what_is_not_as_recorded_is_named_in_one_line(command: Command, recorded
         ),
         (["model=other"], "another target than model=other: model is"),
         (["acceptance=threshold"], "acceptance=threshold moves the output"),
-        (["side=fixed-3"], "has no side 'fixed-3'; there are"),
+        (["side=fixed-3"], "side=fixed-3 is not in"),
         (["compare=[99]"], "compare=[99] holds 99, and drafts have 1 to 10 tokens"),
         (
             ["num_draft_tokens=999"],
@@ -171,7 +171,7 @@ def test_what_is_not_as_recorded_is_named_in_one_line(command: Command, recorded
             "arrivals.qps=2.0: the recorded arrivals (ClosedLoop) have no qps; add "
             "arrivals=poisson",
         ),
-        (["max_running=0"], "max_running=0 must be a whole number of at least 1"),
+        (["max_running=0"], "max_running=0 must be a whole number from 1"),
         (
             ["arrivals.concurrency=8", "num_requests=23"],
             "num_requests=23 is too few for a closed loop of 8",

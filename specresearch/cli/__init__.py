@@ -4,6 +4,7 @@ from specresearch.cli.config import PACKAGE, conf_dir
 from specresearch.cli.entry import entry_point, exit_on_user_errors
 from specresearch.cli.errors import one_line
 from specresearch.cli.folder import (
+    check_resumable,
     exit_interrupted,
     folder_override,
     is_named,
@@ -18,6 +19,7 @@ from specresearch.cli.signals import INTERRUPTED
 __all__ = [
     "INTERRUPTED",
     "PACKAGE",
+    "check_resumable",
     "conf_dir",
     "entry_point",
     "exit_interrupted",

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import hydra
@@ -14,9 +14,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from specresearch.cli.arguments import check_arguments
+from specresearch.cli.closed_pipe import closed_pipe_is_no_error
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
-from specresearch.cli.folder import is_sweep
+from specresearch.cli.folder import discard_unused_folder, is_sweep
 from specresearch.cli.help import print_help, wants_help
 from specresearch.cli.signals import INTERRUPTED, signals_interrupt
 from specresearch.settings.check import check_settings, plain
@@ -24,6 +26,7 @@ from specresearch.settings.commands import schema_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 FAILED = 2  # exit code
+FOLDER_REMEDY = "choose another folder by hydra.run.dir="
 
 
 def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
@@ -34,14 +37,19 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     the number of the signal.
     """
     if wants_help(sys.argv[1:]):
-        print_help(config_name, sys.argv[1:])
+        _help(config_name, sys.argv[1:])
         return
     wants_traceback = os.environ.get(FULL_ERROR) == "1"
     os.environ[FULL_ERROR] = "1"  # makes Hydra raise what it would otherwise print at length
     warnings.showwarning = _show_warning
     logging.raiseExceptions = False  # of a log file on a full disk
-    failed = False
     schema = schema_of(config_name)
+    try:
+        check_arguments(config_name, sys.argv[1:])
+    except ValueError as error:
+        _say(f"error: {error}")
+        sys.exit(FAILED)
+    failed = False
 
     @functools.wraps(task)
     def guarded(cfg: DictConfig) -> None:
@@ -53,6 +61,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback or not is_user_error(error):
                 raise
             failed = True  # the other jobs of a multirun go on
+            discard_unused_folder(resume=cfg.get("resume", False))
             _say(f"error: {_job()}{explain(error, schema, can_resume='resume' in cfg)}")
 
     with signals_interrupt() as stop:
@@ -71,7 +80,9 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
             if wants_traceback:
                 raise
             failed = True
-            _say(f"error: {explain(error, schema)}")
+            is_of_folder = not isinstance(error, HydraException)
+            remedy = f"; {FOLDER_REMEDY}" if is_of_folder else ""
+            _say(f"error: {explain(error, schema)}{remedy}")
     if failed:
         sys.exit(FAILED if stop.signum is None else stop.exit_code)
 
@@ -85,6 +96,16 @@ def exit_on_user_errors() -> Iterator[None]:
         if not is_user_error(error):
             raise
         _say(f"error: {explain(error)}")
+        sys.exit(FAILED)
+
+
+def _help(command: str, arguments: Sequence[str]) -> None:
+    """Print help, or in one line why there is none for these arguments."""
+    try:
+        with closed_pipe_is_no_error():
+            print_help(command, arguments)
+    except (HydraException, OmegaConfBaseException) as error:
+        _say(f"error: {explain(error, schema_of(command))}")
         sys.exit(FAILED)
 
 

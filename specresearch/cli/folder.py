@@ -1,8 +1,11 @@
 """The folder of a run: how a command opens it, and how it tells the user to continue it."""
 
+import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -11,7 +14,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from specresearch.cli.signals import INTERRUPTED
-from specresearch.results.config import CONFIG
+from specresearch.files.lock import LOCK
+from specresearch.results.config import CONFIG, PROVENANCE, RESULTS
 
 Folder = TypeVar("Folder")
 
@@ -36,6 +40,62 @@ def output_folder() -> Path:
     return Path(HydraConfig.get().runtime.output_dir)
 
 
+def check_resumable(file: str) -> None:
+    """Check that there is a run for `resume=true` to continue.
+
+    Args:
+        file: The name of a file that a run writes as it begins.
+
+    Raises:
+        ValueError: If no folder is named, or the folder holds no run.
+    """
+    if not is_named():
+        raise ValueError(
+            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
+        )
+    if not is_sweep() and not (output_folder() / file).exists():
+        raise ValueError(
+            f"{output_folder()} holds no run to resume; set hydra.run.dir to one that does, or "
+            "leave resume=true out"
+        )
+
+
+def discard_unused_folder(*, resume: bool) -> None:
+    """Remove what a failed command wrote to its output folder, if it measured nothing.
+
+    Args:
+        resume: The folder's settings are those of an earlier run, and are kept.
+    """
+    folder, hydra = output_folder(), HydraConfig.get()
+    if hydra.output_subdir is None:
+        return
+    names = {path.name for path in folder.iterdir()}
+    begun = names & {CONFIG, PROVENANCE}
+    if _holds_no_rows(folder / RESULTS):
+        begun.add(RESULTS)
+    unused = names & {hydra.output_subdir, LOCK, f"{hydra.job.name}.log"} | begun
+    if begun and (resume or names > unused):
+        return
+    for name in unused:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # a folder that holds something else
+        for path in (folder, *folder.parents):
+            if path not in (Path.cwd(), *Path.cwd().parents):
+                path.rmdir()
+
+
+def _holds_no_rows(results: Path) -> bool:
+    """Return whether a results file is that of a run which has hardly begun."""
+    try:
+        return json.loads(results.read_text(encoding="utf-8"))["complete"] is False
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:
     """Open Hydra's output folder for a kind of run, a `RunFolder`.
 
@@ -43,15 +103,8 @@ def open_folder(cfg: DictConfig, kind: Callable[..., Folder]) -> Folder:
         ValueError: If the folder holds something else, or if a run is to be resumed and no folder
             is named.
     """
-    if cfg.resume and not is_named():
-        raise ValueError(
-            "resume=true needs the folder of the run to continue: add hydra.run.dir=<folder>"
-        )
-    if cfg.resume and not is_sweep() and not (output_folder() / CONFIG).exists():
-        raise ValueError(
-            f"{output_folder()} holds no run to resume; set hydra.run.dir to one that does, or "
-            "leave resume=true out"
-        )
+    if cfg.resume:
+        check_resumable(CONFIG)
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
     return kind(

@@ -21,6 +21,7 @@ HELP = ("--help", "-h")
 WIDTH = 100  # columns, where the terminal does not say
 LEAST_WIDTH = 60
 INDENT = 36
+UNSET = "???"  # the value of a key that has to be given
 TRAINABLE = "+proposer=draft_model"  # distill shows no student without a method
 
 
@@ -33,14 +34,16 @@ def print_help(command: str, arguments: Sequence[str]) -> None:
         cfg = compose(command, overrides, return_hydra_config=True)
     about = COMMANDS[command]
     print(f"python -m specresearch.{command}: {about.purpose}\n")
-    choices = dict(_choices(cfg))
+    choices = dict(_choices(cfg, schema_of(command)))
     if choices:
         print("Choices; add one and --help to see its settings\n")
         for group, (choice, names) in choices.items():
             prefix = "" if choice else "+"
             _print_entry(f"{prefix}{group}={choice or ''}", [", ".join(names)])
     print("\nSettings, as they are now\n")
-    for path, value, field in _rows(plain(cfg), schema_of(command), ""):
+    chosen = {word.lstrip("+").partition("=")[0] for word in overrides}
+    rows = _rows(plain(cfg), schema_of(command), "")
+    for path, value, field in sorted(rows, key=lambda row: row[0].partition(".")[0] not in chosen):
         limits = allowed(field)
         if field.examples:
             limits += f", such as {show(field.examples[0])}"
@@ -63,12 +66,14 @@ def _print_entry(head: str, lines: Sequence[str]) -> None:
         print(indent + line)
 
 
-def _choices(cfg: DictConfig) -> Iterator[tuple[str, tuple[str | None, list[str]]]]:
+def _choices(
+    cfg: DictConfig, schema: type[Settings]
+) -> Iterator[tuple[str, tuple[str | None, list[str]]]]:
     """Yield each config group of the command, with the choice made and those there are."""
     made = dict(cfg.hydra.runtime.choices)
     groups = {str(group): choice for group, choice in made.items() if "hydra/" not in str(group)}
-    if "proposer" not in groups and "target" in groups:
-        groups["proposer"] = None
+    if "proposer" in schema.model_fields:
+        groups.setdefault("proposer", None)
     if "dataset" in groups and (conf_dir() / "experiment").is_dir():
         groups["experiment"] = None
     for group, choice in sorted(groups.items()):
@@ -83,9 +88,9 @@ def _rows(
     """Yield path, default and field of every key, those of chosen classes included."""
     groups = []
     for name, field in schema.model_fields.items():
-        if name not in values:
+        if name not in values and not field.is_required():
             continue
-        value, path = values[name], f"{prefix}{name}"
+        value, path = values.get(name, UNSET), f"{prefix}{name}"
         choice, model = choice_of(field), model_of(field)
         if choice is not None and isinstance(value, Mapping):
             groups.append((value, choice.models.get(str(value.get(TARGET))), path))

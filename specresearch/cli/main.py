@@ -3,15 +3,17 @@
 import importlib
 import sys
 
+from specresearch.cli.closed_pipe import closed_pipe_is_no_error
 from specresearch.cli.commands import COMMANDS
-from specresearch.settings.check import nearest
+from specresearch.settings.sentences import nearest
 
 
 def main() -> None:
     """Run the command that the first argument names."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        print(usage())
+        with closed_pipe_is_no_error():
+            print(usage())
         return
     if name not in COMMANDS:
         print(f"error: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)

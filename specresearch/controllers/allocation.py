@@ -18,7 +18,7 @@ class Rows:
     probability a_r^i.
 
     Attributes:
-        acceptance: a_r, between 0 and 1.
+        acceptance: a_r, between 0 and 1; of drafts with a limit of 1, any number of tokens.
         supply: s_r, above 0. What is not drafted takes no time.
         limits: The most drafts of each row; 0 for rows with a given number.
         given: Drafts of rows whose number is given; 0 for all others.
@@ -31,8 +31,9 @@ class Rows:
 
     def accepted(self, lengths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
         """Return the expected accepted drafts of each row with drafts of these lengths."""
-        survival = 1 - self.acceptance**lengths
-        return self.supply * self.acceptance * survival / (1 - self.acceptance)
+        longest = np.arange(1, int(lengths.max(initial=0)) + 1)
+        survival = self.acceptance[:, None] ** longest  # [R, K]
+        return self.supply * (survival * (longest <= lengths[:, None])).sum(axis=1)
 
 
 def allocate(

@@ -92,5 +92,5 @@ def check_chains(controller: Controller, kind: DraftKind) -> None:
         raise ValueError(
             f"controller {type(controller).__name__} steers the length of chains, and this "
             "proposer drafts trees; use a chain (such as proposer.tree=chain), or "
-            "controller=fixed, batch_size_cutoff or acceptance_gate"
+            "controller=goodput, fixed, batch_size_cutoff or acceptance_gate"
         )

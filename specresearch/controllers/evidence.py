@@ -1,7 +1,8 @@
 """What steps have shown about drafts: how many were accepted, and how many were made at all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from operator import mul
 from statistics import fmean
 
@@ -35,10 +36,6 @@ class FadingRate:
         """Return the rate, shrunk towards a prior that counts as much as `weight` tries."""
         return (self.happened + weight * prior) / (self.tried + weight)
 
-    def error(self, mean: float) -> float:
-        """Return the standard error of the rate if it is `mean`."""
-        return (mean * (1 - mean) / (self.tried + 1)) ** 0.5
-
 
 @dataclass
 class RequestEvidence:
@@ -65,10 +62,14 @@ class Evidence:
     Args:
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean.
+
+    Attributes:
+        whole_trees: A tree counts as one draft, and its acceptance may be above 1.
     """
 
     def __init__(self, prior_weight: float) -> None:
         self.prior_weight = prior_weight
+        self.whole_trees = False
         self.requests = PerRequest(RequestEvidence)
         self.clear()
 
@@ -88,9 +89,15 @@ class Evidence:
         """
         mean = self._acceptance.rate(0.5, 1.0)
         weight = self.prior_weight / trust
-        mean += optimism * self._acceptance.error(mean)
+        spread = self._variance(mean) / (self._acceptance.tried + 1)
+        mean += optimism * spread**0.5
         rates = (request.acceptance.rate(mean, weight) for request in requests)
-        return [min(max(rate, _MIN_RATE), _MAX_RATE) for rate in rates]
+        most = inf if self.whole_trees else _MAX_RATE
+        return [min(max(rate, _MIN_RATE), most) for rate in rates]
+
+    def _variance(self, rate: float) -> float:
+        """Return the variance of a draft's accepted tokens: of a coin, or of a count for trees."""
+        return rate if self.whole_trees else rate * (1 - rate)
 
     def supply(self, requests: Sequence[RequestEvidence], trust: float = 1.0) -> list[float]:
         """Return each request's share of drafts that are made when asked for.
@@ -117,10 +124,11 @@ class Evidence:
 
     def is_news(self, record: StepRecord, requests: Sequence[RequestEvidence]) -> bool:
         """Return whether a step's acceptance was surprisingly high or low."""
-        num_accepted, num_judged = judged_drafts(record)
+        num_accepted, num_judged = self._judged(record)
         rates = self.acceptance(requests)
         expected = sum(map(mul, num_judged, rates))
-        variance = sum(n * rate * (1 - rate) for n, rate in zip(num_judged, rates, strict=True))
+        variances = map(self._variance, rates)
+        variance = sum(map(mul, num_judged, variances))
         return abs(sum(num_accepted) - expected) > _NEWS * variance**0.5 + 0.5
 
     def observe(
@@ -131,12 +139,13 @@ class Evidence:
         Args:
             asked: Drafts that each request was to have.
         """
-        num_accepted, num_judged = judged_drafts(record)
+        num_accepted, num_judged = self._judged(record)
+        num_drafted = (whole_drafts(record) if self.whole_trees else record).num_draft_tokens
         supplied = []
         for b, request in enumerate(requests):
             request.acceptance.add(num_accepted[b], num_judged[b], _REQUEST_MEMORY)
             request.num_asked += asked[b]
-            num_drafts = record.num_draft_tokens[b]
+            num_drafts = num_drafted[b]
             if num_drafts:
                 request.num_prefilled = record.context[b]
             if asked[b]:
@@ -146,6 +155,19 @@ class Evidence:
         self._acceptance.add(sum(num_accepted), sum(num_judged), memory)
         if supplied:
             self._supply.add(fmean(supplied), 1, _RUN_MEMORY)
+
+    def _judged(self, record: StepRecord) -> tuple[list[float], list[int]]:
+        """Return the accepted tokens and the judged drafts of every row."""
+        if not self.whole_trees:
+            return judged_drafts(record)
+        num_trees = whole_drafts(record).num_draft_tokens
+        return [*map(float, record.num_accepted_tokens)], [*num_trees]
+
+
+def whole_drafts(record: StepRecord) -> StepRecord:
+    """Return the record with every row's draft, a tree, counted as one token."""
+    numbers = tuple(min(number, 1) for number in record.num_draft_tokens)
+    return replace(record, num_draft_tokens=numbers, num_nodes=1 + max(numbers))
 
 
 def judged_drafts(record: StepRecord) -> tuple[list[float], list[int]]:

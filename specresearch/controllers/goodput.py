@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import Affordable, Rows, allocate
-from specresearch.controllers.base import check_chains
-from specresearch.controllers.evidence import Evidence, RequestEvidence
+from specresearch.controllers.evidence import Evidence, RequestEvidence, whole_drafts
 from specresearch.controllers.lazy_prefill import LazyPrefillTime
 from specresearch.controllers.probes import Probes
 from specresearch.controllers.slowdown import SlowdownBound
@@ -50,8 +49,11 @@ class Goodput(TracedController):
     Decisions depend on earlier steps only and never on the drafts themselves, so the controller is
     lossless. But it reads a clock: a seed fixes the distribution of sampled tokens, not the tokens.
 
+    A tree is drafted whole or not at all: it counts as one draft, whose acceptance is the number of
+    tokens that are accepted of it.
+
     Args:
-        max_draft_tokens: The longest draft to consider, within what the proposer makes.
+        max_draft_tokens: The longest chain to consider, within what the proposer makes.
         max_slowdown: The most that a request's time per token may be, relative to plain steps of
             the same batch, as predicted from a pessimistic acceptance. None maximizes throughput
             alone: requests with rejected drafts pay for the others.
@@ -101,8 +103,8 @@ class Goodput(TracedController):
         self.reset()
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
-        check_chains(self, kind)
-        self._max_length = min(self.max_draft_tokens, num_draft_tokens)
+        self._evidence.whole_trees = kind.trees
+        self._max_length = 1 if kind.trees else min(self.max_draft_tokens, num_draft_tokens)
         self._max_proposed = num_draft_tokens
         self.reset()
 
@@ -129,6 +131,8 @@ class Goodput(TracedController):
         length = self._probe_length()
         self._is_probing = length is not None
         self._asked = self._decided(batch) if length is None else self._probe(length, batch)
+        if self._evidence.whole_trees:
+            return [None if number else 0 for number in self._asked]
         return [*self._asked]
 
     def _decided(self, batch: Batch) -> list[int]:
@@ -151,7 +155,8 @@ class Goodput(TracedController):
         room = np.array(batch.room)
         limits = np.minimum(room, min(self._max_length, 2 * self._longest_tried))
         limits = np.where(is_free, limits, 0)
-        given = np.minimum(room.clip(max=self._max_proposed), [number or 0 for number in requested])
+        most = 1 if self._evidence.whole_trees else self._max_proposed
+        given = np.minimum(room.clip(max=most), [number or 0 for number in requested])
         if not limits.any():
             return given.tolist()
         context = sum(len(row.tokens) - 1 for row in batch.rows)
@@ -276,7 +281,8 @@ class Goodput(TracedController):
         self, record: StepRecord, requests: Sequence[RequestEvidence], acceptance: float
     ) -> None:
         was_ready = self._step_time.is_ready
-        estimates = self._step_time.observe(record)
+        counted = whole_drafts(record) if self._evidence.whole_trees else record
+        estimates = self._step_time.observe(counted)
         if not was_ready:
             return
         seconds = sum(estimates.values())

@@ -114,7 +114,9 @@ FORMATS: Mapping[str, Parser] = {
 def find_format(name: str) -> Parser:
     """Return a parser of `FORMATS`; raises ValueError for an unknown name."""
     if name not in FORMATS:
-        raise ValueError(f"unknown dataset format {name!r}; there are {', '.join(sorted(FORMATS))}")
+        raise ValueError(
+            f"dataset.format={name} is unknown; there are {', '.join(sorted(FORMATS))}"
+        )
     return FORMATS[name]
 
 
@@ -135,6 +137,9 @@ def _field(fields: Fields, *names: str) -> tuple[str, Any]:
         if fields.get(name) is not None:
             return name, fields[name]
     wanted = " or ".join(map(repr, names))
+    empty = [name for name in names if name in fields]
+    if empty:
+        raise ValueError(f"field {empty[0]!r} is null")
     present = ", ".join(map(repr, fields)) or "none"
     raise ValueError(f"field {wanted} is missing; fields found: {present}")
 

@@ -40,7 +40,7 @@ def find_template(name: str) -> Template:
     """Return one of `TEMPLATES`; raises ValueError for an unknown name."""
     if name not in TEMPLATES:
         raise ValueError(
-            f"unknown prompt template {name!r}; there are {', '.join(sorted(TEMPLATES))}"
+            f"dataset.template={name} is unknown; there are {', '.join(sorted(TEMPLATES))}"
         )
     return TEMPLATES[name]
 

@@ -92,6 +92,12 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
             f"request {request.id!r} has stop strings and this target no tokenizer; use "
             "stop_token_ids"
         )
+    beyond = [token for token in sampling.stop_token_ids if not 0 <= token < vocab_size]
+    if beyond:
+        raise ValueError(
+            f"sampling.stop_token_ids={list(sampling.stop_token_ids)} holds {beyond[0]}, outside "
+            f"this target's vocabulary of {vocab_size}"
+        )
     if sampling.logprobs is not None and sampling.logprobs > vocab_size:
         raise ValueError(
             f"request {request.id!r} asks for the {sampling.logprobs} likeliest tokens of a "

@@ -3,8 +3,9 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 PART = ".part"  # suffix of files that are being written
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,6 +35,31 @@ def written_whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def check_writable(folder: Path, key: str) -> None:
+    """Check that a folder can be created and written to; leave nothing behind.
+
+    Args:
+        key: The setting that names the folder.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(
+            f"{key}={folder} cannot be written to ({reason}); choose another folder"
+        ) from error
+    finally:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def replace_text(path: Path, text: str) -> None:

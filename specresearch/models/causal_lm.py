@@ -63,7 +63,7 @@ class CausalLM(HFModel, SlotModel):
         self._compiled = CompiledForward(self.adapter) if compile else None
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
-            raise ValueError(f"max_len={max_len}: {self.name} works for 2 to {limit} tokens")
+            raise ValueError(f"target.max_len={max_len}: {self.name} works for 2 to {limit} tokens")
         self.max_len = min(limit, LONGEST_DEFAULT) if max_len is None else max_len
         self.prefill_chunk = prefill_chunk
         self.module = model

@@ -6,6 +6,7 @@ slightly wrong still drafts, only badly.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -29,6 +30,23 @@ SUPPORTED = {
     "speculators_model_type": "eagle3",
     "num_hidden_layers": 1,
     "use_aux_hidden_state": True,
+}
+KEYS = {
+    "bias",
+    "draft_vocab_size",
+    "embed_requires_grad",
+    "fc_norm",
+    "layer_types",
+    "norm_before_fc",
+    "norm_before_residual",
+    "norm_output",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "sliding_window",
+    "target_hidden_size",
+    "tie_word_embeddings",
+    "use_sliding_window",
 }
 REQUIRED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 EAGLE3_KEYS = ("midlayer.", "layers.0.hidden_norm.", "d2t")
@@ -67,6 +85,7 @@ def read_eagle(
     """
     files = read_head(checkpoint, revision=revision)
     name, overrides = files.name, dict(overrides or {})
+    _check_overrides(name, files.config, overrides)
     config = _flatten(files.config, overrides)
     tensors: dict[str, Tensor] = {}
     for key, value in files.tensors.items():
@@ -97,6 +116,18 @@ def read_eagle(
     fields["target_hidden_size"] = config.get("target_hidden_size")
     fields["layer_ids"], fields["id_convention"] = _layer_ids(name, files.config, overrides)
     return EagleFiles(name, Eagle3Format(**fields), tensors, target_ids)
+
+
+def _check_overrides(name: str, config: Config, overrides: Config) -> None:
+    """Raise for a key that neither the head's config has nor this module reads."""
+    known = {*config, *KEYS, *SUPPORTED, *REQUIRED, *LAYER_KEYS, *BIASES, LAYER_IDS}
+    for part in ("eagle_config", "transformer_layer_config"):
+        known |= set(config.get(part) or {})
+    for key in overrides:
+        if key not in known:
+            similar = get_close_matches(key, known, n=1)
+            meant = f"; did you mean {similar[0]}?" if similar else ""
+            raise ModelNotLoadedError(f"{name!r}: overrides hold {key!r}, which is unknown{meant}")
 
 
 def _check_supported(name: str, config: Config, tensors: Tensors) -> None:

@@ -29,6 +29,7 @@ INDEXES = {
     "model.safetensors": "model.safetensors.index.json",
     "pytorch_model.bin": "pytorch_model.bin.index.json",
 }
+SPREAD = ("balanced", "sequential", "balanced_low_0")  # devices that are all GPUs
 MIN_KNOWN_FRACTION = 0.5  # of a model's vocabulary; padding takes far less than the rest
 DTYPES = {
     "float64": torch.float64,
@@ -56,6 +57,9 @@ def resolve(model: str) -> str:
             "hub id"
         )
     if not model.startswith("zoo:"):
+        is_path = model.startswith(("/", "./", "../", "~"))
+        if is_path and not Path(model).expanduser().is_dir():
+            raise ModelNotLoadedError(f"there is no folder {model}; correct the path")
         return str(packaged_folder(model) or model)
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
     if model.removeprefix("zoo:") not in names:
@@ -100,15 +104,15 @@ def load_model(
     """
     path = resolve(model)
     device = default_device() if device == "auto" else device
-    spread = device in ("balanced", "sequential", "balanced_low_0")
-    if not spread and torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
+    spread = device in SPREAD
+    if not spread:
+        _check_device(device)
     quantized = _quantization(quantization) if quantization else None
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     placement: dict[str, Any] = {"device_map": device} if spread else {}
     if quantized:
         placement = {"device_map": {"": device}} | placement | {"quantization_config": quantized}
-    _check_index(Path(path))
+    _check_folder(Path(path))
     try:
         config = AutoConfig.from_pretrained(path, **common)
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
@@ -231,7 +235,26 @@ def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size:
         )
 
 
-def _check_index(folder: Path) -> None:
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device} is unknown; use auto, cpu, cuda, a single GPU such as cuda:1, or "
+            f"one of {', '.join(SPREAD)}, which spread a model"
+        ) from error
+    num_gpus = torch.cuda.device_count()
+    if kind == "cuda" and not num_gpus:
+        raise ValueError(f"device={device!r}, but torch sees no GPU; use target.device=cpu")
+    if kind == "cuda" and (torch.device(device).index or 0) >= num_gpus:
+        raise ValueError(f"device={device!r}, but torch sees {num_gpus} GPUs, counted from 0")
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ModelNotLoadedError(
+            f"the folder {folder} does not hold a usable causal LM: it has no config.json"
+        )
     for single, index in INDEXES.items():
         if (folder / index).is_file() and not (folder / single).exists():
             read_weight_map(folder / index)
@@ -241,9 +264,10 @@ def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
     try:
         return AutoQuantizationConfig.from_dict({"quant_method": "bitsandbytes", **settings})
     except (ValueError, TypeError, AssertionError, KeyError) as error:
+        reason = str(error).partition(" - supported")[0]
         raise ValueError(
             f"target.quantization={dict(settings)} is not one that the transformers library knows "
-            f"({error}); for 4 bits use target.quantization={{load_in_4bit:true}}"
+            f"({reason}); for 4 bits use target.quantization={{load_in_4bit:true}}"
         ) from error
 
 
@@ -255,6 +279,8 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 def _explain(model: str, path: str, error: Exception) -> str:
     reason = _first_line(error)
+    if reason.startswith("Couldn't instantiate the backend tokenizer"):
+        reason = "it has no tokenizer"
     if isinstance(error, KeyError):
         reason = f"one of its files has no entry {reason}, or is damaged"
     if "safetensors" in reason and "pickle" not in reason:

@@ -111,6 +111,11 @@ def read_paths(file: str) -> list[list[int]]:
     Raises:
         ValueError: If the file cannot be read or holds no paths.
     """
+    if not Path(file).is_file():
+        raise ValueError(
+            f"proposer.paths={file}: there is no such file; write one with python -m "
+            "specresearch.tree"
+        )
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
         paths = content["paths"] if isinstance(content, dict) else content

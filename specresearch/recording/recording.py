@@ -132,7 +132,9 @@ class Recording:
     def requests(self, side: str) -> tuple[RecordedRequest, ...]:
         """Return the finished requests of a side, in the order of their first step."""
         if side not in self.sides:
-            raise ValueError(f"{self.path} has no side {side!r}; there are {', '.join(self.sides)}")
+            raise ValueError(
+                f"side={side} is not in {self.path}, which has {', '.join(self.sides)}"
+            )
         rows = _Rows(self._table.filter(pa.array(self._table["side"].to_numpy() == side)))
         keys = zip(*(rows.scalars[name] for name in ("repeat", "group", "request")), strict=True)
         rows_of_requests: dict[tuple[int, int, str], list[int]] = defaultdict(list)

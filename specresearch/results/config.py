@@ -7,6 +7,8 @@ from typing import Any
 import yaml
 
 CONFIG = "config.yaml"
+PROVENANCE = "provenance.json"
+RESULTS = "results.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

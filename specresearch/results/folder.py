@@ -12,7 +12,7 @@ import yaml
 from specresearch.files import PART, replace_text
 from specresearch.files.jsonl import append_rows
 from specresearch.files.lock import LOCK, lock_folder
-from specresearch.results.config import CONFIG, differing_settings, read_config
+from specresearch.results.config import CONFIG, PROVENANCE, RESULTS, differing_settings, read_config
 from specresearch.results.fingerprint import (
     DECODING,
     describe_software,
@@ -23,8 +23,7 @@ from specresearch.trackers.base import TRACKER_FILES
 
 logger = logging.getLogger(__name__)
 
-RESULTS, REQUESTS, STEPS = "results.json", "requests.jsonl", "steps.parquet"
-PROVENANCE = "provenance.json"
+REQUESTS, STEPS = "requests.jsonl", "steps.parquet"
 BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before anything is decoded
 INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
 IDENTITY = (

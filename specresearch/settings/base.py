@@ -7,6 +7,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 TARGET = "_target_"
+MAX_COUNT = (
+    10_000_000  # of whole numbers without a limit of their own; more is a slip of the keyboard
+)
+MAX_SEED = 2**63 - 1
+MAX_BATCH = 65536  # of requests
 
 
 class Settings(BaseModel):
@@ -30,15 +35,27 @@ class Choice:
     """Marks a key whose settings depend on the class that it names by `_target_`.
 
     Attributes:
-        group: The config group, such as "proposer".
+        group: The config group, such as "proposer"; None if conf/ has no folder for it.
         models: Settings of the project's own classes, by the class's path. Classes of yours may
-            have any settings.
+            have any settings that their `__init__` takes.
+        base: The path of the class that classes of yours derive from.
     """
 
-    group: str
+    group: str | None
     models: Mapping[str, type[Settings]]
+    base: str | None = None
 
 
 def key(description: str, example: Any, **constraints: Any) -> Any:
-    """Declare a key: a line for --help, an allowed value, and limits as in `pydantic.Field`."""
+    """Declare a key: a line for --help, an allowed value, and limits as in `pydantic.Field`.
+
+    A whole number with a lower limit is at most MAX_COUNT, unless `le` says otherwise.
+    """
+    if type(example) is int and "ge" in constraints:
+        constraints.setdefault("le", MAX_COUNT)
     return Field(description=description, examples=[example], **constraints)
+
+
+def seed_key(description: str, **constraints: Any) -> Any:
+    """Declare a seed."""
+    return key(description, 0, ge=0, le=MAX_SEED, **constraints)

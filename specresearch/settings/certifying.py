@@ -3,37 +3,22 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from specresearch.settings.base import Choice, Settings, key
+from specresearch.settings.base import MAX_BATCH, Choice, Settings, key, seed_key
 from specresearch.settings.check import problems_of
 from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, SamplingSchema
 from specresearch.settings.drafting import PROPOSER
 
-SAMPLING_DEFAULTS = {
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "max_new_tokens": 128,
-    "stop": [],
-    "stop_token_ids": [],
-    "ignore_eos": False,
-    "draft_threshold": None,
-}
-
 
 class ToySchema(Settings):
-    vocab_size: int = key("tokens of the vocabulary", 9, ge=3)
-    seed: int = key("of the weights", 0, ge=0)
-    sharpness: float = key("higher values give sharper distributions", 1.0, gt=0)
+    vocab_size: int = key("tokens of the vocabulary", 9, ge=3, le=64)
+    seed: int = seed_key("of the weights")
+    sharpness: float = key("higher values give sharper distributions", 1.0, gt=0, le=100)
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = key(
         "of weights and passes", "float32"
     )
 
 
-TOY = Choice("toy", {"specresearch.certification.targets.Toy": ToySchema})
+TOY = Choice(None, {"specresearch.certification.targets.Toy": ToySchema})
 
 
 class TrialSchema(Settings):
@@ -45,7 +30,7 @@ class TrialSchema(Settings):
         "names of greedy settings; null takes all", ["plain"], default=None
     )
     toy: dict[str, Any] = key("changes to the toy target", {"vocab_size": 9}, default={})
-    batch_size: int = key("requests decoded together", 256, ge=1, default=256)
+    batch_size: int = key("requests decoded together", 256, ge=1, le=MAX_BATCH, default=256)
     max_step_tokens: int | None = key("limit of the scheduler", 20, ge=1, default=None)
     max_cache_tokens: int | None = key("limit of the scheduler", 60, ge=1, default=None)
     max_draft_tokens: int | None = key("limit of drafts per step", 6, ge=1, default=None)
@@ -61,10 +46,10 @@ class StrengthSchema(Settings):
 
 
 class CertifySchema(Settings):
-    proposer: Annotated[Any, PROPOSER] = key("the method to test", None, default=None)
-    acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", None)
-    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
-    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
+    proposer: Annotated[Any, PROPOSER] = key("the method to test", "ngram", default=None)
+    acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", "rejection")
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
     strength: StrengthSchema = key("how sharp the tests are: quick or sharp", None)
     alpha: float = key("probability that a lossless method is refuted", 0.001, gt=0, lt=1)
     power: float = key("probability that a deviation of visible_tv is detected", 0.9, gt=0, lt=1)
@@ -73,7 +58,7 @@ class CertifySchema(Settings):
     max_draft_tokens: int | None = key(
         "limit of drafts per step; null leaves it to the method", 4, ge=1
     )
-    seed: int = key("of samples and prompts", 0, ge=0)
+    seed: int = seed_key("of samples and prompts")
     toy: Annotated[Any, TOY] = key("the target: a random Llama", None)
     sampled: dict[str, dict[str, Any]] = key(
         "sampled settings, by name", {"plain": {"temperature": 1.0}}
@@ -83,11 +68,14 @@ class CertifySchema(Settings):
     )
     trials: dict[str, TrialSchema | None] = key("conditions to test under, by name", {"mixed": {}})
     resume: bool = key("continue the counts in hydra.run.dir", True)
-    progress: bool = key("show progress", False)
+    progress: bool = key("show a progress bar, on terminals only", False)
 
     def conflicts(self) -> Iterator[str]:
         for group in ("sampled", "greedy"):
             for name, changes in getattr(self, group).items():
-                yield from problems_of(
-                    {**SAMPLING_DEFAULTS, **changes}, SamplingSchema, f"{group}.{name}."
-                )
+                prefix = f"{group}.{name}."
+                yield from problems_of(changes, SamplingSchema, prefix, is_partial=True)
+        for name, trial in self.trials.items():
+            if trial is not None:
+                prefix = f"trials.{name}.toy."
+                yield from problems_of(trial.toy, ToySchema, prefix, is_partial=True)

@@ -1,7 +1,6 @@
 """Check a resolved configuration against its schema, before anything is loaded."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -9,11 +8,13 @@ from omegaconf.errors import InterpolationResolutionError
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specresearch.settings.base import TARGET, Settings
-from specresearch.settings.fields import choice_of, item_model_of, model_of, names_below
-from specresearch.settings.sentences import allowed, show
+from specresearch.settings.base import TARGET, Choice, Settings
+from specresearch.settings.fields import choice_of, item_model_of, model_of, names_below, paths_of
+from specresearch.settings.sentences import allowed, allowed_group, example_of, nearest, show
+from specresearch.settings.user_classes import problems_of_class
 
 MAX_LISTED = 3  # of problems in one message
+UNKNOWN, MISSING = "extra_forbidden", "missing"  # types of pydantic's errors
 UNRESOLVED = "${"  # begins a value that depends on a key this command does not have
 
 
@@ -35,19 +36,26 @@ def check_settings(values: Mapping[str, Any], schema: type[Settings]) -> None:
 
 
 def problems_of(
-    values: Mapping[str, Any], schema: type[Settings], prefix: str = ""
+    values: Mapping[str, Any],
+    schema: type[Settings],
+    prefix: str = "",
+    *,
+    is_partial: bool = False,
 ) -> Iterator[str]:
-    """Yield a sentence for each value that `schema` does not allow.
+    """Yield a sentence for each value that `schema` does not allow, unknown keys first.
 
     Args:
         prefix: What the keys begin with in the whole configuration, such as "proposer.".
+        is_partial: Keys may be missing, because the values are changes to others.
     """
     try:
         settings = schema.model_validate(dict(values))
     except ValidationError as error:
-        sentences = {}
-        for detail in error.errors(include_url=False):
-            if not str(detail["input"]).startswith(UNRESOLVED):
+        sentences: dict[str, str] = {}
+        details = error.errors(include_url=False)
+        for detail in sorted(details, key=lambda detail: detail["type"] != UNKNOWN):
+            is_unresolved = str(detail["input"]).startswith(UNRESOLVED)
+            if not is_unresolved and not (is_partial and detail["type"] == MISSING):
                 key, sentence = _explain(detail, values, schema, prefix)
                 sentences.setdefault(key, sentence)
         yield from sentences.values()
@@ -58,28 +66,20 @@ def problems_of(
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """Return a configuration as plain containers, without Hydra's own part.
 
-    Interpolations of keys that do not exist stay as they are written.
+    Keys without a value are left out. Interpolations of keys that do not exist stay as they are
+    written.
     """
-    return {str(name): _plain(cfg, name) for name in cfg if name != "hydra"}
+    return {str(name): _plain(cfg, name) for name in _names(cfg) if name != "hydra"}
 
 
 def unknown_key(path: str, schema: type[Settings]) -> str:
     """Return a sentence about a key that does not exist, with the one that was probably meant."""
     prefix, _, name = path.rpartition(".")
-    names = names_below(schema, prefix)
-    if name in names:
-        group = path.partition(".")[0]
-        return f"there is no setting {path}; add +{group}= first"
-    return f"there is no setting {path}{nearest(name, names)}"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" if a name looks like `name`, or else all of them."""
-    names = sorted(names)
-    matches = get_close_matches(name, names, n=1)
-    if matches:
-        return f"; did you mean {matches[0]}?"
-    return f"; there are: {', '.join(names)}" if names else ""
+    elsewhere = {other for other in paths_of(schema) if other.rpartition(".")[2] == name}
+    if elsewhere:
+        meant = " or ".join(sorted(elsewhere)[:MAX_LISTED])
+        return f"there is no setting {path}; did you mean {meant}?"
+    return f"there is no setting {path}{nearest(name, names_below(schema, prefix))}"
 
 
 def _plain(container: Any, name: Any) -> Any:
@@ -89,10 +89,14 @@ def _plain(container: Any, name: Any) -> Any:
         unresolved: Any = OmegaConf.to_container(container, resolve=False)
         return unresolved[name]
     if isinstance(value, DictConfig):
-        return {str(key): _plain(value, key) for key in value}
+        return {str(key): _plain(value, key) for key in _names(value)}
     if isinstance(value, ListConfig):
         return [_plain(value, index) for index in range(len(value))]
     return value
+
+
+def _names(cfg: DictConfig) -> list[Any]:
+    return [name for name in cfg if not OmegaConf.is_missing(cfg, name)]
 
 
 def _problems_inside(settings: Settings, prefix: str) -> Iterator[str]:
@@ -110,25 +114,42 @@ def _problems_inside(settings: Settings, prefix: str) -> Iterator[str]:
                     yield from _problems_inside(item, f"{path}.{key}.")
 
 
-def _problems_of_choice(value: Any, field: FieldInfo, path: str) -> Iterator[str]:
+def _problems_of_choice(
+    value: Any, field: FieldInfo, path: str, *, is_partial: bool = False
+) -> Iterator[str]:
+    """Check the settings of a class; those in a list may leave the class its own defaults."""
     choice = choice_of(field)
     assert choice is not None
     if value is None:
         return
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _problems_of_choice(item, field, f"{path}.{number}")
+            yield from _problems_of_choice(item, field, f"{path}.{number}", is_partial=True)
         return
     if not isinstance(value, Mapping) or not isinstance(value.get(TARGET), str):
-        yield (
-            f"{path}={show(value)} names no {choice.group}; choose one by {path}=, or a class of "
-            f"yours by {path}.{TARGET}=my_package.MyClass"
-        )
+        yield _names_no_class(value, choice, path)
         return
     model = choice.models.get(value[TARGET])
-    if model is not None:
-        rest = {name: item for name, item in value.items() if name != TARGET}
-        yield from problems_of(rest, model, f"{path}.")
+    if model is None:
+        yield from problems_of_class(value, path, choice.base)
+        return
+    rest = {name: item for name, item in value.items() if name != TARGET}
+    yield from problems_of(rest, model, f"{path}.", is_partial=is_partial)
+
+
+def _names_no_class(value: Any, choice: Choice, path: str) -> str:
+    """Return a sentence about a value in place of a choice from a config group."""
+    if choice.group is None:
+        first, field = next(iter(next(iter(choice.models.values())).model_fields.items()))
+        return (
+            f"{path}={show(value)} must be left as it is; set what it holds, such as "
+            f"{path}.{first}={example_of(field)}"
+        )
+    override = choice.group if path == choice.group else f"{choice.group}@{path}"
+    return (
+        f"{path}={show(value)} names no {choice.group}; choose one by +{override}=..., or a class "
+        f"of yours by +{path}.{TARGET}=my_package.MyClass"
+    )
 
 
 def _explain(
@@ -138,26 +159,27 @@ def _explain(
     names: list[str] = []
     fields: Mapping[str, FieldInfo] | None = schema.model_fields
     items: type[Settings] | None = None  # of a mapping whose names are the user's
-    field: FieldInfo | None = None
+    wanted = example = ""
     value: Any = values
     for part in map(str, detail["loc"]):
-        if fields is None and items is None:
+        path = prefix + ".".join([*names, part])
+        if fields is not None and part not in fields:
+            if names or prefix:
+                return path, f"there is no setting {path}{nearest(part, fields)}"
+            return path, unknown_key(path, schema)
+        if fields is not None:
+            field, model = fields[part], model_of(fields[part])
+            wanted, example = allowed(field), example_of(field)
+            fields, items = (model.model_fields if model else None), item_model_of(field)
+        elif isinstance(value, Mapping) and part in value:
+            wanted, example = (allowed_group(items) if items else "a mapping"), ""
+            fields, items = (items.model_fields if items else None), None
+        else:
             break
         names.append(part)
-        path = prefix + ".".join(names)
-        if fields is not None and part not in fields:
-            return path, f"there is no setting {path}{nearest(part, fields)}"
         value = value.get(part) if isinstance(value, Mapping) else None
-        if fields is None:
-            assert items is not None
-            fields, items = items.model_fields, None
-        else:
-            field = fields[part]
-            model = model_of(field)
-            fields, items = (model.model_fields if model else None), item_model_of(field)
     path = prefix + ".".join(names)
-    assert field is not None
-    example = show(field.examples[0]) if field.examples else ""
-    if detail["type"] == "missing" or value == "???":
-        return path, f"{path} is not set; add {path}={example}"
-    return path, f"{path}={show(value)} must be {allowed(field)}, such as {path}={example}"
+    if detail["type"] == MISSING:
+        return path, f"{path} is not set; add {path}={example or '...'}"
+    such_as = f", such as {path}={example}" if example else ""
+    return path, f"{path}={show(value)} must be {wanted}{such_as}"

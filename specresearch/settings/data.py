@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from specresearch.settings.base import Choice, Settings, key
+from specresearch.settings.base import Choice, Settings, key, seed_key
 
 
 class DatasetSchema(Settings):
     name: str = key("the shipped sample, and the name in messages", "cnndm")
     format: str = key("published format of the records", "sharegpt")
     template: str = key("raw, chat, summary, maths or code", "chat")
-    path: str | None = key("a local file in that format", "ShareGPT.json")
+    path: str | None = key("a local file in that format", "ShareGPT.json", min_length=1)
     source: Literal["auto", "hub", "sample"] = key("auto tries the hub, then the sample", "sample")
     hub_id: str | None = key("any dataset of the hub", "openai/gsm8k", default=None)
     config: str | None = key("its configuration", "main", default=None)
@@ -21,7 +21,7 @@ class DatasetSchema(Settings):
     limit: int | None = key("rows to use; null takes all", 100, ge=1)
     shuffle: bool = key("choose rows at random, by seed", True)
     streaming: bool = key("read no more rows than needed, for large sets", True)
-    seed: int = key("of the choice", 0, ge=0)
+    seed: int = seed_key("of the choice")
     max_turns: int | None = key("turns to keep of each row; null keeps all", 1, ge=1)
     max_prompt_tokens: int | None = key("longest prompt", 1024, ge=1)
     overlong: Literal["cut", "refuse"] = key("what happens to longer prompts", "refuse")

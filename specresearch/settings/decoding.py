@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le, MinLen
 
 from specresearch.settings.base import Choice, Settings, key
 
+Temperature = Annotated[float, Ge(0), Le(0)] | Annotated[float, Ge(1e-5), Le(1e5)]
+
 
 class SamplingSchema(Settings):
-    temperature: float = key("0 is greedy", 0.7, ge=0, le=1e5)
+    temperature: Temperature = key("0 is greedy", 0.7)
     top_k: int = key("sample from the k likeliest tokens; 0 turns it off", 50, ge=0)
     top_p: float = key(
         "sample from the likeliest tokens of this mass; 1 turns it off", 0.9, gt=0, le=1
@@ -21,7 +23,9 @@ class SamplingSchema(Settings):
     presence_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
     frequency_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
     max_new_tokens: int = key("tokens of an output at most", 256, ge=1)
-    stop: str | list[str] = key("strings that end an output, which is cut before them", ["\n\n"])
+    stop: Annotated[str, MinLen(1)] | list[Annotated[str, MinLen(1)]] = key(
+        "strings that end an output, which is cut before them", ["###"]
+    )
     stop_token_ids: list[Annotated[int, Ge(0)]] = key("token ids that end an output", [2])
     ignore_eos: bool = key("decode past the end of text", True)
     draft_threshold: float | None = key(
@@ -29,7 +33,7 @@ class SamplingSchema(Settings):
     )
 
 
-SAMPLING = Choice("sampling", {"specresearch.sampling.SamplingParams": SamplingSchema})
+SAMPLING = Choice(None, {"specresearch.sampling.SamplingParams": SamplingSchema})
 
 
 class RuleSchema(Settings):
@@ -108,7 +112,7 @@ class HeuristicSchema(Settings):
 
 
 class GoodputSchema(Settings):
-    max_draft_tokens: int = key("drafts of a step at most", 10, ge=1)
+    max_draft_tokens: int = key("longest chain; trees are drafted whole or not at all", 10, ge=1)
     max_slowdown: float | None = key(
         "1.05: no request's time per token may exceed plain decoding's by more than 5%; null "
         "maximizes throughput alone",
@@ -135,6 +139,7 @@ CONTROLLER = Choice(
         "specresearch.controllers.Heuristic": HeuristicSchema,
         "specresearch.controllers.Goodput": GoodputSchema,
     },
+    base="specresearch.controllers.Controller",
 )
 
 
@@ -147,7 +152,7 @@ class ShortestPromptSchema(Settings):
 
 
 POLICY = Choice(
-    "scheduler.policy",
+    None,
     {
         "specresearch.engine.FirstCome": FirstComeSchema,
         "specresearch.engine.ShortestPrompt": ShortestPromptSchema,
@@ -161,7 +166,10 @@ class SchedulerSchema(Settings):
         "prompt tokens and draft nodes of one step; null: whole prompts at once", 512, ge=1
     )
     max_cache_tokens: int | None = key(
-        "cached tokens of all requests with drafts; null: max_len for each", 16384, ge=1
+        "cached tokens of all requests with drafts; null: max_len for each",
+        16384,
+        ge=1,
+        le=10**9,
     )
 
 

@@ -15,7 +15,7 @@ Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
 class ModelSchema(Settings):
-    model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B")
+    model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B", min_length=1)
     device: str = key("auto, cpu, cuda, cuda:1 or balanced (spread over GPUs)", "cuda")
     dtype: Dtype = key("precision; auto is bfloat16 on a GPU, float32 on a CPU", "bfloat16")
     attention: Literal["slot", "flash", "sdpa", "eager"] = key("attention backend", "flash")
@@ -42,18 +42,18 @@ class ModelSchema(Settings):
     )
 
 
-MODEL = Choice("model", {"specresearch.models.CausalLM.from_pretrained": ModelSchema})
+MODEL = Choice(None, {"specresearch.models.CausalLM.from_pretrained": ModelSchema})
 
 
 class DraftSchema(ModelSchema):
-    model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B")
+    model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B", min_length=1)
 
     def conflicts(self) -> Iterator[str]:
         if self.model is None:
             yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
 
-DRAFT = Choice("draft", {"specresearch.models.CausalLM.from_pretrained": DraftSchema})
+DRAFT = Choice(None, {"specresearch.models.CausalLM.from_pretrained": DraftSchema})
 
 
 class _TreeSchema(Settings):
@@ -70,7 +70,9 @@ class _TreeSchema(Settings):
         default=None,
     )
     depth: int = key("levels of a tree", 6, ge=1, le=MAX_DRAFTS, default=6)
-    top_k: int = key("nodes of a dynamic tree expanded in each level", 8, ge=1, default=8)
+    top_k: int = key(
+        "nodes of a dynamic tree expanded in each level", 8, ge=1, le=MAX_DRAFTS, default=8
+    )
     paths: Paths = key(
         "of a static tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]], default=None
     )
@@ -89,7 +91,9 @@ class DraftModelSchema(_TreeSchema):
 
 def _head() -> Any:
     return key(
-        "folder, hub id or zoo: name; null: the target's own, if it names one", "out/student"
+        "folder, hub id or zoo: name; null: the target's own, if it names one",
+        "out/student",
+        min_length=1,
     )
 
 
@@ -119,8 +123,8 @@ class MedusaSchema(Settings):
 
 class NGramSchema(Settings):
     num_draft_tokens: int = key("longest draft", 10, ge=1, le=MAX_DRAFTS)
-    n_max: int = key("longest match looked for", 4, ge=1)
-    n_min: int = key("shortest match looked for", 2, ge=1)
+    n_max: int = key("longest match looked for", 4, ge=1, le=MAX_DRAFTS)
+    n_min: int = key("shortest match looked for", 2, ge=1, le=MAX_DRAFTS)
 
     def conflicts(self) -> Iterator[str]:
         if self.n_min > self.n_max:
@@ -137,21 +141,23 @@ class SuffixSchema(Settings):
     branch: bool = key("draft trees; false drafts chains", False)
     max_depth: int = key("longest counted sequence; a match is at most half as long", 64, ge=2)
     use_global: bool = key("search earlier outputs, too; use order=shuffled", True)
-    max_global_nodes: int = key("size of that memory", 500000, ge=2)
+    max_global_nodes: int = key("size of that memory", 500000, ge=2, le=10**9)
 
 
 class TokenRecyclingSchema(Settings):
     num_draft_tokens: int = key("nodes of the tree", 80, ge=1, le=MAX_DRAFTS)
-    top_k: int = key("successors kept for every token", 8, ge=1)
-    depth: int = key("levels of the tree", 6, ge=1)
+    top_k: int = key("successors kept for every token", 8, ge=1, le=MAX_DRAFTS)
+    depth: int = key("levels of the tree", 6, ge=1, le=MAX_DRAFTS)
     paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
     warm: bool = key("one memory for all requests; use order=shuffled", True)
 
 
 class LookaheadSchema(Settings):
-    window_size: int = key("W: positions guessed at once", 7, ge=1)
-    ngram_size: int = key("N: tokens of an n-gram, the root included", 5, ge=2)
-    num_ngrams: int = key("G: n-grams kept for one token and verified in one step", 7, ge=1)
+    window_size: int = key("W: positions guessed at once", 7, ge=1, le=MAX_DRAFTS)
+    ngram_size: int = key("N: tokens of an n-gram, the root included", 5, ge=2, le=MAX_DRAFTS)
+    num_ngrams: int = key(
+        "G: n-grams kept for one token and verified in one step", 7, ge=1, le=MAX_DRAFTS
+    )
 
 
 PROPOSERS: dict[str, type[Settings]] = {
@@ -164,7 +170,7 @@ PROPOSERS: dict[str, type[Settings]] = {
     "specresearch.proposers.Suffix": SuffixSchema,
     "specresearch.proposers.TokenRecycling": TokenRecyclingSchema,
 }
-PROPOSER = Choice("proposer", PROPOSERS)
+PROPOSER = Choice("proposer", PROPOSERS, base="specresearch.proposers.Proposer")
 
 
 class CascadeSchema(Settings):

@@ -1,7 +1,7 @@
 """What kind of settings a field of a schema holds."""
 
-from collections.abc import Iterable
-from typing import Any, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -29,20 +29,31 @@ def item_model_of(field: FieldInfo) -> type[Settings] | None:
 
 def names_below(schema: type[Settings], path: str) -> set[str]:
     """Return the keys that there may be below a dotted path, whichever class was chosen."""
-    schemas: Iterable[type[Settings]] = [schema]
-    for part in filter(None, path.split(".")):
-        schemas = [below for one in schemas for below in _below(one, part)]
+    schemas = [schema]
+    parts = iter(path.split(".") if path else ())
+    for part in parts:
+        fields = [one.model_fields[part] for one in schemas if part in one.model_fields]
+        if any(item_model_of(field) for field in fields):
+            next(parts, None)  # a name of the user's
+        schemas = [below for field in fields for below in _below(field)]
     return {name for one in schemas for name in one.model_fields}
 
 
-def _below(schema: type[Settings], name: str) -> Iterable[type[Settings]]:
-    field = schema.model_fields.get(name)
-    if field is None:
-        return ()
+def paths_of(schema: type[Settings], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key that there may be, except in lists and mappings."""
+    for name, field in schema.model_fields.items():
+        yield f"{prefix}{name}"
+        if get_origin(field.annotation) is not list and item_model_of(field) is None:
+            for below in _below(field):
+                yield from paths_of(below, f"{prefix}{name}.")
+
+
+def _below(field: FieldInfo) -> Iterable[type[Settings]]:
+    """Return the schemas that a field's value may have."""
     choice = choice_of(field)
     if choice is not None:
         return choice.models.values()
-    model = model_of(field)
+    model = model_of(field) or item_model_of(field)
     return (model,) if model else ()
 
 

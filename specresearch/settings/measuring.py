@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from specresearch.settings.base import TARGET, Choice, Settings, key
+from specresearch.settings.base import MAX_BATCH, TARGET, Choice, Settings, key, seed_key
 from specresearch.settings.check import problems_of
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
@@ -17,8 +17,7 @@ from specresearch.settings.decoding import (
     longest_chain,
 )
 from specresearch.settings.drafting import MODEL, PROPOSER
-
-MAX_SEED = 2**63 - 1
+from specresearch.settings.sentences import show
 
 
 class MeasurementSchema(Settings):
@@ -29,27 +28,35 @@ class MeasurementSchema(Settings):
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    heads: dict[str, str] | None = key("heads made for the target", None, default=None)
-    proposer: Annotated[Any, PROPOSER] = key("how drafts are made", None, default=None)
-    dataset: Annotated[Any, DATASET] = key("the prompts", None)
-    acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", None)
-    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
-    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
-    tracker: Annotated[Any, TRACKER] = key("where figures are sent", None)
+    heads: dict[str, str] | None = key(
+        "heads made for the target", {"eagle": "out/student"}, default=None
+    )
+    proposer: Annotated[Any, PROPOSER] = key("how drafts are made", "ngram", default=None)
+    dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
+    acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", "rejection")
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
+    tracker: Annotated[Any, TRACKER] = key("where figures are sent", "wandb")
     sampling: Annotated[Any, SAMPLING] = key("how tokens are chosen", None)
     repeats: int = key("times the whole measurement is done", 3, ge=1)
     warmup: int = key("requests decoded first and not counted", 2, ge=0)
-    seed: int = key("of everything random", 0, ge=0, le=MAX_SEED)
+    seed: int = seed_key("of everything random")
     record: bool = key("keep what python -m specresearch.simulate needs", True)
     resume: bool = key("continue the run in hydra.run.dir", True)
-    progress: bool = key("show progress", False)
+    progress: bool = key("show a progress bar, on terminals only", False)
 
     def conflicts(self) -> Iterator[str]:
         yield from longest_chain(self.proposer, self.controller)
+        is_greedy = self.acceptance[TARGET] == "specresearch.acceptance.Greedy"
+        if self.proposer and is_greedy and self.sampling["temperature"] != 0:
+            yield (
+                f"acceptance=greedy is exact for sampling.temperature=0 only, not "
+                f"{show(self.sampling['temperature'])}; use acceptance=rejection"
+            )
 
 
 class RunSchema(MeasurementSchema):
-    batch_size: int = key("prompts decoded together", 8, ge=1)
+    batch_size: int = key("prompts decoded together", 8, ge=1, le=MAX_BATCH)
     num_prompts: int | None = key("prompts to decode; null takes the whole dataset", 100, ge=1)
     order: Literal["dataset", "shuffled"] = key(
         "of the prompts; shuffled (by seed) for methods that learn across requests", "shuffled"
@@ -64,7 +71,9 @@ class LimitsSchema(Settings):
 
 class RequestClassSchema(Settings):
     share: float = key("weight among the classes", 0.6, gt=0)
-    dataset: Annotated[Any, DATASET] = key("its prompts; the run's without it", None, default=None)
+    dataset: Annotated[Any, DATASET] = key(
+        "its prompts; the run's without it", "gsm8k", default=None
+    )
     sampling: dict[str, Any] | None = key("changes to sampling", {"temperature": 0.2}, default=None)
     acceptance: Literal["code", "structured", "prose"] | None = key(
         "preset of acceptance=threshold", "code", default=None
@@ -75,10 +84,14 @@ class RequestClassSchema(Settings):
 class PassesSchema(Settings):
     """What load tests and simulations share."""
 
-    num_requests: int | None = key("requests of a pass; null: as the arrivals suggest", 200, ge=1)
+    num_requests: int | None = key(
+        "requests of a pass; null: a whole trace, 4 x the concurrency of a closed loop, or 64",
+        200,
+        ge=1,
+    )
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
     limits: LimitsSchema = key("goodput counts the requests that keep both", None)
-    max_waiting: int = key("stop a pass when more requests wait", 256, ge=1)
+    max_waiting: int = key("stop a pass when more requests wait: the rate is too high", 256, ge=1)
     max_seconds: float = key("stop a pass that takes longer", 600.0, gt=0)
 
     def conflicts(self) -> Iterator[str]:
@@ -87,19 +100,25 @@ class PassesSchema(Settings):
 
 
 class _OpenArrivalsSchema(Settings):
-    qps: float = key("requests per second", 2.0, gt=0)
+    qps: float = key("requests per second", 2.0, ge=1e-4, le=1e6)
 
 
 class GammaSchema(_OpenArrivalsSchema):
-    cv: float = key("standard deviation of the gaps over their mean; above 1 is bursty", 2.0, gt=0)
+    cv: float = key(
+        "standard deviation of the gaps over their mean; above 1 is bursty", 2.0, ge=0.01, le=100
+    )
 
 
 class ClosedLoopSchema(Settings):
-    concurrency: int = key("requests in flight: one comes when another leaves", 8, ge=1)
+    concurrency: int = key(
+        "requests in flight: one comes when another leaves", 8, ge=1, le=MAX_BATCH
+    )
 
 
 class ReplaySchema(Settings):
-    path: str = key("an Azure (.csv) or Mooncake (.jsonl) trace, also gzipped", "trace.csv")
+    path: str = key(
+        "an Azure (.csv) or Mooncake (.jsonl) trace, also gzipped", "trace.csv", min_length=1
+    )
     time_scale: float = key(
         "seconds per second of the trace; 10 replays it ten times slower", 10.0, gt=0
     )
@@ -123,21 +142,29 @@ ARRIVALS = Choice(
         "specresearch.loadtest.arrivals.Replay": ReplaySchema,
         RECORDED: RecordedArrivalsSchema,
     },
+    base="specresearch.loadtest.arrivals.Arrivals",
 )
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", None)
-    max_running: int = key("largest batch, the same for every side", 32, ge=1)
+    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", "poisson")
+    max_running: int = key("largest batch, the same for every side", 32, ge=1, le=MAX_BATCH)
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )
     length_spread: float = key(
-        "answers have between (1 - this) x max_new_tokens and max_new_tokens", 0.5, ge=0, lt=1
+        "outputs have between (1 - this) x max_new_tokens and max_new_tokens, so that not all end "
+        "at the same step",
+        0.5,
+        ge=0,
+        lt=1,
     )
     reset: bool = key("controllers start every pass with nothing learned", False)
     turn_seconds: float | None = key(
-        "sides alternate after so long; null runs one pass after the other", 0.1, gt=0
+        "sides alternate after so many seconds, so that all meet the same machine; null runs one "
+        "pass after the other",
+        0.1,
+        gt=0,
     )
     classes: dict[str, RequestClassSchema] | None = key(
         "a mixed workload, by class", {"code": {"share": 0.5}, "chat": {"share": 0.5}}
@@ -148,10 +175,9 @@ class LoadSchema(MeasurementSchema, PassesSchema):
         yield from PassesSchema.conflicts(self)
         if self.arrivals[TARGET] == RECORDED:
             yield "arrivals=recorded repeats a recording's load, in simulate; choose another load"
-        base = {name: value for name, value in self.sampling.items() if name != TARGET}
         for name, requests in (self.classes or {}).items():
-            sampling = {**base, **(requests.sampling or {})}
-            yield from problems_of(sampling, SamplingSchema, f"classes.{name}.sampling.")
+            prefix = f"classes.{name}.sampling."
+            yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)
         model = CONTROLLER.models.get(self.controller[TARGET])
         for name, changes in self.variants.items():
             if model is not None:
@@ -186,7 +212,11 @@ class RooflineSchema(Settings):
     flops: float = key("operations per second, at the precision in use", 9.9e14, gt=0)
     weight_bytes: float = key("bytes of the target, read in every pass", 16e9, gt=0)
     parameters: float = key("parameters that every token goes through", 8e9, gt=0)
-    kv_bytes: float = key("bytes of one cached token", 131072.0, gt=0)
+    kv_bytes: float = key(
+        "bytes of one cached token: 2 x layers x key heads x head size x bytes of a number",
+        131072.0,
+        gt=0,
+    )
     draft_weight_bytes: float = key("of a draft model; 0 without one", 1e9, ge=0)
     draft_parameters: float = key("of a draft model", 5e8, ge=0)
     draft_kv_bytes: float = key("of a draft model", 32768.0, ge=0)
@@ -206,17 +236,19 @@ TIMING = Choice(
 
 
 class SimulateSchema(PassesSchema):
-    recording: str = key("folder of a run with record=true, or its recording.parquet", "rec")
-    timing: Annotated[Any, TIMING] = key("how long steps take", None)
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive; recorded: as it was", None)
+    recording: str = key(
+        "folder of a run with record=true, or its recording.parquet", "rec", min_length=1
+    )
+    timing: Annotated[Any, TIMING] = key("how long steps take", "roofline")
+    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive; recorded: as it was", "poisson")
     max_running: int | None = key(
-        "largest batch; null as recorded, or all of a larger closed loop", 32, ge=1
+        "largest batch; null as recorded, or all of a larger closed loop", 32, ge=1, le=MAX_BATCH
     )
     acceptance: Annotated[Any, ACCEPTANCE] = key(
-        "another rule than the recorded one", None, default=None
+        "another rule than the recorded one", "block", default=None
     )
-    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
-    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
+    controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
+    scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
     model: str | None = key("refuse a recording of another model", "zoo:tiny")
     side: str | None = key("whose requests to replay; null: the longest fixed drafts", "method")
     num_draft_tokens: int | None = key(
@@ -225,4 +257,4 @@ class SimulateSchema(PassesSchema):
     temperature: float | None = key("refuse a recording of another temperature", 1.0, ge=0)
     repeats: int = key("passes of every side", 3, ge=1)
     max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)
-    seed: int = key("of arrivals and of all draws that were not recorded", 0, ge=0, le=MAX_SEED)
+    seed: int = seed_key("of arrivals and of all draws that were not recorded")

@@ -2,10 +2,11 @@
 
 import json
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from specresearch.settings.base import Settings
@@ -23,10 +24,32 @@ def allowed(field: FieldInfo) -> str:
     return _allowed(field.annotation, field.metadata)
 
 
+def allowed_group(schema: type[Settings]) -> str:
+    """Return what a group of settings holds."""
+    return "a mapping of " + ", ".join(schema.model_fields)
+
+
+def example_of(field: FieldInfo) -> str:
+    """Return an allowed value, or nothing for a group of settings."""
+    example = field.examples[0] if field.examples else None
+    return "" if example is None else show(example)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a name looks like `name`, or else all of them."""
+    names = sorted(names)
+    matches = get_close_matches(name, names, n=1)
+    if matches:
+        return f"; did you mean {matches[0]}?"
+    return f"; there are: {', '.join(names)}" if names else ""
+
+
 def show(value: Any) -> str:
     """Return a value as it is written on the command line."""
     if isinstance(value, str):
-        return value
+        return value if value.isprintable() else json.dumps(value)
+    if isinstance(value, float):
+        return _number(value)
     if isinstance(value, Sequence):
         return f"[{', '.join(map(show, value))}]"
     if isinstance(value, dict):
@@ -46,11 +69,15 @@ def _allowed(annotation: Any, metadata: Sequence[Any]) -> str:
     if origin is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(map(show, arguments))
     if origin is list:
-        return "a list of " + _plural(arguments[0])
+        least = next((mark.min_length for mark in metadata if isinstance(mark, MinLen)), 0)
+        number = f"{least} or more " if least else ""
+        return f"a list of {number}{_plural(arguments[0])}"
     if origin is dict:
         return "a mapping such as {name: value}"
     if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return "{" + ", ".join(f"{name}: .." for name in annotation.model_fields) + "}"
+        return allowed_group(annotation)
+    if Ge(0) in metadata and Le(0) in metadata:
+        return "0"
     noun = NOUNS[annotation][0] if annotation in NOUNS else "a group of settings"
     return noun + _limits(metadata)
 
@@ -62,6 +89,8 @@ def _plural(annotation: Any) -> str:
     if get_origin(annotation) is list:
         return "lists of " + _plural(get_args(annotation)[0])
     noun = NOUNS[annotation][1] if annotation in NOUNS else "settings"
+    if annotation is str and metadata:
+        return f"{noun} that are not empty"
     return noun + _limits(metadata)
 
 
@@ -73,6 +102,8 @@ def _limits(metadata: Sequence[Any]) -> str:
     if least is not None and most is not None:
         return f" from {_number(least)} to {_number(most)}"
     words = []
+    if any(isinstance(mark, MinLen) for mark in metadata):
+        words.append("that is not empty")
     if least is not None:
         words.append(f"of at least {_number(least)}")
     if above is not None:
@@ -85,4 +116,8 @@ def _limits(metadata: Sequence[Any]) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    """Return a number with all its digits, and no more than it needs."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)

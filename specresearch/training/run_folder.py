@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from specresearch.files import replace_text
+from specresearch.files import check_writable, replace_text
 from specresearch.results.fingerprint import DECODING, PACKAGE, describe_software
 from specresearch.results.folder import (
     CONFIG,
@@ -99,6 +99,9 @@ class TrainFolder:
             remedy = "use the same, or continue with these by force=true"
             check_settings(self.path, settings, MUTABLE_SETTINGS, remedy)
             check_software(self.path, software, "continue with this by force=true")
+        for key in ("output", "cache"):
+            if settings[key]:
+                check_writable(Path(settings[key]), key)
         output = settings["output"]
         if output and not is_resumed and Path(output).exists() and any(Path(output).iterdir()):
             raise ValueError(f"output={output} is not empty; choose another folder")

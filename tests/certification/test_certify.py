@@ -120,10 +120,10 @@ class TestTheCommand:
         [
             ("+nope=1", "there is no setting nope; there are: "),
             ("+toy.nope=1", "there is no setting toy.nope; there are: "),
-            ("toy.vocab_size=2", "toy.vocab_size=2 must be a whole number of at least 3"),
+            ("toy.vocab_size=2", "toy.vocab_size=2 must be a whole number from 3"),
             (
                 "sampled.plain.top_p=0.0",
-                "sampled.plain.top_p=0.0 must be a number above 0 and at most 1",
+                "sampled.plain.top_p=0 must be a number above 0 and at most 1",
             ),
             ("+proposer=nope", "there is no proposer=nope"),
         ],

@@ -238,7 +238,10 @@ def test_the_error_for_a_key_of_a_swept_group_suggests_two_plus_signs(
     with pytest.raises(Exception, match="n_min") as unknown:
         compose("proposer.n_min=2")
     run = schema_of("run")
-    assert explain(unknown.value, run) == "there is no setting proposer.n_min; add +proposer= first"
+    assert (
+        explain(unknown.value, run)
+        == "there is no setting proposer.n_min yet; add +proposer= first, one of: ngram"
+    )
     monkeypatch.setattr("sys.argv", ["run", "-m", "+proposer=ngram,suffix", "proposer.n_min=2"])
     assert "belongs to a proposer of which a sweep has several; write ++proposer.n_min=" in explain(
         unknown.value, run

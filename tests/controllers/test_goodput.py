@@ -414,11 +414,28 @@ def test_trace_compares_estimates_with_measurements() -> None:
         assert 0.6 < row["acceptance"] < 0.9
 
 
-def test_trees_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="Goodput steers the length of chains, and this proposer drafts trees"
-    ):
-        Goodput().bind(DraftKind(trees=True), 60)
+@pytest.mark.parametrize(
+    ("num_accepted", "node_seconds", "drafts"),
+    [(2.5, 1e-5, True), (0.1, 1e-4, False), (1.0, 1e-3, False), (1.0, 1e-5, True)],
+)
+def test_trees_are_drafted_whole_or_not_at_all(
+    num_accepted: float, node_seconds: float, drafts: bool
+) -> None:
+    """A step takes 10 ms, and a tree of 60 nodes 0.6, 6 or 60 ms more for each request."""
+    controller, rng, num_nodes = Goodput(), np.random.default_rng(0), 60
+    controller.bind(DraftKind(trees=True), num_nodes)
+    batch, share = batch_of(rows_of(4)), []
+    machine = Machine(verify_token=node_seconds)
+    for _ in range(300):
+        budget = controller.budget(batch)
+        assert set(budget) <= {None, 0}
+        drafted = [num_nodes if number is None else 0 for number in budget]
+        accepted = [int(rng.poisson(num_accepted)) if number else 0 for number in drafted]
+        times = machine.times(len(drafted), min(1, max(drafted)), sum(drafted))
+        controller.observe(record_of(drafted, accepted, times))
+        share.append(sum(map(bool, drafted)) / len(drafted))
+    late = float(np.mean(share[100:]))
+    assert late > 0.9 if drafts else late < 0.1
 
 
 @pytest.mark.parametrize(

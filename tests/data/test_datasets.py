@@ -118,8 +118,8 @@ def test_no_prompts_at_all_is_an_error(jsonl: Write, rows: list, message: str) -
         ({"limit": -1}, "dataset.limit=-1"),
         ({"max_prompt_tokens": 0}, "dataset.max_prompt_tokens=0"),
         ({"max_turns": 0}, "dataset.max_turns=0"),
-        ({"template": "sumary"}, "unknown prompt template 'sumary'; there are chat, code"),
-        ({"format": "csv"}, "unknown dataset format 'csv'"),
+        ({"template": "sumary"}, "dataset.template=sumary is unknown; there are chat, code"),
+        ({"format": "csv"}, "dataset.format=csv is unknown"),
         ({"field": "body"}, "field 'body' is missing; fields found: 'prompt'"),
     ],
 )

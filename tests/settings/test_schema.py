@@ -73,6 +73,8 @@ def test_every_choice_is_allowed(group: str, choice: str) -> None:
     if choice == "recorded":
         command = "simulate"
     overrides = [f"{group}={choice}"]
+    if (group, choice) == ("corpus", "text"):
+        overrides.append("corpus.text_files=[books.txt]")
     if group == "student" or group == "proposer":
         overrides = [f"+proposer={choice}"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from specresearch.files import check_writable
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_writing import (
     medusa_config,
@@ -68,6 +69,7 @@ def export_head(
         raise ValueError(f"num_draft_tokens={num_draft_tokens} must be at least 1")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"output={folder} is not an empty folder; choose another")
+    check_writable(folder, "output")
     if format == "medusa" and overrides:
         raise ValueError(
             f"overrides={dict(overrides)} are for EAGLE heads; Medusa heads have no config to read"

@@ -1,0 +1,36 @@
+"""What is wrong with a command line before anything is made of its words."""
+
+import sys
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+
+from specresearch.cli.commands import COMMANDS
+
+
+class OneLineParser(ArgumentParser):
+    """A parser whose errors are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def check_arguments(command: str, arguments: Sequence[str]) -> None:
+    """Raise ValueError for a word that is neither an option nor key=value."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    usage = f"settings are key=value, such as {COMMANDS[command].examples[0].split()[0]}"
+    try:
+        options, unknown = parser.parse_known_args(arguments)
+    except ArgumentError as error:
+        raise ValueError(f"{error}; {usage}") from error
+    if unknown:
+        name = unknown[0].lstrip("-")
+        meant = name if "=" in name else f"{name}=..."
+        raise ValueError(f"there is no option {unknown[0]}; {usage}; did you mean {meant}?")
+    for word in options.overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise ValueError(f"{word!r} is no setting; {usage}")

@@ -1,0 +1,190 @@
+"""Every bad command line of bad_inputs.txt ends fast, with one sentence that says what to do."""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tiny_heads
+import torch
+from forked import Ended, import_everything, run_forked
+from safetensors.torch import save_file
+from shape_checks import unchecked
+
+from specresearch import CausalLM
+from specresearch.cli.commands import COMMANDS
+from specresearch.models.head_writing import save_eagle_head
+from specresearch.models.loading import ZOO
+
+TABLE = Path(__file__).with_suffix(".py").with_name("bad_inputs.txt")
+SECONDS = 5.0  # of a command, imports excluded
+MAX_LENGTH = 600  # of an error in characters
+PLACE = "{files}"
+FILES = {
+    "empty.jsonl": "",
+    "empty.json": "",
+    "null.jsonl": '{"prompt": null}\n',
+    "blank.jsonl": '{"prompt": ""}\n',
+    "number.jsonl": '{"prompt": 5}\n',
+    "good.jsonl": '{"prompt": "How are you?"}\n',
+    "other.jsonl": '{"foo": 1}\n',
+    "list.jsonl": "[1, 2]\n",
+    "broken.jsonl": '{"prompt": "hello", ',
+    "other.csv": "a,b\n1,2\n",
+    "trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,5,5\n",
+    "noon.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,5,5\n",
+    "negative.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,-5,5\n",
+    "broken_trace.jsonl": '{"timestamp": 0, "input_length": 9, "output_length": 5}\n{broken\n',
+    "broken.json": "{not JSON",
+    "object.json": '{"a": 1}',
+    "empty_config/config.json": "{}",
+    "broken_config/config.json": "{",
+    "full_folder/notes.txt": "mine",
+    "modules/broken_module.py": "1 / 0\n",
+    "modules/bad_classes.py": """
+from specresearch.proposers import Proposer
+
+class Repeat(Proposer):
+    def __init__(self, times):
+        self.times = times
+
+    def propose(self, batch, budget):
+        raise NotImplementedError
+
+class Abstract(Proposer):
+    pass
+
+class Raises(Proposer):
+    def __init__(self):
+        raise RuntimeError("no luck")
+
+    def propose(self, batch, budget):
+        raise NotImplementedError
+""",
+}
+
+
+class _Code:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (os.system, ("true",))
+
+
+@dataclass(frozen=True)
+class Case:
+    command: str
+    arguments: list[str]
+    words: list[str]
+
+
+def cases() -> Iterator[Case]:
+    for line in TABLE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            typed, _, words = line.partition(" => ")
+            command, *arguments = shlex.split(typed)
+            yield Case(command, arguments, [word.strip() for word in words.split(" & ")])
+
+
+def _ids(case: Case) -> str:
+    return shlex.join([case.command, *case.arguments])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Prepare the files that the table names, in a process that has imported everything."""
+    folder = tmp_path_factory.mktemp("files")
+    import_everything()
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    for name in ("binary.bin", "binary.jsonl", "binary.csv", "binary.parquet"):
+        (folder / name).write_bytes(bytes(range(255, 0, -1)) * 9)
+    (folder / "folder").mkdir()
+    with unchecked(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "modules"))
+        patch.syspath_prepend(str(folder / "modules"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        _write_models(folder, patch)
+        _measure(folder)
+        yield folder
+
+
+def _write_models(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Write a model without weights, pickles that hold code, and heads of another width."""
+    (folder / "only_config").mkdir()
+    shutil.copy(ZOO / "tiny" / "config.json", folder / "only_config")
+    for name, original, file in (
+        ("unsafe", "tiny", "pytorch_model.bin"),
+        ("unsafe_head", "tiny_medusa", "medusa_lm_head.pt"),
+    ):
+        ignored = shutil.ignore_patterns("*.safetensors")
+        shutil.copytree(ZOO / original, folder / name, ignore=ignored)
+        torch.save({"0.0.linear.weight": _Code()}, folder / name / file)
+    patch.setattr(tiny_heads, "VOCAB", CausalLM.from_pretrained("zoo:tiny").vocab_size)
+    for version in (1, 3):
+        head = tiny_heads.eagle_head(version)
+        name = "narrow_eagle" if version == 1 else "narrow_eagle3"
+        save_eagle_head(head, folder / name, {}, captured_layers=(1, 3, 5))
+    shutil.copytree(ZOO / "tiny_medusa", folder / "narrow_medusa")
+    tensors = {"0.0.linear.weight": torch.zeros(16, 16), "0.0.linear.bias": torch.zeros(16)}
+    save_file(tensors, folder / "narrow_medusa" / "medusa_lm_head.safetensors")
+    config = json.loads((ZOO / "tiny_medusa" / "config.json").read_text())
+    config |= {"medusa_num_heads": 1, "medusa_num_layers": 1}
+    (folder / "narrow_medusa" / "config.json").write_text(json.dumps(config))
+
+
+def _measure(folder: Path) -> None:
+    """Record a short run, and write a certificate."""
+    small = "num_prompts=3 warmup=0 sampling.max_new_tokens=24 dataset.max_prompt_tokens=20"
+    recorded = f"+proposer=draft_model record=true {small} hydra.run.dir={folder}/recorded"
+    certificate = f"+proposer=lookahead acceptance=block hydra.run.dir={folder}/certificate"
+    for command, typed in (("run", recorded), ("certify", certificate)):
+        ended = run_forked(command, typed.split(), folder, folder)
+        assert ended.code == 0, ended.err
+
+
+def failures(case: Case, ended: Ended, left: list[str], files: Path) -> Iterator[str]:
+    """Yield what is wrong with the end of a command."""
+    text = ended.err.strip()
+    lines = [line for line in text.splitlines() if not line.startswith("warning: ")]
+    if ended.code != 2:
+        yield f"exit code {ended.code}"
+    if "Traceback" in text or "weights_only" in text:
+        yield "not for users"
+    if len(lines) != 1 or not lines[0].startswith("error: ") or len(lines[0]) > MAX_LENGTH:
+        yield "not one short error"
+    for word in case.words:
+        if word.replace(PLACE, str(files)) not in text:
+            yield f"lacks {word!r}"
+    if ended.seconds > SECONDS:
+        yield f"took {ended.seconds:.1f} s"
+    if left:
+        yield f"left {left}"
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=_ids)
+def test_a_bad_command_ends_with_one_sentence(case: Case, files: Path, tmp_path: Path) -> None:
+    folder, logs = tmp_path / "empty", tmp_path / "logs"
+    folder.mkdir()
+    logs.mkdir()
+    before = set(files.rglob("*"))
+    arguments = [word.replace(PLACE, str(files)) for word in case.arguments]
+    ended = run_forked(case.command, arguments, folder, logs)
+    left = [] if "-m" in arguments else [path.name for path in folder.rglob("*")]
+    left += [path.name for path in set(files.rglob("*")) - before]
+    assert list(failures(case, ended, left, files)) == [], ended.err
+
+
+def test_the_table_covers_every_command() -> None:
+    assert {case.command for case in cases()} == set(COMMANDS)
+
+
+def test_a_good_command_fails_the_checks(files: Path, tmp_path: Path) -> None:
+    arguments = ["run=" + str(files / "recorded")]
+    ended = run_forked("tree", arguments, tmp_path, tmp_path)
+    assert "exit code 0" in list(failures(Case("tree", arguments, []), ended, [], files))
