@@ -54,10 +54,10 @@ class TrialSchema(Settings):
 
 
 class StrengthSchema(Settings):
-    visible_tv: float = key("see visible_tv", 0.1, gt=0, lt=1)
+    visible_tv: float = key("see visible_tv", 0.15, gt=0, lt=1)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
-    num_greedy_prompts: int = key("see num_greedy_prompts", 36, ge=1)
+    num_greedy_prompts: int = key("see num_greedy_prompts", 24, ge=1)
 
 
 class CertifySchema(Settings):
@@ -65,7 +65,7 @@ class CertifySchema(Settings):
     acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", None)
     controller: Annotated[Any, CONTROLLER] = key("how much is drafted", None)
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", None)
-    strength: StrengthSchema = key("how sharp the tests are: quick or sharp", None)
+    strength: StrengthSchema = key("how sharp the tests are: quick, standard or sharp", None)
     alpha: float = key("probability that a lossless method is refuted", 0.001, gt=0, lt=1)
     power: float = key("probability that a deviation of visible_tv is detected", 0.9, gt=0, lt=1)
     visible_tv: float = key("total variation that every test detects", 0.05, gt=0, lt=1)
