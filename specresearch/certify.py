@@ -9,6 +9,7 @@ from specresearch.cli import (
     entry_point,
     folder_override,
     output_folder,
+    quick_imports,
     sweep_folder,
 )
 from specresearch.files.lock import lock_folder
@@ -25,9 +26,10 @@ def main() -> None:
 
 def run(cfg: DictConfig) -> bool:
     """Write one certificate into Hydra's output folder, and return whether the method passed."""
-    from specresearch.certification.certificate import REFUTED, UNTESTED
-    from specresearch.certification.from_config import build_certifier, open_folder
-    from specresearch.certification.report import print_certificate, write_certificate
+    with quick_imports():
+        from specresearch.certification.certificate import REFUTED, UNTESTED
+        from specresearch.certification.from_config import build_certifier, open_folder
+        from specresearch.certification.report import print_certificate, write_certificate
 
     folder = output_folder()
     with lock_folder(folder):

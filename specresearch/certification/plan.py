@@ -135,7 +135,9 @@ class TrialPlan:
         learns = not isolates_requests(case.proposer, trial.controller, trial.scheduling)
         # in waves of methods that learn, drafts should come from other outputs than their own
         is_short = trial.settings.equal_seeds and learns
-        prompts = ragged_prompts(toy, 2 * (SHORTEST_SAMPLED + len(self.sampled)), self.settings.seed)
+        prompts = ragged_prompts(
+            toy, 2 * (SHORTEST_SAMPLED + len(self.sampled)), self.settings.seed
+        )
         if not is_short:
             prompts = [prompt for prompt in prompts if len(prompt) > SHORTEST_SAMPLED]
         names = [name for name in self.sampled if name in case.sampled]

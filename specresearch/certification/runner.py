@@ -159,4 +159,3 @@ class Certifier:
             "max_draft_tokens": plan.settings.max_draft_tokens,
             "seed": plan.settings.seed,
         }
-

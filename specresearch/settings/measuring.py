@@ -212,3 +212,4 @@ class SimulateSchema(PassesSchema):
     repeats: int = key("passes of every side", 3, ge=1)
     max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)
     seed: int = key("of arrivals and of all draws that were not recorded", 0, ge=0, le=MAX_SEED)
+    progress: bool = key("show progress", False)

@@ -184,6 +184,7 @@ class TreeSchema(Settings):
     max_draft_tokens: int = key("largest tree to consider", 64, ge=1)
     max_depth: int = key("deepest tree to consider", 10, ge=1)
     output: str | None = key("write the fastest tree here, for proposer.paths", "tree.json")
+    progress: bool = key("show progress", False)
 
 
 class ExportSchema(Settings):

@@ -59,7 +59,9 @@ class TestTheCommand:
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
-    @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.15), ("standard", 0.1), ("sharp", 0.01)])
+    @pytest.mark.parametrize(
+        ("strength", "tv"), [("quick", 0.15), ("standard", 0.1), ("sharp", 0.01)]
+    )
     def test_strength_sets_the_visible_distance_of_all_trials(
         self, tmp_path: Path, strength: str, tv: float
     ) -> None:
@@ -77,7 +79,9 @@ class TestTheCommand:
         }
         assert any(trial.settings.is_crowded for trial in plan.trials)
         assert any(trial.settings.equal_seeds for trial in plan.trials)
-        assert all(tv <= trial.settings.coarseness * tv <= 2 * max(tv, 0.1) for trial in plan.trials)
+        assert all(
+            tv <= trial.settings.coarseness * tv <= 2 * max(tv, 0.1) for trial in plan.trials
+        )
 
     def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
         self, command: Run
