@@ -50,11 +50,11 @@ class Progress:
 
     def __init__(
         self,
-        total: float,
+        total: float | int,
         unit: str,
         *,
         what: str = "",
-        num_done: float = 0,
+        num_done: float | int = 0,
         figures: Figures = dict,
         enabled: bool = True,
     ) -> None:
@@ -92,16 +92,16 @@ class Progress:
             self._begin = time.monotonic()
         self.tick()
 
-    def advance(self, num_units: float = 1) -> None:
+    def advance(self, num_units: float | int = 1) -> None:
         """Count more units as done."""
         self.update(self.num_done + num_units)
 
-    def skip(self, num_units: float) -> None:
+    def skip(self, num_units: float | int) -> None:
         """Count units that were done before; they say nothing about the speed."""
         self._num_before += num_units
         self.update(self.num_done + num_units)
 
-    def update(self, num_done: float) -> None:
+    def update(self, num_done: float | int) -> None:
         """Set how many units are done."""
         self.num_done = num_done
         self.tick()
@@ -155,7 +155,7 @@ class Screen(bars.Progress):
         )
         self._task = self.add_task("", total=1.0)
 
-    def draw(self, line: str, share: float, figures: Mapping[str, str]) -> None:
+    def draw(self, line: str, share: float | int, figures: Mapping[str, str]) -> None:
         """Redraw bar and table."""
         self._table = None
         if figures:
@@ -169,7 +169,7 @@ class Screen(bars.Progress):
         yield from super().get_renderables()
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Return a time in words, such as `40 s`, `5 min` or `2.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

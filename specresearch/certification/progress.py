@@ -47,12 +47,12 @@ class CertifierProgress(Progress):
         self.case = case
         self.say(case.name)
 
-    def skip(self, num_units: float) -> None:
+    def skip(self, num_units: float | int) -> None:
         self._num_left[self.case.name] -= int(num_units)
         super().skip(num_units)
         self._last = time.monotonic()
 
-    def advance(self, num_units: float = 1) -> None:
+    def advance(self, num_units: float | int = 1) -> None:
         self._num_left[self.case.name] -= int(num_units)
         self._predicted += num_units * self._seconds_per_output.get(self.case.name, 0.0)
         now = time.monotonic()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import hydra
@@ -15,6 +16,7 @@ from specresearch import certify
 from specresearch.certification.adversaries import ATTACKS
 from specresearch.certification.certificate import Certificate
 from specresearch.certification.from_config import build_certifier
+from specresearch.certification.plan import SHORTEST_SAMPLED
 from specresearch.certification.runner import Certifier
 from specresearch.cli import conf_dir
 
@@ -82,6 +84,29 @@ class TestTheCommand:
         assert all(
             tv <= trial.settings.coarseness * tv <= 2 * max(tv, 0.1) for trial in plan.trials
         )
+
+    def test_only_waves_of_methods_that_learn_have_short_prompts(self, tmp_path: Path) -> None:
+        lengths = {}
+        for warm in ("false", "true"):
+            overrides = ["+proposer=token_recycling", f"proposer.warm={warm}"]
+            with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+                cfg = hydra.compose("certify", overrides, return_hydra_config=True)
+            HydraConfig.instance().set_config(cfg)
+            for case in build_certifier(cfg, tmp_path).plan.cases():
+                shortest = min(len(setting.prompt) for setting in case.settings)
+                lengths[warm, case.trial.name] = min(
+                    shortest, lengths.get((warm, case.trial.name), shortest)
+                )
+        assert lengths.pop(("true", "equal_seeds")) == 1
+        assert set(lengths.values()) == {SHORTEST_SAMPLED + 1}
+
+    def test_it_says_at_the_start_how_long_it_will_take(self, command: Run) -> None:
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        assert re.search(r"^0 of [\d,]+ outputs, about \d+ s to go$", outcome.err, re.MULTILINE)
+        silent = command("+proposer=ngram", "hydra.run.dir=silent", "progress=false")
+        assert "to go" not in silent.err
+        counts = [Path(name, "counts/mixed-ngram.jsonl").read_text() for name in ("out", "silent")]
+        assert counts[0] == counts[1], "timing a few outputs must not change those that count"
 
     def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
         self, command: Run
