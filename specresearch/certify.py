@@ -10,6 +10,7 @@ from specresearch.cli import (
     entry_point,
     folder_override,
     output_folder,
+    quick_imports,
     sweep_folder,
 )
 from specresearch.files.lock import lock_folder
@@ -26,10 +27,11 @@ def main() -> None:
 
 def run(cfg: DictConfig) -> bool:
     """Write one certificate into Hydra's output folder, and return whether the method passed."""
-    from specresearch.certification.certificate import REFUTED, UNTESTED
-    from specresearch.certification.from_config import build_certifier, open_folder
-    from specresearch.certification.report import print_certificate, write_certificate
-    from specresearch.results.folder import PROVENANCE
+    with quick_imports():
+        from specresearch.certification.certificate import REFUTED, UNTESTED
+        from specresearch.certification.from_config import build_certifier, open_folder
+        from specresearch.certification.report import print_certificate, write_certificate
+        from specresearch.results.folder import PROVENANCE
 
     if cfg.resume:
         check_resumable(PROVENANCE)

@@ -13,6 +13,7 @@ from specresearch.cli import (
     is_named,
     is_sweep,
     output_folder,
+    quick_imports,
     resume_command,
 )
 from specresearch.files.lock import lock_folder
@@ -26,11 +27,12 @@ def main() -> None:
 
 def distill(cfg: DictConfig) -> None:
     """Run one training into Hydra's output folder."""
-    from transformers.utils.logging import disable_progress_bar
+    with quick_imports():
+        from transformers.utils.logging import disable_progress_bar
 
-    from specresearch.training.run import TrainingRun, check_method
-    from specresearch.training.run_folder import Processes, TrainFolder
-    from specresearch.training.trainer import TrainingStoppedError
+        from specresearch.training.run import TrainingRun, check_method
+        from specresearch.training.run_folder import Processes, TrainFolder
+        from specresearch.training.trainer import TrainingStoppedError
 
     choices: dict[str, str] = dict(HydraConfig.get().runtime.choices)
     check_method(choices)

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from specresearch.cli import entry_point, exit_interrupted, open_folder
+from specresearch.cli import entry_point, exit_interrupted, open_folder, quick_imports
 
 
 def main() -> None:
@@ -12,11 +12,12 @@ def main() -> None:
 def load(cfg: DictConfig) -> None:
     """Run one load test into Hydra's output folder."""
     # Wrong settings have been refused by now, without waiting for these imports.
-    from specresearch.loadtest.build import build_runner
-    from specresearch.loadtest.folder import LoadFolder
-    from specresearch.loadtest.report import print_load
-    from specresearch.loadtest.runner import PROGRAM
-    from specresearch.loadtest.settings import LoadSettings
+    with quick_imports():
+        from specresearch.loadtest.build import build_runner
+        from specresearch.loadtest.folder import LoadFolder
+        from specresearch.loadtest.report import print_load
+        from specresearch.loadtest.runner import PROGRAM
+        from specresearch.loadtest.settings import LoadSettings
 
     settings = LoadSettings.from_config(cfg)
     folder = open_folder(cfg, LoadFolder)

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from specresearch.cli import entry_point, exit_interrupted, open_folder
+from specresearch.cli import entry_point, exit_interrupted, open_folder, quick_imports
 
 PROGRAM = "specresearch.run"
 
@@ -14,8 +14,9 @@ def main() -> None:
 def run(cfg: DictConfig) -> None:
     """Measure one method into Hydra's output folder."""
     # Wrong settings have been refused by now, without waiting for these imports.
-    from specresearch.bench import ResultsFolder, print_report
-    from specresearch.bench.build import build_runner, build_settings
+    with quick_imports():
+        from specresearch.bench import ResultsFolder, print_report
+        from specresearch.bench.build import build_runner, build_settings
 
     settings = build_settings(cfg)
     folder = open_folder(cfg, ResultsFolder)

@@ -6,7 +6,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli import entry_point, output_folder
+from specresearch.cli import entry_point, output_folder, quick_imports
 from specresearch.files import replace_text
 from specresearch.files.lock import lock_folder
 
@@ -18,9 +18,10 @@ def main() -> None:
 def simulate(cfg: DictConfig) -> None:
     """Simulate one setting and write it into Hydra's output folder."""
     # Wrong settings have been refused by now, without waiting for these imports.
-    from specresearch.results.folder import CONFIG, RESULTS, write_json
-    from specresearch.simulation.build import build_simulator
-    from specresearch.simulation.report import print_simulation
+    with quick_imports():
+        from specresearch.results.folder import CONFIG, RESULTS, write_json
+        from specresearch.simulation.build import build_simulator
+        from specresearch.simulation.report import print_simulation
 
     path = output_folder()
     with lock_folder(path):

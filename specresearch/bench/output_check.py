@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
+from scipy.special import chdtrc
 from torch import Tensor
 
 from specresearch.engine import Step
@@ -105,7 +105,8 @@ class OutputScores:
         if not used.any():
             return 1.0
         along = axes.T @ (np.array(self.excess) / scale)
-        return float(stats.chi2.sf((along[used] ** 2 / variances[used]).sum(), int(used.sum())))
+        statistic = (along[used] ** 2 / variances[used]).sum()
+        return float(chdtrc(int(used.sum()), statistic))
 
 
 class OutputCheck:

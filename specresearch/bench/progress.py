@@ -1,70 +1,38 @@
-"""The progress bar of a run. It is drawn only between requests, outside of the measurement."""
+"""What a run shows while it decodes: speeds and the speedup so far."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TypeVar
-
-from rich import progress as bars
-from rich.console import Console
 
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.side import RunSide
-from specresearch.rows import BASELINE, METHOD
-
-B = TypeVar("B", bound="Bar")
-
-
-class Bar:
-    """A progress bar with a description and a note; silent if disabled or without a terminal."""
-
-    def __init__(self, total: int, unit: str, *, width: int, enabled: bool = True) -> None:
-        console = Console(stderr=True)
-        self._bar = bars.Progress(
-            bars.TextColumn(f"{{task.description:<{width}}}"),
-            bars.BarColumn(),
-            bars.TextColumn(f"{{task.completed:.0f}}/{{task.total}} {unit}"),
-            bars.TimeRemainingColumn(),
-            bars.TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
-            auto_refresh=False,
-            disable=not (enabled and console.is_terminal),
-        )
-        self._task = self._bar.add_task("loading", total=total, note="")
-
-    def __enter__(self: B) -> B:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def say(self, what: str) -> None:
-        """Set the description."""
-        self._bar.update(self._task, description=what, refresh=True)
+from specresearch.bench.speedups import speedup_figures
+from specresearch.rows import BASELINE, METHOD, RequestRow
 
 
-class Progress(Bar):
-    """The bar of a run, with the speedup so far."""
+def figures_so_far(
+    method: str, requests: Sequence[RequestRow], groups: Sequence[GroupRow]
+) -> dict[str, str]:
+    """Return figures by name, in words; empty before anything can be compared.
 
-    def __init__(self, num_prompts: int, *, enabled: bool = True) -> None:
-        super().__init__(num_prompts, "prompts", width=12, enabled=enabled)
-
-    def advance(self, num_prompts: float, groups: Sequence[GroupRow]) -> None:
-        """Advance by `num_prompts`.
-
-        Args:
-            groups: Everything measured so far.
-        """
-        if self._bar.disable:
-            return
-        plain, fast = (
-            RunSide.of(side, [], groups).tokens_per_second for side in (BASELINE, METHOD)
-        )
-        note = f"{fast / plain:.2f}x so far" if plain and fast else ""
-        self._bar.update(self._task, advance=num_prompts, note=note, refresh=True)
+    Args:
+        method: Name of the method, which a run of plain decoding lacks.
+        requests: Those of groups that every side has decoded.
+        groups: Likewise.
+    """
+    baseline = RunSide.of(BASELINE, requests, groups)
+    plain_speed = baseline.tokens_per_second
+    if plain_speed is None:
+        return {}
+    figures = {"plain tokens/s": f"{plain_speed:,.0f}"}
+    fast = RunSide.of(METHOD, requests, groups)
+    fast_speed = fast.tokens_per_second
+    if fast_speed is None:
+        return figures
+    figures[f"{method} tokens/s"] = f"{fast_speed:,.0f}"
+    speedups, _ = speedup_figures(baseline, fast)
+    figures["speedup"] = f"{speedups['speedup']:.2f}"
+    interval = speedups["speedup_ci95"]
+    if interval:
+        low, high = interval
+        figures["speedup"] += f" (95% interval {low:.2f} to {high:.2f})"
+    figures["acceptance length"] = f"{fast.counts.mean_acceptance_length:.2f}"
+    return figures

@@ -15,7 +15,7 @@ from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.output_comparer import OutputComparer
 from specresearch.bench.pass_observer import PassObserver
-from specresearch.bench.progress import Progress
+from specresearch.bench.progress import figures_so_far
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.settings import RunSettings
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
@@ -24,6 +24,7 @@ from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, SchedulerSettings, Step
 from specresearch.metrics import StepRecord
 from specresearch.models import CausalLM
+from specresearch.progress import Progress
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder
 from specresearch.request import Request
@@ -82,6 +83,7 @@ class Runner:
         self.rows: tuple[Row, ...] = tuple(rows)
         self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
         self._steps: list[StepRecord] = []
+        self._progress: Progress | None = None
         is_checked = self.acceptance.lossless and not self.sampling.is_greedy
         check = OutputCheck() if self.proposer is not None and is_checked else None
         self._observer = PassObserver(self.recorder, check)
@@ -133,29 +135,51 @@ class Runner:
         return results
 
     def _decode_all(self, provenance: Mapping[str, Any], *, progress: bool) -> None:
-        keys = self.passes()
-
         def write_results() -> None:
             results = self._results(provenance, complete=False, examine=False)
             self.folder.write_results(results)
 
         flush = Flush(write_results)
+        missing = [key for key in self.passes() if key not in self.folder.done]
         num_prompts = len(self.rows) * self.settings.repeats
-        with Progress(num_prompts, enabled=progress) as bar:
-            if not self.folder.done.issuperset(keys):
+        bar = Progress(
+            num_prompts,
+            "prompts",
+            num_done=num_prompts - sum(map(self._num_prompts, missing)),
+            figures=self._figures_so_far,
+            enabled=progress,
+        )
+        with bar, frozen_heap():
+            if missing:
                 bar.say("warming up")
                 self._warm_up()
-            with frozen_heap():
-                for _, keys_of_repeat in groupby(keys, key=lambda key: key.repeat):
-                    self._reset()
-                    for key in keys_of_repeat:
-                        if key not in self.folder.done:
-                            bar.say("plain" if key.side == BASELINE else self.method or "method")
-                            self._decode_group(key)
-                            if self._is_paired(key) and key != keys[-1]:
-                                flush()
-                        num_decoded = len(self.groups[key.group]) / len(self.engines)
-                        bar.advance(num_decoded, self.folder.groups)
+            self._progress = bar
+            num_pairs = 0
+            for _, keys in groupby(missing, key=lambda key: key.repeat):
+                self._reset()
+                for key in keys:
+                    bar.say("plain" if key.side == BASELINE else self.method or "method")
+                    self._decode_group(key)
+                    bar.advance(self._num_prompts(key))
+                    if self._is_paired(key) and key != missing[-1]:
+                        num_pairs += 1
+                        if num_pairs == 1:
+                            bar.show()
+                        flush()
+
+    def _num_prompts(self, key: PassKey) -> float:
+        """Return the prompts that a pass counts for; each side counts for its share."""
+        return len(self.groups[key.group]) / len(self.engines)
+
+    def _figures_so_far(self) -> dict[str, str]:
+        requests, groups = self._paired_rows()
+        return figures_so_far(self.method or METHOD, requests, groups)
+
+    def _paired_rows(self) -> tuple[list[RequestRow], list[GroupRow]]:
+        """Return the rows of the groups that every side has decoded."""
+        requests = [row for row in self.folder.requests if self._is_paired(row.key)]
+        groups = [row for row in self.folder.groups if self._is_paired(row.key)]
+        return requests, groups
 
     def passes(self) -> list[PassKey]:
         """Return the passes in order; which side goes first alternates from group to group."""
@@ -249,6 +273,8 @@ class Runner:
 
     def _keep_record(self, step: Step) -> None:
         self._steps.append(step.record)
+        if self._progress is not None:
+            self._progress.tick()  # the clock is paused for observers
 
     def _log_steps(self, key: PassKey, steps: list[StepRecord]) -> None:
         """Move the engine's new records to `steps`."""
@@ -278,8 +304,7 @@ class Runner:
         Args:
             examine: Whether to ask the target why greedy outputs differ.
         """
-        groups = [row for row in self.folder.groups if self._is_paired(row.key)]
-        requests = [row for row in self.folder.requests if self._is_paired(row.key)]
+        requests, groups = self._paired_rows()
         comparison = None
         if self.proposer is not None:
             comparison = self._comparer.compare(requests, groups, examine=examine)

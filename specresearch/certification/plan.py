@@ -12,6 +12,7 @@ from specresearch.certification.cases import Case, SampledSetting
 from specresearch.certification.goodness_of_fit import strictest_level
 from specresearch.certification.targets import ragged_prompts
 from specresearch.certification.trials import CertifierSettings, Trial
+from specresearch.engine.seeds import isolates_requests
 from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingBatch, SamplingParams
@@ -130,11 +131,15 @@ class TrialPlan:
         return tuple(name for name in settings if name not in refused)
 
     def _settings(self, case: Case, level: float) -> tuple[SampledSetting, ...]:
-        toy = case.trial.toy
-        prompts = ragged_prompts(toy, SHORTEST_SAMPLED + len(self.sampled), self.settings.seed)
-        if not case.trial.settings.equal_seeds:
-            # waves keep the shortest prompts: their drafts should come from other outputs
-            prompts = prompts[SHORTEST_SAMPLED:]
+        toy, trial = case.trial.toy, case.trial
+        learns = not isolates_requests(case.proposer, trial.controller, trial.scheduling)
+        # in waves of methods that learn, drafts should come from other outputs than their own
+        is_short = trial.settings.equal_seeds and learns
+        prompts = ragged_prompts(
+            toy, 2 * (SHORTEST_SAMPLED + len(self.sampled)), self.settings.seed
+        )
+        if not is_short:
+            prompts = [prompt for prompt in prompts if len(prompt) > SHORTEST_SAMPLED]
         names = [name for name in self.sampled if name in case.sampled]
         settings = []
         for index, name in enumerate(names):

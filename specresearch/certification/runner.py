@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import progress as bars
-from rich.console import Console
 
 from specresearch.certification.capped import Capped, Paused
 from specresearch.certification.cases import Case, SampledSetting
@@ -20,10 +17,12 @@ from specresearch.certification.counts import CountsFile, Tally
 from specresearch.certification.greedy_outputs import GreedyReference, greedy_test
 from specresearch.certification.outcomes import GreedyTest, sampled_tests
 from specresearch.certification.plan import TrialPlan
+from specresearch.certification.progress import CertifierProgress
 from specresearch.certification.sampled_outputs import in_bursts, sample_outputs
 from specresearch.certification.targets import ragged_prompts
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, SchedulerSettings
+from specresearch.progress import Progress
 from specresearch.request import Request
 from specresearch.results.fingerprint import code_fingerprint
 from specresearch.results.provenance import describe_process
@@ -55,14 +54,13 @@ class Certifier:
         cases = plan.cases()
         greedy: list[GreedyTest] = []
         observed: list[tuple[Case, SampledSetting, Tally]] = []
-        total = sum(setting.num_samples for case in cases for setting in case.settings)
-        with _progress_bar(enabled=progress) as bar:
-            task = bar.add_task("", total=total)
+        with CertifierProgress(cases, enabled=progress) as bar:
+            bar.calibrate(cases, self._engine)
             for case in cases:
-                bar.update(task, description=case.name)
                 engine = self._engine(case)
+                bar.begin(case)
                 greedy += [self._compare_greedy(engine, case, name) for name in case.greedy]
-                tallies = self._sample(engine, case, partial(bar.advance, task))
+                tallies = self._sample(engine, case, bar)
                 observed += [(case, s, tallies[s.name]) for s in case.settings]
         proposer = plan.trials[0].proposer
         return Certificate(
@@ -127,14 +125,12 @@ class Certifier:
             outputs += [output for output in decoded if output.id.isdecimal()]
         return greedy_test(case, name, GreedyReference(toy, prompts, sampling), outputs)
 
-    def _sample(
-        self, engine: Engine, case: Case, on_progress: Callable[[int], None]
-    ) -> dict[str, Tally]:
+    def _sample(self, engine: Engine, case: Case, progress: Progress) -> dict[str, Tally]:
         if not case.settings:
             return {}
         seed, identity = case.seed(self.plan.settings.seed), self._identity(case)
         file = CountsFile(self._counts_path(case, identity), identity)
-        return sample_outputs(engine, case, seed, file, on_progress)
+        return sample_outputs(engine, case, seed, file, progress)
 
     def _counts_path(self, case: Case, identity: Mapping[str, Any]) -> Path:
         if not case.stress:
@@ -163,17 +159,3 @@ class Certifier:
             "max_draft_tokens": plan.settings.max_draft_tokens,
             "seed": plan.settings.seed,
         }
-
-
-def _progress_bar(*, enabled: bool) -> bars.Progress:
-    """Return a bar that is silent unless stderr is a terminal."""
-    console = Console(stderr=True)
-    return bars.Progress(
-        bars.TextColumn("{task.description:<24}"),
-        bars.BarColumn(),
-        bars.TextColumn("{task.completed:,.0f}/{task.total:,} samples"),
-        bars.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (enabled and console.is_terminal),
-    )

@@ -1,17 +1,20 @@
 """Sample many outputs through the engine, in bursts or in waves, and count them by chunk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from specresearch.certification.cases import ANY_SEED, CHUNK_SIZE, Case
 from specresearch.certification.counts import CountsFile, Tally
 from specresearch.engine import Engine, RequestOutput
+from specresearch.progress import Progress
 from specresearch.request import Request
 
 STEPS_PER_BURST = 4  # on average
 WAVES_PER_CHUNK = 256  # fewer than samples, since waves take longer
+WAVES_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,18 @@ def in_waves(engine: Engine, waves: Sequence[Sequence[Request]]) -> Iterator[Dec
     before each wave, so drafts of the second outputs come from what was learned from the first.
     In a lossless engine the second outputs still follow the target's distribution, and those of
     different waves are independent. First and second output may be equal (and are, if the engine
-    isolates requests), so only one of them counts.
+    isolates requests), so only one of them counts. Where the engine isolates requests, several
+    waves are decoded together.
     """
-    for wave in waves:
+    num_together = WAVES_TOGETHER if engine.isolates_requests else 1
+    for begin in range(0, len(waves), num_together):
+        requests = list(chain.from_iterable(waves[begin : begin + num_together]))
         engine.proposer.reset()
         engine.controller.reset()
-        first_round = [replace(request, id=f"before {request.id}") for request in wave]
+        first_round = [replace(request, id=f"before {request.id}") for request in requests]
         for output in engine.generate(first_round):
             output.checked()
-        for output in engine.generate(wave):
+        for output in engine.generate(requests):
             yield Decoded(output.checked())
 
 
@@ -71,13 +77,9 @@ def setting_name(output: RequestOutput) -> str:
 
 
 def sample_outputs(
-    engine: Engine, case: Case, seed: int, file: CountsFile, on_progress: Callable[[int], None]
+    engine: Engine, case: Case, seed: int, file: CountsFile, progress: Progress
 ) -> dict[str, Tally]:
-    """Sample the chunks that the file lacks, and return the counts of each setting.
-
-    Args:
-        on_progress: called after each chunk with its number of samples.
-    """
+    """Sample the chunks that the file lacks, and return the counts of each setting."""
     if case.trial.settings.equal_seeds:
         chunk_size, decode = WAVES_PER_CHUNK, _decode_waves
     else:
@@ -85,10 +87,11 @@ def sample_outputs(
     largest = max(setting.num_samples for setting in case.settings)
     for first in range(0, largest, chunk_size):
         chunk = first // chunk_size
-        if chunk not in file.chunks:
-            file.add(chunk, _count(case, decode(engine, case, chunk, seed)))
-        missing = [max(setting.num_samples - first, 0) for setting in case.settings]
-        on_progress(sum(min(num, chunk_size) for num in missing))
+        if chunk in file.chunks:
+            missing = [max(setting.num_samples - first, 0) for setting in case.settings]
+            progress.skip(sum(min(num, chunk_size) for num in missing))
+        else:
+            file.add(chunk, _count(case, decode(engine, case, chunk, seed), progress))
     totals = {}
     for setting in case.settings:
         parts = [tallies[setting.name] for tallies in file.chunks.values()]
@@ -96,12 +99,13 @@ def sample_outputs(
     return totals
 
 
-def _count(case: Case, decoded: Iterator[Decoded]) -> dict[str, Tally]:
+def _count(case: Case, decoded: Iterator[Decoded], progress: Progress) -> dict[str, Tally]:
     distributions = {setting.name: setting.distribution for setting in case.settings}
     tallies = {name: Tally([0] * len(d.outputs)) for name, d in distributions.items()}
     for item in decoded:
         name = setting_name(item.output)
         tallies[name].add(item.output, distributions[name], was_chunked=item.was_chunked)
+        progress.advance()
     return tallies
 
 

@@ -14,6 +14,7 @@ from specresearch.cli.folder import (
     resume_command,
     sweep_folder,
 )
+from specresearch.cli.imports import quick_imports
 from specresearch.cli.signals import INTERRUPTED
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "one_line",
     "open_folder",
     "output_folder",
+    "quick_imports",
     "resume_command",
     "sweep_folder",
 ]

@@ -21,6 +21,7 @@ from specresearch.cli.errors import explain, is_user_error
 from specresearch.cli.folder import discard_unused_folder, is_sweep
 from specresearch.cli.help import print_help, wants_help
 from specresearch.cli.signals import INTERRUPTED, signals_interrupt
+from specresearch.progress import progress_shown
 from specresearch.settings.check import check_settings, plain
 from specresearch.settings.commands import schema_of
 
@@ -56,7 +57,8 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
         nonlocal failed
         try:
             check_settings(plain(cfg), schema)
-            task(cfg)
+            with progress_shown(cfg.get("progress", True)):
+                task(cfg)
         except Exception as error:
             if wants_traceback or not is_user_error(error):
                 raise

@@ -5,7 +5,6 @@ from operator import mul
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import nnls
 
 _START_ROUNDS = 40  # of reweighting, which turns least squares into least absolute deviations
 _START_RIDGE = 1e-4  # of all information: decides between features that did not vary apart
@@ -91,7 +90,9 @@ class LinearFit:
             root = np.maximum(error, floor) ** -0.5
             shrink = identity * (_START_RIDGE * (root**2).sum()) ** 0.5
             rows = np.concatenate([x * root[:, None], shrink])
-            weights, _ = nnls(rows, np.concatenate([y * root, np.zeros(len(identity))]))
+            weights = _nonnegative_least_squares(
+                rows, np.concatenate([y * root, np.zeros(len(identity))])
+            )
             error = np.abs(y - x @ weights)
         self._usual_error = max(float(np.median(error)), _MIN_USUAL)
         self._information = x.T @ x
@@ -119,5 +120,14 @@ class LinearFit:
         self._evidence = before * self._evidence + x.T @ (worth * y)
         root = np.linalg.cholesky(self._information + self._ridge)
         known = self._evidence + _RIDGE * np.array(self.weights)
-        weights, _ = nnls(root.T, np.linalg.solve(root, known))
+        weights = _nonnegative_least_squares(root.T, np.linalg.solve(root, known))
         self.weights = weights.tolist()
+
+
+def _nonnegative_least_squares(
+    x: Float[np.ndarray, "n F"], y: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " F"]:
+    from scipy.optimize import nnls  # takes long to import, and most runs fit nothing
+
+    weights, _ = nnls(x, y)
+    return weights

@@ -1,44 +1,59 @@
-"""The progress bar of a load test and of its current load. It draws about once a second."""
+"""The progress of a load test, whose passes may take turns."""
 
-from specresearch.bench.progress import Bar
 from specresearch.loadtest.loop import LoadLoop
+from specresearch.progress import Progress
 from specresearch.rows import PassKey
 
-DRAW_EVERY = 32  # prompts that are prepared
 
+class LoadProgress(Progress):
+    """Counts the requests of all passes.
 
-class LoadProgress(Bar):
-    """The progress of all passes, which may take turns."""
+    Attributes:
+        num_passes: Passes of all sides and repeats.
+        num_requests: Requests of each pass.
+    """
 
     def __init__(self, num_passes: int, num_requests: int, *, enabled: bool = True) -> None:
-        super().__init__(num_passes * num_requests, "requests", width=26, enabled=enabled)
+        super().__init__(
+            num_passes * num_requests, "requests", figures=self._in_flight, enabled=enabled
+        )
         self.num_passes = num_passes
         self.num_requests = num_requests
         self._num_prepared = 0
         self._num_finished: dict[PassKey, int] = {}
-        self._num_done = 0
+        self._num_passes_done = 0
+        self._loop: LoadLoop | None = None
 
     def prepared(self) -> None:
         """Count another prompt as prepared."""
         self._num_prepared += 1
-        if self._num_prepared % DRAW_EVERY == 0:
-            self.say(f"prepared {self._num_prepared} of {self.num_requests}")
+        self.say(f"prepared {self._num_prepared} of {self.num_requests} prompts")
 
-    def pass_done(self, key: PassKey) -> None:
-        """Count a pass as finished."""
-        self._num_finished[key] = self.num_requests
-        self._num_done += 1
-        self._bar.update(self._task, completed=sum(self._num_finished.values()), refresh=True)
+    def pass_done(self, key: PassKey, *, was_kept: bool = False) -> None:
+        """Count a pass as finished; `was_kept` if an earlier run had finished it."""
+        self._num_passes_done += 1
+        self._loop = None
+        if was_kept:
+            self._num_finished[key] = self.num_requests
+            self.skip(self.num_requests)
+        else:
+            self._set_finished(key, self.num_requests)
 
-    def tick(self, key: PassKey, loop: LoadLoop) -> None:
+    def tick_pass(self, key: PassKey, loop: LoadLoop) -> None:
         """Show how far a pass is."""
-        self._num_finished[key] = loop.num_finished
-        if self._bar.disable:
-            return
-        self._bar.update(
-            self._task,
-            description=f"{key.side} ({self._num_done} of {self.num_passes} passes done)",
-            completed=sum(self._num_finished.values()),
-            note=f"{loop.num_in_flight - loop.num_waiting} running, {loop.num_waiting} waiting",
-            refresh=True,
-        )
+        self.what = f"{key.side} ({self._num_passes_done} of {self.num_passes} passes done)"
+        self._loop = loop
+        self._set_finished(key, loop.num_finished)
+
+    def _set_finished(self, key: PassKey, num_requests: int) -> None:
+        self._num_finished[key] = num_requests
+        self.update(sum(self._num_finished.values()))
+
+    def _in_flight(self) -> dict[str, str]:
+        if self._loop is None:
+            return {}
+        num_waiting = self._loop.num_waiting
+        return {
+            "running": f"{self._loop.num_in_flight - num_waiting}",
+            "waiting": f"{num_waiting}",
+        }

@@ -165,7 +165,7 @@ class LoadRunner:
         # Sides are measured together, so a group that lacks one of them is decoded again.
         self.folder.drop({key for group in missing for key in group})
         for key in self.folder.done:
-            watch.pass_done(key)
+            watch.pass_done(key, was_kept=True)
         if not missing:
             return
         watch.say("warming up")
@@ -210,7 +210,7 @@ class LoadRunner:
             feed=self.settings.feed(self.arrivals, len(workload), key.repeat),
             stops=self.settings.stops,
             folder=self.folder,
-            on_tick=watch.tick,
+            on_tick=watch.tick_pass,
             observer=self._sides.observers[key.side],
         )
 

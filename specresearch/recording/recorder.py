@@ -22,8 +22,7 @@ from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 from specresearch.recording.header import Header
 from specresearch.recording.probabilities import probability_columns
-from specresearch.recording.recording import RECORDING
-from specresearch.recording.schema import SCHEMA, TIMES
+from specresearch.recording.schema import RECORDING, SCHEMA, TIMES
 from specresearch.request import RequestState
 from specresearch.results.provenance import device_name
 

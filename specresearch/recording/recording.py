@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
 from specresearch.recording.header import Header
-from specresearch.recording.schema import COLUMN_TYPES, LIST_TYPES, TIMES
+from specresearch.recording.schema import COLUMN_TYPES, LIST_TYPES, RECORDING, TIMES
 from specresearch.sampling import SamplingParams
 
-RECORDING = "recording.parquet"
 STEP_KEY = ["side", "repeat", "group", "step"]
 STEP_COLUMNS = ["num_nodes", "num_prefill_tokens", "num_lazy_prefill_tokens", "start", *TIMES]
 

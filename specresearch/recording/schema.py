@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+RECORDING = "recording.parquet"
 NUM_TOP = 5  # of the target's likeliest tokens that are kept at every output token
 TIMES = (
     "propose",

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from specresearch.bench.folder import GROUPS
+from specresearch.progress import Progress
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.names import name_settings, name_workloads
 from specresearch.reporting.predictions import CheckedPrediction, check_predictions
@@ -80,13 +81,15 @@ def gather(folders: Sequence[Path]) -> Material:
     files: dict[Path, None] = {}  # in order, and each once where the folders overlap
     for folder in folders:
         files |= dict.fromkeys(_find(folder, material))
-    for file in files:
-        try:
-            _read(file, material)
-        except KeyError as error:
-            material.note(file.parent, f"its settings or results lack {error}", is_used=False)
-        except (ValueError, OSError, yaml.YAMLError) as error:
-            material.note(file.parent, str(error), is_used=False)
+    with Progress(len(files), "folders", what="reading") as progress:
+        for file in files:
+            try:
+                _read(file, material)
+            except KeyError as error:
+                material.note(file.parent, f"its settings or results lack {error}", is_used=False)
+            except (ValueError, OSError, yaml.YAMLError) as error:
+                material.note(file.parent, str(error), is_used=False)
+            progress.advance()
     if not material.comparisons:
         reasons = "; ".join(f"{note.folders[0]}: {note.text}" for note in material.notes)
         raise ValueError(

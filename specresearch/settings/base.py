@@ -59,3 +59,8 @@ def key(description: str, example: Any, **constraints: Any) -> Any:
 def seed_key(description: str, **constraints: Any) -> Any:
     """Declare a seed."""
     return key(description, 0, ge=0, le=MAX_SEED, **constraints)
+
+
+def progress_key() -> Any:
+    """Declare whether a command shows its progress."""
+    return key("show a bar, or a line about every ten seconds without a terminal", False)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from specresearch.settings.base import MAX_BATCH, Choice, Settings, key, seed_key
+from specresearch.settings.base import MAX_BATCH, Choice, Settings, key, progress_key, seed_key
 from specresearch.settings.check import problems_of
 from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, SamplingSchema
 from specresearch.settings.drafting import PROPOSER
@@ -39,10 +39,10 @@ class TrialSchema(Settings):
 
 
 class StrengthSchema(Settings):
-    visible_tv: float = key("see visible_tv", 0.1, gt=0, lt=1)
+    visible_tv: float = key("see visible_tv", 0.15, gt=0, lt=1)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
-    num_greedy_prompts: int = key("see num_greedy_prompts", 36, ge=1)
+    num_greedy_prompts: int = key("see num_greedy_prompts", 24, ge=1)
 
 
 class CertifySchema(Settings):
@@ -50,7 +50,7 @@ class CertifySchema(Settings):
     acceptance: Annotated[Any, ACCEPTANCE] = key("the rule to test", "rejection")
     controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
-    strength: StrengthSchema = key("how sharp the tests are: quick or sharp", None)
+    strength: StrengthSchema = key("how sharp the tests are: quick, standard or sharp", None)
     alpha: float = key("probability that a lossless method is refuted", 0.001, gt=0, lt=1)
     power: float = key("probability that a deviation of visible_tv is detected", 0.9, gt=0, lt=1)
     visible_tv: float = key("total variation that every test detects", 0.05, gt=0, lt=1)
@@ -68,7 +68,7 @@ class CertifySchema(Settings):
     )
     trials: dict[str, TrialSchema | None] = key("conditions to test under, by name", {"mixed": {}})
     resume: bool = key("continue the counts in hydra.run.dir", True)
-    progress: bool = key("show a progress bar, on terminals only", False)
+    progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
         for group in ("sampled", "greedy"):

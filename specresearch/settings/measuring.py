@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from specresearch.settings.base import MAX_BATCH, TARGET, Choice, Settings, key, seed_key
+from specresearch.settings.base import (
+    MAX_BATCH,
+    TARGET,
+    Choice,
+    Settings,
+    key,
+    progress_key,
+    seed_key,
+)
 from specresearch.settings.check import problems_of
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
@@ -43,7 +51,7 @@ class MeasurementSchema(Settings):
     seed: int = seed_key("of everything random")
     record: bool = key("keep what python -m specresearch.simulate needs", True)
     resume: bool = key("continue the run in hydra.run.dir", True)
-    progress: bool = key("show a progress bar, on terminals only", False)
+    progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
         yield from longest_chain(self.proposer, self.controller)
@@ -258,3 +266,4 @@ class SimulateSchema(PassesSchema):
     repeats: int = key("passes of every side", 3, ge=1)
     max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)
     seed: int = seed_key("of arrivals and of all draws that were not recorded")
+    progress: bool = progress_key()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from specresearch.settings.base import TARGET, Choice, Settings, key, seed_key
+from specresearch.settings.base import TARGET, Choice, Settings, key, progress_key, seed_key
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import Temperature
 from specresearch.settings.drafting import MODEL, PROPOSER
@@ -216,7 +216,7 @@ class DistillSchema(PublicationSchema):
     )
     resume: bool = key("continue the run in hydra.run.dir", True)
     force: bool = key("resume despite changed settings", True)
-    progress: bool = key("show a progress bar, on terminals only", False)
+    progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
         is_head = str((self.proposer or {}).get(TARGET)) in HEADS
@@ -237,6 +237,7 @@ class TreeSchema(Settings):
     output: str | None = key(
         "write the fastest tree here, for proposer.paths", "tree.json", min_length=1
     )
+    progress: bool = progress_key()
 
 
 class ExportSchema(PublicationSchema):

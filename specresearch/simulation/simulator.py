@@ -12,12 +12,13 @@ from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.steps import PassSteps
+from specresearch.progress import Progress
 from specresearch.rows import BASELINE, FIXED, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.method import Method
 from specresearch.simulation.one_pass import SimulatedPass, Simulation
 from specresearch.simulation.recordings import version_caution
-from specresearch.simulation.replays import Replays
+from specresearch.simulation.replays import ReplayedRequest, Replays
 from specresearch.simulation.timing import Timing
 
 
@@ -91,9 +92,12 @@ class Simulator:
         clock = Clock()
         begin = clock.now()
         passes: dict[str, list[SimulatedPass]] = {}
-        for side, method in self.methods.items():
-            keys = [PassKey(repeat, 0, side) for repeat in range(self.settings.repeats)]
-            passes[side] = [self._pass(key, method) for key in keys]
+        num_passes = len(self.methods) * self.settings.repeats
+        with Progress(num_passes * self.num_requests, "requests") as progress:
+            for side, method in self.methods.items():
+                progress.say(f"simulating {side}")
+                keys = [PassKey(repeat, 0, side) for repeat in range(self.settings.repeats)]
+                passes[side] = [self._pass(key, method, progress) for key in keys]
         self.seconds = clock.now() - begin
         sides = {name: self._side(name, of_side) for name, of_side in passes.items()}
         setting = {
@@ -134,16 +138,21 @@ class Simulator:
             )
         return methods
 
-    def _pass(self, key: PassKey, method: Method) -> SimulatedPass:
+    def _pass(self, key: PassKey, method: Method, progress: Progress) -> SimulatedPass:
         settings = self.settings
         replays = Replays(self.drafting, self.max_len, self.arrivals.rows)
         simulation = Simulation(
             self.timing, method, self.scheduling, settings.max_running, self.max_len
         )
+
+        def request(number: int) -> ReplayedRequest:
+            progress.advance()
+            return replays.request(number, key.repeat)
+
         simulated = simulation.run(
             key,
             feed=settings.feed(self.arrivals, self.num_requests, key.repeat),
-            request=lambda number: replays.request(number, key.repeat),
+            request=request,
             stops=settings.stops,
             seed=settings.pass_seed(key.repeat),
         )

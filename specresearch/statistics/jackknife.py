@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, stdtrit
 
 LEVEL = 0.95
 LEAST_UNITS = 8  # with fewer independent units their spread is too uncertain for an interval
@@ -69,7 +68,7 @@ class Spread:
             return self.value, self.value
         low, high = self.bounds
         middle = _unbounded(self.value, self.bounds)
-        reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        reach = float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
         ends = np.array([middle - reach, middle + reach])
         scaled = np.exp(ends) if high == inf else (high - low) * expit(ends)
         return float(low + scaled[0]), float(low + scaled[1])

@@ -10,6 +10,8 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from specresearch.progress import duration
+
 
 class SweepProgress(Callback):
     """A Hydra callback that prints progress; silent for single runs and with `progress=false`."""
@@ -51,7 +53,7 @@ class SweepProgress(Callback):
         if not num_done:
             return line
         remaining = seconds / num_done * (self.num_jobs - job)
-        return f"{line}; {_minutes(seconds)} so far, about {_minutes(remaining)} to go"
+        return f"{line}; {duration(seconds)} so far, about {duration(remaining)} to go"
 
 
 def swept(config: DictConfig) -> dict[str, int]:
@@ -70,7 +72,3 @@ def swept(config: DictConfig) -> dict[str, int]:
             key = str(override.input_line).split("=")[0]
             num_values[key] = sum(1 for _ in override.sweep_iterator())
     return num_values
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -9,7 +9,7 @@ from specresearch.clock import Clock
 from specresearch.training.corpus.examples import Example, collate
 from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
-from specresearch.training.progress import Advance
+from specresearch.training.progress import TokenProgress
 from specresearch.training.train_settings import TrainSettings
 
 CUSTOM_RATE = "own_rate"  # key of optimiser groups in checkpoints
@@ -19,7 +19,7 @@ Log = Callable[[int, Mapping[str, Any]], None]
 class DistillCallback(TrainerCallback):
     """Evaluates, saves and times; each checkpoint also logs, so that resumed runs log alike."""
 
-    advance: Advance  # set by the trainer
+    progress: TokenProgress  # set by the trainer
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DistillCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._seconds += self._clock.now() - self._step_start
         self._num_tokens += self.step_tokens
-        self.advance(1, self.step_tokens)
+        self.progress.add(1, self.step_tokens)
         self.step_tokens = 0
         step, settings = state.global_step, self.settings
         is_last = step == settings.steps

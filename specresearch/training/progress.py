@@ -1,39 +1,27 @@
-"""A progress bar with a token rate."""
+"""The progress of training and of its data, with a token rate."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
 
-from rich import progress as bars
-from rich.console import Console
-
-Advance = Callable[[int, int], None]
+from specresearch.progress import Progress
 
 
-@contextmanager
-def progress(
-    title: str, total: int, unit: str, done: int = 0, *, shown: bool = True
-) -> Iterator[Advance]:
-    """Yield a function that advances the bar by (units, tokens); hidden without a terminal."""
-    console = Console(stderr=True)
-    bar = bars.Progress(
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[rate]}"),
-        console=console,
-        transient=True,
-        disable=not (shown and console.is_terminal),
-    )
-    task = bar.add_task(title, total=total, completed=done, rate="")
-    num_tokens = 0
+class TokenProgress(Progress):
+    """Counts units of work, and the tokens that were processed for them."""
 
-    def advance(units: int, tokens: int) -> None:
-        nonlocal num_tokens
-        num_tokens += tokens
-        seconds = bar.tasks[task].elapsed or 0.0
-        rate = f"{num_tokens / seconds:,.0f} tokens/s" if seconds else ""
-        bar.update(task, advance=units, rate=rate)
+    def __init__(
+        self, what: str, total: int, unit: str, num_done: int = 0, *, enabled: bool = True
+    ) -> None:
+        super().__init__(
+            total, unit, what=what, num_done=num_done, figures=self._rate, enabled=enabled
+        )
+        self._num_tokens = 0
+        self._start = time.monotonic()
 
-    with bar:
-        yield advance
+    def add(self, num_units: int, num_tokens: int) -> None:
+        """Count more units as done, and their tokens."""
+        self._num_tokens += num_tokens
+        self.advance(num_units)
+
+    def _rate(self) -> dict[str, str]:
+        seconds = time.monotonic() - self._start
+        return {"tokens/s": f"{self._num_tokens / seconds:,.0f}"} if seconds else {}

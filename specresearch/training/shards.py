@@ -12,7 +12,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from specresearch.files import means_full, replace_text, written_whole
-from specresearch.training.progress import progress
+from specresearch.training.progress import TokenProgress
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ class ShardStore:
                 return
             compute = start(missing)
             num_done = sum(sizes) - sum(sizes[number] for number in missing)
-            with progress(title, sum(sizes), unit, num_done) as advance:
+            with TokenProgress(title, sum(sizes), unit, num_done) as progress:
                 for number in missing:
                     shard = compute(number)
                     self.write(number, shard)
-                    advance(sizes[number], shard.num_tokens)
+                    progress.add(sizes[number], shard.num_tokens)
 
     def holds(self, number: int) -> bool:
         """Return True if the shard is there and intact; damage is logged."""

@@ -22,7 +22,7 @@ from specresearch.training.distillation import Distillation
 from specresearch.training.evaluation import Evaluation
 from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.mix_dataset import MixDataset, check_single_writer, collate_drawn
-from specresearch.training.progress import progress
+from specresearch.training.progress import TokenProgress
 from specresearch.training.train_settings import TrainSettings
 
 MAX_LISTED_ROWS = 16
@@ -42,7 +42,7 @@ class DistillTrainer(Trainer):
         log: Called by the first process, at each log, checkpoint and evaluation.
         evaluation: Runs before the first step, every `evaluate_every` steps and after the last.
         features: Cached target states at `distillation.layers`.
-        shows_progress: Shows a bar if stderr is a terminal.
+        shows_progress: Shows how far training is, on stderr.
     """
 
     def __init__(
@@ -86,10 +86,12 @@ class DistillTrainer(Trainer):
         num_done = 0
         if checkpoint is not None:
             num_done = json.loads((checkpoint / TRAINER_STATE).read_text())["global_step"]
-        steps, shown = self.settings.steps, self.shows_progress
-        bar = progress("training", steps, "steps", num_done, shown=shown)
+        progress = TokenProgress(
+            "training", self.settings.steps, "steps", num_done, enabled=self.shows_progress
+        )
+        self.callback.progress = progress
         try:
-            with bar as self.callback.advance:
+            with progress:
                 self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except torch.OutOfMemoryError as error:
             raise MemoryError(

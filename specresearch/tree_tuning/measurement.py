@@ -11,6 +11,7 @@ from jaxtyping import Int
 from scipy.optimize import nnls
 
 from specresearch.bench.folder import STEPS
+from specresearch.progress import Progress
 from specresearch.results import folder
 from specresearch.results.folder import differing_settings, read_config
 from specresearch.rows import METHOD
@@ -70,7 +71,11 @@ def measure(*runs: Path) -> TreeMeasurement:
     Raises:
         ValueError: If the runs lack what is needed, or differ in more than the shape of drafts.
     """
-    frames = [_read_drafting_run(run) for run in runs]
+    frames = []
+    with Progress(len(runs), "runs", what="reading") as progress:
+        for run in runs:
+            frames.append(_read_drafting_run(run))
+            progress.advance()
     for run in runs[1:]:
         _check_same_setting(runs[0], run)
     steps = pd.concat(frames)

@@ -446,3 +446,38 @@ def test_no_room_for_a_prompt(make_runner: Make) -> None:
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RunSettings(**settings)
+
+
+def test_progress_shows_the_first_pair_at_once(
+    make_runner: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_runner(proposer=NGram(2), method="ngram").run()
+    lines = capsys.readouterr().err.splitlines()
+    first = next(line for line in lines if "speedup" in line)
+    assert re.match(
+        r"\w+: 1 of \d+ prompts, plain tokens/s [\d,]+, ngram tokens/s [\d,]+, speedup [\d.]+, "
+        r"acceptance length [\d.]+, about \d+ s to go",
+        first,
+    )
+    make_runner(proposer=NGram(2), folder=tmp_path / "silent").run(progress=False)
+    assert not capsys.readouterr().err
+
+
+def test_showing_progress_takes_no_measured_time(
+    make_runner: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress is shown after every step, and each time the clock is moved on by an hour."""
+    read, skipped = Clock._read, [0.0]
+    monkeypatch.setattr(Clock, "_read", lambda self: read(self) + skipped[0])
+
+    def slowly(*_: object) -> dict[str, str]:
+        skipped[0] += 3600.0
+        return {}
+
+    monkeypatch.setattr("specresearch.bench.runner.figures_so_far", slowly)
+    monkeypatch.setattr("specresearch.progress.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("specresearch.progress.LINE_SECONDS", 0.0)
+    runner = make_runner(proposer=NGram(2), settings=RunSettings(warmup=0, num_prompts=1))
+    runner.run()
+    assert skipped[0] > 3600.0 * len(runner.folder.groups)
+    assert all(row.wall < 600 for row in runner.folder.groups)

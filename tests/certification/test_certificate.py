@@ -33,7 +33,12 @@ from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
 class TestExactMethodsAreCertified:
     def test_with_adversaries_and_greedy_outputs(self, tmp_path: Path) -> None:
         certificate = certify_it(
-            tmp_path, NGram(), sampled=SETTINGS, stress=("everything",), greedy=GREEDY
+            tmp_path,
+            NGram(),
+            sampled=SETTINGS,
+            stress=("everything",),
+            greedy=GREEDY,
+            visible_tv=0.1,
         )
         assert certificate.verdict == CERTIFIED
         assert [test.setting for test in certificate.sampled if not test.stress] == list(SETTINGS)

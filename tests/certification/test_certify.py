@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import hydra
@@ -15,6 +16,7 @@ from specresearch import certify
 from specresearch.certification.adversaries import ATTACKS
 from specresearch.certification.certificate import Certificate
 from specresearch.certification.from_config import build_certifier
+from specresearch.certification.plan import SHORTEST_SAMPLED
 from specresearch.certification.runner import Certifier
 from specresearch.cli import conf_dir
 
@@ -59,7 +61,9 @@ class TestTheCommand:
         assert "already holds counts; add resume=true" in again.err
         assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
 
-    @pytest.mark.parametrize(("strength", "tv"), [("quick", 0.1), ("sharp", 0.01)])
+    @pytest.mark.parametrize(
+        ("strength", "tv"), [("quick", 0.15), ("standard", 0.1), ("sharp", 0.01)]
+    )
     def test_strength_sets_the_visible_distance_of_all_trials(
         self, tmp_path: Path, strength: str, tv: float
     ) -> None:
@@ -77,7 +81,32 @@ class TestTheCommand:
         }
         assert any(trial.settings.is_crowded for trial in plan.trials)
         assert any(trial.settings.equal_seeds for trial in plan.trials)
-        assert all(tv <= trial.settings.coarseness * tv <= 0.2 for trial in plan.trials)
+        assert all(
+            tv <= trial.settings.coarseness * tv <= 2 * max(tv, 0.1) for trial in plan.trials
+        )
+
+    def test_only_waves_of_methods_that_learn_have_short_prompts(self, tmp_path: Path) -> None:
+        lengths = {}
+        for warm in ("false", "true"):
+            overrides = ["+proposer=token_recycling", f"proposer.warm={warm}"]
+            with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+                cfg = hydra.compose("certify", overrides, return_hydra_config=True)
+            HydraConfig.instance().set_config(cfg)
+            for case in build_certifier(cfg, tmp_path).plan.cases():
+                shortest = min(len(setting.prompt) for setting in case.settings)
+                lengths[warm, case.trial.name] = min(
+                    shortest, lengths.get((warm, case.trial.name), shortest)
+                )
+        assert lengths.pop(("true", "equal_seeds")) == 1
+        assert set(lengths.values()) == {SHORTEST_SAMPLED + 1}
+
+    def test_it_says_at_the_start_how_long_it_will_take(self, command: Run) -> None:
+        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        assert re.search(r"^0 of [\d,]+ outputs, about \d+ s to go$", outcome.err, re.MULTILINE)
+        silent = command("+proposer=ngram", "hydra.run.dir=silent", "progress=false")
+        assert "to go" not in silent.err
+        counts = [Path(name, "counts/mixed-ngram.jsonl").read_text() for name in ("out", "silent")]
+        assert counts[0] == counts[1], "timing a few outputs must not change those that count"
 
     def test_user_code_is_named_by_its_path_and_a_refutation_has_its_exit_code(
         self, command: Run

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from rich.console import Console
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from specresearch.certification.report import print_certificate
 from specresearch.certification.runner import Certifier
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
+from specresearch.cli import conf_dir
 from specresearch.controllers import Fixed
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
@@ -56,7 +58,8 @@ TRIAL_SETTINGS = {
     "equal_seeds",
     "coarseness",
 }
-FEW = CertifierSettings(visible_tv=0.1, num_greedy_prompts=6)
+QUICK = yaml.safe_load((conf_dir() / "strength" / "quick.yaml").read_text(encoding="utf-8"))
+FEW = CertifierSettings(visible_tv=QUICK["visible_tv"], num_greedy_prompts=6)
 
 
 @lru_cache
@@ -230,7 +233,7 @@ WAVES: dict[str, Any] = {
         "pairs": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=4),
     },
     "equal_seeds": True,
-    "visible_tv": 0.18,
+    "visible_tv": QUICK["visible_tv"] * QUICK["seeds_coarseness"],
 }
 
 

@@ -17,8 +17,8 @@ from specresearch.controllers import Fixed, Goodput
 from specresearch.engine import RequestOutput
 from specresearch.proposers import DraftModel, NGram, Proposer
 from specresearch.recording.recorder import PARTS, Recorder, describe_recording
-from specresearch.recording.recording import RECORDING, Recording
-from specresearch.recording.schema import SCHEMA
+from specresearch.recording.recording import Recording
+from specresearch.recording.schema import RECORDING, SCHEMA
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 

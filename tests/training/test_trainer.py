@@ -1,7 +1,6 @@
 """The trainer learns, accumulates batches exactly, and stops before it ruins the weights."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from specresearch.training.feature_cache import FeatureCache
 from specresearch.training.memory_forecast import MemoryForecast
 from specresearch.training.mix_dataset import check_single_writer
 from specresearch.training.objectives import ForwardKL
+from specresearch.training.progress import TokenProgress
 from specresearch.training.students import Student
 from specresearch.training.train_settings import TrainSettings
 from specresearch.training.trainer import DistillTrainer, TrainingStoppedError
@@ -165,13 +165,16 @@ def test_the_progress_bar_continues_from_the_checkpoint(
 ) -> None:
     calls: list[tuple[Any, ...]] = []
 
-    @contextmanager
-    def bar(*described: Any, shown: bool) -> Iterator[Callable[[int, int], None]]:
-        if shown:
-            calls.append(described)
-        yield lambda *done: calls.append(done)
+    class Recorded(TokenProgress):
+        def __init__(self, *described: Any, enabled: bool) -> None:
+            super().__init__(*described, enabled=False)
+            if enabled:
+                calls.append(described)
 
-    monkeypatch.setattr("specresearch.training.trainer.progress", bar)
+        def add(self, num_units: int, num_tokens: int) -> None:
+            calls.append((num_units, num_tokens))
+
+    monkeypatch.setattr("specresearch.training.trainer.TokenProgress", Recorded)
     num_tokens = sum(len(example.token_ids) for example in EXAMPLES)
     for steps, checkpoint in ((2, None), (3, tmp_path / "checkpoint-2")):
         distill_trainer, _ = trainer(draft(TARGET), tmp_path, {"steps": steps})

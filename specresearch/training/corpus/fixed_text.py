@@ -9,7 +9,7 @@ from specresearch.data import PromptDataset, Row
 from specresearch.training.corpus.chat_examples import chat_examples, published_replies
 from specresearch.training.corpus.examples import Example, Examples
 from specresearch.training.corpus.sources import ListSource
-from specresearch.training.progress import progress
+from specresearch.training.progress import TokenProgress
 
 
 class FixedText(ListSource):
@@ -35,9 +35,9 @@ class FixedText(ListSource):
 def _tokenize(
     dataset: PromptDataset, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], max_len: int
 ) -> Iterator[Example]:
-    with progress("reading text", len(rows), "rows") as advance:
+    with TokenProgress("reading text", len(rows), "rows") as progress:
         for row in rows:
             examples = chat_examples(dataset, tokenizer, row, max_len)
             for example in examples:
                 yield replace(example, row=f"row {row.id}")
-            advance(1, sum(len(example.token_ids) for example in examples))
+            progress.add(1, sum(len(example.token_ids) for example in examples))
