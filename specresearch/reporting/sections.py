@@ -53,7 +53,7 @@ def compose_sections(
     with style.context(STYLE):
         pictures = {
             "latency": figures.latencies(shown, requirements),
-            "draft-length": _each(figures.by_length, shown, "draft-length"),
+            "draft-length": figures.by_length(shown, "draft-length"),
             "acceptance": [
                 *_each(figures.histogram, lowest, "acceptance"),
                 *_each(figures.by_position, lowest, "positions"),

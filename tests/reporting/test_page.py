@@ -182,6 +182,15 @@ def test_the_overview_has_a_line_for_each_method_and_one_axis(tmp_path: Path) ->
     assert first == second
 
 
+def test_draft_lengths_are_drawn_in_their_order(tmp_path: Path) -> None:
+    for length, gain in ((8, 1.3), (2, 1.1), (4, 1.2)):
+        write_run(tmp_path / str(length), (gain, gain - 0.1, gain + 0.1), length=length)
+    page = compose(gather([tmp_path]), Requirements())
+    (section,) = (section for section in page.sections if section.name == "draft-length")
+    (picture,) = section.pictures
+    assert re.findall(r"(\d): 1\.", picture.alt) == ["2", "4", "8"]
+
+
 def test_every_measurement_of_a_workload_keeps_its_card(tmp_path: Path) -> None:
     """A run, a load test and a simulation of one workload do not hide one another."""
     write_run(tmp_path / "run", method="suffix")

@@ -96,8 +96,8 @@ def _picture(
     all_axes[-1].set_xlabel(decision.unit)
     return canvas.picture(
         name,
-        title=decision.workload.label,
-        caption=f"Median (P50) and slowest in a hundred (P99), by {points[0].load.kind}.",
+        title=f"{decision.workload.label}, by {points[0].load.kind}",
+        caption="Median (P50) and slowest in a hundred (P99).",
         alt=f"Latencies by {decision.unit} on {decision.workload.label}. "
         f"{'; '.join(_change(point) for point in points)}.",
         table=None,

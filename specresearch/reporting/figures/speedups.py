@@ -75,32 +75,43 @@ def overview(decisions: Sequence[Decision], name: str) -> list[Picture]:
     return pictures
 
 
-def by_length(decision: Decision, name: str) -> Picture | None:
-    """Return the speedup of the recommended method's fixed draft lengths, a line for each load.
+def by_length(decisions: Sequence[Decision], name: str) -> list[Picture]:
+    """Return the speedup of the recommended methods' fixed draft lengths, a line for each load.
 
-    Returns None if fewer than two lengths were measured.
+    Decisions with fewer than two lengths have no chart.
     """
+    charts = [(decision, _by_load(decision)) for decision in decisions]
+    charts = [(decision, series) for decision, series in charts if len(_lengths(series)) > 1]
+    limits = _reach([line for _, series in charts for line in series])
+    pictures = []
+    for number, (decision, series) in enumerate(charts, start=1):
+        picture = _chart(
+            series,
+            ticks=[str(length) for length in _lengths(series)],
+            limits=limits,
+            xlabel="draft tokens per step, at most",
+            title=f"{decision.setting.method}: {decision.workload.label}",
+            caption="Speedup of fixed draft lengths. Lengths whose intervals overlap cannot be "
+            "told apart.",
+            name=f"{name}-{number}",
+        )
+        pictures.append(picture)
+    return pictures
+
+
+def _by_load(decision: Decision) -> list[Series]:
     by_load: dict[Load, dict[str, Estimate]] = {}
-    lengths = set()
     for point in sorted(decision.fixed_points, key=lambda point: point.load):
         if point.setting.length is not None and point.gain is not None:
-            lengths.add(point.setting.length)
             by_load.setdefault(point.load, {})[str(point.setting.length)] = point.gain
-    if len(lengths) < 2:
-        return None
     series = []
     for number, (load, gains) in enumerate(by_load.items()):
         series.append(Series(load.label, number, gains))
-    return _chart(
-        series,
-        ticks=[str(length) for length in sorted(lengths)],
-        limits=_reach(series),
-        xlabel="draft tokens per step, at most",
-        title=f"{decision.setting.method}: {decision.workload.label}",
-        caption="Speedup of fixed draft lengths. Lengths whose intervals overlap cannot be told "
-        "apart.",
-        name=name,
-    )
+    return series
+
+
+def _lengths(series: Sequence[Series]) -> list[int]:
+    return sorted({int(length) for line in series for length in line.gains})
 
 
 def _by_method(decision: Decision, colours: dict[str, int]) -> list[Series]:
@@ -151,13 +162,14 @@ def _chart(
             "color": COLOURS[line.colour] if has_colour else PLAIN,
             "marker": MARKERS[line.colour % len(MARKERS)],
         }
-        xs = [ticks.index(tick) + shift for tick in line.gains]
-        values = [gain.value for gain in line.gains.values()]
+        drawn = [(tick, line.gains[tick]) for tick in ticks if tick in line.gains]
+        xs = [ticks.index(tick) + shift for tick, _ in drawn]
+        values = [gain.value for _, gain in drawn]
         axes.plot(xs, values, label=line.label, markerfacecolor=PAGE, **looks)
-        for x, gain in zip(xs, line.gains.values(), strict=True):
+        for x, (_, gain) in zip(xs, drawn, strict=True):
             if gain.has_interval:  # fills the point, too
                 axes.errorbar([x], [gain.value], yerr=error_bars([gain]), **looks)
-        values_in_words = [f"{tick}: {interval(gain)}" for tick, gain in line.gains.items()]
+        values_in_words = [f"{tick}: {interval(gain)}" for tick, gain in drawn]
         words.append(f"{line.label}, {', '.join(values_in_words)}")
     axes.axhline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
     axes.set_xticks(range(len(ticks)), ticks)
