@@ -15,6 +15,7 @@ from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.output_comparer import OutputComparer
 from specresearch.bench.pass_observer import PassObserver
+from specresearch.bench.plan import PassPlan
 from specresearch.bench.progress import figures_so_far
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.settings import RunSettings
@@ -48,6 +49,7 @@ class Runner:
         rows: The prompts, in the order of decoding.
         groups: The rows that are decoded together.
         engines: The engine of each side.
+        plan: Which side decodes which group, and when.
     """
 
     target: CausalLM
@@ -97,6 +99,7 @@ class Runner:
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
+        self.plan = PassPlan(self.groups, tuple(self.engines), self.settings.repeats)
 
     def _engine(self, *parts: Any) -> Engine:
         """Return an engine on the target with a proposer, rule and controller, if any."""
@@ -140,12 +143,12 @@ class Runner:
             self.folder.write_results(results)
 
         flush = Flush(write_results)
-        missing = [key for key in self.passes() if key not in self.folder.done]
+        missing = [key for key in self.plan.passes() if key not in self.folder.done]
         num_prompts = len(self.rows) * self.settings.repeats
         bar = Progress(
             num_prompts,
             "prompts",
-            num_done=num_prompts - sum(map(self._num_prompts, missing)),
+            num_done=num_prompts - sum(map(self.plan.num_prompts, missing)),
             figures=self._figures_so_far,
             enabled=progress,
         )
@@ -160,41 +163,23 @@ class Runner:
                 for key in keys:
                     bar.say("plain" if key.side == BASELINE else self.method or "method")
                     self._decode_group(key)
-                    bar.advance(self._num_prompts(key))
-                    if self._is_paired(key) and key != missing[-1]:
+                    bar.advance(self.plan.num_prompts(key))
+                    if self.plan.is_paired(key, self.folder.done) and key != missing[-1]:
                         num_pairs += 1
                         if num_pairs == 1:
                             bar.show()
                         flush()
 
-    def _num_prompts(self, key: PassKey) -> float:
-        """Return the prompts that a pass counts for; each side counts for its share."""
-        return len(self.groups[key.group]) / len(self.engines)
-
     def _figures_so_far(self) -> dict[str, str]:
-        requests, groups = self._paired_rows()
-        return figures_so_far(self.method or METHOD, requests, groups)
+        return figures_so_far(self.method or METHOD, *self._paired_rows())
 
     def _paired_rows(self) -> tuple[list[RequestRow], list[GroupRow]]:
         """Return the rows of the groups that every side has decoded."""
-        requests = [row for row in self.folder.requests if self._is_paired(row.key)]
-        groups = [row for row in self.folder.groups if self._is_paired(row.key)]
-        return requests, groups
-
-    def passes(self) -> list[PassKey]:
-        """Return the passes in order; which side goes first alternates from group to group."""
-        keys = []
-        for repeat in range(self.settings.repeats):
-            for group in range(len(self.groups)):
-                sides = list(self.engines)
-                if (repeat + group) % 2:
-                    sides.reverse()
-                keys += [PassKey(repeat, group, side) for side in sides]
-        return keys
-
-    def _is_paired(self, key: PassKey) -> bool:
-        """Return whether every side has decoded the group of the key."""
-        return all(replace(key, side=side) in self.folder.done for side in self.engines)
+        done = self.folder.done
+        return (
+            self.plan.paired(self.folder.requests, done),
+            self.plan.paired(self.folder.groups, done),
+        )
 
     def _warm_up(self) -> None:
         rows, size = self.rows[: self.settings.warmup], self.settings.batch_size
@@ -309,8 +294,8 @@ class Runner:
         if self.proposer is not None:
             comparison = self._comparer.compare(requests, groups, examine=examine)
         figures = summarize(requests, groups, comparison)
-        parts: dict[str, Any] = dict(vars(figures))
         memory = memory_use(self.target, self.proposer, self._earlier)
+        parts: dict[str, Any] = dict(vars(figures))
         parts["summary"] = {"method": self.method} | figures.summary | memory
         return Results(
             **parts,

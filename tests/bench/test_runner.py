@@ -129,7 +129,7 @@ def test_greedy_output_is_unchanged_and_everything_is_on_disk(
 
 def test_sides_take_turns_in_going_first(make_runner: Make) -> None:
     runner = make_runner(proposer=NGram())
-    order = [(place.group, place.side) for place in runner.passes()]
+    order = [(place.group, place.side) for place in runner.plan.passes()]
     assert order[:4] == [(0, BASELINE), (0, METHOD), (1, METHOD), (1, BASELINE)]
 
 
