@@ -23,6 +23,8 @@ from specresearch.trackers.wandb import RUN_ID
 
 logger = logging.getLogger(__name__)
 
+MAX_LISTED = 4  # of the settings that differ
+
 REQUESTS, STEPS = "requests.jsonl", "steps.parquet"
 TRACKER_FILES = {"wandb", RUN_ID}
 BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before anything is decoded
@@ -164,7 +166,11 @@ def check_settings(
     """Raise ValueError if the run in `folder` was started with other settings."""
     differing = differing_settings(read_config(folder), settings, may_change)
     if differing:
-        changes = [f"{key} was {old!r} and is now {new!r}" for key, old, new in differing]
+        changes = [
+            f"{key} was {old!r} and is now {new!r}" for key, old, new in differing[:MAX_LISTED]
+        ]
+        if len(differing) > MAX_LISTED:
+            changes.append(f"{len(differing) - MAX_LISTED} more differ")
         raise ValueError(
             f"{folder} was started with other settings: {'; '.join(changes)}; {remedy}"
         )
