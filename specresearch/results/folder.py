@@ -23,6 +23,8 @@ from specresearch.trackers.base import TRACKER_FILES
 
 logger = logging.getLogger(__name__)
 
+MAX_LISTED = 4  # of the settings that differ
+
 REQUESTS, STEPS = "requests.jsonl", "steps.parquet"
 BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before anything is decoded
 INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
@@ -168,7 +170,11 @@ def check_settings(
     """Raise ValueError if the run in `folder` was started with other settings."""
     differing = differing_settings(read_config(folder), settings, may_change)
     if differing:
-        changes = [f"{key} was {old!r} and is now {new!r}" for key, old, new in differing]
+        changes = [
+            f"{key} was {old!r} and is now {new!r}" for key, old, new in differing[:MAX_LISTED]
+        ]
+        if len(differing) > MAX_LISTED:
+            changes.append(f"{len(differing) - MAX_LISTED} more differ")
         raise ValueError(
             f"{folder} was started with other settings: {'; '.join(changes)}; {remedy}"
         )

@@ -133,7 +133,7 @@ def test_only_passes_that_ended_are_kept_and_a_second_attempt_replaces_the_first
     recording = Recording(tmp_path)
     assert sorted(recording.sides) == ["baseline", "method"]
     assert [len(recording.requests(side)) for side in ("baseline", "method")] == [len(PROMPTS)] * 2
-    with pytest.raises(ValueError, match="no side 'fixed-3'; there are"):
+    with pytest.raises(ValueError, match="side=fixed-3 is not in"):
         recording.requests("fixed-3")
 
 
