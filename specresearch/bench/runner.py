@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -124,11 +125,9 @@ class Runner:
         parts = (self.proposer, self.acceptance, self.controller)
         provenance = self.folder.begin(provenance, *parts)
         is_complete = False
-        try:
+        with suppress(KeyboardInterrupt):
             self._decode_all(provenance, progress=progress)
             is_complete = True
-        except KeyboardInterrupt:
-            pass
         results = self._results(provenance, complete=is_complete)
         self.folder.write_steps(complete=is_complete)
         if self.recorder is not None:
@@ -149,7 +148,7 @@ class Runner:
             num_prompts,
             "prompts",
             num_done=num_prompts - sum(map(self.plan.num_prompts, missing)),
-            figures=self._figures_so_far,
+            figures=lambda: figures_so_far(self.method or METHOD, *self._paired_rows()),
             enabled=progress,
         )
         with bar, frozen_heap():
@@ -170,16 +169,10 @@ class Runner:
                             bar.show()
                         flush()
 
-    def _figures_so_far(self) -> dict[str, str]:
-        return figures_so_far(self.method or METHOD, *self._paired_rows())
-
     def _paired_rows(self) -> tuple[list[RequestRow], list[GroupRow]]:
         """Return the rows of the groups that every side has decoded."""
-        done = self.folder.done
-        return (
-            self.plan.paired(self.folder.requests, done),
-            self.plan.paired(self.folder.groups, done),
-        )
+        plan, done = self.plan, self.folder.done
+        return plan.paired(self.folder.requests, done), plan.paired(self.folder.groups, done)
 
     def _warm_up(self) -> None:
         rows, size = self.rows[: self.settings.warmup], self.settings.batch_size

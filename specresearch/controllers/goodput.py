@@ -82,14 +82,9 @@ class Goodput(TracedController):
                 "decoding; null sets no limit"
             )
         if probe_every < 2:
-            raise ValueError(
-                f"controller.probe_every={probe_every} must be at least 2, or every step is a probe"
-            )
+            raise ValueError(f"controller.probe_every={probe_every} must be at least 2")
         if prior_weight <= 0:
-            raise ValueError(
-                f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own "
-                "drafts"
-            )
+            raise ValueError(f"controller.prior_weight={prior_weight} must be above 0")
         if memory <= 1:
             raise ValueError(f"controller.memory={memory} must be above 1 step")
         super().__init__(trace_every)

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
 
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
@@ -37,10 +37,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-class ModelNotLoadedError(ValueError):
-    """A model is missing, unreadable or damaged; the message says which and what to do."""
 
 
 def resolve(model: str) -> str:
@@ -137,7 +133,7 @@ def load_model(
         ) from error
     except ImportError as error:
         raise ModelNotLoadedError(
-            f"{model!r} cannot be quantized here: {_first_line(error)}; for bitsandbytes: "
+            f"{model!r} cannot be quantized here: {first_line(error)}; for bitsandbytes: "
             "pip install -e '.[quantization]'"
         ) from error
     except (pickle.UnpicklingError, EOFError) as error:
@@ -179,28 +175,6 @@ def read_weight_map(index: Path) -> dict[str, str]:
             "again"
         )
     return dict(files or {})
-
-
-def why_unread(error: Exception) -> str:
-    """Say why a pickle could not be read, without torch's advice to load it all the same."""
-    message = str(error).strip()
-    foreign = re.search(r"GLOBAL (\S+)", message)
-    if foreign:
-        return (
-            f"it asks for {foreign[1]!r}, and anything but tensors may run code; get the weights "
-            "as safetensors"
-        )
-    if "weights_only" in message:
-        return "it holds more than tensors; fetch it again, or get the weights as safetensors"
-    reason = type(error).__name__
-    if message:
-        reason += f": {_first_line(error).partition('. ')[0]}"
-    return f"{reason}; fetch it again"
-
-
-def _first_line(error: Exception) -> str:
-    """Return an error's first line, or its type if it has no text."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def check_vocabulary(model: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -278,7 +252,7 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    reason = _first_line(error)
+    reason = first_line(error)
     if reason.startswith("Couldn't instantiate the backend tokenizer"):
         reason = "it has no tokenizer"
     if isinstance(error, KeyError):

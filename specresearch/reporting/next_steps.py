@@ -6,11 +6,10 @@ from specresearch.reporting.commands import Command
 from specresearch.reporting.comparison import Comparison, Outcome
 from specresearch.reporting.decision import Answer, Decision
 from specresearch.reporting.finding import Finding
-from specresearch.reporting.workload import BATCH, CONCURRENCY, FIXED, REPLAY, Load, Setting
+from specresearch.reporting.workload import BATCH, CONCURRENCY, REPLAY, Load
 
 BY_LOAD = "Turn it off above that load by the number of running requests:"
 BY_CONTROLLER = "Let a controller decide at every step how much to draft:"
-BY_REQUEST = "Let requests that accept little stop drafting:"
 UNDER_LOAD = "Measure it with more requests at a time:"
 MORE_LOADS = "Measure more where it cannot be told yet:"
 MORE = "Measure more, so that the interval gets narrower:"
@@ -38,7 +37,7 @@ def next_step(decision: Decision) -> Finding | None:
         return None
     if last is not None and last.is_closed:
         return _next(BY_LOAD, _cutoff(decision, last))
-    words = BY_REQUEST if decision.setting.shape else BY_CONTROLLER
+    words = BY_CONTROLLER
     if answer is Answer.OFF:
         words = f"{BEFORE_GIVING_UP}{words[0].lower()}{words[1:]}"
     return _next(words, _steered(decision))
@@ -67,23 +66,15 @@ def _under_load(decision: Decision) -> Command:
     """Return a load test of the recommended setting with several requests in flight."""
     command = decision.points[-1].command.under_load().without("num_requests", "arrivals")
     loads = {"arrivals": "closed_loop", "arrivals.concurrency": LOADS}
-    return _fitting(decision.setting, command).setting(loads)
-
-
-def _fitting(setting: Setting, command: Command) -> Command:
-    """Return a load test whose controller accepts the drafts, as the default may not."""
-    if setting.shape and command.program == "load" and "controller" not in command.overrides:
-        return command.setting({"controller": FIXED})
-    return command
+    return command.setting(loads)
 
 
 def _steered(decision: Decision) -> Command:
     """Return a load test under a controller, at the loads measured."""
-    controller = "acceptance_gate" if decision.setting.shape else "goodput"
     command = decision.points[-1].command
     is_run = command.program == "run"
     command = _under_load(decision) if is_run else _at_loads(decision.points, command)
-    return command.without("controller", "variants").setting({"controller": controller})
+    return command.without("controller", "variants").setting({"controller": "goodput"})
 
 
 def _cutoff(decision: Decision, last: Load) -> Command:
@@ -114,7 +105,7 @@ def _at_loads(points: Sequence[Comparison], command: Command) -> Command:
 def _measure_more(points: Sequence[Comparison]) -> Command:
     """Return the command of some comparisons with more prompts, or more passes."""
     point = max(points, key=lambda point: point.load)
-    command = _fitting(point.setting, _at_loads(points, point.command))
+    command = _at_loads(points, point.command)
     more = {"repeats": MORE_TIMES * command.number("repeats", 1)}
     if command.program == "load":
         return command.setting(more)

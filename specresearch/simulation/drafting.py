@@ -90,12 +90,6 @@ class Drafting:
                 "so that it is not known what the proposer would have drafted otherwise; record "
                 "with controller=fixed"
             )
-        if self.num_draft_tokens > header.num_draft_tokens:
-            raise ValueError(
-                f"num_draft_tokens={self.num_draft_tokens}: the recording has drafts of at most "
-                f"{header.num_draft_tokens} tokens, and longer ones are not known; record with "
-                "more"
-            )
         if self.kind.trees and self.num_draft_tokens != header.num_draft_tokens:
             raise ValueError(
                 f"num_draft_tokens={self.num_draft_tokens}: the recording has trees of "
