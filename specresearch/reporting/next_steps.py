@@ -13,7 +13,7 @@ BY_CONTROLLER = "Let a controller decide at every step how much to draft:"
 UNDER_LOAD = "Measure it with more requests at a time:"
 MORE_LOADS = "Measure more where it cannot be told yet:"
 MORE = "Measure more, so that the interval gets narrower:"
-BEFORE_GIVING_UP = "Before giving up: "
+BEFORE_GIVING_UP = "Before giving up: let a controller decide at every step how much to draft:"
 LOAD_SETTINGS = {BATCH: "batch_size", CONCURRENCY: "arrivals.concurrency"}
 LOADS = "1,4,8,16"
 FEW_PROMPTS, FEW_REQUESTS = 24, 64
@@ -37,9 +37,7 @@ def next_step(decision: Decision) -> Finding | None:
         return None
     if last is not None and last.is_closed:
         return _next(BY_LOAD, _cutoff(decision, last))
-    words = BY_CONTROLLER
-    if answer is Answer.OFF:
-        words = f"{BEFORE_GIVING_UP}{words[0].lower()}{words[1:]}"
+    words = BEFORE_GIVING_UP if answer is Answer.OFF else BY_CONTROLLER
     return _next(words, _steered(decision))
 
 
