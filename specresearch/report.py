@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
-from specresearch.cli.arguments import OneLineParser
+from specresearch.cli.arguments import OneLineParser, results_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,7 +35,12 @@ def parser() -> ArgumentParser:
         "decoding on, and why.",
     )
     add = parser.add_argument
-    add("folders", nargs="+", type=_folder, help="of runs, load runs and sweeps; searched through")
+    add(
+        "folders",
+        nargs="+",
+        type=results_folder,
+        help="of runs, load runs and sweeps; searched through",
+    )
     add("--out", type=Path, default="report", help="folder to write to (default: %(default)s)")
     for name, words in (("ttft", "time to first token"), ("tpot", "time per output token")):
         add(f"--{name}", type=_positive, metavar="SECONDS", help=f"your limit for the {words}")
@@ -44,13 +49,6 @@ def parser() -> ArgumentParser:
     worth = {"type": _positive, "metavar": "SPEEDUP", "default": 1.0}
     add("--worth", **worth, help="least speedup worth having (default: %(default)s)")
     return parser
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if path.is_file() and path.name != "results.json":
-        raise ArgumentTypeError(f"{text} is a file; give folders of runs, such as outputs/")
-    return path
 
 
 def _positive(text: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
+from specresearch.cli.arguments import OneLineParser, results_folder
 
 FORMATS = ("markdown", "latex", "csv", "text")
 
@@ -30,13 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> ArgumentParser:
     """Return the parser of the command line."""
-    parser = ArgumentParser(
+    parser = OneLineParser(
         prog="python -m specresearch.table",
         description="A row for every setting that runs, load runs and sweeps compare with plain "
         "decoding.",
     )
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, help="of runs, load runs and sweeps; searched through")
+    add(
+        "folders",
+        nargs="+",
+        type=results_folder,
+        help="of runs, load runs and sweeps; searched through",
+    )
     add("--format", choices=FORMATS, default="markdown", help="default: %(default)s")
     add("--columns", metavar="NAMES", help="separated by commas; a wrong name lists all")
     add("--sort", metavar="NAME", help="column to sort by; figures from high to low")

@@ -461,6 +461,13 @@ def test_evaluation_settings_may_change_on_resuming(command: Run) -> None:
     assert outcome.code == 0, outcome.err
 
 
+@pytest.fixture
+def any_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let through what the schema refuses, such as a ruinous learning rate."""
+    monkeypatch.setattr("specresearch.cli.entry.check_settings", lambda settings, schema: None)
+
+
+@pytest.mark.usefixtures("any_setting")
 def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path) -> None:
     arguments = [
         "+proposer=eagle",
@@ -485,6 +492,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(command: Run, tmp_path: Path)
     assert all(np.isfinite(figures[step]).all() for step in figures)
 
 
+@pytest.mark.usefixtures("any_setting")
 @pytest.mark.parametrize("steps", [1, 4])
 def test_weights_ruined_by_a_step_are_not_saved(command: Run, tmp_path: Path, steps: int) -> None:
     """If the last step ruins them, no drafter is written."""

@@ -66,7 +66,6 @@ EXTREMES: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_p": 1e-30, "top_k": 10**9},
     {"temperature": 1.0, "min_p": 1 - 1e-12},
     {"temperature": 1.0, "seed": 2**64 - 1},
-    {"stop_token_ids": [-5, 10**12]},
     {"max_new_tokens": 10**12},
 ]
 
@@ -81,6 +80,14 @@ def test_accepted_settings_can_be_decoded(dtype: torch.dtype) -> None:
     outputs = list(Engine(target, max_batch_size=len(requests)).generate(requests))
     assert {output.finish_reason for output in outputs} == {"length"}
     assert all(0 <= token < VOCAB for output in outputs for token in output.token_ids)
+
+
+@pytest.mark.parametrize("token", [-5, VOCAB, 10**12])
+def test_a_stop_token_beyond_the_vocabulary_is_refused(token: int) -> None:
+    target = CausalLM(build("llama", seed=1), letters_tokenizer(), max_len=16)
+    request = Request((1, 2, 3), SamplingParams(stop_token_ids=(token,)))
+    with pytest.raises(ValueError, match=f"stop_token_ids=.*{token}, outside this target's"):
+        Engine(target).submit(request)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """What is wrong with a command line before anything is made of its words."""
 
 import sys
-from argparse import ArgumentError, ArgumentParser
+from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -34,3 +35,11 @@ def check_arguments(command: str, arguments: Sequence[str]) -> None:
     for word in options.overrides:
         if "=" not in word and not word.startswith("~"):
             raise ValueError(f"{word!r} is no setting; {usage}")
+
+
+def results_folder(text: str) -> Path:
+    """Return the folder that an argument names, or raise for a file that holds no results."""
+    path = Path(text)
+    if path.is_file() and path.name != "results.json":
+        raise ArgumentTypeError(f"{text} is a file; give folders of runs, such as outputs/")
+    return path

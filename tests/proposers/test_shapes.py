@@ -15,7 +15,7 @@ from specresearch.proposers.shapes import TreeShape
         ({"name": "dynamic", "depth": 0}, "at least 1"),
         ({"name": "dynamic", "depth": 2, "top_k": 2}, "has 6 nodes to choose from"),
         ({"name": "chain", "paths": [[0]]}, "is for proposer.tree=static"),
-        ({"name": "static", "paths": "/nowhere.json"}, "no list of paths"),
+        ({"name": "static", "paths": "/nowhere.json"}, "there is no such file"),
     ],
 )
 def test_bad_settings_are_rejected(settings: dict[str, Any], complaint: str) -> None:
