@@ -1,8 +1,8 @@
 import copy
 import hashlib
 from pathlib import Path
+from unittest.mock import Mock
 
-import httpx
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
@@ -117,8 +117,7 @@ def test_an_unknown_name_is_an_error() -> None:
 
 def test_a_gated_model_names_its_page_and_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
-        answer = httpx.Response(401, request=httpx.Request("GET", "https://huggingface.co"))
-        gated = GatedRepoError("401 Client Error", response=answer)
+        gated = GatedRepoError("401 Client Error", response=Mock())
         raise OSError("You are trying to access a gated repo.") from gated
 
     monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
