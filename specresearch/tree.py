@@ -14,6 +14,7 @@ def main() -> None:
 
 def tree(cfg: DictConfig) -> None:
     """Print the best trees, and write the fastest to `output`."""
+    from specresearch.results.config import read_config
     from specresearch.tree_tuning.choice import choose, print_choice, save_choice
     from specresearch.tree_tuning.measurement import measure
 
@@ -26,7 +27,9 @@ def tree(cfg: DictConfig) -> None:
     print_choice(measurement, choices)
     if cfg.output:
         save_choice(choices[0], measurement, runs, Path(cfg.output))
-        print(f"use it with: proposer.tree=static proposer.paths={cfg.output}")
+        settings = read_config(runs[0]).get("proposer") or {}
+        static = "proposer.tree=static " if "tree" in settings else ""
+        print(f"use it with: {static}proposer.paths={cfg.output}")
 
 
 if __name__ == "__main__":

@@ -84,8 +84,9 @@ def _setting(results: Results) -> Table:
     target, dataset, machine = provenance["target"], provenance["dataset"], provenance["machine"]
     table = _grid()
     table.add_row("target", describe_target(target))
-    threads = f"{machine['num_torch_threads']} threads"
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads}")
+    threads = machine["num_torch_threads"]
+    unit = "thread" if threads == 1 else "threads"
+    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads} {unit}")
     source = f"{dataset['kind']} {dataset['location']}, fingerprint {dataset['fingerprint']}"
     table.add_row("prompts", f"{summary['num_prompts']} of {dataset['name']}, from {source}")
     method = provenance["method"]

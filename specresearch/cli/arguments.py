@@ -29,6 +29,8 @@ def check_arguments(command: str, arguments: Sequence[str]) -> None:
     except ArgumentError as error:
         raise ValueError(f"{error}; {usage}") from error
     if unknown:
+        if not unknown[0].startswith("-"):
+            raise ValueError(f"{unknown[0]} stands behind an option; put options such as -m first")
         name = unknown[0].lstrip("-")
         meant = name if "=" in name else f"{name}=..."
         raise ValueError(f"there is no option {unknown[0]}; {usage}; did you mean {meant}?")

@@ -42,7 +42,7 @@ COMMANDS = {
         "answer what-if questions from a recording",
         (
             "recording=rec arrivals=poisson arrivals.qps=40 controller=goodput",
-            "recording=rec -m arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
+            "-m recording=rec arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
         ),
     ),
     "certify": CommandHelp(

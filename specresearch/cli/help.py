@@ -101,7 +101,8 @@ def _rows(
             item = item_model_of(field)
             if item is not None:
                 for key, sub in item.model_fields.items():
-                    yield f"{path}.NAME.{key}", sub.get_default(), sub
+                    default = UNSET if sub.is_required() else sub.get_default()
+                    yield f"{path}.NAME.{key}", default, sub
     for value, model, path in groups:
         if model is not None:
             yield from _rows(value, model, f"{path}.")

@@ -1,6 +1,7 @@
 """The console script: `specresearch <command> ...` is `python -m specresearch.<command> ...`."""
 
 import importlib
+import os
 import sys
 
 from specresearch.cli.closed_pipe import closed_pipe_is_no_error
@@ -19,6 +20,7 @@ def main() -> None:
         print(f"error: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     module = f"specresearch.{name}"
+    sys.path.insert(0, os.getcwd())  # as python -m does, for classes of the user's
     sys.argv = [f"python -m {module}", *sys.argv[2:]]
     importlib.import_module(module).main()
 

@@ -129,9 +129,9 @@ class PromptDataset:
         if usable.num_skipped:
             notes.append(f"skipped {usable.num_skipped} rows without a prompt")
         if limit is not None and len(self.rows) < limit:
-            shortage = f"limit {limit}, but there are only {len(self.rows)} rows"
+            shortage = f"{len(self.rows)} rows, fewer than the {limit} asked for"
             notes.append(shortage)
-            logger.warning("dataset %s: %s in %s", name, shortage, origin.location)
+            logger.warning("dataset %s: %s holds %s", name, origin.location, shortage)
         self.source = DatasetSource(
             kind=origin.kind,
             location=origin.location,

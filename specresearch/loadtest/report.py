@@ -156,8 +156,9 @@ def _settings_table(results: LoadResults) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_row("target", describe_target(target))
-    threads = f"{machine['num_torch_threads']} threads"
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads}")
+    threads = machine["num_torch_threads"]
+    unit = "thread" if threads == 1 else "threads"
+    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads} {unit}")
     lengths = (
         f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, outputs of at most "
         f"{workload['mean_max_new_tokens']:.0f} on average"

@@ -21,7 +21,7 @@ class Command:
     """A command line of `run` or `load`.
 
     Attributes:
-        method: The choice of `proposer`.
+        method: The choice of `proposer`; empty if the overrides name a class.
         overrides: The other settings as they were typed, by name; a name may begin with + or ~.
     """
 
@@ -41,15 +41,18 @@ class Command:
             words = shlex.split(provenance.get("command", ""))
         kept = {EXPERIMENT, *schema_of(program).model_fields}.difference(TRANSIENT)
         overrides = {}
+        method = provenance["method"]["name"]
         for word in words:
             name, _, value = word.partition("=")
             if _group_of(name) in kept and name.lstrip("+") != "proposer":
                 overrides[name] = value
+            if name.lstrip("+") == "proposer._target_":
+                method = ""
         # The default dataset of the other program is another one.
         overrides.setdefault("dataset", provenance["dataset"]["name"])
         if " + " in overrides["dataset"]:
             del overrides["dataset"]  # the classes of a mixed workload name theirs
-        return Command(program, provenance["method"]["name"], overrides)
+        return Command(program, method, overrides)
 
     def number(self, name: str, default: int) -> int:
         """Return a setting that is a whole number, or the default."""
@@ -58,8 +61,11 @@ class Command:
 
     def setting(self, settings: Mapping[str, object]) -> "Command":
         """Return the command with other settings."""
-        changed = {name: str(value) for name, value in settings.items()}
-        return replace(self, overrides={**self.overrides, **changed})
+        overrides = dict(self.overrides)
+        for name, value in settings.items():
+            as_typed = next((key for key in overrides if key.lstrip("+") == name), name)
+            overrides[as_typed] = str(value)
+        return replace(self, overrides=overrides)
 
     def without(self, *names: str) -> "Command":
         """Return the command without some settings and all that lie below them."""
@@ -82,7 +88,8 @@ class Command:
             words.append("-m")
         # An experiment brings a proposer of its own, which is replaced and not added.
         has_proposer = any(_group_of(name) == EXPERIMENT for name in self.overrides)
-        words.append(f"{'' if has_proposer else '+'}proposer={self.method}")
+        if self.method:
+            words.append(f"{'' if has_proposer else '+'}proposer={self.method}")
         for name, value in self.overrides.items():
             words.append(name if name.startswith("~") else f"{name}={value}")
         return shlex.join(words)

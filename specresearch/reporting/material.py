@@ -138,7 +138,7 @@ def _read(file: Path, material: Material) -> None:
     if kind not in KINDS:
         raise ValueError(f"results of another kind ({kind})")
     if not {"provenance", "complete"} <= results.keys():
-        raise ValueError(f"a {RESULTS} that no run of this project wrote")
+        raise ValueError(f"a {RESULTS} of neither run, load nor simulate")
     check_schema(results, RESULTS)
     if kind == SIMULATION:
         material.predictions += read_predictions(folder, results)

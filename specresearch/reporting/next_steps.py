@@ -101,12 +101,15 @@ def _at_loads(points: Sequence[Comparison], command: Command) -> Command:
 
 
 def _measure_more(points: Sequence[Comparison]) -> Command:
-    """Return the command of some comparisons with more prompts, or more passes."""
+    """Return the command of some comparisons with more requests or prompts, or more passes."""
     point = max(points, key=lambda point: point.load)
     command = _at_loads(points, point.command)
     more = {"repeats": MORE_TIMES * command.number("repeats", 1)}
     if command.program == "load":
-        return command.setting(more)
+        if point.load.axis == REPLAY:
+            return command.setting(more)
+        num_requests = max(FEW_REQUESTS, MORE_TIMES * point.num_requests)
+        return command.setting({"num_requests": num_requests})
     num_prompts = max(FEW_PROMPTS, PROMPTS_PER_BATCH * int(point.load.amount))
     if point.num_requests >= num_prompts:
         if point.is_sample:

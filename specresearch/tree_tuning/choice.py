@@ -77,6 +77,8 @@ def print_choice(
         )
     console.print(sizes)
     console.print(EXPLANATION, style="dim")
+    if choices[0].predicted_speedup < 1:
+        console.print("No tree is predicted to be faster than plain decoding.", style="bold")
     console.print()
     console.print(_picture(choices[0], measurement))
     console.print("Each node is the rank of a child, and how likely it is accepted.", style="dim")

@@ -85,8 +85,8 @@ def test_a_limit_above_the_number_of_rows_is_noted(
     jsonl: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = _dataset(jsonl([{"prompt": "a"}]), limit=3)
-    assert "limit 3, but there are only 1 rows" in dataset.source.note
-    assert "limit 3" in caplog.text
+    assert "1 rows, fewer than the 3 asked for" in dataset.source.note
+    assert "1 rows, fewer than the 3 asked for" in caplog.text
 
 
 def test_max_turns_keeps_the_first_turns(jsonl: Write) -> None:

@@ -182,3 +182,15 @@ def test_a_load_test_of_few_prompts_asks_for_more_of_them(tmp_path: Path) -> Non
     (folder / "results.json").write_text(provenance)
     commands = recommended(folder, tmp_path / "out")
     assert any("num_prompts=24" in command for command in commands)
+
+
+def test_a_class_from_the_command_line_is_named_again(tmp_path: Path) -> None:
+    words = ["+proposer._target_=mine.Lag", "+proposer.num_draft_tokens=6", "batch_size=2"]
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    provenance = {"method": {"name": "lag"}, "dataset": {"name": "cnndm"}}
+    command = Command.of(tmp_path, "run", provenance).setting({"proposer.num_draft_tokens": "3,12"})
+    assert str(command) == (
+        "python -m specresearch.run -m +proposer._target_=mine.Lag "
+        "+proposer.num_draft_tokens=3,12 batch_size=2 dataset=cnndm"
+    )

@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> N
         "old": "was written by another version (schema 1, this is 2); measure again",
         "torn": "Expecting value",
         "list": "not the results of a run",
-        "foreign": "no run of this project",
+        "foreign": "neither run, load nor simulate",
         "other": "results of another kind (certificate)",
         "empty": "is empty",
         "half": "has rows but no results.json",
