@@ -67,7 +67,7 @@ COMMANDS = {
         "write a trained head as serving engines read it",
         (
             "head=zoo:tiny_eagle format=eagle output=exported",
-            "head=zoo:tiny_medusa format=medusa output=exported pickle=true",
+            "head=zoo:tiny_medusa format=medusa output=exported_medusa pickle=true",
         ),
     ),
 }
