@@ -191,8 +191,8 @@ def _decide(points: Sequence[Comparison]) -> Decision:
             return replace(decision, answer=Answer.SOME)
         bounds = {"last_faster": max(faster), "first_slower": min(slower)}
         return replace(decision, answer=Answer.BELOW, **bounds)
-    are_single = all(load.is_single for load in recommended)
-    if faster and not are_single:
+    measured = [point for point in decision.points if point.gain and point.gain.has_interval]
+    if faster and not all(point.load.is_single for point in measured):
         return replace(decision, answer=Answer.ON)
     return replace(decision, answer=Answer.OFF if slower else Answer.MEASURE)
 

@@ -27,9 +27,11 @@ def next_step(decision: Decision) -> Finding | None:
     if any(point.output.is_wrong for point in points):
         return None
     if answer is Answer.MEASURE:
-        if decision.with_outcome(Outcome.FASTER):
+        unclear = decision.with_outcome(Outcome.UNCLEAR)
+        if not unclear:
             return _next(UNDER_LOAD, _under_load(decision))
-        return _next(MORE, _measure_more(decision.with_outcome(Outcome.UNCLEAR)))
+        words = MORE_LOADS if decision.with_outcome(Outcome.FASTER) else MORE
+        return _next(words, _measure_more(unclear))
     if answer is Answer.ON:
         unclear = decision.with_outcome(Outcome.UNCLEAR)
         return _next(MORE_LOADS, _measure_more(unclear)) if unclear else None

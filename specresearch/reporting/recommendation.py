@@ -25,7 +25,7 @@ WRONG_OUTPUT = (
 )
 SINGLE_ONLY = (
     "With several requests at once the target has less time to spare, and speculation that pays "
-    "for one request often costs time then; nothing was measured there."
+    "for one request often costs time then; no measurement there says yet."
 )
 BEST, THIS = 3, "this setting"  # a column of the table, and what says nothing there
 
