@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
-from specresearch.cli.arguments import OneLineParser, results_folder
+from specresearch.cli.arguments import parser_of_folders
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,18 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> ArgumentParser:
     """Return the parser of the command line."""
-    parser = OneLineParser(
-        prog="python -m specresearch.report",
-        description="One page from any set of runs and load runs: whether to turn speculative "
-        "decoding on, and why.",
+    purpose = (
+        "One page from any set of runs and load runs: whether to turn speculation on, and why."
     )
+    parser = parser_of_folders("report", purpose)
     add = parser.add_argument
-    add(
-        "folders",
-        nargs="+",
-        type=results_folder,
-        help="of runs, load runs and sweeps; searched through",
-    )
     add("--out", type=Path, default="report", help="folder to write to (default: %(default)s)")
     for name, words in (("ttft", "time to first token"), ("tpot", "time per output token")):
         add(f"--{name}", type=_positive, metavar="SECONDS", help=f"your limit for the {words}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
-from specresearch.cli.arguments import OneLineParser, results_folder
+from specresearch.cli.arguments import parser_of_folders
 
 FORMATS = ("markdown", "latex", "csv", "text")
 
@@ -31,18 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> ArgumentParser:
     """Return the parser of the command line."""
-    parser = OneLineParser(
-        prog="python -m specresearch.table",
-        description="A row for every setting that runs, load runs and sweeps compare with plain "
-        "decoding.",
-    )
+    purpose = "A row for every setting that runs, load runs and sweeps compare with plain decoding."
+    parser = parser_of_folders("table", purpose)
     add = parser.add_argument
-    add(
-        "folders",
-        nargs="+",
-        type=results_folder,
-        help="of runs, load runs and sweeps; searched through",
-    )
     add("--format", choices=FORMATS, default="markdown", help="default: %(default)s")
     add("--columns", metavar="NAMES", help="separated by commas; a wrong name lists all")
     add("--sort", metavar="NAME", help="column to sort by; figures from high to low")

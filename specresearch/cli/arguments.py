@@ -19,6 +19,18 @@ class OneLineParser(ArgumentParser):
         sys.exit(2)
 
 
+def parser_of_folders(command: str, purpose: str) -> OneLineParser:
+    """Return the parser of a command that reads results folders."""
+    parser = OneLineParser(prog=f"python -m specresearch.{command}", description=purpose)
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=results_folder,
+        help="of runs, load runs and sweeps; searched through",
+    )
+    return parser
+
+
 def check_arguments(command: str, arguments: Sequence[str]) -> None:
     """Raise ValueError for a word that is neither an option nor key=value."""
     parser = get_args_parser()
