@@ -202,10 +202,11 @@ def _greedy_statement(num: int, num_equal: int, differences: Sequence[Difference
         )
     errors = [difference for difference in differences if not difference.is_tie]
     worst = [*errors, *ties][0]
-    return (
-        f"OUTPUT CHANGED: {num_equal} of {num} greedy outputs equal; {len(ties)} of "
-        f"{len(differences)} examined differences are ties that rounding decides; {worst}"
-    )
+    num_examined = sum(difference.logits is not None for difference in differences)
+    cause = "no difference was examined"
+    if num_examined:
+        cause = f"{len(ties)} of {num_examined} examined differences are ties that rounding decides"
+    return f"OUTPUT CHANGED: {num_equal} of {num} greedy outputs equal; {cause}; {worst}"
 
 
 def _check_statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:

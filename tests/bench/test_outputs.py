@@ -86,4 +86,6 @@ def test_ties_alone_leave_the_output_unchanged() -> None:
     assert compare(True).statement.startswith("output unchanged but for rounding: 0 of 1")
     assert not compare(True).is_wrong
     assert compare(False).statement.startswith("OUTPUT CHANGED")
+    assert "0 of 1 examined" in compare(False).statement
+    assert "no difference was examined" in OutputComparison.greedy([plain, other]).statement
     assert compare(False).is_wrong
