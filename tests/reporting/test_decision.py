@@ -30,7 +30,8 @@ def test_one_request_at_a_time_is_not_enough_and_batches_are(
 ) -> None:
     write_run(tmp_path / "1", FASTER)
     assert decide_on()[0].answer is Answer.MEASURE
-    write_run(tmp_path / "4", (1.5, None, None), batch_size=4)
+    unmeasured: Any = (1.5, None, None)
+    write_run(tmp_path / "4", unmeasured, batch_size=4)
     assert decide_on()[0].answer is Answer.MEASURE
     write_run(tmp_path / "8", FASTER, batch_size=8)
     assert decide_on()[0].answer is Answer.ON
