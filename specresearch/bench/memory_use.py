@@ -48,7 +48,10 @@ def memory_use(
 
 
 def describe_memory(summary: Mapping[str, Any]) -> str | None:
-    """Return such as "target 46.0 MB + cache 8.4 MB; at most 0.83 GB in all", None if unknown."""
+    """Return a line such as "target 46.0 MB + cache 8.4 MB; at most 0.83 GB in all".
+
+    Returns None for results that lack the figures.
+    """
     if summary.get("memory_device_peak") is None:
         return None
     parts = []

@@ -50,7 +50,10 @@ def describe_gain(gain: Estimate, measure: str = "speed", units: str = "groups")
 
 
 def describe_interval(estimate: Estimate | None, separator: str = " to ") -> str:
-    """Return both ends, with a third decimal where two would round an end to 1; "-" without any."""
+    """Return both ends of an interval, or "-" if there is none.
+
+    They have a third decimal where two would round an end to 1.
+    """
     if estimate is None or estimate.low is None or estimate.high is None:
         return "-"
     ends = (estimate.low, estimate.high)

@@ -140,7 +140,7 @@ class Evidence:
             asked: Drafts that each request was to have.
         """
         num_accepted, num_judged = self._judged(record)
-        num_drafted = (whole_drafts(record) if self.whole_trees else record).num_draft_tokens
+        num_drafted = self.counted(record).num_draft_tokens
         supplied = []
         for b, request in enumerate(requests):
             request.acceptance.add(num_accepted[b], num_judged[b], _REQUEST_MEMORY)
@@ -160,14 +160,15 @@ class Evidence:
         """Return the accepted tokens and the judged drafts of every row."""
         if not self.whole_trees:
             return judged_drafts(record)
-        num_trees = whole_drafts(record).num_draft_tokens
+        num_trees = self.counted(record).num_draft_tokens
         return [*map(float, record.num_accepted_tokens)], [*num_trees]
 
-
-def whole_drafts(record: StepRecord) -> StepRecord:
-    """Return the record with every row's draft, a tree, counted as one token."""
-    numbers = tuple(min(number, 1) for number in record.num_draft_tokens)
-    return replace(record, num_draft_tokens=numbers, num_nodes=1 + max(numbers))
+    def counted(self, record: StepRecord) -> StepRecord:
+        """Return the record with every row's tree counted as one draft, if trees are drafted."""
+        if not self.whole_trees:
+            return record
+        numbers = tuple(min(number, 1) for number in record.num_draft_tokens)
+        return replace(record, num_draft_tokens=numbers, num_nodes=1 + max(numbers))
 
 
 def judged_drafts(record: StepRecord) -> tuple[list[float], list[int]]:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
 from specresearch.controllers.allocation import Affordable, Rows, allocate
-from specresearch.controllers.evidence import Evidence, RequestEvidence, whole_drafts
+from specresearch.controllers.evidence import Evidence, RequestEvidence
 from specresearch.controllers.lazy_prefill import LazyPrefillTime
 from specresearch.controllers.probes import Probes
 from specresearch.controllers.slowdown import SlowdownBound
@@ -76,15 +76,15 @@ class Goodput(TracedController):
                 f"controller.max_draft_tokens={max_draft_tokens} must be at least 1; to decode "
                 "plainly use controller=fixed controller.num_draft_tokens=0"
             )
-        if max_slowdown is not None and not max_slowdown >= 1:
-            raise ValueError(
-                f"controller.max_slowdown={max_slowdown} must be at least 1, as slow as plain "
-                "decoding; null sets no limit"
-            )
         if probe_every < 2:
-            raise ValueError(f"controller.probe_every={probe_every} must be at least 2")
+            raise ValueError(
+                f"controller.probe_every={probe_every} must be at least 2, or every step is a probe"
+            )
         if prior_weight <= 0:
-            raise ValueError(f"controller.prior_weight={prior_weight} must be above 0")
+            raise ValueError(
+                f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own "
+                "drafts"
+            )
         if memory <= 1:
             raise ValueError(f"controller.memory={memory} must be above 1 step")
         super().__init__(trace_every)
@@ -276,8 +276,7 @@ class Goodput(TracedController):
         self, record: StepRecord, requests: Sequence[RequestEvidence], acceptance: float
     ) -> None:
         was_ready = self._step_time.is_ready
-        counted = whole_drafts(record) if self._evidence.whole_trees else record
-        estimates = self._step_time.observe(counted)
+        estimates = self._step_time.observe(self._evidence.counted(record))
         if not was_ready:
             return
         seconds = sum(estimates.values())

@@ -14,9 +14,17 @@ class SlowdownBound:
 
     Args:
         max_slowdown: The most that a request's time per token may be, relative to plain steps.
+
+    Raises:
+        ValueError: If that is less than 1.
     """
 
     def __init__(self, max_slowdown: float) -> None:
+        if not max_slowdown >= 1:
+            raise ValueError(
+                f"controller.max_slowdown={max_slowdown} must be at least 1, as slow as plain "
+                "decoding; null sets no limit"
+            )
         self.max_slowdown = max_slowdown
 
     def affordable(
