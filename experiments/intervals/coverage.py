@@ -64,6 +64,31 @@ def acceptance(a: float, b: float) -> Callable[[Rng, int], Sample]:
     return draw
 
 
+def acceptance_length(
+    imperfect: float, a: float, b: float, shortest: float
+) -> Callable[[Rng, int], Sample]:
+    """Draw prompts whose drafts differ in length.
+
+    Args:
+        imperfect: Share of the prompts with beta-distributed acceptance rates; the others accept
+            every draft.
+        shortest: Mean length of a prompt's drafts, at least; at most it is 10.
+    """
+    longest = 10.0
+
+    def draw(rng: Rng, num: int) -> Sample:
+        drafts = rng.poisson(10, num) + 3
+        drafted = (drafts * rng.uniform(shortest, longest, num)).round()
+        rates = np.where(rng.random(num) < imperfect, rng.beta(a, b, num), 1.0)
+        accepted = rng.binomial(drafted.astype(int), rates)
+        rate = 1 - imperfect * b / (a + b)
+        bounds = 0.0, float((drafted / drafts).max())
+        totals = np.stack([accepted, drafts], axis=1).astype(float)
+        return totals, rate * (shortest + longest) / 2, bounds
+
+    return draw
+
+
 POPULATIONS: dict[str, Callable[[Rng, int], Sample]] = {
     "speedup, lognormal 0.45": speedups(0.45),
     "slowdown, lognormal 0.45": slowdowns,
@@ -73,6 +98,8 @@ POPULATIONS: dict[str, Callable[[Rng, int], Sample]] = {
     "acceptance, beta(2, 2)": acceptance(2, 2),
     "acceptance, beta(0.5, 6)": acceptance(0.5, 6),
     "acceptance, beta(6, 0.8)": acceptance(6, 0.8),
+    "acceptance length, beta(6, 0.8)": acceptance_length(1.0, 6, 0.8, shortest=5),
+    "acceptance length, mostly copied": acceptance_length(0.2, 8, 2, shortest=7),
 }
 
 

@@ -32,12 +32,20 @@ def acceptance_figures(units: Sequence[Counts]) -> tuple[dict[str, Any], dict[st
 
 
 def _statistics(totals: Float[np.ndarray, "n 6"]) -> list[tuple[str, Statistic, Interval]]:
-    """Return each figure with its bounds: without any accepted draft, and with all accepted."""
-    num_drafts, num_draft_tokens, *_, num_forwards, num_judged = totals.sum(0)
-    longest = 1 + (num_judged / num_drafts if num_drafts else 0.0)
-    most = 1 + (num_draft_tokens / num_forwards if num_forwards else 0.0)
+    """Return each figure with its bounds: without any accepted draft, and with all accepted.
+
+    The upper bound is that of the unit with the most drafts, since units may differ.
+    """
+    num_drafts, num_draft_tokens, *_, num_forwards, num_judged = totals.T
+    longest = 1 + _highest_ratio(num_judged, num_drafts)
+    most = 1 + _highest_ratio(num_draft_tokens, num_forwards)
     return [
         ("mean_acceptance_length", lambda t: 1 + t[..., 2] / t[..., 0], (1.0, longest)),
         ("draft_acceptance_rate", lambda t: t[..., 2] / t[..., 5], SHARE),
         ("tokens_per_target_forward", lambda t: t[..., 3] / t[..., 4], (1.0, most)),
     ]
+
+
+def _highest_ratio(parts: Float[np.ndarray, " n"], wholes: Float[np.ndarray, " n"]) -> float:
+    ratios = parts[wholes > 0] / wholes[wholes > 0]
+    return float(ratios.max(initial=0.0))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import expit, stdtrit
+from scipy.special import betaincinv, expit, stdtrit
 
 LEVEL = 0.95
 LEAST_UNITS = 8  # with fewer independent units their spread is too uncertain for an interval
@@ -23,7 +23,8 @@ SHARE = (0.0, 1.0)
 INTERVALS = (
     f"t interval ({LEVEL:.0%}) of the jackknife (Tukey 1958) on the logarithm of a ratio or the "
     "log-odds of a share; degrees of freedom: Kish's effective number of units less 2, reduced for "
-    "heavy tails"
+    "heavy tails; a share's interval is never wider than the exact binomial one (Clopper and "
+    "Pearson 1934) of that many units"
 )
 SERIES_INTERVALS = (
     "consecutive stretches of time are not independent units, so only the slowest cosines measure "
@@ -55,12 +56,14 @@ class Spread:
     Attributes:
         freedom: degrees of freedom of `error`.
         bounds: of the value; (0, inf) gives the logarithm, (0, 1) the log-odds.
+        units: effective number of independent units; infinite if they are dependent.
     """
 
     value: float
     error: float
     freedom: float
     bounds: Interval = POSITIVE
+    units: float = inf
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the t interval on the value's own scale."""
@@ -70,7 +73,12 @@ class Spread:
         middle = _unbounded(self.value, self.bounds)
         reach = float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
         ends = np.array([middle - reach, middle + reach])
-        scaled = np.exp(ends) if high == inf else (high - low) * expit(ends)
+        if high == inf:
+            scaled = np.exp(ends)
+        else:
+            share = (self.value - low) / (high - low)
+            widest = _binomial_interval(share, self.units, level)
+            scaled = (high - low) * expit(ends).clip(*widest)
         return float(low + scaled[0]), float(low + scaled[1])
 
 
@@ -107,7 +115,8 @@ def spread(
         # without some unit the value lies on a bound, so the scale is linearized instead
         scaled = (others - value) * (1 / (value - bounds[0]) + 1 / (bounds[1] - value))
     error, freedom = standard_error(scaled, totals, slow)
-    return Spread(value, error, freedom, bounds)
+    units = effective_units(totals) if slow is None else inf
+    return Spread(value, error, freedom, bounds, units)
 
 
 def interval_of(
@@ -129,6 +138,18 @@ def is_too_few(num_units: int, slow: int | None) -> bool:
 def _unbounded(value: Any, bounds: Interval) -> Any:
     low, high = bounds
     return np.log(value - low) - (0.0 if high == inf else np.log(high - value))
+
+
+def _binomial_interval(share: float, num: float, level: float) -> Interval:
+    """Return the exact interval of a share of `num` units that each count wholly or not at all.
+
+    No shares of as many units spread more.
+    """
+    if num == inf:
+        return SHARE
+    hits, tail = share * num, (1 - level) / 2
+    low = float(betaincinv(hits, num - hits + 1, tail))
+    return low, float(betaincinv(hits + 1, num - hits, 1 - tail))
 
 
 def standard_error(

@@ -90,6 +90,16 @@ def test_intervals_exist_at_the_ends_of_the_range() -> None:
     assert interval_of(nothing, ratio, SHARE) is None
 
 
+def test_one_unit_does_not_widen_a_share_beyond_what_as_many_coins_allow() -> None:
+    """A single unit among eight leaves no degrees of freedom to speak of."""
+    drafted = np.full(LEAST_UNITS, 100.0)
+    accepted = drafted.copy()
+    accepted[0] = 95.0
+    interval = interval_of(np.stack([accepted, drafted], 1), ratio, SHARE)
+    assert interval is not None
+    assert 0.6 < interval[0] < 795 / 800 < interval[1] < 1
+
+
 def test_unequal_units_have_a_smaller_effective_number() -> None:
     rng = np.random.default_rng(0)
     equal, unequal = np.ones(12), np.array([9.0, 9.0, *[1.0] * 10])
