@@ -11,6 +11,7 @@ from typing import Any
 
 from specresearch.bench.logit_gap import LogitGap
 from specresearch.bench.output_check import CHANGED, OutputScores
+from specresearch.bench.output_verdict import OutputVerdict, judge
 from specresearch.bench.rows import GroupRow
 from specresearch.metrics import Counts
 from specresearch.rows import BASELINE, METHOD, RequestRow
@@ -77,6 +78,11 @@ class OutputComparison:
         return sum(difference.is_tie for difference in self.differences)
 
     @property
+    def num_examined(self) -> int:
+        """Return the number of differences about which the target was asked."""
+        return sum(difference.logits is not None for difference in self.differences)
+
+    @property
     def p_values(self) -> tuple[float, ...]:
         """Return the p-values of the side and of the baseline; empty if they were not checked."""
         return tuple(side.p_value for side in (self.scores, self.baseline) if side is not None)
@@ -84,8 +90,9 @@ class OutputComparison:
     @property
     def is_wrong(self) -> bool:
         """Return whether an output differs by more than rounding, or a p-value is too small."""
-        has_error = self.num_equal + self.num_ties < self.num_compared
-        return has_error or any(p_value < CHANGED for p_value in self.p_values)
+        num_different = self.num_compared - self.num_equal
+        verdict = judge(num_different, self.num_examined, self.num_ties, self.p_values)
+        return verdict is OutputVerdict.CHANGED
 
     @staticmethod
     def of_nothing() -> "OutputComparison":
@@ -200,13 +207,21 @@ def _greedy_statement(num: int, num_equal: int, differences: Sequence[Difference
             f"output unchanged but for rounding: {num_equal} of {num} greedy outputs equal, "
             f"{len(ties)} part at ties that rounding decides; {ties[0]}"
         )
-    errors = [difference for difference in differences if not difference.is_tie]
-    worst = [*errors, *ties][0]
-    num_examined = sum(difference.logits is not None for difference in differences)
-    cause = "no difference was examined"
-    if num_examined:
-        cause = f"{len(ties)} of {num_examined} examined differences are ties that rounding decides"
-    return f"OUTPUT CHANGED: {num_equal} of {num} greedy outputs equal; {cause}; {worst}"
+    examined = [difference for difference in differences if difference.logits is not None]
+    errors = [difference for difference in examined if not difference.is_tie]
+    equal = f"{num_equal} of {num} greedy outputs equal"
+    if errors:
+        cause = (
+            f"{len(ties)} of {len(examined)} examined differences are ties that rounding decides"
+        )
+        return f"OUTPUT CHANGED: {equal}; {cause}; {errors[0]}"
+    cause = "no difference has been examined yet"
+    if ties:
+        examined_ties = f"the {len(ties)} differences examined are ties"
+        if len(ties) == 1:
+            examined_ties = "the only difference examined is a tie"
+        cause = f"{examined_ties} that rounding decides"
+    return f"output differs, perhaps only by rounding: {equal}; {cause}; {differences[0]}"
 
 
 def _check_statement(rule: str, scores: OutputScores, baseline: OutputScores) -> str:

@@ -1,6 +1,6 @@
 """Print the results of a run within 80 columns: the answer first, then the evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,14 @@ from specresearch.bench.folder import Results
 from specresearch.bench.formatting import by_position, describe_target, number
 from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import describe_gain
-from specresearch.bench.output_check import CHANGED, P_VALUES
+from specresearch.bench.printing import (
+    acceptance_by,
+    by_position_label,
+    describe_machine,
+    has_trees,
+    output_text,
+    settings_grid,
+)
 from specresearch.bench.side import PARTS
 
 MEMORIES = {
@@ -36,7 +43,7 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
     console = console or Console(highlight=False)
     console.print()
     console.print(_headline(results), soft_wrap=False)
-    console.print(_statement(results))
+    console.print(output_text(results))
     sections: list[RenderableType] = [_setting(results), _speed_table(results.summary)]
     if results.summary["num_draft_tokens"]:
         sections.append(_acceptance_table(results))
@@ -64,29 +71,12 @@ def _headline(results: Results) -> Text:
     return Text(f"{name}: {describe_gain(gain)}", style="bold")
 
 
-def _statement(results: Results) -> Text:
-    summary, method = results.summary, results.provenance["method"]
-    if method is None:
-        return Text(summary["output_statement"])
-    p_values = [summary[name] for name in P_VALUES if summary[name] is not None]
-    style = "bold yellow"
-    num_unchanged = (summary["num_outputs_equal"] or 0) + summary["num_rounding_ties"]
-    has_error = num_unchanged < summary["num_outputs_compared"]
-    if has_error or any(p_value < CHANGED for p_value in p_values):
-        style = "bold red"
-    elif method["lossless"] or summary["outputs_equal"]:
-        style = "bold green"
-    return Text(summary["output_statement"], style=style)
-
-
 def _setting(results: Results) -> Table:
     summary, provenance = results.summary, results.provenance
-    target, dataset, machine = provenance["target"], provenance["dataset"], provenance["machine"]
-    table = _grid()
-    table.add_row("target", describe_target(target))
-    threads = machine["num_torch_threads"]
-    unit = "thread" if threads == 1 else "threads"
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads} {unit}")
+    dataset = provenance["dataset"]
+    table = settings_grid()
+    table.add_row("target", describe_target(provenance["target"]))
+    table.add_row("machine", describe_machine(provenance))
     source = f"{dataset['kind']} {dataset['location']}, fingerprint {dataset['fingerprint']}"
     table.add_row("prompts", f"{summary['num_prompts']} of {dataset['name']}, from {source}")
     method = provenance["method"]
@@ -161,58 +151,41 @@ def _speed_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _acceptance_table(results: Results) -> RenderableType:
-    if results.provenance["method"].get("trees"):
-        return _tree_table(results)
-    summary = results.summary
-    table = _grid()
-    labels = {
-        "draft_acceptance_rate": "draft acceptance rate",
-        "mean_acceptance_length": "mean acceptance length",
-        "tokens_per_target_forward": "tokens per target forward",
-    }
-    for name, label in labels.items():
-        table.add_row(label, _estimate(summary, name, 2))
+    """Return how much was accepted: of chains by token, of trees by the length of their paths."""
+    summary, trees = results.summary, has_trees(results.provenance)
+    table = settings_grid()
+    for figure in acceptance_by(trees=trees):
+        table.add_row(figure.label, _estimate(summary, figure.name, 2, figure.shown))
     if summary["outputs_equal"] is None:
         table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
-    tokens = f"{summary['num_accepted_tokens']:,} of {summary['num_draft_tokens']:,} tokens"
-    forwards = f"{summary['num_target_forwards']:,} target forwards"
-    table.add_row("accepted", f"{tokens} in {summary['num_drafts']:,} drafts; {forwards}")
-    table.add_row("accepted at position 1, 2, ...", _positions(results, "unconditional"))
+    num_drafts, num_tokens = summary["num_drafts"], summary["num_draft_tokens"]
+    counts = f"{summary['num_accepted_tokens']:,} of {num_tokens:,} tokens in {num_drafts:,} drafts"
+    if trees:
+        nodes = number(num_tokens / num_drafts, 1)
+        counts = (
+            f"{summary['num_accepted_tokens']:,} tokens in {num_drafts:,} trees of {nodes} drafts "
+            "on average"
+        )
+    table.add_row("accepted", f"{counts}; {summary['num_target_forwards']:,} target forwards")
+    table.add_row(by_position_label(trees=trees), _positions(results, "unconditional"))
     table.add_row("  given all before were", _positions(results, "conditional"))
+    if trees:
+        spread = _spread(results.histogram["mean_acceptance_length"], less=1.0)
+        table.add_row("accepted per tree by request", spread)
+        return table
     rates = results.histogram["draft_acceptance_rate"]
-    if rates["p50"] is not None:
-        spread = f"10% {rates['p10']:.2f}, median {rates['p50']:.2f}, 90% {rates['p90']:.2f}"
-        table.add_row("acceptance rate by request", f"0 {_bars(rates['counts'])} 1   {spread}")
+    table.add_row("acceptance rate by request", f"0 {_bars(rates['counts'])} 1   {_spread(rates)}")
     return Group(table, Text(RULE_OF_THUMB, style="dim"))
 
 
-def _tree_table(results: Results) -> Table:
-    """Return what trees are judged by: path lengths. Most nodes of any tree must be rejected."""
-    summary = results.summary
-    table = _grid()
-    accepted = _estimate(summary, "mean_acceptance_length", 2, less=1.0)
-    table.add_row("accepted tokens per tree", accepted)
-    forwards = _estimate(summary, "tokens_per_target_forward", 2)
-    table.add_row("tokens per target forward", forwards)
-    if summary["outputs_equal"] is None:
-        table.add_row("expected acceptance", number(summary["expected_acceptance"], 2))
-    num_trees = summary["num_drafts"]
-    nodes = f"trees of {number(summary['num_draft_tokens'] / num_trees, 1)} drafts on average"
-    counts = f"{summary['num_accepted_tokens']:,} tokens in {num_trees:,} {nodes}"
-    table.add_row("accepted", f"{counts}; {summary['num_target_forwards']:,} target forwards")
-    table.add_row("accepted at depth 1, 2, ...", _positions(results, "unconditional"))
-    table.add_row("  given the depth before was", _positions(results, "conditional"))
-    lengths = results.histogram["mean_acceptance_length"]
-    if lengths["p50"] is not None:
-        names = {"10%": "p10", "median": "p50", "90%": "p90"}
-        spread = [f"{name} {lengths[key] - 1:.2f}" for name, key in names.items()]
-        table.add_row("accepted per tree by request", ", ".join(spread))
-    return table
+def _spread(percentiles: Mapping[str, Any], less: float = 0.0) -> str:
+    names = {"10%": "p10", "median": "p50", "90%": "p90"}
+    return ", ".join(f"{name} {percentiles[key] - less:.2f}" for name, key in names.items())
 
 
 def _shift_table(results: Results) -> Table:
     summary = results.summary
-    table = _grid()
+    table = settings_grid()
     labels = {
         "output_tv": "total variation from the target",
         "output_kl": "KL divergence from it, nats",
@@ -233,8 +206,7 @@ def _category_table(results: Results) -> Table:
         "acceptance rate": "draft_acceptance_rate",
         "tokens per forward": "tokens_per_target_forward",
     }
-    method = results.provenance["method"]
-    if method is not None and method.get("trees"):
+    if has_trees(results.provenance):
         del columns["acceptance rate"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("category", min_width=24)
@@ -246,31 +218,25 @@ def _category_table(results: Results) -> Table:
     return table
 
 
-def _grid() -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    return table
-
-
 def _positions(results: Results, name: str) -> str:
     return by_position([entry[name] for entry in results.per_position])
 
 
-def _estimate(summary: Mapping[str, Any], name: str, digits: int, less: float = 0.0) -> str:
-    """Return a figure with its interval, if it has one.
-
-    Args:
-        less: Subtracted from all of them.
-    """
+def _estimate(
+    summary: Mapping[str, Any],
+    name: str,
+    digits: int,
+    shown: Callable[[float], float] = lambda value: value,
+) -> str:
+    """Return a figure with its interval, if it has one, each as `shown` returns it."""
     value, interval = summary[name], summary.get(f"{name}_ci95")
     if value is None:
         return number(value, digits)
-    shown = number(value - less, digits)
+    words = number(shown(value), digits)
     if not interval:
-        return shown
-    low, high = (number(end - less, digits) for end in interval)
-    return f"{shown} ({low} to {high})"
+        return words
+    low, high = (number(shown(end), digits) for end in interval)
+    return f"{words} ({low} to {high})"
 
 
 def _bars(counts: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from specresearch.bench.estimate import Estimate
 from specresearch.bench.formatting import describe_target
 from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import COMPARED, describe_gain, describe_interval
-from specresearch.bench.output_check import CHANGED, P_VALUES
+from specresearch.bench.printing import describe_machine, has_trees, output_text, settings_grid
 from specresearch.bench.side_comparison import THROUGHPUT
 from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.tables import classes_table, sides_tables
@@ -26,13 +26,12 @@ def print_load(results: LoadResults, folder: Path, console: Console | None = Non
     where = f"on {results.provenance['dataset']['name']}"
     console.print(Text(headline(results, where), style="bold"), soft_wrap=False)
     if results.sides and results.summary["method"]:
-        console.print(_output_statement(results))
+        console.print(output_text(results))
     print_warnings(results, console)
     console.print()
     console.print(_settings_table(results))
     console.print()
-    method = results.provenance.get("method")
-    trees = bool(method and method.get("trees"))
+    trees = has_trees(results.provenance)
     for part in sides_tables(results, trees=trees):
         console.print(part)
     if results.classes:
@@ -54,11 +53,14 @@ def load_warnings(results: LoadResults) -> list[str]:
     stopped = results.stopped or ""
     overloaded = []
     too_short = []
+    none_finished = []
     for name, figures in results.sides.items():
         if figures["overloaded"] and f"; {name}, repeat" not in f"; {stopped}":
             overloaded.append(name)
         if figures.get("too_short"):
             too_short.append(name)
+        if figures["request_throughput"] == 0:
+            none_finished.append(name)
     warnings = [f"stopped: {stopped}"] if stopped else []
     messages = (
         (
@@ -71,6 +73,7 @@ def load_warnings(results: LoadResults) -> list[str]:
             "the run never reached steady state: the last request arrived before most were "
             "answered; send more requests",
         ),
+        (none_finished, "no request finished between warm-up and tail; send more requests"),
         (results.class_signature, "the median request is faster and the slowest 1% slower"),
         (results.class_unclear, "too few requests to tell whether the slowest 1% got slower"),
     )
@@ -127,38 +130,12 @@ def _over_best(results: LoadResults) -> str:
     return f"; {ratio.value:.2f}x the best of plain and fixed lengths ({interval})"
 
 
-def _output_statement(results: LoadResults) -> Text:
-    summary = results.summary
-    p_values = [summary.get(name) for name in P_VALUES]
-    is_changed = any(p is not None and p < CHANGED for p in p_values)
-    if is_changed or summary["outputs_equal_but_for_ties"] is False:
-        style = "bold red"
-    elif _is_unchanged(results):
-        style = "bold green"
-    else:
-        style = "bold yellow"
-    return Text(summary["output_statement"], style=style)
-
-
-def _is_unchanged(results: LoadResults) -> bool:
-    summary = results.summary
-    lossless = results.provenance["method"]["lossless"]
-    if summary["outputs_equal"] is None:
-        return lossless
-    # A lossy rule may change sampled outputs, but no greedy one.
-    return summary["outputs_equal"] and (lossless or summary["temperature"] == 0)
-
-
 def _settings_table(results: LoadResults) -> Table:
     provenance, summary = results.provenance, results.summary
-    target, machine, workload = provenance["target"], provenance["machine"], provenance["workload"]
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    table.add_row("target", describe_target(target))
-    threads = machine["num_torch_threads"]
-    unit = "thread" if threads == 1 else "threads"
-    table.add_row("machine", f"{machine['device']}, {target['device']}, {threads} {unit}")
+    workload = provenance["workload"]
+    table = settings_grid()
+    table.add_row("target", describe_target(provenance["target"]))
+    table.add_row("machine", describe_machine(provenance))
     lengths = (
         f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, outputs of at most "
         f"{workload['mean_max_new_tokens']:.0f} on average"

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from specresearch.bench.formatting import by_position, number
 from specresearch.bench.outcome import EXPLANATION, Outcome, describe_interval
+from specresearch.bench.printing import acceptance_by, by_position_label
 from specresearch.loadtest.results import LoadResults
 
 SIDES_PER_TABLE = 4  # that fit 80 columns
@@ -17,12 +18,8 @@ TIMES = {
     "time per output token": "tpot",
     "request latency": "e2el",
 }
-ACCEPTANCE = {
-    "draft acceptance rate": "draft_acceptance_rate",
-    "  10th percentile of requests": "acceptance_p10",
-}
 COUNTS = {
-    "tokens per target forward": "tokens_per_target_forward",
+    "requests counted": "num_requests",
     "drafts per step": "mean_draft_length",
     "requests running, mean": "running_mean",
     "requests waiting, mean": "waiting_mean",
@@ -72,13 +69,20 @@ def _sides_table(results: LoadResults, names: list[str], *, trees: bool) -> Tabl
     add("  95% interval", gains, lambda gain: describe_interval(gain, "-"))
     add("  verdict", gains, lambda gain: Outcome.of(gain).value)
     add_figure("tokens per second", "throughput")
-    add_figure("requests per second in limits", "goodput")
+    # Where none finished, 0 would say that all broke the limits; a warning says that none did.
+    sides = [results.sides[name] for name in names]
+    goodputs = [side["goodput"] if side["request_throughput"] else None for side in sides]
+    add("requests per second in limits", goodputs, _count)
     for label, key in TIMES.items():
         add_figure(f"{label}, median", f"{key}_p50", seconds)
         add_figure("  99th percentile", f"{key}_p99", seconds)
-    if trees:
-        add_figure("accepted tokens per tree", "mean_acceptance_length", lambda n: f"{n - 1:.2f}")
-    for label, key in (COUNTS if trees else ACCEPTANCE | COUNTS).items():
+    for figure in acceptance_by(trees=trees):
+        add_figure(
+            figure.label, figure.name, lambda value, shown=figure.shown: _count(shown(value))
+        )
+        if figure.name == "draft_acceptance_rate":
+            add_figure("  10th percentile of requests", "acceptance_p10")
+    for label, key in COUNTS.items():
         add_figure(label, key)
     return table
 
@@ -108,10 +112,10 @@ def classes_table(results: LoadResults, *, trees: bool) -> Iterator[RenderableTy
 
 
 def _accepted(figures: Mapping[str, Any], *, trees: bool) -> list[str]:
-    if not trees:
-        return [number(figures[name], 2) for name in ("draft_acceptance_rate", "acceptance_p10")]
-    length = figures["mean_acceptance_length"]
-    return [number(None if length is None else length - 1, 2)]
+    first = acceptance_by(trees=trees)[0]
+    value = figures[first.name]
+    cells = [number(value if value is None else first.shown(value), 2)]
+    return cells if trees else [*cells, number(figures["acceptance_p10"], 2)]
 
 
 def seconds(value: float) -> str:
@@ -123,7 +127,7 @@ def _depths(results: LoadResults) -> Iterator[Text]:
         rates = []
         for position in profile.positions:
             rates.append(None if position.unconditional is None else position.unconditional.value)
-        label = f"{name}: accepted at depth 1, 2, ..."
+        label = f"{name}: {by_position_label(trees=True)}"
         yield Text(f"{label}  {by_position(rates)}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.outcome import Outcome
-from specresearch.bench.output_check import CHANGED, P_VALUES
+from specresearch.bench.output_verdict import Output
 from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.reporting.commands import Command
 from specresearch.reporting.workload import Load, Setting, WorkloadKey
@@ -22,44 +22,6 @@ class Standing(Enum):
     DOUBTFUL = "perhaps broken, though plain decoding keeps it,"
     HOPELESS = "broken, by plain decoding too,"
     KEPT = "kept, though plain decoding breaks it,"
-
-
-@dataclass(frozen=True)
-class Output:
-    """Whether a side's text equals the baseline's.
-
-    Attributes:
-        statement: The finding in words.
-        is_same: Whether it is the same token for token but for rounding, or by proof; None if
-            unknown, or if the rule is lossy.
-        num_equal: Greedy outputs, if all are equal and no others were checked.
-    """
-
-    statement: str = ""
-    is_same: bool | None = None
-    num_equal: int = 0
-
-    @property
-    def is_wrong(self) -> bool:
-        """Return whether it is known to differ."""
-        return self.is_same is False
-
-    @staticmethod
-    def of(figures: Mapping[str, Any], *, lossless: bool) -> "Output":
-        """Return the finding of the output figures of a side, given what its rule claims."""
-        statement = figures["output_statement"]
-        if not lossless:
-            return Output(statement)
-        p_values = [figures[name] for name in P_VALUES if figures[name] is not None]
-        if p_values and min(p_values) < CHANGED:
-            return Output(statement, is_same=False)
-        num_compared = figures["num_outputs_compared"]
-        if not num_compared:
-            return Output(statement, is_same=True)
-        num_equal = figures["num_outputs_equal"]
-        are_equal = num_equal == num_compared and not p_values
-        is_same = num_equal + figures["num_rounding_ties"] >= num_compared
-        return Output(statement, is_same, num_equal if are_equal else 0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +72,7 @@ class Comparison(SideComparison):
     max_running: int | None = None
     baseline: SideFigures = SideFigures()
     speculative: SideFigures = SideFigures()
-    output: Output = Output()
+    output: Output = field(default_factory=Output)
     is_complete: bool = True
     num_requests: int = 0
     fingerprint: str = ""

@@ -8,13 +8,10 @@ from typing import Any
 
 from specresearch.bench.acceptance_profile import AcceptanceProfile
 from specresearch.bench.estimate import Estimate
+from specresearch.bench.output_verdict import outputs_of
 from specresearch.bench.side_comparison import MeanStepTimes, SideComparison
 from specresearch.reporting.commands import Command
-from specresearch.reporting.comparison import (
-    Comparison,
-    Output,
-    SideFigures,
-)
+from specresearch.reporting.comparison import Comparison, SideFigures
 from specresearch.reporting.config import (
     class_name,
     config_of,
@@ -113,8 +110,6 @@ class FolderReader:
     def comparison(self, name: str) -> Comparison:
         """Return a side beside the baseline."""
         measured = SideComparison.from_json(self.results["comparisons"][name])
-        # A run has one method, whose output figures are in its summary.
-        outputs = self.results["outputs"][name] if self.is_load else self.summary
         sides = self.results["sides"]
         return replace(
             self.side(name),
@@ -124,7 +119,7 @@ class FolderReader:
             ideal_speedup=measured.ideal_speedup,
             classes=measured.classes if len(measured.classes) > 1 else (),
             baseline=self._figures(BASELINE),
-            output=Output.of(outputs, lossless=self.provenance["method"]["lossless"]),
+            output=outputs_of(self.results)[name],
             is_complete=self.results["complete"],
             num_requests=sides[name]["num_requests"],
             fingerprint=self.provenance["dataset"]["fingerprint"],

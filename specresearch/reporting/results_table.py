@@ -15,7 +15,6 @@ from specresearch.results.folder import read_results
 from specresearch.settings.check import nearest
 
 FORMATS = {"markdown": "pipe", "latex": "latex_booktabs", "text": "simple", "csv": ""}
-SAME = {True: "yes", False: "no", None: "not claimed"}  # a lossy rule claims nothing
 
 Value = str | int | Load | Estimate | None
 
@@ -88,7 +87,9 @@ COLUMNS: Mapping[str, Column] = {
     "acceptance_rate": Column("Acceptance rate", _acceptance_rate, 2),
     "ttft_p99": Column("TTFT P99, s", _figure("ttft_p99"), 3),
     "tpot_p99": Column("TPOT P99, s", _figure("tpot_p99"), 4),
-    "unchanged": Column("Output unchanged", lambda row: SAME[row.output.is_same]),
+    "unchanged": Column(
+        "Output unchanged", lambda row: row.output.verdict and row.output.verdict.value
+    ),
     "requests": Column("Requests", lambda row: row.num_requests, 0),
     "folder": Column("Folder", lambda row: row.folder.name),
 }

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specresearch.bench.formatting import describe_target
+from specresearch.bench.printing import settings_grid
 from specresearch.loadtest.report import describe_load, headline, print_warnings
 from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.tables import seconds, sides_tables
@@ -36,9 +37,7 @@ def print_simulation(results: LoadResults, folder: Path, console: Console | None
 
 def _settings_table(results: LoadResults) -> Table:
     provenance, summary, limits = results.provenance, results.summary, results.limits
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    table = settings_grid()
     table.add_row("target", describe_target(provenance["recorded"]["target"]))
     requests = f"{provenance['num_requests']} requests a pass"
     together = f"up to {summary['max_running']} together"

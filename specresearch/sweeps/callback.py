@@ -10,10 +10,11 @@ from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.outcome import EXPLANATION, Outcome, describe_interval
+from specresearch.bench.output_verdict import outputs_of
 from specresearch.files import replace_text
 from specresearch.results.folder import RESULTS, read_results
 from specresearch.rows import METHOD
@@ -42,8 +43,10 @@ LOAD_NOTES = (
     "p99: speedup by the 99th percentile of the time per output token. accepted: draft acceptance "
     "rate, of chains."
 )
-NAME_WIDTH = 12  # of a run, at least
-SAME = "same: whether greedy outputs equal plain decoding's."
+SAME = (
+    "same: whether outputs are plain decoding's but for rounding (unknown: not all differences "
+    "were examined; lossy: the acceptance rule may change them)."
+)
 
 
 class CompareRuns(Callback):
@@ -101,6 +104,8 @@ def _row(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
         row["gain_basis"] = comparison["basis"]
     method = (results.get("provenance") or {}).get("method") or {}
     row["trees"] = bool(method.get("trees"))
+    output = outputs_of(results).get(METHOD)
+    row["same"] = output and output.verdict and output.verdict.value
     for name, value in figures.items():
         if name.endswith("_ci95"):
             row[f"{name}_low"] = value and value[0]
@@ -123,31 +128,39 @@ def print_comparison(rows: Sequence[Mapping[str, Any]], console: Console) -> Non
     if any(row.get("kind") == "load" for row in rows):
         columns, notes = LOAD_COLUMNS, LOAD_NOTES
     is_lossy = any(row.get("output_tv") is not None for row in rows)
-    shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
-    cells: dict[str, list[str]] = {"run": [_name(row, shared) for row in rows]}
     gains = [_gain(row) for row in rows]
-    cells["speedup"] = [_format(gain and gain.value) for gain in gains]
+    cells: dict[str, list[str]] = {"speedup": [_format(gain and gain.value) for gain in gains]}
     cells["95%"] = [describe_interval(gain, "-") for gain in gains]
     cells["verdict"] = ["-" if gain is None else Outcome.of(gain).value for gain in gains]
     for header, name in columns.items():
         cells[header] = [_cell(row, header, name) for row in rows]
-    cells["same"] = [_same(row.get("outputs_equal")) for row in rows]
+    cells["same"] = [row.get("same") or "-" for row in rows]
     if is_lossy:
         cells["TV"] = [_format(row.get("output_tv"), 3) for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for header in cells:
-        is_name = header == "run"
-        table.add_column(header, justify="left" if is_name else "right", no_wrap=not is_name)
-    table.columns[0].min_width, table.columns[0].overflow = NAME_WIDTH, "fold"
-    for values in zip(*cells.values(), strict=True):
-        table.add_row(*values)
+    shared = set.intersection(*(set(row["overrides"].split()) for row in rows))
+    names = [_name(row, shared) for row in rows]
+    header, *lines = _aligned(cells)
+    width = max(map(len, names))
+    # Long names stand above their figures, so that no line is longer than the terminal is wide.
+    is_wide = width + 2 + len(header) > console.width
     console.print()
-    console.print(table)
+    console.print(Text(header if is_wide else f"{'':{width}}  {header}", style="bold"))
+    for name, line in zip(names, lines, strict=True):
+        console.print(Text(f"{name}\n{line}" if is_wide else f"{name:{width}}  {line}"))
     moved = " TV: total variation by which a lossy rule moved the output." if is_lossy else ""
     console.print(f"{EXPLANATION} {notes} {SAME}{moved}", style="dim")
     for row in rows:
         if row.get("stopped"):
             console.print(f"{row['job']}: {row['stopped']}", style="yellow")
+
+
+def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line of headers and a line for each row, with columns flush right."""
+    padded = []
+    for header, values in columns.items():
+        width = max(map(len, (header, *values)))
+        padded.append([f"{word:>{width}}" for word in (header, *values)])
+    return [" ".join(words) for words in zip(*padded, strict=True)]
 
 
 def _gain(row: Mapping[str, Any]) -> Estimate | None:
@@ -172,12 +185,6 @@ def short_override(override: str) -> str:
     key, _, value = override.partition("=")
     group, _, name = key.removeprefix("+").rpartition(".")
     return value if not group and name in GROUPS else f"{name}={value}"
-
-
-def _same(outputs_equal: bool | None) -> str:
-    if outputs_equal is None:
-        return "-"
-    return "yes" if outputs_equal else "NO"
 
 
 def _format(value: float | str | None, digits: int = 2) -> str:

@@ -11,6 +11,7 @@ from specresearch import CausalLM
 from specresearch.acceptance import Greedy
 from specresearch.bench import Runner, RunSettings
 from specresearch.bench.logit_gap import LogitGap, measure_rounding
+from specresearch.bench.output_verdict import Output, OutputVerdict
 from specresearch.bench.outputs import OutputComparison
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import NGram
@@ -87,5 +88,24 @@ def test_ties_alone_leave_the_output_unchanged() -> None:
     assert not compare(True).is_wrong
     assert compare(False).statement.startswith("OUTPUT CHANGED")
     assert "0 of 1 examined" in compare(False).statement
-    assert "no difference was examined" in OutputComparison.greedy([plain, other]).statement
     assert compare(False).is_wrong
+
+
+def test_differences_that_nobody_examined_are_not_called_changes() -> None:
+    """As while a run goes on, or if more differ than are examined."""
+    rows = []
+    for number in range(2):
+        plain = replace(request(number, 0.0), token_ids=(1, 2))
+        rows += [plain, replace(request(number, 0.0, side="method"), token_ids=(1, 3))]
+    tie, error = (LogitGap(0.0, 1.0, "bfloat16", is_rounding=is_tie) for is_tie in (True, False))
+    unexamined = OutputComparison.greedy(rows)
+    half = OutputComparison.greedy(rows, lambda row, position: tie, max_examined=1)
+    wrong = OutputComparison.greedy(rows, lambda row, position: error, max_examined=1)
+    words = "output differs, perhaps only by rounding: 0 of 2 greedy outputs equal; "
+    assert f"{words}no difference has been examined yet" in unexamined.statement
+    assert f"{words}the only difference examined is a tie" in half.statement
+    assert wrong.statement.startswith("OUTPUT CHANGED")
+    found = [Output.of(each.figures, lossless=True).verdict for each in (unexamined, half, wrong)]
+    assert found == [OutputVerdict.UNKNOWN, OutputVerdict.UNKNOWN, OutputVerdict.CHANGED]
+    assert [each.is_wrong for each in (unexamined, half, wrong)] == [False, False, True]
+    assert Output.of(wrong.figures, lossless=False).verdict is OutputVerdict.LOSSY

@@ -10,7 +10,8 @@ from tests.loadtest.load_rows import finished, request
 EQUAL = OutputComparison("output unchanged", 4, 4)
 TIE = Difference(0, "1", 2, 5, 6, LogitGap(0.0, 1.0, "float32", is_rounding=True))
 TIED = OutputComparison("OUTPUT CHANGED: a tie", 4, 3, (TIE,))
-CHANGED_GREEDY = OutputComparison("OUTPUT CHANGED: an error", 4, 3)
+ERROR = Difference(0, "1", 2, 5, 6, LogitGap(1.0, 1.0, "float32", is_rounding=False))
+CHANGED_GREEDY = OutputComparison("OUTPUT CHANGED: an error", 4, 3, (ERROR,))
 
 
 def scores(excess: float) -> OutputScores:

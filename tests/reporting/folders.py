@@ -18,6 +18,7 @@ OUTPUT = {
     "num_outputs_compared": 200,
     "num_outputs_equal": 200,
     "num_rounding_ties": 0,
+    "output_differences": [],
     "output_p_value": None,
     "baseline_output_p_value": None,
 }
@@ -74,6 +75,8 @@ def write_run(
         proposer: Its settings.
         summary: Figures of the summary, such as those of the output.
     """
+    num_different = 200 - summary.get("num_outputs_equal", 200)
+    summary.setdefault("output_differences", [{"logits": {}}] * num_different)
     sides: dict[str, dict[str, Any]] = {}
     for name, p99, rate in (("baseline", tpot_p99[0], 100.0), ("method", tpot_p99[1], 150.0)):
         latencies = {f"{metric}_p{p}": p99 * p / 99 for metric in LATENCIES for p in (50, 90, 99)}

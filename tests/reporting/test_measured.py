@@ -12,6 +12,7 @@ from tiny_models import build, letters_tokenizer
 from specresearch import CausalLM, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench import ResultsFolder, Runner, RunSettings
+from specresearch.bench.output_verdict import Output, OutputVerdict
 from specresearch.data import PromptDataset
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Poisson
 from specresearch.loadtest.folder import LoadFolder
@@ -19,7 +20,6 @@ from specresearch.loadtest.runner import LoadRunner, LoadSettings
 from specresearch.loadtest.workload import RequestClass
 from specresearch.proposers import NGram
 from specresearch.reporting import Requirements, compose, gather
-from specresearch.reporting.comparison import Output
 from tests.bench.test_output_check import Gullible
 
 Measure = Callable[..., Path]
@@ -131,7 +131,7 @@ def test_a_run(measured_run: Path) -> None:
         summary["speedup"],
         summary["speedup_ci95"][0],
     )
-    assert comparison.output.is_same
+    assert comparison.output.verdict is OutputVerdict.SAME
     for name in ("ttft_p50", "tpot_p99", "e2el_p90"):
         own, baseline = comparison.speculative[name], comparison.baseline[name]
         assert own is not None
@@ -159,12 +159,13 @@ def test_sampled_output_of_a_run_is_judged_by_its_check(
     folder = measure_run(SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20), rule)
     (comparison,) = gather([folder]).comparisons
     output = comparison.output
-    assert (output.is_same, output.is_wrong) == (not is_broken, is_broken)
+    assert output.verdict is (OutputVerdict.CHANGED if is_broken else OutputVerdict.SAME)
 
 
 def test_a_control_that_fails_makes_the_output_wrong() -> None:
     figures = {"output_statement": "", "output_p_value": 0.5, "baseline_output_p_value": 1e-9}
     figures |= {"num_outputs_compared": 0, "num_outputs_equal": None, "num_rounding_ties": 0}
+    figures |= {"output_differences": []}
     assert Output.of(figures, lossless=True).is_wrong
     assert not Output.of(figures | {"baseline_output_p_value": 0.4}, lossless=True).is_wrong
 
@@ -207,7 +208,7 @@ def test_a_load_run(measured_load: Callable[..., Path], arrivals: Arrivals, labe
     assert set(by_label) == {"ngram, 4 drafts", "ngram, 2 drafts"}
     for comparison in by_label.values():
         assert comparison.gain is not None
-        assert comparison.output.is_same
+        assert comparison.output.verdict is OutputVerdict.SAME
         assert comparison.speculative.acceptance is not None
         assert comparison.baseline.step is not None
         assert comparison.baseline.step.parts["verify"] > 0
@@ -245,9 +246,8 @@ def test_sampled_output_of_a_load_is_judged_by_its_check(
     sampling = SamplingParams(temperature=0.5, top_k=3, max_new_tokens=20)
     folder = measured_load(ClosedLoop(2), sampling=sampling, rule=rule)
     outputs = [comparison.output for comparison in gather([folder]).comparisons]
-    assert [(output.is_same, output.is_wrong) for output in outputs] == [
-        (not is_broken, is_broken)
-    ] * 2
+    verdict = OutputVerdict.CHANGED if is_broken else OutputVerdict.SAME
+    assert [output.verdict for output in outputs] == [verdict] * 2
 
 
 def test_an_overloaded_load_run_says_why_it_stopped(measured_load: Callable[..., Path]) -> None:

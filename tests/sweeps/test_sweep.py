@@ -1,4 +1,6 @@
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from specresearch.cli import conf_dir
 from specresearch.sweeps.callback import collect, print_comparison
 from specresearch.sweeps.plot import _axis, _series, plot_sweep
 from specresearch.sweeps.progress import SweepProgress, swept
+from tests.reporting.folders import OUTPUT
 
 
 def run_row(overrides: str, speedup: float | None = 1.2, **figures: Any) -> dict[str, Any]:
@@ -92,7 +95,8 @@ def test_load_runs_have_their_own_figures(
             "comparisons": {
                 "method": {"gain": {"value": 1.3, "low": 1.1, "high": 1.5}, "basis": "throughput"}
             },
-            "provenance": {"method": {"trees": True}},
+            "provenance": {"method": {"trees": True, "lossless": True}},
+            "outputs": {"method": OUTPUT},
             "intervals": {"speedup": [1.1, 1.5]},
             "sides": {"fixed-2": {"throughput": 12.0, "e2el_p50": 1.0, "tpot_p99": 0.1}},
         }
@@ -102,11 +106,31 @@ def test_load_runs_have_their_own_figures(
     assert rows[0]["throughput_fixed-2"] == 12.0
     print_comparison(rows, Console(highlight=False, width=80))
     printed = capsys.readouterr().out
-    assert "concurrency=4    1.30 1.10-1.50  faster" in printed
+    assert "concurrency=4     1.30 1.10-1.50  faster" in printed
+    assert "yes" in printed
     assert "1-ngram: plain: the queue grows" in printed
     assert "2.00" in printed  # half the time is twice the speed
     assert "0.02" not in printed  # a rate per node of a tree
     assert "Speedup: above 1 is faster than plain decoding." in printed
+
+
+@pytest.mark.parametrize("make", [run_row, load_row])
+def test_long_names_stand_above_their_figures_in_80_columns(make: Callable[..., Any]) -> None:
+    """Nothing wraps and nothing is cut, whatever is swept."""
+    names = [f"+proposer={method} +a.much_too_long_setting=17" for method in ("ngram", "suffix")]
+    ends = {"gain_low": 10.12, "gain_high": 12.34, "output_tv": 0.012, "same": "unknown"}
+    rows = [make(name, 11.0) | ends for name in names]
+    for row in rows:
+        row["overrides"] += f" dataset={row['overrides'].split()[0][10:]}-and-some-more-words"
+    stream = io.StringIO()
+    print_comparison(rows, Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    begin = lines.index("ngram ngram-and-some-more-words")
+    assert lines[begin + 2] == "suffix suffix-and-some-more-words"
+    for line in (lines[begin + 1], lines[begin + 3]):
+        assert line.split()[:2] == ["11.00", "10.12-12.34"]
+        assert line.split()[-2:] == ["unknown", "0.012"]
 
 
 def test_a_sweep_says_faster_or_slower_only_by_the_whole_interval(
