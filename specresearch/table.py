@@ -8,6 +8,10 @@ from pathlib import Path
 from specresearch.cli import exit_on_user_errors
 from specresearch.cli.arguments import parser_of_folders
 
+ALONE = (
+    "each interval holds at 95% on its own; the report's are wider, since they hold for all "
+    "settings and loads of a decision together"
+)
 FORMATS = ("markdown", "latex", "csv", "text")
 
 
@@ -16,16 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser().parse_args(arguments)
     from specresearch.files import replace_text
     from specresearch.reporting import gather
-    from specresearch.reporting.results_table import DEFAULT, results_table
+    from specresearch.reporting.results_table import results_table
 
     with exit_on_user_errors():
         material = gather(args.folders)
-        columns = args.columns.split(",") if args.columns else DEFAULT
+        columns = args.columns.split(",") if args.columns else None
         table = results_table(material.comparisons, args.format, columns, args.sort)
         if args.output is not None:
             replace_text(args.output, table)
     for note in material.notes:
         print(f"{', '.join(map(str, note.folders))}: {note.text}", file=sys.stderr)
+    if len(material.comparisons) > 1:
+        print(ALONE, file=sys.stderr)
     print(table if args.output is None else args.output, end="" if args.output is None else "\n")
 
 

@@ -46,7 +46,9 @@ def command(target_overrides: list[str], tmp_path: Path, typed: Typed) -> Run:
 def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_path: Path) -> None:
     outcome = command("+proposer=ngram", "compare=[2]", "hydra.run.dir=out")
     assert outcome.code == 0, outcome.err
-    assert "ngram with goodput on prompts, closed loop of 2:" in " ".join(outcome.out.split())
+    assert "ngram with the goodput controller on prompts, closed loop of 2:" in " ".join(
+        outcome.out.split()
+    )
     assert "greedy outputs equal plain decoding's token for token" in " ".join(outcome.out.split())
     assert [
         line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line

@@ -121,7 +121,7 @@ def test_by_default_the_recorded_batches_are_repeated(command: Command, recorded
     assert summary["max_running"] == 2
     assert yaml.safe_load(Path("same/config.yaml").read_text())["max_running"] is None
     told = " ".join(out.split())
-    assert "simulated: ngram with fixed on " in told
+    assert "simulated: ngram with a fixed draft length on " in told
     assert "load closed loop of 2, up to 2 together, 8 requests a pass" in told
     assert "M parameters, float" in told
     assert "changed" not in told

@@ -31,7 +31,7 @@ class Outcome(Enum):
         return Outcome.UNCLEAR
 
 
-def describe_gain(gain: Estimate, measure: str = "speed", units: str = "groups") -> str:
+def describe_gain(gain: Estimate, measure: str = "speed", units: str = "prompts") -> str:
     """Return the verdict in words, such as "1.34x the speed of plain decoding (95% interval ..)".
 
     Args:

@@ -24,8 +24,8 @@ from specresearch.bench.printing import (
 from specresearch.bench.side import PARTS
 
 MEMORIES = {
-    "cold": "cold: a request finds nothing of those before it",
-    "warm": "warm: a request finds what those before it left, since the start of the repeat",
+    "cold": "cold: no request learns from earlier ones",
+    "warm": "warm: requests learn from all earlier ones since the start of the repeat",
 }
 BARS = " ▁▂▃▄▅▆▇█"
 RULE_OF_THUMB = (
@@ -100,7 +100,7 @@ def _setting(results: Results) -> Table:
 def _memory(memory: str, provenance: Mapping[str, Any]) -> str:
     words = MEMORIES[memory]
     if memory == "warm" and provenance["num_sessions"] > 1:
-        words += " or of a session that resumed it"
+        words += " or since a session resumed it"
     order = "in the dataset's order"
     if provenance["order"] == "shuffled":
         order = f"shuffled by seed {provenance['seed']}"

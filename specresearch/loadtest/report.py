@@ -18,6 +18,8 @@ from specresearch.loadtest.results import LoadResults
 from specresearch.loadtest.tables import classes_table, sides_tables
 from specresearch.rows import METHOD
 
+FIXED = "fixed"  # the controller with a fixed draft length
+
 
 def print_load(results: LoadResults, folder: Path, console: Console | None = None) -> None:
     """Print the headline, warnings, settings and the figures of every side and class."""
@@ -92,6 +94,11 @@ def describe_load(summary: Mapping[str, Any]) -> str:
     return f"{summary['arrivals']}{cv}, {qps:.3g} requests/s" if qps else str(summary["arrivals"])
 
 
+def describe_controller(name: str) -> str:
+    """Return how much is drafted, such as "the goodput controller"."""
+    return "a fixed draft length" if name == FIXED else f"the {name} controller"
+
+
 def headline(results: LoadResults, where: str) -> str:
     """Return the answer in one sentence.
 
@@ -116,7 +123,8 @@ def headline(results: LoadResults, where: str) -> str:
     best = ""
     if comparison.basis == THROUGHPUT and summary["best_fixed"] is not None:
         best = _over_best(results)
-    return f"{prefix}{summary['method']} with {summary['controller']} {load}: {verdict}{best}"
+    drafting = describe_controller(summary["controller"])
+    return f"{prefix}{summary['method']} with {drafting} {load}: {verdict}{best}"
 
 
 def _over_best(results: LoadResults) -> str:
@@ -127,7 +135,7 @@ def _over_best(results: LoadResults) -> str:
     if ratio is None:
         return ""
     interval = describe_interval(ratio) if ratio.has_interval else "no interval"
-    return f"; {ratio.value:.2f}x the best of plain and fixed lengths ({interval})"
+    return f"; {ratio.value:.2f}x the best of plain decoding and fixed lengths ({interval})"
 
 
 def _settings_table(results: LoadResults) -> Table:
@@ -149,7 +157,7 @@ def _settings_table(results: LoadResults) -> Table:
             table.add_row(label, f"{origin['location']}, fingerprint {origin['fingerprint']}{note}")
     num_short, num_cut = workload.get("num_prompts_short"), workload.get("num_outputs_cut")
     if num_short:
-        short = f"{num_short} prompts are shorter than in the trace: cut, or none is longer"
+        short = f"{num_short} are shorter than in the trace: cut to fit, or the longest there are"
         table.add_row("short", short)
     if num_cut:
         table.add_row("cut", f"{num_cut} outputs are cut to sampling.max_new_tokens")
@@ -159,7 +167,9 @@ def _settings_table(results: LoadResults) -> Table:
         table.add_row("memory", memory)
     if summary.get("memory_peak"):
         start, end, peak = (summary[f"memory_{name}"] / 1e9 for name in ("start", "end", "peak"))
-        growth = f"{start:.2f} GB resident at first, {end:.2f} GB at last, {peak:.2f} GB at most"
+        growth = (
+            f"{start:.2f} GB resident at the start, {end:.2f} GB at the end, {peak:.2f} GB at most"
+        )
         table.add_row("process", growth)
     limits = f"TTFT {results.limits['ttft']:g} s, TPOT {1e3 * results.limits['tpot']:g} ms"
     table.add_row("limits", f"{limits}; goodput counts requests within both")

@@ -19,7 +19,7 @@ TIMES = {
     "request latency": "e2el",
 }
 COUNTS = {
-    "requests counted": "num_requests",
+    "requests in the window": "num_requests",
     "drafts per step": "mean_draft_length",
     "requests running, mean": "running_mean",
     "requests waiting, mean": "waiting_mean",
@@ -28,7 +28,7 @@ COUNTS = {
 }
 CLASSES_EXPLANATION = (
     "TPOT: time per output token, and E2EL: request latency, in ms, each as median, then "
-    "percentiles. accepted: {accepted}. in limits: share of requests that keep both limits."
+    "percentiles. accepted: {accepted}. in limits: share of requests within both limits."
 )
 CHAIN_RATE = "draft acceptance rate, then its 10th percentile of requests"
 TREE_LENGTH = "tokens per tree"

@@ -57,6 +57,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
         max_prompt_tokens=section(config, "dataset").get("max_prompt_tokens"),
         target=f"{target['model']} ({size})",
         machine=device,
+        num_parameters=target["num_parameters"],
     )
 
 

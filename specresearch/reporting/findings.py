@@ -17,7 +17,7 @@ from specresearch.reporting.formatting import (
 from specresearch.reporting.next_steps import next_step
 from specresearch.reporting.requirements import Requirements
 from specresearch.reporting.tails import class_tails
-from specresearch.reporting.workload import Load
+from specresearch.reporting.workload import BATCH, Load
 
 
 def findings(decision: Decision, requirements: Requirements) -> list[Finding]:
@@ -74,13 +74,18 @@ def _overload(decision: Decision) -> str:
     clauses = []
     for side, loads in (("plain decoding", plain), ("the method", method)):
         if loads:
-            clauses.append(f"{side} could not answer {listed(loads)}")
+            clauses.append(f"{side} could not keep up with {listed(loads)}")
     if not clauses:
         return ""
     return (
-        f"{'; '.join(clauses)} {decision.unit}: the queue grew. What each side can do, its "
-        "throughput, is compared there, and not how long requests waited."
+        f"{' and '.join(clauses)} {decision.unit}: the queue grew. There, the speedup compares "
+        "throughput, the most that each side can do, and not how long requests waited."
     )
+
+
+def has_window(decision: Decision) -> bool:
+    """Return whether figures leave out warm-up and tail, as those of load tests do."""
+    return decision.axis != BATCH
 
 
 def _acceptance(decision: Decision) -> Iterator[str]:
@@ -88,10 +93,9 @@ def _acceptance(decision: Decision) -> Iterator[str]:
     acceptance = point.speculative.acceptance
     if acceptance is None or acceptance.rate is None:
         return
-    yield f"{interval(acceptance.rate)} of the drafts were accepted at {point.load.label}."
+    yield f"At {point.load.label}, the share of drafts accepted was {interval(acceptance.rate)}."
     if acceptance.p10 is not None:
-        slowest = interval(acceptance.p10)
-        yield f"The tenth of the requests with the least acceptance lies below {slowest}."
+        yield f"For a tenth of the requests it was {interval(acceptance.p10)} or less."
 
 
 def _output(decision: Decision) -> str:
@@ -104,6 +108,8 @@ def _output(decision: Decision) -> str:
             f"unchanged: {num_equal} of {num_equal} greedy outputs equal plain decoding's token "
             "for token"
         )
+        if has_window(decision):
+            unchanged += " (warm-up and tail included)"
         statements.insert(0, unchanged)
     return "; ".join(filter(None, dict.fromkeys(statements)))
 
@@ -115,13 +121,7 @@ def _evidence(decision: Decision) -> str:
         folders |= {point.folder, *point.pooled_with}
         num_requests += point.num_requests
     how = "interleaved" if all(point.is_interleaved for point in points) else "measured"
-    text = (
-        f"{count(num_requests, 'request')} on each side, {count(len(folders), 'folder')}, plain "
-        f"decoding {how} in each"
-    )
-    if points[0].num_compared > 1:
-        text += (
-            f"; the intervals of the speedups hold together for all {points[0].num_compared} "
-            "settings and loads compared"
-        )
-    return text
+    counted = count(num_requests, "request")
+    if has_window(decision):
+        counted += " between warm-up and tail"
+    return f"{counted} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"

@@ -19,15 +19,14 @@ from specresearch.reporting.reader import read_measurements, read_predictions
 from specresearch.reporting.workload import WorkloadKey
 from specresearch.results.folder import CONFIG, REQUESTS, RESULTS
 from specresearch.rows import check_schema
+from specresearch.trackers.base import TRACKER_FILES
 
 SIMULATION = "simulation"
 KINDS = {None: "runs", "load": "load runs", SIMULATION: "simulations"}
 TOO_SHORT = "too short to have a middle between warm-up and tail"
 UNFINISHED = "unfinished: these are the figures of what was measured until it stopped"
-NO_TURNS = "sides did not take turns: the machine's drift falls on one of them"
-UNMEASURED = (
-    "a simulation, and none of its settings was measured at its load: nothing to lay it over"
-)
+NO_TURNS = "the sides did not take turns, so drift of the machine affects only one of them"
+UNMEASURED = "a simulation of settings that were not measured at its load: nothing to compare it to"
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,26 @@ def gather(folders: Sequence[Path]) -> Material:
 def _find(folder: Path, material: Material) -> list[Path]:
     """Return results files in natural order; what holds none gets a note."""
     top = folder.parent if folder.is_file() else folder
-    for config in sorted(top.rglob(CONFIG), key=_natural_order):
+    for config in _search(top, CONFIG):
         run = config.parent
         has_rows = any((run / name).exists() for name in (REQUESTS, GROUPS))
         if run.name != ".hydra" and has_rows and not (run / RESULTS).exists():
             text = f"has rows but no {RESULTS}; the run's command with resume=true writes it"
             material.note(run, text, is_used=False)
-    files = [file.resolve() for file in sorted(top.rglob(RESULTS), key=_natural_order)]
+    files = [file.resolve() for file in _search(top, RESULTS)]
     if not files:
         what = "is empty" if not any(top.iterdir()) else f"holds no {RESULTS}"
         text = f"{what}: nothing was measured here, or not to its end"
         material.note(folder, text, is_used=False)
+    return files
+
+
+def _search(top: Path, name: str) -> list[Path]:
+    """Return the files of a name in natural order, without the copies that trackers keep."""
+    files = []
+    for file in sorted(top.rglob(name), key=_natural_order):
+        if TRACKER_FILES.isdisjoint(file.relative_to(top).parts):
+            files.append(file)
     return files
 
 

@@ -8,10 +8,10 @@ from specresearch.reporting.decision import Answer, Decision
 from specresearch.reporting.finding import Finding
 from specresearch.reporting.workload import BATCH, CONCURRENCY, REPLAY, Load
 
-BY_LOAD = "Turn it off above that load by the number of running requests:"
+BY_LOAD = "Turn it off above that number of running requests:"
 BY_CONTROLLER = "Let a controller decide at every step how much to draft:"
 UNDER_LOAD = "Measure it with more requests at a time:"
-MORE_LOADS = "Measure more where it cannot be told yet:"
+MORE_LOADS = "Measure more where it is too early to tell:"
 MORE = "Measure more, so that the interval gets narrower:"
 BEFORE_GIVING_UP = "Before giving up: let a controller decide at every step how much to draft:"
 LOAD_SETTINGS = {BATCH: "batch_size", CONCURRENCY: "arrivals.concurrency"}

@@ -20,12 +20,16 @@ from specresearch.reporting.formatting import (
 from specresearch.reporting.requirements import Requirements
 
 WRONG_OUTPUT = (
-    "changes the target's output, which an exact method must not; find out why before anything "
-    "else."
+    "changes the target's output, which a lossless method must not do; find out why before "
+    "anything else."
 )
 SINGLE_ONLY = (
     "With several requests at once the target has less time to spare, and speculation that pays "
-    "for one request often costs time then; no measurement there says yet."
+    "for one request often costs time then. Nothing has been measured there yet."
+)
+TOGETHER = (
+    "These intervals hold at 95% for all {} settings and loads together, so they are wider than "
+    "those under Every comparison and of specresearch.table, each of which stands alone."
 )
 BEST, THIS = 3, "this setting"  # a column of the table, and what says nothing there
 
@@ -38,6 +42,7 @@ class Recommendation:
         headline: The answer with its bound.
         reason: The speedups that it rests on.
         findings: In the order of a reader's questions.
+        note: What must be known of the table's intervals; empty if nothing.
     """
 
     decision: Decision
@@ -45,6 +50,7 @@ class Recommendation:
     reason: str
     findings: list[Finding]
     table: TextTable
+    note: str
 
 
 def explain(decision: Decision, requirements: Requirements) -> Recommendation:
@@ -55,7 +61,14 @@ def explain(decision: Decision, requirements: Requirements) -> Recommendation:
         reason=_reason(decision, requirements),
         findings=findings(decision, requirements),
         table=_table(decision, requirements),
+        note=_note(decision),
     )
+
+
+def _note(decision: Decision) -> str:
+    has_interval = any(point.gain and point.gain.has_interval for point in decision.points)
+    num_compared = decision.points[0].num_compared
+    return TOGETHER.format(num_compared) if has_interval and num_compared > 1 else ""
 
 
 def _headline(decision: Decision, requirements: Requirements) -> str:
@@ -77,8 +90,8 @@ def _headline(decision: Decision, requirements: Requirements) -> str:
         return f"{words[0].upper()}{words[1:]}; measure more"
     worth = requirements.worth
     if worth != 1:
-        return f"Measure more: it cannot be told yet whether it is {worth:g} times as fast"
-    return "Measure more: faster or slower cannot be told yet"
+        return f"Measure more: it is too early to tell whether it is {worth:g} times as fast"
+    return "Measure more: it is too early to tell faster from slower"
 
 
 def leaning(point: Comparison) -> str:
@@ -115,7 +128,7 @@ def _spread(points: Sequence[Comparison]) -> str:
     """Return the speedup with its interval, or the range over several loads."""
     gains = [point.gain for point in points if point.gain is not None]
     if not gains:
-        return "without a speedup (nothing of what was measured can be compared)"
+        return "without a speedup (nothing that was measured can be compared)"
     if len(gains) == 1:
         return times(gains[0])
     values = [gain.value for gain in gains]

@@ -77,6 +77,7 @@ COLUMNS: Mapping[str, Column] = {
     "machine": Column("Machine", lambda row: row.workload.machine),
     "load": Column("Load", lambda row: row.load),
     "sampling": Column("Sampling", lambda row: row.workload.sampling),
+    "answer_tokens": Column("Answer tokens, at most", lambda row: row.workload.max_new_tokens, 0),
     "drafting": Column("Drafting", lambda row: row.setting.how),
     "speedup": Column("Speedup", lambda row: row.gain, 2),
     "tokens_per_second": Column("Tokens/s", _figure("throughput"), 1),
@@ -93,12 +94,14 @@ COLUMNS: Mapping[str, Column] = {
     "requests": Column("Requests", lambda row: row.num_requests, 0),
     "folder": Column("Folder", lambda row: row.folder.name),
 }
+IF_DIFFERENT = ("answer_tokens",)  # shown by default only where rows differ in them
 DEFAULT = (
     "method",
     "dataset",
     "target",
     "load",
     "sampling",
+    "answer_tokens",
     "drafting",
     "speedup",
     "tokens_per_second",
@@ -110,23 +113,24 @@ DEFAULT = (
 def results_table(
     comparisons: Sequence[Comparison],
     format: str = "markdown",
-    columns: Sequence[str] = DEFAULT,
+    columns: Sequence[str] | None = None,
     sort: str | None = None,
 ) -> str:
     """Return a table with a row for each comparison.
 
     Args:
         format: One of `FORMATS`. In CSV, a figure's interval has columns of its own.
-        columns: Names in `COLUMNS`.
+        columns: Names in `COLUMNS`; None takes `DEFAULT`.
         sort: Column to sort by, figures from high to low; None keeps the order.
 
     Raises:
         ValueError: If there is no such column.
     """
+    rows = list(comparisons)
+    columns = _default_columns(rows) if columns is None else columns
     for name in [*columns, *([sort] if sort else [])]:
         if name not in COLUMNS:
             raise ValueError(f"there is no column {name}{nearest(name, COLUMNS)}")
-    rows = list(comparisons)
     if sort is not None:
         rows = _sorted(rows, COLUMNS[sort])
     chosen = [COLUMNS[name] for name in columns]
@@ -143,6 +147,15 @@ def results_table(
         disable_numparse=True,
     )
     return text + "\n"
+
+
+def _default_columns(rows: Sequence[Comparison]) -> list[str]:
+    columns = []
+    for name in DEFAULT:
+        cells = {COLUMNS[name].cell(row) for row in rows}
+        if name not in IF_DIFFERENT or len(cells) > 1:
+            columns.append(name)
+    return columns
 
 
 def _sorted(rows: Sequence[Comparison], column: Column) -> list[Comparison]:

@@ -6,7 +6,7 @@ BATCH, CONCURRENCY, REPLAY = "batch", "concurrency", "replay"
 CLOSED = (BATCH, CONCURRENCY)  # a request starts when one ends, so a faster side does more work
 UNITS = {BATCH: "requests in a batch", CONCURRENCY: "requests at a time"}
 KINDS = {BATCH: "batches", CONCURRENCY: "requests in flight", REPLAY: "a replayed trace"}
-ZOO = "zoo:"
+MOST_TOY_PARAMETERS = 50_000_000  # no model that anybody serves is as small
 FIXED = "fixed"  # the controller with a fixed draft length
 
 
@@ -16,6 +16,7 @@ class WorkloadKey:
 
     Attributes:
         sampling: The settings in words.
+        num_parameters: Of the target.
         distinction: What tells it from other workloads with the same label.
     """
 
@@ -25,12 +26,13 @@ class WorkloadKey:
     max_prompt_tokens: int | None
     target: str
     machine: str
+    num_parameters: int
     distinction: str = ""
 
     @property
     def is_toy(self) -> bool:
-        """Return whether the target is one of the tiny models that ship with the package."""
-        return self.target.startswith(ZOO)
+        """Return whether the target is as tiny as the models that ship with the package."""
+        return self.num_parameters < MOST_TOY_PARAMETERS
 
     @property
     def label(self) -> str:
@@ -82,7 +84,7 @@ class Load:
     def label(self) -> str:
         """Return the amount with its unit."""
         if self.axis == BATCH:
-            return f"batches of {self.amount_label}"
+            return f"batch size {self.amount_label}"
         unit = self.unit.replace("requests", "request", 1) if self.amount == 1 else self.unit
         return f"{self.amount_label} {unit}"
 

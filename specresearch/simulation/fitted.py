@@ -154,7 +154,7 @@ class Fitted(Timing):
         rows, tokens, context, _ = self._extents.values()
         return (
             f"fitted to {self._num_steps:,} steps of up to {rows} requests, {tokens} tokens and "
-            f"{context:,} tokens of context; half of them within {self._median_error:.1%}"
+            f"{context:,} tokens of context; half of them fit within {self._median_error:.1%}"
         )
 
     def caution(self) -> str | None:

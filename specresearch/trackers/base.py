@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 from specresearch.metrics import RequestRecord, StepRecord
 
 WANDB_RUN, MLFLOW_RUN = "wandb_run.txt", "mlflow_run.txt"  # hold the id of a run
-TENSORBOARD = "tensorboard"
-TRACKER_FILES = {"wandb", WANDB_RUN, TENSORBOARD, MLFLOW_RUN}  # left in a results folder
+TENSORBOARD, MLRUNS = "tensorboard", "mlruns"
+TRACKER_FILES = {"wandb", WANDB_RUN, TENSORBOARD, MLRUNS, MLFLOW_RUN}  # left in a results folder
 
 
 @runtime_checkable

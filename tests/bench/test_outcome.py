@@ -26,7 +26,7 @@ from specresearch.bench.outcome import Outcome, describe_gain, describe_interval
         (
             Estimate(0.45),
             Outcome.UNCLEAR,
-            "0.45x the speed of plain decoding, too few groups for an interval: measure more",
+            "0.45x the speed of plain decoding, too few prompts for an interval: measure more",
         ),
         (
             Estimate(0.97, 0.94, 0.9996),

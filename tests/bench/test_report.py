@@ -51,7 +51,7 @@ def test_memory_of_the_models_is_shown(make_runner: Make) -> None:
 
 def test_few_groups_give_no_verdict(make_runner: Make) -> None:
     text = " ".join(printed(make_runner(proposer=NGram(), method="ngram")).split())
-    assert "of plain decoding, too few groups for an interval: measure more" in text
+    assert "of plain decoding, too few prompts for an interval: measure more" in text
     assert "SLOWER" not in text
 
 
@@ -134,12 +134,12 @@ def test_tokens_that_the_target_never_says_are_an_infinite_divergence(make_runne
         (
             TokenRecycling(4, depth=2),
             "dataset",
-            "cold: a request finds nothing of those before it; prompts in the dataset's order",
+            "cold: no request learns from earlier ones; prompts in the dataset's order",
         ),
         (
             Suffix(use_global=True),
             "shuffled",
-            "warm: a request finds what those before it left, since the start of the repeat; "
+            "warm: requests learn from all earlier ones since the start of the repeat; "
             "prompts shuffled by seed 3",
         ),
     ],
@@ -160,9 +160,7 @@ def test_a_warm_method_that_was_resumed_began_anew(make_runner: Make) -> None:
     own: dict[str, Any] = {"method": "own", "settings": RunSettings(warmup=0, num_prompts=1)}
     assert "resumed" not in printed(make_runner(proposer=Suffix(use_global=True), **own))
     again = printed(make_runner(resume=True, proposer=Suffix(use_global=True), **own))
-    assert "since the start of the repeat or of a session that resumed it;" in " ".join(
-        again.split()
-    )
+    assert "since the start of the repeat or since a session resumed it;" in " ".join(again.split())
 
 
 def test_what_a_drafter_says_of_itself_is_shown(make_runner: Make) -> None:

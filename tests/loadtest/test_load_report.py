@@ -82,7 +82,7 @@ def test_the_headline_is_a_speedup_whatever_is_compared(
 ) -> None:
     results = with_gain(results_of("baseline", "method"), gain, basis)
     line = headline(results, "on letters")
-    assert line.startswith("ngram with goodput on letters, closed loop of 2: ")
+    assert line.startswith("ngram with the goodput controller on letters, closed loop of 2: ")
     assert words in line
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ def test_sweeps_are_searched_through_in_natural_order_and_once(tmp_path: Path) -
     )
     assert [comparison.setting.length for comparison in material.comparisons] == [1, 2, 10]
     assert material.notes == []
+
+
+def test_copies_that_a_tracker_keeps_are_not_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a")
+    for place in (run / "mlruns" / "1" / "f00" / "artifacts", tmp_path / "runs" / "wandb" / "b"):
+        copytree(run, place, ignore=ignore_patterns("mlruns"))
+    material = gather([tmp_path])
+    assert [comparison.folder.name for comparison in material.comparisons] == ["a"]
+    assert material.notes == []
+    assert len(gather([run / "mlruns"]).comparisons) == 1  # asked for by name
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_reported(tmp_path: Path) -> None:

@@ -209,11 +209,14 @@ def test_every_measurement_of_a_workload_keeps_its_card(tmp_path: Path) -> None:
 def test_a_toy_target_is_named_beside_the_decision(tmp_path: Path) -> None:
     folder = write_load(tmp_path / "runs" / "a")
     page = Written.of(tmp_path / "runs", tmp_path / "out")
-    toy = "Measured on a toy target: the decision is about this toy, not about your model."
+    toy = "The decision is about this toy, not about your model."
     assert toy in page.html.partition("</header>")[0]
     assert toy in page.markdown
-    results = (folder / "results.json").read_text().replace("zoo:tiny", "Qwen/Qwen3-8B")
+    results = (folder / "results.json").read_text().replace("zoo:tiny", "models/my_own_copy")
     (folder / "results.json").write_text(results)
+    assert toy in Written.of(tmp_path / "runs", tmp_path / "out").html
+    large = results.replace('"num_parameters": 1000000,', '"num_parameters": 8000000000,')
+    (folder / "results.json").write_text(large)
     assert toy not in Written.of(tmp_path / "runs", tmp_path / "out").html
 
 

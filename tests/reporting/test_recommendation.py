@@ -29,7 +29,7 @@ from tests.reporting.folders import Interval, write_load, write_run
         (
             [UNCLEAR, UNCLEAR],
             Answer.MEASURE,
-            "Measure more: faster or slower cannot be told yet",
+            "Measure more: it is too early to tell faster from slower",
         ),
         ([FASTER], Answer.MEASURE, "Measure under load before turning it on"),
     ],
@@ -197,7 +197,7 @@ def test_too_little_measured_for_an_interval_still_says_which_way_it_points(
     assert verdict.headline == words
     leaning = words.partition(";")[0].lower()
     assert verdict.table.rows[0][2] == leaning
-    assert f"{leaning} at batches of 1, {gain:.2f} times as fast" in verdict.reason
+    assert f"{leaning} at batch size 1, {gain:.2f} times as fast" in verdict.reason
 
 
 @pytest.mark.parametrize(

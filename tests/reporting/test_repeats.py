@@ -16,7 +16,7 @@ from tests.reporting.folders import write_run
 
 NUM_REPORTS, NUM_SETTINGS, LOADS, NUM_GROUPS = 300, 8, (1, 4, 16), 24
 ON = (Answer.ON, Answer.BELOW, Answer.SOME)
-WORKLOAD = WorkloadKey("data", "temperature 0", 96, None, "target", "machine")
+WORKLOAD = WorkloadKey("data", "temperature 0", 96, None, "target", "machine", 10**9)
 
 
 def no_faster(rng: np.random.Generator) -> list[Comparison]:

@@ -43,8 +43,8 @@ def test_markdown_has_a_row_for_each_setting(runs: list[Comparison]) -> None:
     ]
     assert set(rule) == set("|:-")
     assert [cells(row) for row in rows] == [
-        ["suffix", "batches of 1", "5 drafts", "0.90 (0.80 to 1.00)", "-", "no"],
-        ["ngram", "batches of 1", "3 drafts", "1.50 (1.40 to 1.60)", "3.50 (3.25 to 3.75)", "yes"],
+        ["suffix", "batch size 1", "5 drafts", "0.90 (0.80 to 1.00)", "-", "no"],
+        ["ngram", "batch size 1", "3 drafts", "1.50 (1.40 to 1.60)", "3.50 (3.25 to 3.75)", "yes"],
         [
             "ngram",
             "8 requests at a time",

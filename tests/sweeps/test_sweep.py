@@ -118,8 +118,9 @@ def test_load_runs_have_their_own_figures(
 def test_long_names_stand_above_their_figures_in_80_columns(make: Callable[..., Any]) -> None:
     """Nothing wraps and nothing is cut, whatever is swept."""
     names = [f"+proposer={method} +a.much_too_long_setting=17" for method in ("ngram", "suffix")]
-    ends = {"gain_low": 10.12, "gain_high": 12.34, "output_tv": 0.012, "same": "unknown"}
-    rows = [make(name, 11.0) | ends for name in names]
+    figures = {"gain": 11.0, "gain_low": 10.12, "gain_high": 12.34}
+    figures |= {"output_tv": 0.012, "same": "unknown"}
+    rows = [make(name) | figures for name in names]
     for row in rows:
         row["overrides"] += f" dataset={row['overrides'].split()[0][10:]}-and-some-more-words"
     stream = io.StringIO()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from specresearch.bench.estimate import Estimate
@@ -28,7 +29,9 @@ BASES = {
 DODGE = 0.06  # between the points of two lines, as a share of the distance between ticks
 LOWEST, HIGHEST = 0.9, 1.1  # keep the line at 1 in sight
 MOST_REACH = 1.5  # of the axis, as a multiple of the largest speedup
-MOST_ROWS, ROW_HEIGHT = 24, 0.36  # of a chart; inches
+MOST_ROWS = 24  # of a chart
+LINE_WIDTH = 58  # characters of the chart's width
+LINE_HEIGHT, POINT_HEIGHT = 0.16, 0.22  # inches
 
 
 @dataclass(frozen=True)
@@ -187,22 +190,36 @@ def _chart(
 def _rows(lines: Sequence[tuple[str, Series]], limits: tuple[float, float], name: str) -> Picture:
     """Return a row for each line, which was measured at the load that stands beside it."""
     is_one_scene = len({scene for scene, _ in lines}) == 1
-    canvas = Canvas(0.6 + ROW_HEIGHT * len(lines))
+    names = []
+    for scene, line in lines:
+        name_of_line = line.label if is_one_scene else f"{line.label}; {scene}"
+        names.append(wrap(name_of_line, LINE_WIDTH))
+    height = sum(LINE_HEIGHT * len(words) + POINT_HEIGHT for words in names)
+    canvas = Canvas(0.5 + height)
     axes = canvas.subplots()
-    labels, rows = [], []
-    for row, (scene, line) in enumerate(lines):
+    rows = []
+    top = 0.0  # inches below the top of the axes
+    # Names stand above their points: beside them, a long one would leave the axes no room.
+    for words, (scene, line) in zip(names, lines, strict=True):
         (gain,) = line.gains.values()
-        axes.plot([gain.value], [row], marker="o", color=COLOURS[0], markerfacecolor=PAGE)
+        axes.text(
+            0,
+            top,
+            "\n".join(words),
+            transform=axes.get_yaxis_transform(),
+            va="top",
+            fontsize="small",
+        )
+        at = top + LINE_HEIGHT * len(words) + POINT_HEIGHT / 2
+        axes.plot([gain.value], [at], marker="o", color=COLOURS[0], markerfacecolor=PAGE)
         if gain.has_interval:
-            axes.errorbar(
-                [gain.value], [row], xerr=error_bars([gain]), marker="o", color=COLOURS[0]
-            )
-        labels.append(line.label if is_one_scene else f"{line.label}\n{scene}")
+            axes.errorbar([gain.value], [at], xerr=error_bars([gain]), marker="o", color=COLOURS[0])
+        top = at + POINT_HEIGHT / 2
         rows.append([f"{line.label}; {scene}", interval(gain)])
     axes.axvline(1, color=TEXT, linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set(xlim=limits, ylim=(len(labels) - 0.4, -0.6), xlabel="speedup")
-    axes.grid(visible=False, axis="y")
+    axes.set_yticks([])
+    axes.set(xlim=limits, ylim=(top, 0), xlabel="speedup")
+    axes.spines.left.set_visible(False)
     return canvas.picture(
         name,
         title=lines[0][0] if is_one_scene else "Measured at one load",
