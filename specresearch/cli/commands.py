@@ -41,7 +41,7 @@ COMMANDS = {
     "simulate": CommandHelp(
         "answer what-if questions from a recording",
         (
-            "recording=rec arrivals=poisson arrivals.qps=40 controller=goodput",
+            "recording=rec arrivals=poisson arrivals.qps=2 controller=goodput",
             "-m recording=rec arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
         ),
     ),

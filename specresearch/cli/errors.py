@@ -128,7 +128,8 @@ def _unknown_key(key: str, schema: type[Settings]) -> str:
     if choices and not is_chosen and not schema.model_fields[group].is_required():
         return f"there is no setting {key} yet; add +{group}= first, one of: {', '.join(choices)}"
     if choices and prefix == group:
-        return f"there is no setting {key} for the chosen {group}; those with one: {', '.join(choices)}"
+        names = ", ".join(choices)
+        return f"there is no setting {key} for the chosen {group}; those with one: {names}"
     return f"{key} has no value yet; write +{key}=... with a plus"
 
 

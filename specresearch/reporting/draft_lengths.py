@@ -62,5 +62,5 @@ def _best(decision: Decision) -> str:
     for load in decision.loads:
         point = decision.best_fixed(load)
         if point is not None:
-            best.append(f"{point.setting.length} at {load.amount_label} ({inline(point.gain)})")
+            best.append(f"{point.setting.length} at {load.label} ({inline(point.gain)})")
     return f"best in hindsight: {listed(best)}."

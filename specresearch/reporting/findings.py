@@ -120,8 +120,8 @@ def _evidence(decision: Decision) -> str:
     for point in points:
         folders |= {point.folder, *point.pooled_with}
         num_requests += point.num_requests
-    how = "interleaved" if all(point.is_interleaved for point in points) else "measured"
+    how = "in turns with" if all(point.is_interleaved for point in points) else "measured beside"
     counted = count(num_requests, "request")
     if has_window(decision):
         counted += " between warm-up and tail"
-    return f"{counted} on each side, {count(len(folders), 'folder')}, plain decoding {how} in each"
+    return f"{counted} on each side, in {count(len(folders), 'folder')}, {how} plain decoding"

@@ -197,7 +197,7 @@ def _add_notes(material: Material) -> None:
         if len(folders) > 1:
             text = (
                 f"{workload.label} was measured with {len(folders)} different sets of prompts, "
-                "this folder's among them: each speedup is paired with its own baseline, "
-                "comparisons between folders are looser"
+                "one of them in this folder: each speedup is paired with its own baseline, but "
+                "folders are compared less precisely"
             )
             material.note(next(iter(folders.values())), text)

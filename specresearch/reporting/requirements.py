@@ -47,5 +47,5 @@ class Requirements:
             tpot=load_tests[0]["tpot"],
             percentile=self.percentile,
             worth=self.worth,
-            source="the load runs' own",
+            source="as set for the load runs",
         )

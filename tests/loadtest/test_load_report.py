@@ -130,3 +130,14 @@ def test_loads_have_names() -> None:
     assert describe_load({"arrivals": "closed_loop", "concurrency": 8}) == "closed loop of 8"
     gamma = {"arrivals": "gamma", "qps": 4.0, "cv": 2.0}
     assert describe_load(gamma) == "gamma (cv 2), 4 requests/s"
+
+
+def test_no_goodput_is_shown_where_no_request_finished() -> None:
+    results = results_of("baseline", "method")
+    none = {"request_throughput": 0.0, "goodput": 0.0}
+    half = replace(results, sides=results.sides | {"method": results.sides["method"] | none})
+    lines = printed(half)
+    assert row_of(lines, "requests per second in limits")[1] == "-"
+    warning = "method: no request finished between warm-up and tail; send more requests"
+    assert warning in " ".join(lines)
+    assert warning not in " ".join(printed(results))

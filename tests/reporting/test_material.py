@@ -143,6 +143,6 @@ def test_sides_that_took_no_turns_are_noted(tmp_path: Path) -> None:
         assert any("did not take turns" in note.text for note in material.notes) == (
             turn_seconds is None
         )
-        assert ("plain decoding interleaved" in str(compose(material, Requirements()).cards)) == (
+        assert ("in turns with plain decoding" in str(compose(material, Requirements()).cards)) == (
             turn_seconds is not None
         )

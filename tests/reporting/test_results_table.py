@@ -122,3 +122,14 @@ def test_an_unknown_column_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"no column speedups; did you mean speedup\?"):
         results_table(runs, columns=columns, sort=sort)
+
+
+def test_the_length_of_answers_is_shown_where_rows_differ_in_it(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name) for name in ("a", "b")]
+    header = cells(results_table(gather([tmp_path]).comparisons).splitlines()[0])
+    assert "Answer tokens, at most" not in header
+    config = (folders[1] / "config.yaml").read_text()
+    (folders[1] / "config.yaml").write_text(config.replace("tokens: 32", "tokens: 96"))
+    lines = results_table(gather([tmp_path]).comparisons).splitlines()
+    column = cells(lines[0]).index("Answer tokens, at most")
+    assert [cells(line)[column] for line in lines[2:]] == ["32", "96"]

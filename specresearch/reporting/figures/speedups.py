@@ -30,7 +30,7 @@ DODGE = 0.06  # between the points of two lines, as a share of the distance betw
 LOWEST, HIGHEST = 0.9, 1.1  # keep the line at 1 in sight
 MOST_REACH = 1.5  # of the axis, as a multiple of the largest speedup
 MOST_ROWS = 24  # of a chart
-LINE_WIDTH = 58  # characters of the chart's width
+LINE_WIDTH = 74  # characters of the chart's width
 LINE_HEIGHT, POINT_HEIGHT = 0.16, 0.22  # inches
 
 
@@ -197,18 +197,20 @@ def _rows(lines: Sequence[tuple[str, Series]], limits: tuple[float, float], name
     height = sum(LINE_HEIGHT * len(words) + POINT_HEIGHT for words in names)
     canvas = Canvas(0.5 + height)
     axes = canvas.subplots()
+    hides_grid = {"facecolor": PAGE, "edgecolor": "none", "pad": 0.5}
     rows = []
     top = 0.0  # inches below the top of the axes
     # Names stand above their points: beside them, a long one would leave the axes no room.
     for words, (scene, line) in zip(names, lines, strict=True):
         (gain,) = line.gains.values()
         axes.text(
-            0,
-            top,
-            "\n".join(words),
+            x=0,
+            y=top,
+            s="\n".join(words),
             transform=axes.get_yaxis_transform(),
             va="top",
             fontsize="small",
+            bbox=hides_grid,
         )
         at = top + LINE_HEIGHT * len(words) + POINT_HEIGHT / 2
         axes.plot([gain.value], [at], marker="o", color=COLOURS[0], markerfacecolor=PAGE)
