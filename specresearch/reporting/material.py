@@ -26,7 +26,9 @@ KINDS = {None: "runs", "load": "load runs", SIMULATION: "simulations"}
 TOO_SHORT = "too short to have a middle between warm-up and tail"
 UNFINISHED = "unfinished: these are the figures of what was measured until it stopped"
 NO_TURNS = "the sides did not take turns, so drift of the machine affects only one of them"
-UNMEASURED = "a simulation of settings that were not measured at its load: nothing to compare it to"
+UNMEASURED = (
+    "a simulation, and none of its settings was measured at its load: nothing to compare it with"
+)
 
 
 @dataclass(frozen=True)

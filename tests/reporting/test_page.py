@@ -335,3 +335,12 @@ def test_the_same_folders_give_the_same_page(tmp_path: Path) -> None:
     again = Written.of(tmp_path / "runs", tmp_path / "out")
     assert (first.html, first.markdown) == (again.html, again.markdown)
     assert not (tmp_path / "out" / "figures" / "old.png").exists()
+
+
+def test_the_longest_names_fit_the_chart_of_one_load(tmp_path: Path) -> None:
+    """Layouts that cannot fit warn, and warnings are errors here."""
+    for number in range(2):
+        write_run(tmp_path / str(number), data=f"{'a_very_long_name_' * 8}{number}")
+    (picture,) = compose(gather([tmp_path]), Requirements()).overview
+    assert picture.title == "Measured at one load"
+    assert picture.svg.count("a_very_long_name_") > 16

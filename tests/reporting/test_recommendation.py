@@ -183,7 +183,7 @@ def test_a_load_that_is_too_much_for_plain_decoding_is_decided_by_throughput(
         findings = {
             finding.term: finding.lines for finding in explain(decision, Requirements()).findings
         }
-        assert "plain decoding could not answer 16" in findings["Keeping up"][0]
+        assert "plain decoding could not keep up with 16" in findings["Keeping up"][0]
 
 
 @pytest.mark.parametrize(

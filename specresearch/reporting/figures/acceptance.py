@@ -39,7 +39,7 @@ def histogram(comparison: Comparison, name: str) -> Picture | None:
     return canvas.picture(
         name,
         title=comparison.setting.label,
-        caption=f"{comparison.scene}. P10: a tenth of the requests lie below {interval(p10)}; of "
+        caption=f"{comparison.scene}. P10: a tenth of the requests are below {interval(p10)}; of "
         f"all draft tokens {interval(rate)} were accepted.",
         alt=f"Histogram of requests by acceptance for {_subject(comparison)}: 10th percentile "
         f"{interval(p10)}, all drafts {interval(rate)}.",
