@@ -54,7 +54,7 @@ def test_a_load_run_prints_its_answer_and_leaves_its_folder(command: Run, tmp_pa
         line for line in outcome.out.splitlines() if len(line) > 80 and "results.json" not in line
     ] == []
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert "GB resident at first" in outcome.out
+    assert "GB resident at the start" in outcome.out
     assert {
         "config.yaml",
         "results.json",
