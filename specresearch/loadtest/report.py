@@ -94,9 +94,12 @@ def describe_load(summary: Mapping[str, Any]) -> str:
     return f"{summary['arrivals']}{cv}, {qps:.3g} requests/s" if qps else str(summary["arrivals"])
 
 
-def describe_controller(name: str) -> str:
-    """Return how much is drafted, such as "the goodput controller"."""
-    return "a fixed draft length" if name == FIXED else f"the {name} controller"
+def describe_drafting(method: str, controller: str | None) -> str:
+    """Return such as "ngram with the goodput controller"; a controller of yours has no name."""
+    if controller is None:
+        return method
+    length = "a fixed draft length" if controller == FIXED else f"the {controller} controller"
+    return f"{method} with {length}"
 
 
 def headline(results: LoadResults, where: str) -> str:
@@ -123,8 +126,8 @@ def headline(results: LoadResults, where: str) -> str:
     best = ""
     if comparison.basis == THROUGHPUT and summary["best_fixed"] is not None:
         best = _over_best(results)
-    drafting = describe_controller(summary["controller"])
-    return f"{prefix}{summary['method']} with {drafting} {load}: {verdict}{best}"
+    drafting = describe_drafting(summary["method"], summary["controller"])
+    return f"{prefix}{drafting} {load}: {verdict}{best}"
 
 
 def _over_best(results: LoadResults) -> str:
