@@ -40,7 +40,7 @@ units  resampling units
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -66,11 +66,13 @@ class DraftKind:
         trees: Drafts may branch.
         sampled: Every proposal has `draft_probs`.
         scored: Every proposal has `scores`.
+        chain_setting: The setting that makes it draft chains, for errors; None if there is none.
     """
 
     trees: bool = False
     sampled: bool = False
     scored: bool = False
+    chain_setting: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,9 @@ def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
 def check_chains(controller: Controller, kind: DraftKind) -> None:
     """Raise ValueError if drafts may branch, since a budget of nodes says little about depth."""
     if kind.trees:
+        chain = f"set {kind.chain_setting}, or " if kind.chain_setting else ""
         raise ValueError(
             f"controller {type(controller).__name__} steers the length of chains, and this "
-            "proposer drafts trees; use a chain (such as proposer.tree=chain), or "
-            "controller=goodput, fixed, batch_size_cutoff or acceptance_gate"
+            f"proposer drafts trees; {chain}use a controller that works with trees: "
+            "controller=acceptance_gate, batch_size_cutoff, fixed or goodput"
         )

@@ -27,6 +27,7 @@ from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import Proposal
 from specresearch.proposers import Autoregressive, Proposer
+from specresearch.proposers.base import drafts_of
 from specresearch.request import FAILED, Request
 from specresearch.sampling import SamplingParams
 
@@ -243,7 +244,7 @@ class Engine:
         return self.scheduler.grant(*draft_demand(self.controller, batch, longest, kind))
 
     def _draft(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        proposal = self.controller.trim(self.proposer.propose(batch, budget))
+        proposal = self.controller.trim(drafts_of(self.proposer, batch, budget))
         self._check(proposal, batch, budget)
         return proposal
 

@@ -9,7 +9,7 @@ from torch import nn
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.slot_model import SlotModel
-from specresearch.proposal import DraftKind, Proposal, Verdict
+from specresearch.proposal import DraftKind, InvalidProposalError, Proposal, Verdict
 from specresearch.request import RequestState
 
 
@@ -121,6 +121,24 @@ class Proposer(ABC):
 
     def reset(self) -> None:
         """Drop what was learnt from finished requests; called before every measured repeat."""
+
+
+def drafts_of(proposer: Proposer, batch: Batch, budget: Sequence[int]) -> Proposal:
+    """Return what the proposer drafts.
+
+    Raises:
+        InvalidProposalError: If that is no `Proposal`.
+    """
+    proposal = proposer.propose(batch, budget)
+    if not isinstance(proposal, Proposal):
+        kind = type(proposer)
+        returned = "None" if proposal is None else f"a {type(proposal).__name__}"
+        raise InvalidProposalError(
+            f"{kind.__module__}.{kind.__qualname__}.propose returned {returned} and must return a "
+            "specresearch.Proposal, such as Proposal.chain(token_ids, lengths) or, "
+            "to draft nothing, Proposal.empty(batch.roots)"
+        )
+    return proposal
 
 
 def is_own(proposer: Proposer) -> bool:

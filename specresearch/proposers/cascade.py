@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.proposers.base import Proposer
+from specresearch.proposers.base import Proposer, drafts_of
 from specresearch.proposers.partial import PartialProposal, merge, select_rows
 from specresearch.request import RequestState
 
@@ -124,7 +124,7 @@ def _ask(
         limit = min(budget[row], proposer.num_draft_tokens)
         # The budget of a tree counts nodes, so only that of a chain is bounded by the room.
         limits.append(limit if proposer.kind.trees else min(limit, room))
-    proposal = proposer.propose(asked, limits)
+    proposal = drafts_of(proposer, asked, limits)
     if is_last:
         return PartialProposal(proposal, rows, range(len(rows)))
     lengths = proposal.host_lengths

@@ -57,6 +57,7 @@ class DraftModel(Proposer):
             trees=self.shape.name != "chain",
             sampled=sample and self.shape.name != "dynamic",
             scored=True,
+            chain_setting="proposer.tree=chain",
         )
 
     @property

@@ -64,7 +64,12 @@ class Eagle(Proposer):
         self.num_draft_tokens = self.shape.num_draft_tokens
         is_chain = self.shape.name == "chain"
         self.sample = sample and is_chain
-        self.kind = DraftKind(trees=not is_chain, sampled=self.sample, scored=True)
+        self.kind = DraftKind(
+            trees=not is_chain,
+            sampled=self.sample,
+            scored=True,
+            chain_setting="proposer.tree=chain",
+        )
         self.model: EagleModel | None = None
         self._pending: dict[int, list[Tensor]] = {}  # features not yet fed, by slot
 

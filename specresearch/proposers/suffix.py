@@ -58,7 +58,7 @@ class Suffix(Proposer):
         self.max_factor, self.offset, self.min_probability = max_factor, offset, min_probability
         self.branch, self.max_depth = branch, max_depth
         self.use_global, self.max_global_nodes = use_global, max_global_nodes
-        self.kind = DraftKind(trees=branch, scored=True)
+        self.kind = DraftKind(branch, scored=True, chain_setting="proposer.branch=false")
         self._rows: dict[int, RequestState] = {}
         self._tries: dict[int, SuffixTrie] = {}
         self.reset()

@@ -49,6 +49,8 @@ def describe_recording(
     fixed = {}
     for side, controller in controllers.items():
         fixed[side] = 0 if controller is None else _fixed_length(controller, longest)
+    kind = asdict(DraftKind() if proposer is None else proposer.kind)
+    del kind["chain_setting"]  # a simulation cannot change what was drafted
     return Header(
         target={
             "model": target.name,
@@ -62,7 +64,7 @@ def describe_recording(
         method=method,
         acceptance=type(rule).__name__.lower(),
         lossless=rule.lossless,
-        kind=asdict(DraftKind() if proposer is None else proposer.kind),
+        kind=kind,
         num_draft_tokens=longest,
         fixed=fixed,
         config=config,

@@ -46,6 +46,7 @@ FILES = {
     "full_folder/notes.txt": "mine",
     "modules/broken_module.py": "1 / 0\n",
     "modules/bad_classes.py": """
+from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
 
 class Repeat(Proposer):
@@ -57,6 +58,22 @@ class Repeat(Proposer):
 
 class Abstract(Proposer):
     pass
+
+class Returns(Proposer):
+    num_draft_tokens = 2
+    kind = DraftKind(scored=True)
+
+class ReturnsList(Returns):
+    def propose(self, batch, budget):
+        return [[1, 2] for _ in budget]
+
+class ReturnsNone(Returns):
+    def propose(self, batch, budget):
+        pass
+
+class ReturnsTensor(Returns):
+    def propose(self, batch, budget):
+        return batch.roots
 
 class Raises(Proposer):
     def __init__(self):

@@ -40,8 +40,10 @@ def test_reset_and_trace() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="drafts trees"):
+    with pytest.raises(ValueError, match="drafts trees; use a controller that works with trees"):
         Heuristic().bind(DraftKind(trees=True), 9)
+    with pytest.raises(ValueError, match=r"set proposer\.tree=chain, or use a controller"):
+        Heuristic().bind(DraftKind(trees=True, chain_setting="proposer.tree=chain"), 9)
     with pytest.raises(ValueError, match="min_draft_tokens=0, start=5"):
         Heuristic(min_draft_tokens=0)
     with pytest.raises(ValueError, match="start=30, max_draft_tokens=20"):
