@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 
+from specresearch.cli.choices import EXPERIMENT, commands_with
 from specresearch.cli.commands import COMMANDS
 
 
@@ -49,6 +50,17 @@ def check_arguments(command: str, arguments: Sequence[str]) -> None:
     for word in options.overrides:
         if "=" not in word and not word.startswith("~"):
             raise ValueError(f"{word!r} is no setting; {usage}")
+        key, _, value = word.lstrip("+").partition("=")
+        if key == EXPERIMENT:
+            for name in value.split(","):
+                _check_experiment(name, command)
+
+
+def _check_experiment(name: str, command: str) -> None:
+    commands = commands_with(name)
+    if commands and command not in commands:
+        meant = " or ".join(f"python -m specresearch.{other}" for other in commands)
+        raise ValueError(f"experiment={name} is not for {command}; give it to {meant}")
 
 
 def results_folder(text: str) -> Path:

@@ -37,6 +37,11 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     HYDRA_FULL_ERROR=1 shows the traceback instead. Ctrl-C, SIGTERM and SIGHUP end it with 128 plus
     the number of the signal.
     """
+    try:
+        check_arguments(config_name, sys.argv[1:])
+    except ValueError as error:
+        _say(f"error: {error}")
+        sys.exit(FAILED)
     if wants_help(sys.argv[1:]):
         _help(config_name, sys.argv[1:])
         return
@@ -45,11 +50,6 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     warnings.showwarning = _show_warning
     logging.raiseExceptions = False  # of a log file on a full disk
     schema = schema_of(config_name)
-    try:
-        check_arguments(config_name, sys.argv[1:])
-    except ValueError as error:
-        _say(f"error: {error}")
-        sys.exit(FAILED)
     failed = False
 
     @functools.wraps(task)

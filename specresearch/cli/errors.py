@@ -15,13 +15,14 @@ from hydra.errors import (
 )
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from specresearch.cli.choices import choices
 from specresearch.cli.config import conf_dir
 from specresearch.cli.folder import folder_override
 from specresearch.files import means_full
 from specresearch.results.config import PROVENANCE
-from specresearch.settings.base import Settings
+from specresearch.settings.base import TARGET, Settings
 from specresearch.settings.check import unknown_key
-from specresearch.settings.fields import names_below
+from specresearch.settings.fields import choice_of, names_below
 from specresearch.settings.sentences import nearest
 
 USER_ERRORS = (
@@ -54,6 +55,8 @@ def explain(
         unknown = re.match(r"Could not override '(.+?)'\.", str(error))
         if unknown and schema is not None:
             return _unknown_key(unknown[1], schema)
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file and schema:
+            return _unknown_choice(error.missing_cfg_file, schema)
         return one_line(error)
     filename = getattr(error, "filename", None)
     folder = Path.cwd()
@@ -74,12 +77,6 @@ def explain(
 
 def one_line(error: BaseException) -> str:
     """Return an error's message without the machinery that it passed through."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, name = error.missing_cfg_file.partition("/")
-        hint = nearest(name.replace("/", "_"), error.options)
-        if group == "target" and "/" in name:
-            hint = f"; for a model of your own, write target=local target.model={name}"
-        return f"there is no {group}={name}{hint}"
     if isinstance(error, InstantiationException) and error.__cause__ is not None:
         key = re.search(r"full_key: (\S+)", str(error))
         cause = one_line(error.__cause__)
@@ -119,18 +116,51 @@ def _unknown_key(key: str, schema: type[Settings]) -> str:
     if any(re.match(rf"\+?{group}=.*,", argument) for argument in arguments):
         return f"{key!r} belongs to a {group} of which a sweep has several; write ++{key}=..."
     prefix, _, last = key.rpartition(".")
+    if last == TARGET and prefix in names_below(schema, ""):
+        return _needs_plus(key)
     if last not in names_below(schema, prefix):
         return unknown_key(key, schema)
-    choices = [
-        file.stem for file in sorted((conf_dir() / group).glob("*.yaml")) if _has(file, last)
-    ]
+    having = [file.stem for file in sorted((conf_dir() / group).glob("*.yaml")) if _has(file, last)]
     is_chosen = any(re.match(rf"\+?{group}=", argument) for argument in arguments)
-    if choices and not is_chosen and not schema.model_fields[group].is_required():
-        return f"there is no setting {key} yet; add +{group}= first, one of: {', '.join(choices)}"
-    if choices and prefix == group:
-        names = ", ".join(choices)
+    if having and not is_chosen and not schema.model_fields[group].is_required():
+        return f"there is no setting {key} yet; add +{group}= first, one of: {', '.join(having)}"
+    if having and prefix == group:
+        names = ", ".join(having)
         return f"there is no setting {key} for the chosen {group}; those with one: {names}"
-    return f"{key} has no value yet; write +{key}=... with a plus"
+    return _needs_plus(key)
+
+
+def _needs_plus(key: str) -> str:
+    given = (word for word in sys.argv[1:] if word.startswith(f"{key}="))
+    return f"{key} has no value yet; write +{next(given, f'{key}=...')} with a plus"
+
+
+def _unknown_choice(path: str, schema: type[Settings]) -> str:
+    """Return a sentence about a file that conf/ does not have, such as "target/mine"."""
+    group, _, name = path.partition("/")
+    meant = _of_your_own(group, name, schema)
+    hint = f"; {meant}" if meant else nearest(name, choices(group, schema))
+    return f"there is no {group}={name}{hint}"
+
+
+def _of_your_own(group: str, name: str, schema: type[Settings]) -> str:
+    """Return how to write something of the user's that was given in place of a choice."""
+    path = Path(name)
+    if not path.suffix and "/" not in name and not path.exists():
+        return ""
+    if group == "target":
+        return f"for a model of your own, write target=local target.model={name}"
+    if group == "dataset":
+        key = "path" if path.suffix or path.exists() else "hub_id"
+        return f"for prompts of your own, write dataset=prompts dataset.{key}={name}"
+    field = schema.model_fields.get(group)
+    choice = choice_of(field) if field else None
+    if field is None or choice is None or choice.base is None:
+        return ""
+    kind = choice.base.rpartition(".")[2]
+    plus = "" if field.is_required() else "+"
+    class_path = f"{path.stem}.My{kind}" if path.suffix == ".py" else name
+    return f"for a class of your own, write {plus}{group}.{TARGET}={class_path}"
 
 
 def _has(file: Path, key: str) -> bool:

@@ -9,6 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from pydantic.fields import FieldInfo
 
+from specresearch.cli.choices import EXPERIMENT, choices
 from specresearch.cli.commands import COMMANDS
 from specresearch.cli.config import conf_dir
 from specresearch.settings.base import TARGET, Settings
@@ -34,10 +35,10 @@ def print_help(command: str, arguments: Sequence[str]) -> None:
         cfg = compose(command, overrides, return_hydra_config=True)
     about = COMMANDS[command]
     print(f"python -m specresearch.{command}: {about.purpose}\n")
-    choices = dict(_choices(cfg, schema_of(command)))
-    if choices:
+    offered = dict(_choices(cfg, schema_of(command)))
+    if offered:
         print("Choices; add one and --help to see its settings\n")
-        for group, (choice, names) in choices.items():
+        for group, (choice, names) in offered.items():
             prefix = "" if choice else "+"
             _print_entry(f"{prefix}{group}={choice or ''}", [", ".join(names)])
     print("\nSettings, as they are now\n")
@@ -74,10 +75,9 @@ def _choices(
     groups = {str(group): choice for group, choice in made.items() if "hydra/" not in str(group)}
     if "proposer" in schema.model_fields:
         groups.setdefault("proposer", None)
-    if "dataset" in groups and (conf_dir() / "experiment").is_dir():
-        groups["experiment"] = None
+    groups[EXPERIMENT] = None
     for group, choice in sorted(groups.items()):
-        names = sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+        names = choices(group, schema)
         if names:
             yield group, (choice, names)
 

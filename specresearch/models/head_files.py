@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from specresearch.models.loading import (
     INDEXES,
     ModelNotLoadedError,
+    model_inside,
     read_json,
     read_weight_map,
     resolve,
@@ -65,6 +66,11 @@ def read_head(
         ModelNotLoadedError: With the reason.
     """
     config = _locate(checkpoint, "config.json", revision)
+    if config is None and Path(checkpoint).is_dir():
+        raise ModelNotLoadedError(
+            f"the folder {checkpoint} does not hold a drafting head: it has no config.json"
+            f"{model_inside(Path(checkpoint))}"
+        )
     if config is None:
         raise ModelNotLoadedError(
             f"{checkpoint!r} has no config.json: it is neither the folder of a drafting head nor "

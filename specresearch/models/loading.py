@@ -228,6 +228,7 @@ def _check_folder(folder: Path) -> None:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ModelNotLoadedError(
             f"the folder {folder} does not hold a usable causal LM: it has no config.json"
+            f"{model_inside(folder)}"
         )
     for single, index in INDEXES.items():
         if (folder / index).is_file() and not (folder / single).exists():
@@ -243,6 +244,12 @@ def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
             f"target.quantization={dict(settings)} is not one that the transformers library knows "
             f"({reason}); for 4 bits use target.quantization={{load_in_4bit:true}}"
         ) from error
+
+
+def model_inside(folder: Path) -> str:
+    """Return a hint at a model in a folder of this one, such as the student of a training run."""
+    inside = sorted(folder.glob("*/config.json"))
+    return f"; did you mean {inside[0].parent}?" if inside else ""
 
 
 def saved_as(config: Mapping[str, Any]) -> str:

@@ -39,11 +39,13 @@ class Choice:
         models: Settings of the project's own classes, by the class's path. Classes of yours may
             have any settings that their `__init__` takes.
         base: The path of the class that classes of yours derive from.
+        excluded: Paths of classes in the config group that only other commands take.
     """
 
     group: str | None
     models: Mapping[str, type[Settings]]
     base: str | None = None
+    excluded: frozenset[str] = frozenset()
 
 
 def key(description: str, example: Any, **constraints: Any) -> Any:

@@ -1,6 +1,7 @@
 """Check a resolved configuration against its schema, before anything is loaded."""
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -10,8 +11,15 @@ from pydantic.fields import FieldInfo
 
 from specresearch.settings.base import TARGET, Choice, Settings
 from specresearch.settings.fields import choice_of, item_model_of, model_of, names_below, paths_of
-from specresearch.settings.sentences import allowed, allowed_group, example_of, nearest, show
-from specresearch.settings.user_classes import problems_of_class
+from specresearch.settings.sentences import (
+    allowed,
+    allowed_group,
+    example_of,
+    nearest,
+    options_of,
+    show,
+)
+from specresearch.settings.user_classes import has_default, problems_of_class
 
 MAX_LISTED = 3  # of problems in one message
 UNKNOWN, MISSING = "extra_forbidden", "missing"  # types of pydantic's errors
@@ -41,12 +49,15 @@ def problems_of(
     prefix: str = "",
     *,
     is_partial: bool = False,
+    made_by: str | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each value that `schema` does not allow, unknown keys first.
 
     Args:
         prefix: What the keys begin with in the whole configuration, such as "proposer.".
         is_partial: Keys may be missing, because the values are changes to others.
+        made_by: The path of the class that the values are for. Keys may be missing for which it has
+            defaults.
     """
     try:
         settings = schema.model_validate(dict(values))
@@ -54,8 +65,12 @@ def problems_of(
         sentences: dict[str, str] = {}
         details = error.errors(include_url=False)
         for detail in sorted(details, key=lambda detail: detail["type"] != UNKNOWN):
-            is_unresolved = str(detail["input"]).startswith(UNRESOLVED)
-            if not is_unresolved and not (is_partial and detail["type"] == MISSING):
+            if str(detail["input"]).startswith(UNRESOLVED):
+                continue
+            may_lack = detail["type"] == MISSING and (
+                is_partial or (made_by and has_default(made_by, str(detail["loc"][-1])))
+            )
+            if not may_lack:
                 key, sentence = _explain(detail, values, schema, prefix)
                 sentences.setdefault(key, sentence)
         yield from sentences.values()
@@ -114,17 +129,15 @@ def _problems_inside(settings: Settings, prefix: str) -> Iterator[str]:
                     yield from _problems_inside(item, f"{path}.{key}.")
 
 
-def _problems_of_choice(
-    value: Any, field: FieldInfo, path: str, *, is_partial: bool = False
-) -> Iterator[str]:
-    """Check the settings of a class; those in a list may leave the class its own defaults."""
+def _problems_of_choice(value: Any, field: FieldInfo, path: str) -> Iterator[str]:
+    """Check the settings of a class, which may leave it its own defaults."""
     choice = choice_of(field)
     assert choice is not None
     if value is None:
         return
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _problems_of_choice(item, field, f"{path}.{number}", is_partial=True)
+            yield from _problems_of_choice(item, field, f"{path}.{number}")
         return
     if not isinstance(value, Mapping) or not isinstance(value.get(TARGET), str):
         yield _names_no_class(value, choice, path)
@@ -134,7 +147,7 @@ def _problems_of_choice(
         yield from problems_of_class(value, path, choice.base)
         return
     rest = {name: item for name, item in value.items() if name != TARGET}
-    yield from problems_of(rest, model, f"{path}.", is_partial=is_partial)
+    yield from problems_of(rest, model, f"{path}.", made_by=value[TARGET])
 
 
 def _names_no_class(value: Any, choice: Choice, path: str) -> str:
@@ -160,6 +173,7 @@ def _explain(
     fields: Mapping[str, FieldInfo] | None = schema.model_fields
     items: type[Settings] | None = None  # of a mapping whose names are the user's
     wanted = example = ""
+    options: list[str] = []
     value: Any = values
     for part in map(str, detail["loc"]):
         path = prefix + ".".join([*names, part])
@@ -169,10 +183,11 @@ def _explain(
             return path, unknown_key(path, schema)
         if fields is not None:
             field, model = fields[part], model_of(fields[part])
-            wanted, example = allowed(field), example_of(field)
+            wanted, example, options = allowed(field), example_of(field), options_of(field)
             fields, items = (model.model_fields if model else None), item_model_of(field)
         elif isinstance(value, Mapping) and part in value:
             wanted, example = (allowed_group(items) if items else "a mapping"), ""
+            options = []
             fields, items = (items.model_fields if items else None), None
         else:
             break
@@ -180,6 +195,11 @@ def _explain(
         value = value.get(part) if isinstance(value, Mapping) else None
     path = prefix + ".".join(names)
     if detail["type"] == MISSING:
-        return path, f"{path} is not set; add {path}={example or '...'}"
-    such_as = f", such as {path}={example}" if example else ""
-    return path, f"{path}={show(value)} must be {wanted}{such_as}"
+        one_of = f", one of {', '.join(options)}" if options else example or "..."
+        return path, f"{path} is not set; add {path}={one_of}"
+    if options:
+        similar = get_close_matches(str(value), options, n=1)
+        hint = f"; did you mean {path}={similar[0]}?" if similar else ""
+    else:
+        hint = f", such as {path}={example}" if example else ""
+    return path, f"{path}={show(value)} must be {wanted}{hint}"

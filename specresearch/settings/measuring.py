@@ -1,6 +1,7 @@
 """Settings of the commands that measure: run, load and simulate."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -56,10 +57,11 @@ class MeasurementSchema(Settings):
     def conflicts(self) -> Iterator[str]:
         yield from longest_chain(self.proposer, self.controller)
         is_greedy = self.acceptance[TARGET] == "specresearch.acceptance.Greedy"
-        if self.proposer and is_greedy and self.sampling["temperature"] != 0:
+        temperature = self.sampling.get("temperature", 0)
+        if self.proposer and is_greedy and temperature != 0:
             yield (
                 f"acceptance=greedy is exact for sampling.temperature=0 only, not "
-                f"{show(self.sampling['temperature'])}; use acceptance=rejection"
+                f"{show(temperature)}; use acceptance=rejection"
             )
 
 
@@ -152,10 +154,11 @@ ARRIVALS = Choice(
     },
     base="specresearch.loadtest.arrivals.Arrivals",
 )
+LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
-    arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive", "poisson")
+    arrivals: Annotated[Any, LIVE_ARRIVALS] = key("when requests arrive", "poisson")
     max_running: int = key("largest batch, the same for every side", 32, ge=1, le=MAX_BATCH)
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
@@ -182,7 +185,10 @@ class LoadSchema(MeasurementSchema, PassesSchema):
         yield from MeasurementSchema.conflicts(self)
         yield from PassesSchema.conflicts(self)
         if self.arrivals[TARGET] == RECORDED:
-            yield "arrivals=recorded repeats a recording's load, in simulate; choose another load"
+            yield (
+                "arrivals=recorded repeats the load of a recording, which only "
+                "python -m specresearch.simulate does; choose another, such as arrivals=poisson"
+            )
         for name, requests in (self.classes or {}).items():
             prefix = f"classes.{name}.sampling."
             yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)

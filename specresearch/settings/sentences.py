@@ -35,6 +35,13 @@ def example_of(field: FieldInfo) -> str:
     return "" if example is None else show(example)
 
 
+def options_of(field: FieldInfo) -> list[str]:
+    """Return the words that a field chooses from; none if it holds anything else."""
+    annotations = (field.annotation, *get_args(field.annotation))
+    literals = [part for part in annotations if get_origin(part) is Literal]
+    return [str(option) for part in literals for option in get_args(part)]
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return "; did you mean ...?" if a name looks like `name`, or else all of them."""
     names = sorted(names)

@@ -1,11 +1,10 @@
-"""Check a class of the user's before models are loaded: can it be imported and called?"""
+"""Check a class before models are loaded: can it be imported, and with what can it be called?"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
-
-from hydra.utils import get_class, get_object
 
 from specresearch.settings.base import TARGET
 from specresearch.settings.sentences import nearest
@@ -25,19 +24,25 @@ def problems_of_class(values: Mapping[str, Any], path: str, base: str | None) ->
     name = values[TARGET]
     key = f"{path}.{TARGET}={name}"
     try:
-        found = get_object(name)
+        found = resolve_name(name)
     except Exception as error:
         yield f"{key} cannot be imported: {_why(name, error)}"
         return
     if not callable(found):
         yield f"{key} is no class but {found!r}"
         return
-    if base and isinstance(found, type) and not issubclass(found, get_class(base)):
+    if base and isinstance(found, type) and not issubclass(found, resolve_name(base)):
         kind = base.rpartition(".")[2]
         yield f"{key} is no {kind}; derive the class from {base}"
         return
     needs_all = base is not None and not hasattr(found, TOY)
     yield from _problems_of_call(found, values, path, needs_all=needs_all)
+
+
+def has_default(path: str, name: str) -> bool:
+    """Return whether a class or function can be called without this parameter."""
+    parameter = inspect.signature(resolve_name(path)).parameters.get(name)
+    return parameter is not None and parameter.default is not parameter.empty
 
 
 def _why(name: str, error: Exception) -> str:

@@ -45,6 +45,8 @@ FILES = {
     "broken_config/config.json": "{",
     "full_folder/notes.txt": "mine",
     "modules/broken_module.py": "1 / 0\n",
+    "modules/imports_missing.py": "import nowhere\n",
+    "trained/student/config.json": "{}",
     "modules/bad_classes.py": """
 from specresearch.proposal import DraftKind
 from specresearch.proposers import Proposer
@@ -117,7 +119,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("files")
     import_everything()
     for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     for name in ("binary.bin", "binary.jsonl", "binary.csv", "binary.parquet"):
         (folder / name).write_bytes(bytes(range(255, 0, -1)) * 9)
@@ -175,6 +177,8 @@ def failures(case: Case, ended: Ended, left: list[str], files: Path) -> Iterator
         yield "not for users"
     if len(lines) != 1 or not lines[0].startswith("error: ") or len(lines[0]) > MAX_LENGTH:
         yield "not one short error"
+    if "error" in ended.out.lower():
+        yield "an error on stdout"
     for word in case.words:
         if word.replace(PLACE, str(files)) not in text:
             yield f"lacks {word!r}"
