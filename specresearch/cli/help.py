@@ -16,7 +16,7 @@ from specresearch.settings.base import TARGET, Settings
 from specresearch.settings.check import plain
 from specresearch.settings.commands import schema_of
 from specresearch.settings.fields import choice_of, item_model_of, model_of
-from specresearch.settings.sentences import allowed, show
+from specresearch.settings.sentences import allowed, options_of, show
 
 HELP = ("--help", "-h")
 WIDTH = 100  # columns, where the terminal does not say
@@ -46,7 +46,7 @@ def print_help(command: str, arguments: Sequence[str]) -> None:
     rows = _rows(plain(cfg), schema_of(command), "")
     for path, value, field in sorted(rows, key=lambda row: row[0].partition(".")[0] not in chosen):
         limits = allowed(field)
-        if field.examples:
+        if field.examples and not (options_of(field) or field.annotation is bool):
             limits += f", such as {show(field.examples[0])}"
         _print_entry(f"{path}={show(value)}", [str(field.description), f"({limits})"])
     print("\nExamples\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 
 LOCK = ".lock"
 
@@ -40,23 +40,49 @@ def lock_folder(folder: Path) -> BaseFileLock:
     return lock
 
 
-class LockFolders(Callback):
-    """A Hydra callback that locks a run's folder before Hydra writes to it.
+def new_folder(path: Path) -> Path:
+    """Create a folder for this process alone, and return it.
 
-    It locks the folder of a multirun, or that of a run if the command names it. Other runs lock
-    theirs later. The processes of a distributed job share a folder, so only the first locks it.
+    It is `path` or, if that exists, `path` with a number behind its name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder, number = path, 1
+    while True:
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = path.with_name(f"{path.name}-{number}")
+
+
+class LockFolders(Callback):
+    """A Hydra callback that prepares the folder of a run or multirun before Hydra writes to it.
+
+    A folder that the command names is locked. Any other is created, under a name that no other
+    command has; that of a multirun is locked, too, and single runs lock theirs later. The processes
+    of a distributed job share a folder, so only the first does this.
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if any(override.startswith("hydra.run.dir=") for override in config.hydra.overrides.hydra):
+        if not _is_first():
+            return
+        if _is_named(config, "hydra.run.dir"):
             self._lock(config.hydra.run.dir)
+        else:
+            _make_new(config.hydra.run)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if not _is_first():
+            return
+        if not _is_named(config, "hydra.sweep.dir"):
+            _make_new(config.hydra.sweep)
+            quoted = config.hydra.sweep.dir.replace("'", r"\'")
+            with read_write(config.hydra.overrides):  # Hydra composes each job's settings from it
+                config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{quoted}'")
         self._lock(config.hydra.sweep.dir)
 
     def _lock(self, folder: str) -> None:
-        if os.environ.get("RANK", "0") != "0":
-            return
         try:
             with suppress(OSError):  # Hydra meets it next, and raises it
                 self.lock = lock_folder(Path(folder))
@@ -64,3 +90,17 @@ class LockFolders(Callback):
             # an exit, since Hydra turns any other exception of a callback into a warning
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _is_named(config: DictConfig, key: str) -> bool:
+    return any(override.startswith(f"{key}=") for override in config.hydra.overrides.hydra)
+
+
+def _make_new(settings: DictConfig) -> None:
+    """Create a new folder for what has `settings.dir`, and put its name there."""
+    with suppress(OSError), read_write(settings):  # Hydra meets the error next, and raises it
+        settings.dir = str(new_folder(Path(settings.dir)))

@@ -22,7 +22,12 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
     )
 
     def conflicts(self) -> Iterator[str]:
@@ -58,9 +63,9 @@ def key(description: str, example: Any, **constraints: Any) -> Any:
     return Field(description=description, examples=[example], **constraints)
 
 
-def seed_key(description: str, **constraints: Any) -> Any:
-    """Declare a seed."""
-    return key(description, 0, ge=0, le=MAX_SEED, **constraints)
+def seed_key(of: str, **constraints: Any) -> Any:
+    """Declare a seed, such as that "of the weights"."""
+    return key(f"seed {of}", 0, ge=0, le=MAX_SEED, **constraints)
 
 
 def progress_key() -> Any:

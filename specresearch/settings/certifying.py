@@ -14,7 +14,7 @@ class ToySchema(Settings):
     seed: int = seed_key("of the weights")
     sharpness: float = key("higher values give sharper distributions", 1.0, gt=0, le=100)
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = key(
-        "of weights and passes", "float32"
+        "precision of weights and passes", "float32"
     )
 
 
@@ -25,7 +25,9 @@ class TrialSchema(Settings):
     sampled: list[str] | None = key(
         "names of sampled settings; null takes all", ["top_k"], default=None
     )
-    stress: list[str] = key("sampled settings that adversaries decode, too", ["top_k"], default=[])
+    stress: list[str] = key(
+        "sampled settings that adversaries decode as well", ["top_k"], default=[]
+    )
     greedy: list[str] | None = key(
         "names of greedy settings; null takes all", ["plain"], default=None
     )
@@ -35,7 +37,7 @@ class TrialSchema(Settings):
     max_cache_tokens: int | None = key("limit of the scheduler", 60, ge=1, default=None)
     max_draft_tokens: int | None = key("limit of drafts per step", 6, ge=1, default=None)
     equal_seeds: bool = key("decode in waves whose requests share a seed", True, default=False)
-    coarseness: float = key("detects this many times visible_tv", 2.0, ge=1, default=1.0)
+    coarseness: float = key("the trial detects this many times visible_tv", 2.0, ge=1, default=1.0)
 
 
 class StrengthSchema(Settings):

@@ -115,8 +115,12 @@ def _names(cfg: DictConfig) -> list[Any]:
 
 
 def _problems_inside(settings: Settings, prefix: str) -> Iterator[str]:
-    """Check contradictions, and the groups whose settings depend on a class."""
-    yield from settings.conflicts()
+    """Check the groups whose settings depend on a class and, if they are right, contradictions."""
+    problems = list(_problems_of_groups(settings, prefix))
+    yield from problems or settings.conflicts()
+
+
+def _problems_of_groups(settings: Settings, prefix: str) -> Iterator[str]:
     for name, field in type(settings).model_fields.items():
         value, path = getattr(settings, name), f"{prefix}{name}"
         if choice_of(field) is not None:

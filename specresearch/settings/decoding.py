@@ -17,19 +17,19 @@ class SamplingSchema(Settings):
         "sample from the likeliest tokens of this mass; 1 turns it off", 0.9, gt=0, le=1
     )
     min_p: float = key(
-        "drop tokens below this times the likeliest; 0 turns it off", 0.05, ge=0, lt=1
+        "drop tokens less likely than this times the likeliest; 0 turns it off", 0.05, ge=0, lt=1
     )
     repetition_penalty: float = key("1 turns it off", 1.1, ge=0.01, le=100)
     presence_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
     frequency_penalty: float = key("0 turns it off", 0.5, ge=-1e4, le=1e4)
-    max_new_tokens: int = key("tokens of an output at most", 256, ge=1)
+    max_new_tokens: int = key("longest output in tokens", 256, ge=1)
     stop: Annotated[str, MinLen(1)] | list[Annotated[str, MinLen(1)]] = key(
         "strings that end an output, which is cut before them", ["###"]
     )
     stop_token_ids: list[Annotated[int, Ge(0)]] = key("token ids that end an output", [2])
     ignore_eos: bool = key("decode past the end of text", True)
     draft_threshold: float | None = key(
-        "of acceptance=threshold, for these requests", 0.6, ge=0, le=1
+        "threshold of acceptance=threshold for these requests", 0.6, ge=0, le=1
     )
 
 
@@ -53,7 +53,7 @@ class ThresholdSchema(Settings):
         "code means 0.75, structured 0.65, prose 0.5", "code"
     )
     entropy_scale: float = key(
-        "above 0 asks more of an undecided drafter; needs sampled drafts", 0.5
+        "above 0, asks more of an undecided drafter; needs sampled drafts", 0.5
     )
 
 
@@ -82,7 +82,7 @@ class FixedSchema(Settings):
 
 
 class BatchSizeCutoffSchema(Settings):
-    max_requests: int = key("no drafts while more requests run", 8, ge=1)
+    max_requests: int = key("draft nothing while more requests than this run", 8, ge=1)
     num_draft_tokens: int | None = _num_draft_tokens()
 
 
@@ -90,7 +90,7 @@ class AcceptanceGateSchema(Settings):
     min_acceptance: float = key(
         "a request stops drafting if it accepts less than this", 0.5, ge=0, le=1
     )
-    window: int = key("steps with drafts that the ratio is measured over", 16, ge=1)
+    window: int = key("steps with drafts over which acceptance is measured", 16, ge=1)
     probe_every: int = key("steps after which a stopped request tries again", 32, ge=1)
     num_draft_tokens: int | None = _num_draft_tokens()
     trace_every: int = _trace_every()
@@ -98,7 +98,7 @@ class AcceptanceGateSchema(Settings):
 
 class ConfidenceSchema(Settings):
     min_confidence: float = key(
-        "drop drafts behind the first one with a lower score", 0.4, ge=0, le=1
+        "drop all drafts after the first one with a lower score", 0.4, ge=0, le=1
     )
     num_draft_tokens: int | None = _num_draft_tokens()
     trace_every: int = _trace_every()
@@ -106,8 +106,8 @@ class ConfidenceSchema(Settings):
 
 class HeuristicSchema(Settings):
     start: int = key("drafts of a request's first step", 5, ge=0)
-    min_draft_tokens: int = key("drafts of a step at least", 1, ge=0)
-    max_draft_tokens: int = key("drafts of a step at most", 20, ge=1)
+    min_draft_tokens: int = key("fewest drafts of a step", 1, ge=0)
+    max_draft_tokens: int = key("most drafts of a step", 20, ge=1)
     trace_every: int = _trace_every()
 
 
@@ -120,10 +120,12 @@ class GoodputSchema(Settings):
         ge=1,
     )
     probe_every: int = key(
-        "least steps between two measurements; 4 times as many in steady state", 25, ge=2
+        "fewest steps between two measurements; four times as many in steady state", 25, ge=2
     )
     prior_weight: float = key(
-        "a request's own drafts that weigh as much as the run's mean acceptance", 15.0, gt=0
+        "number of its own drafts at which a request's acceptance weighs as much as the run's mean",
+        15.0,
+        gt=0,
     )
     memory: float = key("steps after which a measured time has weight 1/e", 50.0, gt=1)
     trace_every: int = _trace_every()
@@ -148,7 +150,7 @@ class FirstComeSchema(Settings):
 
 
 class ShortestPromptSchema(Settings):
-    ageing: float = key("each second of waiting counts as so many prompt tokens fewer", 100.0, gt=0)
+    ageing: float = key("prompt tokens that one second of waiting makes up for", 100.0, gt=0)
 
 
 POLICY = Choice(

@@ -25,18 +25,20 @@ class ModelSchema(Settings):
         ge=2,
         default=None,
     )
-    prefill_chunk: int = key("prompt tokens of one pass", 1024, ge=1)
+    prefill_chunk: int = key("prompt tokens of one prefill pass", 1024, ge=1)
     compile: bool = key(
-        "compile passes over few tokens: minutes at first, faster on slow hosts", True
+        "compile passes over few tokens: takes minutes at the start, pays where the host is slow",
+        True,
     )
     pack_weights: bool | None = key(
-        "on a CPU: a second copy of the weights; null where memory is ample", False
+        "on a CPU, keep a second copy of the weights, for faster kernels; null: if memory is ample",
+        False,
     )
     revision: str | None = key("commit, tag or branch on the hub", "main")
     trust_remote_code: bool = key("run code that comes with the model", True)
     allow_pickle: bool = key("read weights that are not safetensors", True)
     quantization: dict[str, Any] | None = key(
-        "of the weights on loading (pip install 'specresearch[quantization]')",
+        "how to quantize the weights on loading (pip install 'specresearch[quantization]')",
         {"load_in_4bit": True},
         default=None,
     )
@@ -58,7 +60,7 @@ DRAFT = Choice(None, {"specresearch.models.CausalLM.from_pretrained": DraftSchem
 
 class _TreeSchema(Settings):
     tree: TreeSchema = key(
-        "fixed paths of child ranks (static), or the most confident nodes (dynamic)",
+        "a chain, fixed paths of child ranks (static), or the most confident nodes (dynamic)",
         "dynamic",
         default="chain",
     )
@@ -74,7 +76,9 @@ class _TreeSchema(Settings):
         "nodes of a dynamic tree expanded in each level", 8, ge=1, le=MAX_DRAFTS, default=8
     )
     paths: Paths = key(
-        "of a static tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]], default=None
+        "paths of a static tree, or a file that specresearch.tree wrote",
+        [[0], [1], [0, 0]],
+        default=None,
     )
     sample: bool = key(
         "sample a chain's drafts; false takes the likeliest tokens", False, default=True
@@ -110,7 +114,8 @@ class Eagle3Schema(EagleSchema):
         "target layers that the head reads; null: its config's, or the usual 3", [2, 16, 29]
     )
     id_convention: Literal["inputs", "outputs"] | None = key(
-        "ids of layer inputs or outputs; null: as in the config of its author", "outputs"
+        "whether layer_ids number the layers' inputs or outputs; null: as in the head's config",
+        "outputs",
     )
 
 
@@ -118,7 +123,9 @@ class MedusaSchema(Settings):
     head: str | None = _head()
     revision: str | None = key("commit, tag or branch on the hub", "main")
     num_draft_tokens: int = key("nodes of the tree", 63, ge=1, le=MAX_DRAFTS)
-    paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
+    paths: Paths = key(
+        "paths of another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]]
+    )
 
 
 class NGramSchema(Settings):
@@ -136,20 +143,24 @@ class SuffixSchema(Settings):
     max_factor: float = key("at most max_factor x (length of the match) + offset nodes", 1.0, gt=0)
     offset: float = key("see max_factor", 0.0, ge=0)
     min_probability: float = key(
-        "tokens less likely by their counts are not drafted", 0.1, ge=0, le=1
+        "draft no tokens that are less likely by their counts", 0.1, ge=0, le=1
     )
     branch: bool = key("draft trees; false drafts chains", False)
-    max_depth: int = key("longest counted sequence; a match is at most half as long", 64, ge=2)
-    use_global: bool = key("search earlier outputs, too; use order=shuffled", True)
-    max_global_nodes: int = key("size of that memory", 500000, ge=2, le=10**9)
+    max_depth: int = key(
+        "longest sequence that is counted; a match is at most half as long", 64, ge=2
+    )
+    use_global: bool = key("search earlier outputs as well; use it with order=shuffled", True)
+    max_global_nodes: int = key("most nodes kept for use_global", 500000, ge=2, le=10**9)
 
 
 class TokenRecyclingSchema(Settings):
     num_draft_tokens: int = key("nodes of the tree", 80, ge=1, le=MAX_DRAFTS)
     top_k: int = key("successors kept for every token", 8, ge=1, le=MAX_DRAFTS)
     depth: int = key("levels of the tree", 6, ge=1, le=MAX_DRAFTS)
-    paths: Paths = key("another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]])
-    warm: bool = key("one memory for all requests; use order=shuffled", True)
+    paths: Paths = key(
+        "paths of another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]]
+    )
+    warm: bool = key("share one memory among all requests; use it with order=shuffled", True)
 
 
 class LookaheadSchema(Settings):

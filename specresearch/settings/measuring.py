@@ -38,7 +38,7 @@ class MeasurementSchema(Settings):
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
     heads: dict[str, str] | None = key(
-        "heads made for the target", {"eagle": "out/student"}, default=None
+        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
     )
     proposer: Annotated[Any, PROPOSER] = key("how drafts are made", "ngram", default=None)
     dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
@@ -47,10 +47,10 @@ class MeasurementSchema(Settings):
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
     tracker: Annotated[Any, TRACKER] = key("where figures are sent", "wandb")
     sampling: Annotated[Any, SAMPLING] = key("how tokens are chosen", None)
-    repeats: int = key("times the whole measurement is done", 3, ge=1)
+    repeats: int = key("number of times that everything is measured", 3, ge=1)
     warmup: int = key("requests decoded first and not counted", 2, ge=0)
-    seed: int = seed_key("of everything random")
-    record: bool = key("keep what python -m specresearch.simulate needs", True)
+    seed: int = seed_key("of all random draws")
+    record: bool = key("record what python -m specresearch.simulate needs", True)
     resume: bool = key("continue the run in hydra.run.dir", True)
     progress: bool = progress_key()
 
@@ -69,9 +69,12 @@ class RunSchema(MeasurementSchema):
     batch_size: int = key("prompts decoded together", 8, ge=1, le=MAX_BATCH)
     num_prompts: int | None = key("prompts to decode; null takes the whole dataset", 100, ge=1)
     order: Literal["dataset", "shuffled"] = key(
-        "of the prompts; shuffled (by seed) for methods that learn across requests", "shuffled"
+        "order of the prompts; shuffled (by seed) suits methods that learn across requests",
+        "shuffled",
     )
-    verify_greedy: bool = key("examine every changed output: rounding or error?", True)
+    verify_greedy: bool = key(
+        "check whether rounding or an error explains each changed output", True
+    )
 
 
 class LimitsSchema(Settings):
@@ -82,13 +85,15 @@ class LimitsSchema(Settings):
 class RequestClassSchema(Settings):
     share: float = key("weight among the classes", 0.6, gt=0)
     dataset: Annotated[Any, DATASET] = key(
-        "its prompts; the run's without it", "gsm8k", default=None
+        "its prompts; null: those of the run", "gsm8k", default=None
     )
     sampling: dict[str, Any] | None = key("changes to sampling", {"temperature": 0.2}, default=None)
     acceptance: Literal["code", "structured", "prose"] | None = key(
         "preset of acceptance=threshold", "code", default=None
     )
-    num_draft_tokens: int | None = key("drafts of its requests at most", 2, ge=0, default=None)
+    num_draft_tokens: int | None = key(
+        "most drafts of a step for its requests", 2, ge=0, default=None
+    )
 
 
 class PassesSchema(Settings):
@@ -100,9 +105,11 @@ class PassesSchema(Settings):
         ge=1,
     )
     compare: list[Annotated[int, Ge(1)]] = key("fixed draft lengths, one side each", [2, 5])
-    limits: LimitsSchema = key("goodput counts the requests that keep both", None)
-    max_waiting: int = key("stop a pass when more requests wait: the rate is too high", 256, ge=1)
-    max_seconds: float = key("stop a pass that takes longer", 600.0, gt=0)
+    limits: LimitsSchema = key("goodput counts the requests that meet both", None)
+    max_waiting: int = key(
+        "stop a pass if more requests than this wait: the rate is too high", 256, ge=1
+    )
+    max_seconds: float = key("stop a pass that takes longer than this", 600.0, gt=0)
 
     def conflicts(self) -> Iterator[str]:
         if len(set(self.compare)) < len(self.compare):
@@ -121,7 +128,7 @@ class GammaSchema(_OpenArrivalsSchema):
 
 class ClosedLoopSchema(Settings):
     concurrency: int = key(
-        "requests in flight: one comes when another leaves", 8, ge=1, le=MAX_BATCH
+        "requests in flight; a new one arrives whenever one finishes", 8, ge=1, le=MAX_BATCH
     )
 
 
@@ -137,8 +144,8 @@ class ReplaySchema(Settings):
 
 
 class RecordedArrivalsSchema(Settings):
-    concurrency: int | None = key("of a closed loop; null as recorded", 8, ge=1)
-    qps: float | None = key("requests per second of open arrivals; null as recorded", 2.0, gt=0)
+    concurrency: int | None = key("requests in flight of a closed loop; null: as recorded", 8, ge=1)
+    qps: float | None = key("requests per second of open arrivals; null: as recorded", 2.0, gt=0)
 
 
 RECORDED = "specresearch.simulation.RecordedArrivals"
@@ -164,16 +171,16 @@ class LoadSchema(MeasurementSchema, PassesSchema):
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )
     length_spread: float = key(
-        "outputs have between (1 - this) x max_new_tokens and max_new_tokens, so that not all end "
-        "at the same step",
+        "outputs have between (1 - this) x max_new_tokens and max_new_tokens tokens, so that not "
+        "all end at the same step",
         0.5,
         ge=0,
         lt=1,
     )
-    reset: bool = key("controllers start every pass with nothing learned", False)
+    reset: bool = key("controllers forget what they have learned before every pass", False)
     turn_seconds: float | None = key(
-        "sides alternate after so many seconds, so that all meet the same machine; null runs one "
-        "pass after the other",
+        "sides take turns of this many seconds, so that all meet the same conditions; null runs "
+        "one pass after another",
         0.1,
         gt=0,
     )
@@ -201,7 +208,7 @@ class LoadSchema(MeasurementSchema, PassesSchema):
 
 
 class FittedSchema(Settings):
-    noise: bool = key("vary steps as the recorded ones did; false takes their mean", False)
+    noise: bool = key("vary step times as in the recording; false takes their mean", False)
     recordings: list[str] = key("more folders to fit to, of the same target and machine", ["rec2"])
 
 
@@ -234,9 +241,9 @@ class RooflineSchema(Settings):
     draft_weight_bytes: float = key("of a draft model; 0 without one", 1e9, ge=0)
     draft_parameters: float = key("of a draft model", 5e8, ge=0)
     draft_kv_bytes: float = key("of a draft model", 32768.0, ge=0)
-    efficiency: float = key("share of bandwidth and flops that is reached", 0.7, gt=0, le=1)
-    overhead: float = key("seconds of every pass besides", 2e-5, ge=0)
-    step_overhead: float = key("seconds of every step besides", 1e-3, ge=0)
+    efficiency: float = key("fraction of bandwidth and flops that is reached", 0.7, gt=0, le=1)
+    overhead: float = key("fixed seconds of every pass", 2e-5, ge=0)
+    step_overhead: float = key("fixed seconds of every step", 1e-3, ge=0)
 
 
 TIMING = Choice(
@@ -256,7 +263,10 @@ class SimulateSchema(PassesSchema):
     timing: Annotated[Any, TIMING] = key("how long steps take", "roofline")
     arrivals: Annotated[Any, ARRIVALS] = key("when requests arrive; recorded: as it was", "poisson")
     max_running: int | None = key(
-        "largest batch; null as recorded, or all of a larger closed loop", 32, ge=1, le=MAX_BATCH
+        "largest batch; null: as recorded, or a whole closed loop if that is larger",
+        32,
+        ge=1,
+        le=MAX_BATCH,
     )
     acceptance: Annotated[Any, ACCEPTANCE] = key(
         "another rule than the recorded one", "block", default=None
@@ -264,12 +274,14 @@ class SimulateSchema(PassesSchema):
     controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")
     scheduler: Annotated[Any, SCHEDULER] = key("what a step holds", "first_come")
     model: str | None = key("refuse a recording of another model", "zoo:tiny")
-    side: str | None = key("whose requests to replay; null: the longest fixed drafts", "method")
+    side: str | None = key(
+        "side whose requests are replayed; null: the one with the longest fixed drafts", "method"
+    )
     num_draft_tokens: int | None = key(
-        "the most drafts of a step, no more than were recorded; null as recorded", 4, ge=1
+        "most drafts of a step, no more than were recorded; null: as recorded", 4, ge=1
     )
     temperature: float | None = key("refuse a recording of another temperature", 1.0, ge=0)
     repeats: int = key("passes of every side", 3, ge=1)
-    max_len: int | None = key("longest request in tokens; null as recorded", 4096, ge=2)
+    max_len: int | None = key("longest request in tokens; null: as recorded", 4096, ge=2)
     seed: int = seed_key("of arrivals and of all draws that were not recorded")
     progress: bool = progress_key()

@@ -11,9 +11,9 @@ from specresearch.settings.drafting import MODEL, PROPOSER
 
 class GenerationSchema(Settings):
     temperature: Temperature = key("0 is greedy", 1.0)
-    max_new_tokens: int = key("tokens of a reply at most", 256, ge=1)
+    max_new_tokens: int = key("longest reply in tokens", 256, ge=1)
     batch_size: int = key("prompts decoded together", 8, ge=1)
-    shard_size: int = key("rows of a file, the most that a killed run loses", 64, ge=1)
+    shard_size: int = key("rows of a file, which is the most that a killed run loses", 64, ge=1)
     seed: int = seed_key("of the replies")
 
 
@@ -32,7 +32,7 @@ class CorpusSchema(Settings):
         "rows that are never trained on, chosen by a hash of their ids", 0.1, ge=0, le=1
     )
     seed: int = seed_key("of the order")
-    text_files: list[str] = key("UTF-8 text: paths or patterns", ["books/*.txt"])
+    text_files: list[str] = key("UTF-8 text files: paths or patterns", ["books/*.txt"])
     refresh_every: int = key("optimiser steps between two rounds of the student's text", 100, ge=1)
     predict_prompts: bool = key("learn from prompts as well as replies", True)
     folder: str | None = key("folder of the target's text; null: the run's folder", "corpus")
@@ -47,7 +47,9 @@ CORPUS = Choice("corpus", {"specresearch.training.corpus.Corpus": CorpusSchema})
 
 
 class ObjectiveSchema(Settings):
-    temperature: float = key("of target and draft; ideally that of decoding", 1.0, ge=1e-3, le=1e3)
+    temperature: float = key(
+        "temperature of target and draft; ideally that of decoding", 1.0, ge=1e-3, le=1e3
+    )
 
 
 class JensenShannonSchema(ObjectiveSchema):
@@ -84,7 +86,7 @@ def _seed() -> Any:
 class LoraSchema(Settings):
     rank: int = key("inner width of the two factors", 16, ge=1, le=65536, default=16)
     alpha: float = key("their product is scaled by alpha / rank", 32.0, gt=0, default=32.0)
-    dropout: float = key("of the adapters' inputs", 0.05, ge=0, lt=1, default=0.0)
+    dropout: float = key("dropout of the adapters' inputs", 0.05, ge=0, lt=1, default=0.0)
     targets: list[str] | None = key(
         "names of linear layers; null: all but the LM head",
         ["q_proj", "v_proj"],
@@ -122,14 +124,16 @@ class JointSchema(Settings):
         "fraction of the steps that train the heads alone", 0.25, ge=0, lt=1, default=0.25
     )
     head_weight: float = key("final weight of the heads' loss", 0.2, gt=0, default=0.2)
-    backbone_learning_rate: float = key("of the target", 1e-4, gt=0, le=10, default=1e-4)
+    backbone_learning_rate: float = key(
+        "learning rate of the target", 1e-4, gt=0, le=10, default=1e-4
+    )
     lora: LoraSchema | None = key(
         "adapters of the target in place of all its weights", {"rank": 32}, default=None
     )
 
 
 class MedusaStudentSchema(Settings):
-    num_heads: int = key("of new heads, where proposer.head names none", 4, ge=1, le=64)
+    num_heads: int = key("number of new heads, if proposer.head names none", 4, ge=1, le=64)
     num_layers: int = key("residual layers of a new head", 1, ge=1, le=64)
     own_lm_head: bool = key("each head gets a copy of the target's LM head; false shares it", False)
     joint: JointSchema | None = key(
@@ -153,13 +157,13 @@ class TrainSchema(Settings):
     steps: int = key("optimiser steps", 1000, ge=1)
     batch_size: int = key("examples of one pass on one device", 8, ge=1)
     accumulate: int = key("passes per optimiser step", 4, ge=1)
-    learning_rate: float = key("after warm-up", 1e-3, gt=0, le=10)
+    learning_rate: float = key("learning rate after warm-up", 1e-3, gt=0, le=10)
     warmup_steps: int = key("optimiser steps of linear warm-up", 50, ge=0)
     schedule: str = key("any learning rate schedule of the transformers library", "cosine")
-    weight_decay: float = key("of the optimiser", 0.01, ge=0)
+    weight_decay: float = key("weight decay of the optimiser", 0.01, ge=0)
     max_grad_norm: float = key("gradients are clipped to this norm; 0 does not clip", 1.0, ge=0)
     precision: Literal["auto", "float32", "bfloat16"] = key(
-        "of the student; auto as the target", "bfloat16"
+        "precision of the student; auto: the target's", "bfloat16"
     )
     seed: int = seed_key("of order and dropout")
     log_every: int = key("optimiser steps between metrics", 20, ge=1)
@@ -174,9 +178,9 @@ TRAIN = Choice(None, {"specresearch.training.train_settings.TrainSettings": Trai
 class EvaluationSchema(Settings):
     num_texts: int = key("held-out prompts with replies of the target, for predictions", 32, ge=1)
     num_prompts: int = key("how many of them to decode at each evaluation", 16, ge=1)
-    num_draft_tokens: int = key("length of chains", 5, ge=1)
-    max_new_tokens: int = key("tokens of an output at most", 64, ge=1)
-    temperatures: list[Temperature] = key("to decode at", [0.0, 1.0], min_length=1)
+    num_draft_tokens: int = key("length of the drafted chains", 5, ge=1)
+    max_new_tokens: int = key("longest output in tokens", 64, ge=1)
+    temperatures: list[Temperature] = key("temperatures to decode at", [0.0, 1.0], min_length=1)
     batch_size: int = key("prompts decoded together", 8, ge=1)
 
 
@@ -188,7 +192,7 @@ class PublicationSchema(Settings):
 
     push_to_hub: str | None = key("repository to upload the drafter to", "my-name/my-head")
     private: bool = key("create that repository as a private one", True)
-    license: str | None = key("of the trained weights, for the model card", "apache-2.0")
+    license: str | None = key("license of the trained weights, for the model card", "apache-2.0")
 
 
 class DistillSchema(PublicationSchema):
@@ -198,7 +202,7 @@ class DistillSchema(PublicationSchema):
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
     heads: dict[str, str] | None = key(
-        "heads made for the target", {"eagle": "out/student"}, default=None
+        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
     )
     proposer: Annotated[Any, PROPOSER] = key("the drafter to train", "draft_model")
     student: Annotated[Any, STUDENT] = key("what of it is trained", None, default=None)
@@ -251,14 +255,16 @@ class ExportSchema(PublicationSchema):
     base_model: str | None = key(
         "the target it was trained for; null: the one that the head names", "Qwen/Qwen3-8B"
     )
-    revision: str | None = key("of the head on the hub", "main")
+    revision: str | None = key("commit, tag or branch of the head on the hub", "main")
     overrides: dict[str, Any] | None = key(
         "keys of an EAGLE head's config to replace", {"rope_theta": 1e4}
     )
     dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = key(
-        "of the weights; null keeps theirs", "float16"
+        "precision of the weights; null keeps theirs", "float16"
     )
-    num_draft_tokens: int = key("what the speculators layout proposes to the engine", 5, ge=1)
+    num_draft_tokens: int = key(
+        "drafts of a step that the speculators layout suggests to the engine", 5, ge=1
+    )
     pickle: bool = key(
-        "write medusa_lm_head.pt, too, for readers of Medusa heads without safetensors", True
+        "also write medusa_lm_head.pt, for readers of Medusa heads without safetensors", True
     )

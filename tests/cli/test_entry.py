@@ -20,10 +20,11 @@ from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
 from specresearch.cli import conf_dir
+from specresearch.cli.choices import EXPERIMENT, choices, commands_with
 from specresearch.cli.errors import explain, one_line
 from specresearch.models import loading
 from specresearch.settings.check import SettingsError, check_settings, plain
-from specresearch.settings.commands import schema_of
+from specresearch.settings.commands import SCHEMAS, schema_of
 from specresearch.statistics import LEAST_UNITS
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,27 @@ def test_every_experiment_is_a_sweep_over_settings_that_exist(name: str) -> None
     assert chosen.proposer._target_ == "specresearch.proposers.DraftModel"
 
 
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_offered_choices_compose_and_are_accepted(command: str) -> None:
+    schema = schema_of(command)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for name in choices(EXPERIMENT, schema):
+            check_settings(plain(hydra.compose(command, [f"+experiment={name}"])), schema)
+    assert all(command in commands_with(name) for name in choices(EXPERIMENT, schema))
+
+
+def test_every_experiment_is_offered_by_the_command_that_it_names() -> None:
+    assert set(choices(EXPERIMENT, schema_of("load"))) >= set(LOAD_EXPERIMENTS)
+    others = set(EXPERIMENTS) - set(LOAD_EXPERIMENTS)
+    assert set(choices(EXPERIMENT, schema_of("run"))) == others
+    assert choices(EXPERIMENT, schema_of("simulate")) == []
+
+
+def test_arrivals_of_recordings_are_offered_by_simulate_only() -> None:
+    assert "recorded" in choices("arrivals", schema_of("simulate"))
+    assert "recorded" not in choices("arrivals", schema_of("load"))
+
+
 @LIKE_MODELS
 @pytest.mark.parametrize("proposer", METHODS)
 @pytest.mark.parametrize("name", LOAD_EXPERIMENTS)
@@ -216,10 +238,12 @@ def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., Di
 def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(Exception, match="dataset") as unknown:
         compose("dataset=nope")
-    assert one_line(unknown.value).startswith("there is no dataset=nope; there are: cnndm, gsm8k")
+    run = schema_of("run")
+    known = "there is no dataset=nope; there are: cnndm, gsm8k"
+    assert explain(unknown.value, run).startswith(known)
     with pytest.raises(Exception, match="dataset") as similar:
         compose("dataset=cnn")
-    assert one_line(similar.value) == "there is no dataset=cnn; did you mean cnndm?"
+    assert explain(similar.value, run) == "there is no dataset=cnn; did you mean cnndm?"
     with pytest.raises(Exception, match="n_min") as bad:
         instantiate(compose("+proposer=ngram", "proposer.n_min=9").proposer)
     assert one_line(bad.value) == "proposer.n_min=9, n_max=4: need 1 <= n_min <= n_max"
