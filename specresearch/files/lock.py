@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 
@@ -70,13 +71,13 @@ class LockFolders(Callback):
         if _is_named(config, "hydra.run.dir"):
             self._lock(config.hydra.run.dir)
         else:
-            _make_new(config.hydra.run)
+            _make_new(config, config.hydra.run)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         if not _is_first():
             return
         if not _is_named(config, "hydra.sweep.dir"):
-            _make_new(config.hydra.sweep)
+            _make_new(config, config.hydra.sweep)
             quoted = config.hydra.sweep.dir.replace("'", r"\'")
             with read_write(config.hydra.overrides):  # Hydra composes each job's settings from it
                 config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{quoted}'")
@@ -100,7 +101,13 @@ def _is_named(config: DictConfig, key: str) -> bool:
     return any(override.startswith(f"{key}=") for override in config.hydra.overrides.hydra)
 
 
-def _make_new(settings: DictConfig) -> None:
+def _make_new(config: DictConfig, settings: DictConfig) -> None:
     """Create a new folder for what has `settings.dir`, and put its name there."""
-    with suppress(OSError), read_write(settings):  # Hydra meets the error next, and raises it
-        settings.dir = str(new_folder(Path(settings.dir)))
+    hydra = HydraConfig.instance()
+    before = hydra.cfg
+    hydra.set_config(config)  # the name may refer to it
+    try:
+        with suppress(OSError), read_write(settings):  # Hydra meets the error next, and raises it
+            settings.dir = str(new_folder(Path(settings.dir)))
+    finally:
+        hydra.cfg = before

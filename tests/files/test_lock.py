@@ -19,7 +19,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 
 lock = {"_target_": "specresearch.files.lock.LockFolders"}
-folders = {"run": {"dir": "it's/same"}, "sweep": {"dir": "it's/same", "subdir": "${hydra:job.num}"}}
+folder = "it's/${hydra:job.name}"
+folders = {"run": {"dir": folder}, "sweep": {"dir": folder, "subdir": "${hydra:job.num}"}}
 ConfigStore.instance().store("app", {"x": 0, "hydra": {"callbacks": {"lock": lock}, **folders}})
 
 @hydra.main(version_base="1.3", config_name="app")
@@ -74,7 +75,7 @@ def test_commands_that_want_the_same_folder_get_one_each(tmp_path: Path, is_swee
     started = [subprocess.Popen(command, cwd=tmp_path) for _ in range(4)]
     assert [process.wait() for process in started] == [0] * 4
     folders = [Path(line) for line in (tmp_path / "folders").read_text().splitlines()]
-    names = ["same", "same-2", "same-3", "same-4"]
+    names = ["app", "app-2", "app-3", "app-4"]
     if not is_sweep:
         assert sorted(folder.name for folder in folders) == names
         return
