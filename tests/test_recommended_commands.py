@@ -13,8 +13,6 @@ from shape_checks import unchecked
 from specresearch.cli import conf_dir
 
 PROPOSERS = sorted(file.stem for file in (conf_dir() / "proposer").glob("*.yaml"))
-QUICK = ("ngram", "medusa")  # chains and trees
-MARKED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROPOSERS]
 CODE = re.compile(r"<(?:code|pre)[^>]*>(.*?)</(?:code|pre)>", re.DOTALL)
 COMMAND = re.compile(r"^\s*(?:\$ )?python -m specresearch\.(\w+) (.*\S)\s*$", re.MULTILINE)
 SHORT = {"sampling.max_new_tokens": "6", "dataset.max_prompt_tokens": "24", "warmup": "0"}
@@ -22,6 +20,7 @@ SMALL = {
     "run": {**SHORT, "num_prompts": "3"},
     "load": {**SHORT, "arrivals.qps": "50", "num_requests": "6"},
 }
+AMOUNTS = {"num_prompts", "num_requests"}
 CLOSED = "arrivals=closed_loop"  # arrivals without a rate, whose number of requests is their own
 LIMIT = 400.0  # seconds
 
@@ -35,13 +34,14 @@ def _ready() -> Iterator[None]:
 
 
 def small(command: str, arguments: Sequence[str]) -> list[str]:
-    """Add settings that make a command short, where it does not set them itself."""
-    keys = {argument.partition("=")[0] for argument in arguments}
+    """Return a command that measures little; besides, it keeps the settings that it has."""
     settings = dict(SMALL.get(command, {}))
     if CLOSED in arguments:
         del settings["arrivals.qps"], settings["num_requests"]
+    kept = [word for word in arguments if word.partition("=")[0] not in settings.keys() & AMOUNTS]
+    keys = {word.partition("=")[0] for word in kept}
     added = [f"{key}={value}" for key, value in settings.items() if key not in keys]
-    return [*arguments, *added]
+    return [*kept, *added]
 
 
 def commands_in(text: str) -> set[tuple[str, ...]]:
@@ -56,7 +56,7 @@ def commands_of(page: Path) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.usefixtures("_ready")
-@pytest.mark.parametrize("proposer", MARKED)
+@pytest.mark.parametrize("proposer", PROPOSERS)
 def test_recommended_commands_work(proposer: str, tmp_path: Path) -> None:
     """A run, a load test and a report at their defaults, then whatever these print."""
     folders = []
