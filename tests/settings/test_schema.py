@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from specresearch.cli import conf_dir
 from specresearch.models.loading import load_model
 from specresearch.settings.base import TARGET, Choice, Settings
-from specresearch.settings.check import check_settings, plain
+from specresearch.settings.check import SettingsError, check_settings, plain
 from specresearch.settings.commands import SCHEMAS, schema_of
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SAMPLING, SCHEDULER
@@ -143,6 +143,21 @@ def _example_of(schema: type[Settings]) -> Mapping[str, Any]:
             model = model_of(field)
             values[name] = _example_of(model) if model else (field.examples or [None])[0]
     return values
+
+
+@pytest.mark.parametrize("name", ["NGram", "Suffix", "Medusa", "Eagle3", "Lookahead"])
+def test_a_class_named_by_target_needs_no_key_that_it_has_a_default_for(name: str) -> None:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("run", [f"+proposer.{TARGET}=specresearch.proposers.{name}"])
+    check_settings(plain(cfg), schema_of("run"))
+
+
+def test_a_class_named_by_target_needs_keys_without_a_default() -> None:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        linear = [f"timing.{TARGET}=specresearch.simulation.Linear", "~timing.noise"]
+        cfg = hydra.compose("simulate", ["recording=rec", *linear, "~timing.recordings"])
+    with pytest.raises(SettingsError, match=r"^timing\.verify is not set; add [^;]*$"):
+        check_settings(plain(cfg), schema_of("simulate"))
 
 
 def test_conf_is_where_the_groups_are() -> None:
