@@ -35,7 +35,7 @@ class Header:
     method: str | None
     acceptance: str
     lossless: bool
-    kind: Mapping[str, bool]
+    kind: Mapping[str, Any]
     num_draft_tokens: int
     fixed: Mapping[str, int | None]
     config: Mapping[str, Any]
