@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specresearch.models.attention_plan import AttentionPlan, GivenBiases
 from specresearch.models.ragged import Packing
+from specresearch.models.two_part import TwoPartPlan
 
 
 class _Settings(NamedTuple):
@@ -32,7 +33,7 @@ def slot_attention(
     value: Float[Tensor, "B Hkv L Dv"],
     attention_mask: Tensor | None,
     *,
-    attention_plan: AttentionPlan | GivenBiases,
+    attention_plan: AttentionPlan | GivenBiases | TwoPartPlan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -47,6 +48,12 @@ def slot_attention(
     """
     if sliding_window is not None and attention_plan.width <= sliding_window:
         sliding_window = None
+    if isinstance(attention_plan, TwoPartPlan):
+        assert softcap is None
+        out = attention_plan.attend(
+            query, key, value, scaling=scaling, window=sliding_window, sinks=s_aux
+        )
+        return out, None
     settings = _Settings(scaling, sliding_window, softcap, s_aux)
     packing = attention_plan.packing
     if packing is None:
@@ -68,14 +75,11 @@ def _attend(
     rows, num_heads, num_nodes = query.shape[:3]
     kv_heads = key.shape[1]
     group = num_heads // kv_heads
-    if settings.is_plain:
-        if isinstance(plan, AttentionPlan) and _allows_flash(plan, query, value):
-            return _flash(query, key, value, plan, settings)
-        if plan.from_empty and num_nodes > 1 and settings.window is None:
-            out = F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, scale=settings.scaling, enable_gqa=group > 1
-            )
-            return out.transpose(1, 2)
+    if settings.is_plain and plan.from_empty and num_nodes > 1 and settings.window is None:
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=settings.scaling, enable_gqa=group > 1
+        )
+        return out.transpose(1, 2)
     folded = query.reshape(rows, kv_heads, group * num_nodes, -1)
     bias = plan.bias(settings.window, group, query.device)
     if settings.is_plain:
@@ -141,29 +145,3 @@ def _explicit(
     accurate = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
     probs = scores.softmax(-1, dtype=accurate).to(value.dtype)
     return probs[..., : key.shape[2]] @ value
-
-
-def _allows_flash(plan: AttentionPlan, query: Tensor, value: Tensor) -> bool:
-    if not (plan.flash and plan.topology.is_chain and query.is_cuda and query.dtype.itemsize == 2):
-        return False
-    return query.shape[-1] == value.shape[-1] <= 256
-
-
-def _flash(
-    query: Float[Tensor, "B Hq N D"],
-    key: Float[Tensor, "B Hkv L D"],
-    value: Float[Tensor, "B Hkv L Dv"],
-    plan: AttentionPlan,
-    settings: _Settings,
-) -> Float[Tensor, "B N Hq Dv"]:
-    from flash_attn import flash_attn_with_kvcache  # pyright: ignore[reportMissingImports]
-
-    return flash_attn_with_kvcache(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        cache_seqlens=plan.ends(query.device),
-        softmax_scale=settings.scaling,
-        causal=True,
-        window_size=(-1, -1) if settings.window is None else (settings.window - 1, 0),
-    )

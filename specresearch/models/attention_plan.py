@@ -25,7 +25,6 @@ class AttentionPlan:
     Attributes:
         starts: Columns already committed in each row.
         width: L, the columns read.
-        flash: Use flash-attn where it applies (chains, CUDA, half precision).
         first: Nodes of the tree that earlier passes have written; the others are the new tokens.
         packing: Set if the pass leaves padding out.
     """
@@ -35,12 +34,10 @@ class AttentionPlan:
     width: int
     dtype: torch.dtype
     device: torch.device
-    flash: bool = False
     first: int = 0
     packing: Packing | None = None
     _biases: dict[tuple[int | None, int, torch.device], Tensor | None] = field(default_factory=dict)
     _row_biases: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    _ends: dict[torch.device, Int[Tensor, " B"]] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -92,13 +89,6 @@ class AttentionPlan:
         """The same rows with their roots alone."""
         root = Topology.chain(1, self.device)
         return AttentionPlan(self.starts, root, max(self.starts) + 1, self.dtype, self.device)
-
-    def ends(self, device: torch.device) -> Int[Tensor, " B"]:
-        """Return the columns of each row once the new tokens are written."""
-        if device not in self._ends:
-            ends = [start + self.num_nodes for start in self.starts]
-            self._ends[device] = upload(ends, device, torch.int32)
-        return self._ends[device]
 
     def full_bias(self, window: int | None = None) -> Float[Tensor, "B 1 N L"]:
         """Return `bias` with every row written out, zeros if nothing is masked."""

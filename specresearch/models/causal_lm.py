@@ -11,8 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
 from specresearch.models.compiled import CompiledForward
+from specresearch.models.flash_kernels import FlashKernel, NoKernelError, find_kernel
 from specresearch.models.hf_adapter import length_limit
 from specresearch.models.hf_model import HFModel, ModelOutput
+from specresearch.models.kv_cache import SlotCache
 from specresearch.models.ragged import Packing
 from specresearch.models.self_test import check_tree_is_sequences
 from specresearch.models.slot_model import SlotModel
@@ -29,7 +31,9 @@ class CausalLM(HFModel, SlotModel):
     Args:
         model: Its attention implementation is switched, so do not share it with other code.
         max_len: Longest context (prompt and output) in tokens; None means what the model allows.
-        attention: slot (default), flash (flash-attn for chains), sdpa or eager (transformers').
+        attention: two_part (flash kernels, which read the cache in place), slot (masks, for every
+            device and precision), sdpa or eager (transformers'). auto is two_part on a GPU where
+            it works, otherwise slot.
         prefill_chunk: Tokens of one prompt processed per pass.
         compile: Run short chains as compiled graphs, which pays when the host sets the speed. The
             first steps take tens of seconds and, on a CPU, need a C++ compiler.
@@ -48,7 +52,7 @@ class CausalLM(HFModel, SlotModel):
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         max_len: int | None = None,
-        attention: str = "slot",
+        attention: str = "auto",
         prefill_chunk: int = 1024,
         compile: bool = False,
         pack_weights: bool | None = None,
@@ -71,9 +75,31 @@ class CausalLM(HFModel, SlotModel):
         with self.scratch_cache(1, 2) as layers:  # one token shows the layers' shapes
             self.extend((0,), [[0]], want_logits=False)
         self.bytes_per_token = layers.bytes_per_column
+        self.kernel = self._find_kernel(layers)
         self._use_cache(layers.emptied())
         if self_test:
             check_tree_is_sequences(self)
+
+    def _find_kernel(self, layers: SlotCache) -> FlashKernel | None:
+        """Return the kernel for attention in two parts; None if attention is another one.
+
+        Args:
+            layers: A cache that the model has written to.
+
+        Raises:
+            ValueError: If attention=two_part, and no kernel serves the model.
+        """
+        attention = self.adapter.attention
+        if attention != "two_part" and (attention != "auto" or self.device.type != "cuda"):
+            return None
+        try:
+            return find_kernel(self.adapter.layer_shapes(layers))
+        except NoKernelError as error:
+            if attention == "auto":
+                return None
+            raise ValueError(
+                f"attention=two_part does not work for {self.name}: {error}; use attention=auto"
+            ) from error
 
     @classmethod
     def from_pretrained(
@@ -81,7 +107,7 @@ class CausalLM(HFModel, SlotModel):
         model: str,
         *,
         max_len: int | None = None,
-        attention: str = "slot",
+        attention: str = "auto",
         prefill_chunk: int = 1024,
         compile: bool = False,
         pack_weights: bool | None = None,
@@ -155,9 +181,7 @@ class CausalLM(HFModel, SlotModel):
             if logit_rows is not None:
                 logits = logits.flatten(0, 1).index_select(0, logit_rows)[None]
             return logits, ()
-        plan, positions = self._plan_pass(
-            slots, topology, first, packing=packing, flash=self.adapter.flash
-        )
+        plan, positions = self._plan_pass(slots, topology, first, packing=packing)
         if packing is not None:
             token_ids, positions = (
                 packing.pack(token_ids),
@@ -179,12 +203,11 @@ class CausalLM(HFModel, SlotModel):
         self, slots: Sequence[int], lengths: Sequence[int], num_nodes: int
     ) -> Packing | None:
         """Decide whether a pass leaves padding out."""
-        if self.adapter.flash or not self.adapter.uses_slot_attention:
+        if not self.adapter.uses_slot_attention:
             return None
         starts = [self.lengths[slot] for slot in slots]
-        return Packing.if_worthwhile(
-            lengths, starts, num_nodes, self.device, keep_full=self.compiled
-        )
+        keep_full = self.compiled or self.kernel is not None
+        return Packing.if_worthwhile(lengths, starts, num_nodes, self.device, keep_full=keep_full)
 
     def forward(
         self, slots: Sequence[int], proposal: Proposal, *, hidden_layers: Sequence[int] = ()

@@ -1,6 +1,7 @@
 """An EAGLE head beside its target, with a slot cache of its own: what a proposer drafts with."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from specresearch.models.attention_plan import AttentionPlan, committed_position
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
+from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_kernel
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
 from specresearch.models.slot_model import SlotModel
@@ -69,8 +71,13 @@ class EagleModel(SlotModel):
         rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
         head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)
-        kv_width = (layer.num_key_value_heads or 1) * (layer.head_dim or 1)
-        self.bytes_per_token = 2 * kv_width * self.dtype.itemsize
+        head_dim = layer.head_dim or 1
+        self.bytes_per_token = 2 * (layer.num_key_value_heads or 1) * head_dim * self.dtype.itemsize
+        if target.kernel is not None:
+            has_window = head.format.window is not None
+            with suppress(NoKernelError):
+                shape = LayerShape(self.device, self.dtype, head_dim, has_window)
+                self.kernel = find_kernel([shape])
 
     @property
     def draft_vocab_size(self) -> int:

@@ -4,7 +4,6 @@ Tested with transformers 5.17 and 5.23. A model is never modified: its attention
 set to ours (`slot`), or it gets a 4-D mask (`sdpa`, `eager`, and models that ignore the setting).
 """
 
-import importlib.util
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +18,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specresearch.models.attention import slot_attention
 from specresearch.models.attention_plan import AttentionPlan, GivenBiases
+from specresearch.models.flash_kernels import LayerShape, NoKernelError
 from specresearch.models.kv_cache import Region, SlotCache
+from specresearch.models.two_part import TwoPartPlan
 
-ATTENTION_CHOICES = ("slot", "flash", "sdpa", "eager")
+ATTENTION_CHOICES = ("auto", "two_part", "slot", "sdpa", "eager")
 FINAL_NORM = -1
 SLOT_ATTENTION = "specresearch_slot"
 AttentionInterface.register(SLOT_ATTENTION, slot_attention)
@@ -60,10 +61,9 @@ class HFAdapter:
             )
         self.model = model
         self.layer_windows = check_model(model)
-        self.flash = attention == "flash"
-        if self.flash:
-            _require_flash_attn()
-        self.uses_slot_attention = attention in ("slot", "flash") and self._take_over_attention()
+        self.attention = attention
+        asks_library = attention in ("sdpa", "eager")
+        self.uses_slot_attention = not asks_library and self._take_over_attention()
         if not self.uses_slot_attention:
             model.set_attn_implementation("eager" if attention == "eager" else "sdpa")
         self.layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -87,6 +87,28 @@ class HFAdapter:
             return False
         return self.model.config._attn_implementation == SLOT_ATTENTION
 
+    def layer_shapes(self, layers: SlotCache) -> set[LayerShape]:
+        """Return what a flash kernel has to serve for attention in two parts.
+
+        Args:
+            layers: A cache that the model has written to.
+
+        Raises:
+            NoKernelError: If none can, whatever the shapes.
+        """
+        config: Any = self.model.config.get_text_config(decoder=True)
+        if not self.uses_slot_attention:
+            raise NoKernelError("its class keeps an attention of its own")
+        if getattr(config, "attn_logit_softcapping", None) is not None:
+            raise NoKernelError("it caps its scores (attn_logit_softcapping)")
+        has_window = any(window is not None for window in self.layer_windows)
+        shapes: set[LayerShape] = set()
+        for keys, values in layers.buffers:
+            if keys.shape != values.shape:
+                raise NoKernelError("its cache holds latents in place of keys and values")
+            shapes.add(LayerShape(keys.device, keys.dtype, keys.shape[3], has_window))
+        return shapes
+
     def _before_head(self, module: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._final_hidden is not None:
             self._final_hidden.append(args[0])
@@ -100,7 +122,7 @@ class HFAdapter:
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
         view: Cache,
-        plan: AttentionPlan,
+        plan: AttentionPlan | TwoPartPlan,
         logit_rows: Int[Tensor, " R"] | None,
         hidden_layers: Sequence[int] = (),
     ) -> tuple[Float[Tensor, "..."], tuple[Float[Tensor, "B N H"], ...]]:
@@ -128,7 +150,7 @@ class HFAdapter:
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
         view: Cache,
-        plan: AttentionPlan | GivenBiases,
+        plan: AttentionPlan | GivenBiases | TwoPartPlan,
         logit_rows: Int[Tensor, " R"] | None = None,
     ) -> Float[Tensor, "..."]:
         """Return logits [B, N, V], or [1, R, V] for chosen rows of the flattened batch."""
@@ -242,11 +264,3 @@ def length_limit(model: PreTrainedModel) -> int:
             original = parameters.get("original_max_position_embeddings") or limit
             limit = min(limit, int(original))
     return limit
-
-
-def _require_flash_attn() -> None:
-    if importlib.util.find_spec("flash_attn") is None:
-        raise ValueError(
-            "attention=flash needs flash-attn: pip install 'specresearch[flash]', or use "
-            "attention=slot"
-        )

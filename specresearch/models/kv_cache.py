@@ -27,6 +27,7 @@ class Region:
         rows: Index of the slots; None if they are adjacent.
         flat_index: Index of every written column in a buffer flattened to [S * C]; None if a plain
             slice does, as adjacent slots start at the same column and write all nodes.
+        in_place: Attention reads the slots where they lie, so it gets all columns of all slots.
     """
 
     slots: tuple[int, ...]
@@ -35,6 +36,7 @@ class Region:
     width: int
     rows: Int[Tensor, " B"] | None
     flat_index: Int[Tensor, " T"] | None
+    in_place: bool = False
 
 
 class SlotCache:
@@ -65,6 +67,8 @@ class SlotCache:
         starts: Sequence[int],
         num_nodes: int,
         fed: Int[Tensor, " T"] | None = None,
+        *,
+        in_place: bool = False,
     ) -> Region:
         """Plan one pass.
 
@@ -95,8 +99,9 @@ class SlotCache:
             starts=tuple(starts),
             num_nodes=num_nodes,
             width=width,
-            rows=None if is_adjacent else upload(slots, self.device),
+            rows=None if is_adjacent or in_place else upload(slots, self.device),
             flat_index=flat,
+            in_place=in_place,
         )
 
     def update(
@@ -106,7 +111,11 @@ class SlotCache:
         key: Float[Tensor, "_ H _ Dk"],
         value: Float[Tensor, "_ H _ Dv"],
     ) -> tuple[Float[Tensor, "B H L Dk"], Float[Tensor, "B H L Dv"]]:
-        """Write the new rows of one layer; return all L columns, as views if slots are adjacent."""
+        """Write the new rows of one layer; return what attention reads.
+
+        That is all L columns, as views if slots are adjacent, or [1, H, S * C, D] if the region is
+        read in place.
+        """
         while len(self.buffers) <= layer:
             self.buffers.append((self._zeros(key), self._zeros(value)))
         keys, values = self.buffers[layer]
@@ -127,6 +136,8 @@ class SlotCache:
             flat = buffer.flatten(0, 1)
             index = region.flat_index.to(flat.device)
             flat.index_copy_(0, index, new.transpose(1, 2).flatten(0, 1))
+        if region.in_place:
+            return buffer.flatten(0, 1).transpose(0, 1)[None]
         columns = buffer[:, : region.width]
         if region.rows is None:
             return columns[first : first + num_rows].transpose(1, 2)

@@ -9,10 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
+from specresearch.models.flash_kernels import FlashKernel
 from specresearch.models.hf_adapter import SlotCacheView
 from specresearch.models.kv_cache import SlotCache, available_bytes
 from specresearch.models.ragged import Packing, append_passes
 from specresearch.models.slots import Slots
+from specresearch.models.two_part import TwoPartPlan
 from specresearch.proposal import Topology, Verdict, upload
 
 
@@ -46,6 +48,7 @@ class SlotModel(Slots):
         prefill_chunk: Tokens of one prompt processed per pass.
         bytes_per_token: Keys and values of one token over all layers.
         module: What holds its weights.
+        kernel: What attends to the prefix where attention has two parts; None elsewhere.
         cache: The slots' keys and values.
         view: The cache as the transformers library sees it.
     """
@@ -57,6 +60,7 @@ class SlotModel(Slots):
     device: torch.device
     dtype: torch.dtype
     module: nn.Module
+    kernel: FlashKernel | None = None
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))
@@ -147,31 +151,45 @@ class SlotModel(Slots):
         *,
         behind: int = 0,
         packing: Packing | None = None,
-        flash: bool = False,
-    ) -> tuple[AttentionPlan, Int[Tensor, "B N"]]:
+    ) -> tuple[AttentionPlan | TwoPartPlan, Int[Tensor, "B N"]]:
         """Point the cache's view at the nodes from `first` on; return their masks and positions.
 
         Args:
             first: Nodes of the tree that earlier passes have written.
             behind: Committed tokens that the tree begins before the end of each slot.
             packing: The nodes that are fed, where the pass leaves padding out.
-            flash: Allow flash-attn.
         """
         starts = tuple(self.lengths[slot] - behind for slot in slots)
         new_starts = tuple(start + first for start in starts)
         fed = None if packing is None else packing.index
-        region = self.cache.region(slots, new_starts, topology.num_nodes - first, fed)
-        self.view.region = region
-        plan = AttentionPlan(
-            starts,
-            topology,
-            region.width,
-            dtype=self.dtype,
-            device=self.device,
-            flash=flash,
-            first=first,
-            packing=packing,
+        region = self.cache.region(
+            slots,
+            new_starts,
+            topology.num_nodes - first,
+            fed,
+            in_place=self.kernel is not None,
         )
+        self.view.region = region
+        if self.kernel is not None:
+            plan = TwoPartPlan(
+                self.kernel,
+                region.slots,
+                starts,
+                topology,
+                first,
+                num_columns=self.cache.num_columns,
+                packing=packing,
+            )
+        else:
+            plan = AttentionPlan(
+                starts,
+                topology,
+                region.width,
+                dtype=self.dtype,
+                device=self.device,
+                first=first,
+                packing=packing,
+            )
         positions = committed_positions(starts, topology, self.device, first)
         if region.width > self.max_len:
             # drafts beyond the last position are never accepted, but must stay in range

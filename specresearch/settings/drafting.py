@@ -18,7 +18,10 @@ class ModelSchema(Settings):
     model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B", min_length=1)
     device: str = key("auto, cpu, cuda, cuda:1 or balanced (spread over GPUs)", "cuda")
     dtype: Dtype = key("precision; auto is bfloat16 on a GPU, float32 on a CPU", "bfloat16")
-    attention: Literal["slot", "flash", "sdpa", "eager"] = key("attention backend", "flash")
+    attention: Literal["auto", "two_part", "slot", "sdpa", "eager"] = key(
+        "attention backend; auto is two_part (flash kernels) on a GPU where it works, else slot",
+        "two_part",
+    )
     max_len: int | None = key(
         "longest prompt and output in tokens; null is the model's own limit",
         4096,

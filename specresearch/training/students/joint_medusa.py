@@ -122,16 +122,11 @@ class JointMedusaStudent(MedusaStudent):
 def _copy(target: CausalLM, shares_weights: bool) -> CausalLM:
     shared = {id(weight): weight for weight in target.model.parameters()} if shares_weights else {}
     model = copy.deepcopy(target.model, dict(shared))
-    attention = str(model.config._attn_implementation)
-    if target.adapter.flash:
-        attention = "flash"
-    elif target.adapter.uses_slot_attention:
-        attention = "slot"
     copied = CausalLM(
         model,
         target.tokenizer,
         max_len=target.max_len,
-        attention=attention,
+        attention=target.adapter.attention,
         prefill_chunk=target.prefill_chunk,
         pack_weights=False,
         name=target.name,

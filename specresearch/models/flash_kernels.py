@@ -1,0 +1,325 @@
+"""Flash kernels that return a log-sum-exp, behind one signature, and the choice among them.
+
+A kernel attends the queries of several sequences to stretches of the cache, which it reads in
+place, wherever they begin.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from specresearch.models.load_errors import first_line
+from specresearch.proposal import upload
+
+logger = logging.getLogger(__name__)
+
+# largest error of a small example
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+COARSE = 0.05
+
+
+class NoKernelError(ValueError):
+    """No flash kernel serves a model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Which queries attend to which stretch of the keys; all sequences have as many queries.
+
+    Attributes:
+        num_queries: Queries of each sequence, one sequence after the other.
+        begins: First key of each stretch.
+        lengths: Keys of each stretch, possibly none.
+        causal: The last query sees its whole stretch, and each one before it one key less.
+            Otherwise all queries see the whole stretch.
+        window: Most keys that a query of a causal call sees.
+    """
+
+    num_queries: int
+    begins: tuple[int, ...]
+    lengths: tuple[int, ...]
+    device: torch.device
+    causal: bool = False
+    window: int | None = None
+
+    @property
+    def window_size(self) -> tuple[int, int]:
+        """Keys that a query sees before and after its own; -1 means all."""
+        return -1 if self.window is None else self.window - 1, 0 if self.causal else -1
+
+    @cached_property
+    def _table(self) -> Int[Tensor, "3 _"]:
+        queries = [i * self.num_queries for i in range(len(self.begins) + 1)]
+        rows = [queries, [*self.begins, 0], [*self.lengths, 0]]
+        return upload(rows, self.device, torch.int32)
+
+    @property
+    def cu_seqlens_q(self) -> Int[Tensor, " _"]:
+        return self._table[0]
+
+    @property
+    def cu_seqlens_k(self) -> Int[Tensor, " _"]:
+        """Where stretches begin; the entry behind the last one is unused, as `seqused_k` is set."""
+        return self._table[1]
+
+    @property
+    def seqused_k(self) -> Int[Tensor, " _"]:
+        return self._table[2, :-1]
+
+    def bias(self, length: int, dtype: torch.dtype) -> Float[Tensor, "N _"]:
+        """Return the mask of a causal call over a stretch of some length."""
+        query = torch.arange(length - self.num_queries, length, device=self.device)[:, None]
+        distance = query - torch.arange(length, device=self.device)
+        hidden = distance < 0
+        if self.window is not None:
+            hidden |= distance >= self.window
+        return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)
+
+
+class Attend(Protocol):
+    """Attend by a kernel.
+
+    Returns:
+        The output of each query, zeros if its stretch is empty, and the log-sum-exp of its scores,
+        -inf if its stretch is empty.
+    """
+
+    def __call__(
+        self,
+        query: Float[Tensor, "T Hq D"],
+        keys: Float[Tensor, "K Hkv D"],
+        values: Float[Tensor, "K Hkv D"],
+        sequences: Sequences,
+        scale: float,
+    ) -> tuple[Float[Tensor, "T Hq D"], Float[Tensor, "Hq T"]]: ...
+
+
+@dataclass(frozen=True)
+class FlashKernel:
+    """A kernel.
+
+    Attributes:
+        package: It comes with a package that is optional.
+        splits_keys: It spreads a long stretch over the whole device by itself.
+    """
+
+    name: str
+    attend: Attend
+    package: bool = False
+    splits_keys: bool = False
+
+
+class LayerShape(NamedTuple):
+    """What a kernel must serve.
+
+    Attributes:
+        width: Of a head.
+        has_window: Its causal calls have a window.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    width: int
+    has_window: bool
+
+
+def _attend_on_cpu(
+    query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+) -> tuple[Tensor, Tensor]:
+    num_queries = sequences.num_queries
+    out = torch.zeros_like(query)
+    accurate = torch.promote_types(query.dtype, torch.float32)
+    lse = query.new_full((query.shape[1], query.shape[0]), -torch.inf, dtype=accurate)
+    stretches = zip(sequences.begins, sequences.lengths, strict=True)
+    for i, (begin, length) in enumerate(stretches):
+        if length == 0:
+            continue  # the kernel would divide by zero and end the process
+        rows = slice(i * num_queries, (i + 1) * num_queries)
+        columns = slice(begin, begin + length)
+        attended, row_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query[rows].transpose(0, 1)[None],
+            keys[columns].transpose(0, 1)[None],
+            values[columns].transpose(0, 1)[None],
+            attn_mask=sequences.bias(length, query.dtype) if sequences.causal else None,
+            scale=scale,
+        )
+        out[rows], lse[:, rows] = attended[0].transpose(0, 1), row_lse[0]
+    return out, lse
+
+
+def _attend_by_torch(
+    query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+) -> tuple[Tensor, Tensor]:
+    left, right = sequences.window_size
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        keys,
+        values,
+        sequences.cu_seqlens_q,
+        sequences.cu_seqlens_k,
+        sequences.num_queries,
+        max(sequences.lengths),
+        0.0,
+        sequences.causal,
+        False,
+        scale=scale,
+        window_size_left=left,
+        window_size_right=right,
+        seqused_k=sequences.seqused_k,
+    )
+    return out, _nothing_is_negative(lse, sequences)
+
+
+def _attend_by_flash_attn(
+    query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+) -> tuple[Tensor, Tensor]:
+    # the public function lacks seqused_k
+    from flash_attn.flash_attn_interface import (  # pyright: ignore[reportMissingImports]
+        _flash_attn_varlen_forward,
+    )
+
+    left, right = sequences.window_size
+    out, lse, *_ = _flash_attn_varlen_forward(
+        query,
+        keys,
+        values,
+        sequences.cu_seqlens_q,
+        sequences.cu_seqlens_k,
+        sequences.num_queries,
+        max(sequences.lengths),
+        0.0,
+        scale,
+        causal=sequences.causal,
+        window_size_left=left,
+        window_size_right=right,
+        seqused_k=sequences.seqused_k,
+    )
+    return out, _nothing_is_negative(lse, sequences)
+
+
+def _attend_on_hopper(
+    query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+) -> tuple[Tensor, Tensor]:
+    from flash_attn_interface import (  # pyright: ignore[reportMissingImports]
+        flash_attn_varlen_func,
+    )
+
+    out, lse, *_ = flash_attn_varlen_func(
+        query,
+        keys,
+        values,
+        sequences.cu_seqlens_q,
+        sequences.cu_seqlens_k,
+        sequences.num_queries,
+        max(sequences.lengths),
+        seqused_k=sequences.seqused_k,
+        softmax_scale=scale,
+        causal=sequences.causal,
+        window_size=sequences.window_size if sequences.window is not None else (-1, -1),
+        num_splits=0,
+        return_attn_probs=True,
+    )
+    return out, _nothing_is_negative(lse, sequences)
+
+
+def _nothing_is_negative(lse: Float[Tensor, "H T"], sequences: Sequences) -> Float[Tensor, "H T"]:
+    """Replace +inf, which FlashAttention 2 gives as the log-sum-exp of nothing."""
+    return lse if all(sequences.lengths) else lse.masked_fill(lse == torch.inf, -torch.inf)
+
+
+KERNELS = {
+    "cuda": (
+        FlashKernel(
+            "flash-attn's Hopper package", _attend_on_hopper, package=True, splits_keys=True
+        ),
+        FlashKernel("flash-attn", _attend_by_flash_attn, package=True),
+        FlashKernel("PyTorch's flash kernel", _attend_by_torch),
+    ),
+    "cpu": (FlashKernel("PyTorch's flash kernel", _attend_on_cpu, splits_keys=True),),
+}
+
+
+def find_kernel(shapes: Collection[LayerShape]) -> FlashKernel:
+    """Return the first kernel that computes a small example of every layer correctly.
+
+    An installed package that does not, such as one built for another PyTorch, is passed over with
+    a warning.
+
+    Raises:
+        NoKernelError: If there is none.
+    """
+    kinds = sorted({shape.device.type for shape in shapes})
+    reason = f"no flash kernel runs on {' and '.join(kinds)}"
+    for kernel in KERNELS.get(kinds[0], ()) if len(kinds) == 1 else ():
+        failures = filter(None, (_failure(kernel, shape) for shape in shapes))
+        failure = next(failures, None)
+        if failure is None:
+            return kernel
+        reason = f"{kernel.name} fails with heads of this width and precision ({failure})"
+    raise NoKernelError(reason)
+
+
+@cache
+def _failure(kernel: FlashKernel, shape: LayerShape) -> str | None:
+    """Return why a kernel cannot serve a layer, or None if it can."""
+    try:
+        error = _error_of_example(kernel, shape)
+    except ModuleNotFoundError:
+        return "it is not installed"
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as failed:
+        failure = first_line(failed)
+    else:
+        if error <= TOLERANCE.get(shape.dtype, COARSE):
+            return None
+        failure = f"a small example is wrong by {error:.2g}"
+    if kernel.package:
+        logger.warning(
+            "%s is installed but fails here, so another kernel is used: %s", kernel.name, failure
+        )
+    return failure
+
+
+@torch.inference_mode()
+def _error_of_example(kernel: FlashKernel, shape: LayerShape) -> float:
+    """Return a kernel's largest error on stretches that are out of order, one of them empty."""
+    device = shape.device
+    num_queries, kv_heads, scale = 3, 2, shape.width**-0.5
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*size: int) -> Tensor:
+        values = torch.randn(*size, shape.width, generator=generator)
+        return values.to(device, shape.dtype)
+
+    keys, values = draw(64, kv_heads), draw(64, kv_heads)
+    begins = (40, 3, 20, 11)
+    calls = [
+        (1, Sequences(num_queries, begins, (17, 0, 5, 9), device)),
+        (2, Sequences(num_queries, begins, (17, 3, 5, 9), device, causal=True)),
+    ]
+    if shape.has_window:
+        window = Sequences(num_queries, begins, (17, 3, 5, 9), device, causal=True, window=4)
+        calls.append((2, window))
+    errors: list[Tensor] = []
+    for group, sequences in calls:
+        query = draw(len(begins) * num_queries, kv_heads * group)
+        out, lse = kernel.attend(query, keys, values, sequences, scale)
+        for i, (begin, length) in enumerate(zip(begins, sequences.lengths, strict=True)):
+            rows = slice(i * num_queries, (i + 1) * num_queries)
+            columns = slice(begin, begin + length)
+            key = keys[columns].double().repeat_interleave(group, 1)
+            scores = torch.einsum("nhd,khd->hnk", query[rows].double(), key) * scale
+            if sequences.causal:
+                scores += sequences.bias(length, scores.dtype)
+            value = values[columns].double().repeat_interleave(group, 1)
+            expected = torch.einsum("hnk,khd->nhd", scores.softmax(-1), value)
+            errors.append((out[rows] - expected).abs().max())
+            # -inf minus -inf would be NaN
+            actual_lse, expected_lse = lse[:, rows].double(), scores.logsumexp(-1)
+            errors.append((actual_lse.clamp(min=-99) - expected_lse.clamp(min=-99)).abs().max())
+    return float(torch.stack(errors).max())

@@ -1,0 +1,245 @@
+"""Attention in two parts: the committed prefix by a flash kernel, the tree's nodes explicitly.
+
+All nodes see the same prefix, so it needs no mask, and the kernel reads every slot in place. The
+nodes see one another as `Topology.ancestors` says. Under a sliding window, deeper nodes see less of
+the prefix; its columns that only some nodes see join the explicit part. One softmax merges the
+parts: the kernel's part is one more column, with its log-sum-exp as score and its output as value.
+
+A chain is one causal call, unless long keys are split.
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from specresearch.models.flash_kernels import FlashKernel, Sequences
+from specresearch.models.ragged import Packing
+from specresearch.proposal import Topology, upload
+
+QUERIES_OF_BLOCK = 128  # that a kernel gives to one multiprocessor
+MIN_SPLIT = 512  # keys that pay for a multiprocessor
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the layers with one window attend to.
+
+    Attributes:
+        group: Query heads folded into the rows of the kernel's queries.
+        num_splits: Stretches of each row; all rows come once for each split.
+        columns: The explicit part, an index into all columns of the cache; None if the kernel
+            attends to everything.
+        hidden: True where a node does not see such a column.
+    """
+
+    sequences: Sequences
+    group: int
+    num_splits: int = 1
+    columns: Int[Tensor, "B E"] | None = None
+    hidden: Bool[Tensor, "#B 1 GN E"] | None = None
+
+
+@dataclass
+class TwoPartPlan:
+    """The attention of one pass over draft trees, shared by all layers.
+
+    Attributes:
+        slots: Slot of each row.
+        starts: Columns already committed in each row.
+        first: Nodes of the tree that earlier passes have written; the others are the new tokens.
+        num_columns: C, the columns of a slot.
+        packing: Set if the pass leaves padding out.
+    """
+
+    kernel: FlashKernel
+    slots: tuple[int, ...]
+    starts: tuple[int, ...]
+    topology: Topology
+    first: int
+    num_columns: int
+    packing: Packing | None = None
+    _parts: dict[tuple[int | None, int, int, torch.device], _Parts] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """The most columns that a node may see."""
+        return max(self.starts) + self.topology.num_nodes
+
+    def attend(
+        self,
+        query: Float[Tensor, "_ Hq _ D"],
+        key: Float[Tensor, "1 Hkv SC D"],
+        value: Float[Tensor, "1 Hkv SC D"],
+        *,
+        scaling: float | None,
+        window: int | None,
+        sinks: Float[Tensor, " Hq"] | None,
+    ) -> Float[Tensor, "_ _ Hq D"]:
+        """Attend for one layer.
+
+        Args:
+            key: All columns of all slots.
+            sinks: Scores that only take probability.
+        """
+        if self.packing is not None:
+            query = self.packing.unpack(query.transpose(1, 2)).transpose(1, 2)
+        rows, num_heads, num_new, width = query.shape
+        keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+        parts = self._parts_for(window, num_heads, keys.shape[1], query.device)
+        folded = query.reshape(rows, num_heads // parts.group, parts.group * num_new, width)
+        scale = width**-0.5 if scaling is None else scaling
+        outputs, lse = self._attend_in_place(folded, keys, values, parts, scale)
+        if sinks is not None:
+            sinks = sinks.to(lse.dtype).repeat_interleave(num_new).view(1, *folded.shape[1:3])
+        if parts.columns is not None and parts.hidden is not None:
+            tree_keys, tree_values = (
+                cached.index_select(0, parts.columns.flatten())
+                .unflatten(0, parts.columns.shape)
+                .transpose(1, 2)
+                .to(lse.dtype)
+                for cached in (keys, values)
+            )
+            scores = (folded.to(lse.dtype) * scale) @ tree_keys.transpose(2, 3)
+            scores = scores.masked_fill(parts.hidden, -torch.inf)
+            out = merge(outputs, lse, scores, tree_values, sinks)
+        elif parts.num_splits > 1 or sinks is not None:
+            out = merge(outputs, lse, sinks=sinks)
+        else:
+            (out,) = outputs
+        out = out.to(query.dtype).reshape(rows, num_heads, num_new, width).transpose(1, 2)
+        return out if self.packing is None else self.packing.pack(out)
+
+    def _attend_in_place(
+        self,
+        query: Float[Tensor, "B H R D"],
+        keys: Float[Tensor, "SC H D"],
+        values: Float[Tensor, "SC H D"],
+        parts: _Parts,
+        scale: float,
+    ) -> tuple[Float[Tensor, "P B _ R D"], Float[Tensor, "P B _ R"]]:
+        """Run the kernel; return output and log-sum-exp of every split."""
+        rows, _, num_queries, _ = query.shape
+        flat = query.transpose(1, 2).flatten(0, 1).repeat(parts.num_splits, 1, 1)
+        out, lse = self.kernel.attend(flat, keys, values, parts.sequences, scale)
+        out = out.unflatten(0, (parts.num_splits, rows, num_queries)).transpose(2, 3)
+        lse = lse.unflatten(1, (parts.num_splits, rows, num_queries)).permute(1, 2, 0, 3)
+        return out, lse
+
+    def _parts_for(
+        self, window: int | None, num_heads: int, kv_heads: int, device: torch.device
+    ) -> _Parts:
+        key = window, num_heads, kv_heads, device
+        if key not in self._parts:
+            self._parts[key] = self._make_parts(*key)
+        return self._parts[key]
+
+    def _make_parts(
+        self, window: int | None, num_heads: int, kv_heads: int, device: torch.device
+    ) -> _Parts:
+        num_nodes, group = self.topology.num_nodes, num_heads // kv_heads
+        num_queries = group * (num_nodes - self.first)
+        num_splits = 1
+        if not self.kernel.splits_keys:
+            num_blocks = len(self.starts) * kv_heads * -(-num_queries // QUERIES_OF_BLOCK)
+            longest = self.width if window is None else min(self.width, window)
+            num_splits = num_splits_of(longest, num_blocks, device)
+
+        def from_window(starts: list[int]) -> list[int]:
+            """Return the first column in the window of a token behind each of `starts`."""
+            return [0 if window is None else max(0, start - window + 1) for start in starts]
+
+        starts, ends = list(self.starts), [start + num_nodes for start in self.starts]
+        if self.topology.is_chain and num_nodes - self.first == 1:  # sees its own column, too
+            begins = from_window([end - 1 for end in ends])
+            stretches = self._stretches(begins, ends, num_splits)
+            return _Parts(Sequences(num_queries, *stretches, device), group, num_splits)
+        if self.topology.is_chain and num_splits == 1:
+            begins = from_window([start + self.first for start in starts])
+            stretches = self._stretches(begins, ends, num_splits)
+            sequences = Sequences(num_nodes - self.first, *stretches, device, True, window)
+            return _Parts(sequences, group=1)
+        num_partial = 0 if window is None else min(self.topology.max_depth, window - 1)
+        begins = from_window([start + num_partial for start in starts])
+        stretches = self._stretches(begins, starts, num_splits)
+        sequences = Sequences(num_queries, *stretches, device)
+        columns, hidden = self._explicit(window, num_partial, device)
+        return _Parts(sequences, group, num_splits, columns, hidden.repeat(1, 1, group, 1))
+
+    def _stretches(
+        self, begins: list[int], ends: list[int], num_splits: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return begin and length of the stretches that split each row's columns evenly."""
+        pieces: list[tuple[int, int]] = []
+        for split in range(num_splits):
+            for slot, begin, end in zip(self.slots, begins, ends, strict=True):
+                size = -(-(end - begin) // num_splits)
+                piece = min(begin + split * size, end)
+                pieces.append((slot * self.num_columns + piece, min(size, end - piece)))
+        stretch_begins, lengths = zip(*pieces, strict=True)
+        return stretch_begins, lengths
+
+    def _explicit(
+        self, window: int | None, num_partial: int, device: torch.device
+    ) -> tuple[Int[Tensor, "B E"], Bool[Tensor, "#B 1 N E"]]:
+        """Return the columns of the explicit part and which node does not see which.
+
+        Args:
+            num_partial: Columns of the prefix that some nodes see, and others not.
+        """
+        bases = [slot * self.num_columns for slot in self.slots]
+        base, start = upload([bases, self.starts], device)[:, :, None]
+        offset = torch.arange(self.topology.num_nodes, device=device)
+        hidden = ~self.topology.ancestors[:, self.first :].to(device)
+        if window is not None:
+            depth = self.topology.depth.to(device)
+            new_depth = depth[:, self.first :, None]
+            hidden = hidden | (new_depth - depth[:, None] >= window)
+            partial = torch.arange(num_partial, device=device) - (window - 1)
+            offset = torch.cat([partial, offset])
+            too_early = (start + partial < 0)[:, None] | (new_depth - partial >= window)
+            rows = len(self.slots)
+            hidden = torch.cat([too_early, hidden.expand(rows, -1, -1)], dim=2)
+        return base + (start + offset).clamp(min=0), hidden[:, None]
+
+
+def merge(
+    outputs: Float[Tensor, "P B H R D"],
+    lse: Float[Tensor, "P B H R"],
+    scores: Float[Tensor, "B H R E"] | None = None,
+    values: Float[Tensor, "B H E D"] | None = None,
+    sinks: Float[Tensor, "1 H R"] | None = None,
+) -> Float[Tensor, "B H R D"]:
+    """Join parts of which output and log-sum-exp are known with explicit scores and values.
+
+    Args:
+        sinks: Scores without a value.
+    """
+    columns = [lse.movedim(0, -1)]
+    if scores is not None:
+        columns.append(scores)
+    if sinks is not None:
+        columns.append(sinks[..., None].expand(*lse.shape[1:], 1))
+    weights = torch.cat(columns, dim=-1).softmax(-1)
+    num_parts = len(outputs)
+    out = (weights[..., :num_parts].movedim(-1, 0)[..., None] * outputs).sum(0)
+    if scores is not None and values is not None:
+        out = out + weights[..., num_parts : num_parts + scores.shape[-1]] @ values
+    return out
+
+
+def num_splits_of(longest: int, num_blocks: int, device: torch.device) -> int:
+    """Return in how many stretches to read each row, so that all multiprocessors have work.
+
+    Args:
+        longest: Columns of the longest row.
+        num_blocks: Blocks of queries that multiprocessors take at once.
+    """
+    return max(1, min(_multiprocessors(device) // num_blocks, longest // MIN_SPLIT))
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
