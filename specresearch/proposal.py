@@ -23,6 +23,8 @@ R  rows whose logits are computed                  K  drafting steps, or Medusa 
 H  hidden size; in the cache, key-value heads      D  head size, or tokens of a draft vocabulary
 Hq, Hkv  query and key-value heads                 Dk, Dv  head sizes of keys and of values
 GN, RN  N per query head of a group, or repeated   I, O  inputs and outputs of a linear layer
+SC  all columns of all slots                       E  columns that are attended explicitly
+P  stretches that attention splits a prefix into
 
 Training:
 T  tokens of a sequence                            P, Q  positions with a prediction, with a target

@@ -5,10 +5,10 @@ place, wherever they begin.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -82,36 +82,21 @@ class Sequences:
         return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
-class Attend(Protocol):
-    """Attend by a kernel.
-
-    Returns:
-        The output of each query, zeros if its stretch is empty, and the log-sum-exp of its scores,
-        -inf if its stretch is empty.
-    """
-
-    def __call__(
-        self,
-        query: Float[Tensor, "T Hq D"],
-        keys: Float[Tensor, "K Hkv D"],
-        values: Float[Tensor, "K Hkv D"],
-        sequences: Sequences,
-        scale: float,
-    ) -> tuple[Float[Tensor, "T Hq D"], Float[Tensor, "Hq T"]]: ...
-
-
 @dataclass(frozen=True)
 class FlashKernel:
     """A kernel.
 
     Attributes:
-        package: It comes with a package that is optional.
+        attend: Takes queries [T, Hq, D], keys and values [SC, Hkv, D] (all columns of the cache),
+            the sequences and the scale of scores. Returns the outputs [T, Hq, D], zeros for an
+            empty stretch, and the log-sum-exp of the scores [Hq, T], -inf for an empty stretch.
+        is_package: It comes with an optional package.
         splits_keys: It spreads a long stretch over the whole device by itself.
     """
 
     name: str
-    attend: Attend
-    package: bool = False
+    attend: Callable[[Tensor, Tensor, Tensor, Sequences, float], tuple[Tensor, Tensor]]
+    is_package: bool = False
     splits_keys: bool = False
 
 
@@ -236,9 +221,9 @@ def _nothing_is_negative(lse: Float[Tensor, "H T"], sequences: Sequences) -> Flo
 KERNELS = {
     "cuda": (
         FlashKernel(
-            "flash-attn's Hopper package", _attend_on_hopper, package=True, splits_keys=True
+            "flash-attn's Hopper package", _attend_on_hopper, is_package=True, splits_keys=True
         ),
-        FlashKernel("flash-attn", _attend_by_flash_attn, package=True),
+        FlashKernel("flash-attn", _attend_by_flash_attn, is_package=True),
         FlashKernel("PyTorch's flash kernel", _attend_by_torch),
     ),
     "cpu": (FlashKernel("PyTorch's flash kernel", _attend_on_cpu, splits_keys=True),),
@@ -278,7 +263,7 @@ def _failure(kernel: FlashKernel, shape: LayerShape) -> str | None:
         if error <= TOLERANCE.get(shape.dtype, COARSE):
             return None
         failure = f"a small example is wrong by {error:.2g}"
-    if kernel.package:
+    if kernel.is_package:
         logger.warning(
             "%s is installed but fails here, so another kernel is used: %s", kernel.name, failure
         )

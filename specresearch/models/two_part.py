@@ -114,9 +114,9 @@ class TwoPartPlan:
 
     def _attend_in_place(
         self,
-        query: Float[Tensor, "B H R D"],
-        keys: Float[Tensor, "SC H D"],
-        values: Float[Tensor, "SC H D"],
+        query: Float[Tensor, "B _ R D"],
+        keys: Float[Tensor, "SC Hkv D"],
+        values: Float[Tensor, "SC Hkv D"],
         parts: _Parts,
         scale: float,
     ) -> tuple[Float[Tensor, "P B _ R D"], Float[Tensor, "P B _ R"]]:

@@ -90,6 +90,12 @@ def target() -> CausalLM:
     )
 
 
+def in_two_parts() -> CausalLM:
+    return CausalLM(
+        copy.deepcopy(reference()), max_len=MAX_LEN, attention="two_part", prefill_chunk=6
+    )
+
+
 @lru_cache
 def other_draft() -> CausalLM:
     model = build(
@@ -184,6 +190,22 @@ def test_output_equals_generate(proposer: Proposer | None, batch_size: int) -> N
     outputs = run(Engine(target(), proposer, max_batch_size=batch_size), same())
     assert ids(outputs) == [generated(p) for p in PROMPTS]
     assert {output.finish_reason for output in outputs} == {"length"}
+
+
+@pytest.mark.parametrize(
+    "proposer",
+    [
+        lambda: None,
+        lambda: DraftModel(in_two_parts(), 12, tree="dynamic", depth=4, top_k=3),
+        PROPOSERS["token_recycling_cold"],
+        PROPOSERS["eagle_chain"],
+        PROPOSERS["eagle_dynamic"],
+    ],
+    ids=["none", "dynamic_tree_12", "token_recycling_cold", "eagle_chain", "eagle_dynamic"],
+)
+def test_attention_in_two_parts_equals_generate(proposer: Factory) -> None:
+    outputs = run(Engine(in_two_parts(), proposer(), max_batch_size=3), same())
+    assert ids(outputs) == [generated(p) for p in PROMPTS]
 
 
 @pytest.mark.parametrize("acceptance", [Greedy(), Rejection()], ids=["greedy", "rejection"])

@@ -3,7 +3,7 @@
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from tiny_models import ARCHITECTURES, VOCAB, build, config_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specresearch.models import CausalLM, ragged, slot_model
+from specresearch.models import CausalLM, ragged, slot_model, two_part
 from specresearch.models.attention_plan import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
 from specresearch.models.ragged import Packing
@@ -23,6 +23,7 @@ from specresearch.proposal import Proposal, Topology, Verdict
 SLOTS = (4, 0, 2)
 PROMPT_LENGTHS = (9, 3, 6)
 VISIBLE = 1e-2
+VISIBLE_IN_BFLOAT16 = 0.1
 
 Sabotage = Callable[[Topology], Topology]
 
@@ -163,6 +164,10 @@ def script_of(
 EXACT, SINGLE = 1e-12, 1e-5
 # These compute a router or a softmax in float32, whatever the dtype of the weights.
 IN_SINGLE_PRECISION = {"deepseek_v3", "gemma2", "gptj"}
+# The others keep an attention of their own, cap their scores, or cache latents.
+IN_TWO_PARTS = [
+    name for name in ARCHITECTURES if name not in {"falcon", "gptj", "gemma2", "deepseek_v3"}
+]
 LIBRARY_ATTENTION = [
     ("llama", "sdpa"),
     ("llama", "eager"),
@@ -177,7 +182,12 @@ LIBRARY_ATTENTION = [
 
 
 @pytest.mark.parametrize(
-    ("architecture", "attention"), [(name, "slot") for name in ARCHITECTURES] + LIBRARY_ATTENTION
+    ("architecture", "attention"),
+    [
+        *((name, "slot") for name in ARCHITECTURES),
+        *((name, "two_part") for name in IN_TWO_PARTS),
+        *LIBRARY_ATTENTION,
+    ],
 )
 def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str) -> None:
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
@@ -209,10 +219,65 @@ def test_passes_without_padding_give_the_same_logits(
     assert bool(packed) == script.lm.adapter.uses_slot_attention
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("architecture", IN_TWO_PARTS)
+def test_two_parts_give_the_same_logits_with_split_keys_and_without_padding(
+    architecture: str, pack: bool, num_splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = script_of(architecture, "two_part")
+    script.pack = pack
+    split_keys(script, num_splits, monkeypatch)
+    assert script.play() < EXACT
+
+
+def split_keys(script: Script, num_splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read each row in several stretches, as on a GPU with idle multiprocessors."""
+    kernel = script.lm.kernel
+    assert kernel is not None
+    script.lm.kernel = replace(kernel, splits_keys=False)
+    monkeypatch.setattr(two_part, "num_splits_of", lambda *_: num_splits)
+
+
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - set(IN_TWO_PARTS)))
+def test_models_that_flash_kernels_cannot_serve_are_refused(architecture: str) -> None:
+    with pytest.raises(ValueError, match=r"^attention=two_part does not work for .*: .*; use "):
+        script_of(architecture, "two_part")
+
+
+@pytest.mark.parametrize("architecture", IN_TWO_PARTS)
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
+def test_trees_at_the_very_beginning(architecture: str, attention: str) -> None:
+    """No token is committed, or no more than in the shortest row, whose prefix is empty."""
+    script = script_of(architecture, attention)
+    script.lm.allocate(6, 8)
+    script.fill_with_stale_data()
+    script.contexts = {slot: [] for slot in SLOTS}
+    script.verify_and_commit(SLOTS[:2], (7, 4))
+    script.verify_and_commit(SLOTS, (3, 7, 5))
+    assert script.worst < EXACT
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt_oss", "gpt2"])
+def test_two_parts_in_bfloat16_stay_within_its_rounding(architecture: str) -> None:
+    """The errors of masked attention in bfloat16 are the yardstick."""
+    reference = build(architecture, dtype=torch.float32, spread=0.5)
+    rounded = copy.deepcopy(reference).bfloat16()
+    reference.load_state_dict(rounded.state_dict())
+    worst = {}
+    for attention in ("slot", "two_part"):
+        lm = CausalLM(copy.deepcopy(rounded), attention=attention, max_len=48, prefill_chunk=4)
+        worst[attention] = Script(lm, reference).play()
+    assert worst["two_part"] < 1.5 * worst["slot"] < VISIBLE_IN_BFLOAT16
+
+
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3", "gpt2"])
-def test_a_tree_that_grows_level_by_level_gives_the_same_logits(architecture: str) -> None:
+def test_a_tree_that_grows_level_by_level_gives_the_same_logits(
+    architecture: str, attention: str
+) -> None:
     """Each level is a pass of its own, over cache columns that are written but not committed."""
-    script = script_of(architecture)
+    script = script_of(architecture, attention)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(SLOTS, PROMPT_LENGTHS)
@@ -247,11 +312,12 @@ def test_slot_attention_is_used_where_the_library_allows_it() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("slots", [(1, 2, 3), (0,), (3, 4)], ids=str)
 @pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
 def test_neighbouring_slots_read_as_views_give_the_same_logits(
-    architecture: str, slots: tuple[int, ...], ragged: bool
+    architecture: str, slots: tuple[int, ...], ragged: bool, attention: str
 ) -> None:
     """These passes skip the gather: neighbours at one column or at several, and a single slot."""
-    script = script_of(architecture)
+    script = script_of(architecture, attention)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(slots, [5 + 2 * i if ragged else 6 for i in range(len(slots))])
@@ -298,7 +364,8 @@ class TestNegativeControls:
         monkeypatch.setattr(slot_model, "committed_positions", by_index)
         assert script.play() > VISIBLE
 
-    def test_one_mask_bit(self) -> None:
+    @pytest.mark.parametrize("attention", ["slot", "two_part"])
+    def test_one_mask_bit(self, attention: str) -> None:
         def flip(topology: Topology) -> Topology:
             broken = Topology(
                 topology.parents, topology.is_chain, topology.max_depth, topology.max_children
@@ -308,10 +375,34 @@ class TestNegativeControls:
             broken.__dict__.update(ancestors=ancestors, depth=topology.depth)
             return broken
 
-        assert script_of("llama", sabotage=flip).play() > VISIBLE
+        assert script_of("llama", attention, sabotage=flip).play() > VISIBLE
 
-    def test_wrong_commit(self) -> None:
-        assert script_of("llama", commit_wrongly=True).play() > VISIBLE
+    @pytest.mark.parametrize("attention", ["slot", "two_part"])
+    def test_wrong_commit(self, attention: str) -> None:
+        assert script_of("llama", attention, commit_wrongly=True).play() > VISIBLE
+
+    def test_window_of_the_root_for_every_node(self) -> None:
+        def flatten(topology: Topology) -> Topology:
+            flat = Topology(topology.parents, max_depth=0, max_children=topology.max_children)
+            flat.__dict__.update(ancestors=topology.ancestors, depth=topology.depth)
+            return flat
+
+        assert script_of("mistral", "two_part", sabotage=flatten).play() > VISIBLE
+
+    def test_log_sum_exp_of_nothing_is_taken_for_infinite(self) -> None:
+        script = script_of("llama", "two_part")
+        kernel = script.lm.kernel
+        assert kernel is not None
+
+        def attend(*args: Any) -> tuple[Tensor, Tensor]:
+            out, lse = kernel.attend(*args)
+            return out, lse.masked_fill(lse.isneginf(), torch.inf)
+
+        script.lm.kernel = replace(kernel, attend=attend)
+        script.lm.allocate(6, 8)
+        script.contexts = {slot: [] for slot in SLOTS}
+        with pytest.raises(AssertionError):  # not finite
+            script.verify_and_commit(SLOTS, (7, 4, 5))
 
     def test_window_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script, bias = script_of("mistral"), AttentionPlan.bias
@@ -327,13 +418,15 @@ class TestNegativeControls:
         free = CausalLM(build("gemma2", attn_logit_softcapping=None), max_len=48)
         assert Script(free, capped).play() > VISIBLE
 
-    def test_sinks_left_out(self) -> None:
+    @pytest.mark.parametrize("attention", ["slot", "two_part"])
+    def test_sinks_left_out(self, attention: str) -> None:
         model = build("gpt_oss")
         reference = copy.deepcopy(model)
         for name, parameter in model.named_parameters():
             if name.endswith("sinks"):
                 parameter.data.fill_(-1e9)
-        assert Script(CausalLM(model, max_len=48), reference).play() > VISIBLE
+        lm = CausalLM(model, attention=attention, max_len=48)
+        assert Script(lm, reference).play() > VISIBLE
 
 
 class TestRefusals:
@@ -446,7 +539,7 @@ class TestRefusals:
             CausalLM(model, max_len=32)
 
     def test_an_unknown_attention(self) -> None:
-        with pytest.raises(ValueError, match="choose one of slot"):
+        with pytest.raises(ValueError, match="choose one of auto"):
             CausalLM(build(), attention="fast")
 
 

@@ -27,12 +27,20 @@ from specresearch.models.loading import ModelNotLoadedError
 from specresearch.proposal import Topology
 
 H, LAYERS, D = 16, 6, 9
-TARGET = CausalLM(
-    build("llama", seed=1, num_hidden_layers=LAYERS),
-    max_len=40,
-    prefill_chunk=4,
-    name="acme/base-8b",
-)
+
+
+def make_target(attention: str) -> CausalLM:
+    return CausalLM(
+        build("llama", seed=1, num_hidden_layers=LAYERS),
+        max_len=40,
+        attention=attention,
+        prefill_chunk=4,
+        name="acme/base-8b",
+    )
+
+
+TARGET = make_target("slot")
+TWO_PART_TARGET = make_target("two_part")
 LLAMA = {
     "hidden_size": H,
     "intermediate_size": 24,
@@ -280,10 +288,14 @@ class WrittenOut:
         return logits, fed_back
 
 
+@pytest.mark.parametrize("target", [TARGET, TWO_PART_TARGET], ids=["slot", "two_part"])
 @pytest.mark.parametrize("layout", PUBLISHED)
-def test_ragged_pairs_and_trees_equal_the_layer_written_out(tmp_path: Path, layout: str) -> None:
+def test_ragged_pairs_and_trees_equal_the_layer_written_out(
+    tmp_path: Path, layout: str, target: CausalLM
+) -> None:
     config, weights, name = PUBLISHED[layout]
-    model = load(write(tmp_path, config, weights, name), TARGET)
+    model = load(write(tmp_path, config, weights, name), target)
+    assert (model.kernel is None) == (target is TARGET)
     reference = WrittenOut(config, weights)
     model.reserve(4, 40)
     generator = torch.Generator().manual_seed(3)
