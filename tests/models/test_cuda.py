@@ -1,15 +1,19 @@
 """Tests that need a GPU; run them with `pytest -m gpu`."""
 
-import importlib.util
+import copy
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.models import flash_kernels
+from specresearch.models.flash_kernels import KERNELS, FlashKernel, LayerShape
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers import DraftModel, NGram
-from tests.tiny_models import build
+from tests.tiny_models import VOCAB, build
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,28 +43,82 @@ def test_tree_equals_sequence_on_the_device() -> None:
     torch.testing.assert_close(logits[:, 3:], alone)
 
 
-@pytest.mark.parametrize("attention", ["slot", "flash"])
-def test_half_precision_chains_agree_with_float32(attention: str) -> None:
-    if attention == "flash" and importlib.util.find_spec("flash_attn") is None:
-        pytest.skip("flash-attn is not installed")
-    exact = CausalLM(on_gpu(build("llama", dtype=torch.float32, spread=0.5)))
-    half = CausalLM(
-        on_gpu(build("llama", dtype=torch.float32, spread=0.5)).bfloat16(), attention=attention
-    )
+WIDE: dict[str, Any] = {"hidden_size": 64, "max_position_embeddings": 4096}  # heads of 16, as kernels need
+
+
+def in_bfloat16(architecture: str, attention: str) -> tuple[CausalLM, CausalLM]:
+    """Return a model, and the same weights computing in float32."""
+    rounded = build(architecture, dtype=torch.bfloat16, spread=0.5, **WIDE)
+    exact = CausalLM(on_gpu(copy.deepcopy(rounded).float()))
+    half = CausalLM(on_gpu(rounded), attention=attention)
     for model in (exact, half):
-        model.allocate(3, 4)
-    slots = (0, 1, 2)
-    reference = exact.extend(slots, PROMPTS).logits
+        model.allocate(4, 8)
+    return half, exact
+
+
+@pytest.mark.parametrize("kernel", KERNELS["cuda"], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("width", [8, 64, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_compute_small_examples(
+    kernel: FlashKernel, width: int, dtype: torch.dtype
+) -> None:
+    shape = LayerShape(torch.device("cuda", 0), dtype, width, has_window=True)
+    try:
+        error = flash_kernels._error_of_example(kernel, shape)
+    except ImportError:
+        pytest.skip(f"{kernel.name} is not installed")
+    assert error < flash_kernels.COARSE
+
+
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt_oss"])
+def test_half_precision_agrees_with_float32(architecture: str, attention: str) -> None:
+    half, exact = in_bfloat16(architecture, attention)
+    assert (half.kernel is not None) == (attention == "two_part")
+    assert exact.kernel is None  # float32
+    slots = (3, 0, 2)
     torch.testing.assert_close(
-        half.extend(slots, PROMPTS).logits.float(), reference, rtol=0.1, atol=0.1
+        half.extend(slots, PROMPTS).logits.float(),
+        exact.extend(slots, PROMPTS).logits,
+        rtol=0.1,
+        atol=0.1,
     )
-    chain = Proposal.chain(
-        torch.tensor([[1, 2, 3, 4]] * 3, device="cuda"), torch.tensor([4, 4, 4], device="cuda")
-    )
-    verified = exact.forward(slots, chain).logits
-    torch.testing.assert_close(
-        half.forward(slots, chain).logits.float(), verified, rtol=0.1, atol=0.1
-    )
+    tokens = torch.tensor([[1, 2, 3, 4, 5]] * 3, device="cuda")
+    lengths = torch.tensor([5, 5, 5], device="cuda")
+    tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 3]], device="cuda"))
+    for proposal in (Proposal.chain(tokens, lengths), Proposal(tokens, tree, lengths)):
+        torch.testing.assert_close(
+            half.forward(slots, proposal).logits.float(),
+            exact.forward(slots, proposal).logits,
+            rtol=0.1,
+            atol=0.1,
+        )
+
+
+def test_long_keys_are_split() -> None:
+    half, exact = in_bfloat16("llama", "auto")
+    assert half.kernel is not None
+    prompts = [[(7 * i + 3) % VOCAB for i in range(3000)], [5, 6]]
+    tokens = torch.tensor([[1, 2, 3, 4, 5]] * 2, device="cuda")
+    lengths = torch.tensor([5, 5], device="cuda")
+    tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 3]], device="cuda"))
+    for model in (half, exact):
+        model.extend((3, 1), prompts, want_logits=False)
+    for kernel in (half.kernel, replace(half.kernel, splits_keys=False)):
+        half.kernel = kernel
+        torch.testing.assert_close(
+            half.forward((3, 1), Proposal(tokens, tree, lengths)).logits.float(),
+            exact.forward((3, 1), Proposal(tokens, tree, lengths)).logits,
+            rtol=0.1,
+            atol=0.1,
+        )
+
+
+def test_a_gpu_in_half_precision_has_two_parts() -> None:
+    half, _ = in_bfloat16("llama", "auto")
+    assert half.kernel is not None
+    with pytest.raises(ValueError, match="attention=two_part does not work"):
+        CausalLM(on_gpu(build("llama", dtype=torch.float32)), attention="two_part")
 
 
 def test_greedy_is_baseline_on_the_device() -> None:
