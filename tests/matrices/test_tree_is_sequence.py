@@ -257,8 +257,11 @@ def test_bfloat16_stays_within_its_rounding(architecture: str, attention: str) -
 
 
 def in_bfloat16(architecture: str, attention: str, sabotage: Sabotage = intact) -> Script:
-    """Return a script whose reference has the same weights and computes in float32."""
-    rounded = build(architecture, dtype=torch.bfloat16, spread=0.5)
+    """Return a script whose reference has the same weights and computes in float32.
+
+    All experts are active, as rounding would change a choice among them.
+    """
+    rounded = build(architecture, dtype=torch.bfloat16, spread=0.5, num_experts_per_tok=4)
     reference = copy.deepcopy(rounded).float()
     lm = CausalLM(rounded, attention=attention, max_len=48, prefill_chunk=4)
     return Script(lm, reference, sabotage)
