@@ -48,6 +48,6 @@ def check_tree_is_sequences(lm: "CausalLM") -> None:
     if not worst <= tolerance:
         raise UnsupportedModelError(
             f"{lm.name}: logits of a draft tree differ from sequential passes by {worst:.2g} of "
-            "their norm, so speculation would change its output; try attention=sdpa or "
-            "attention=eager, or another model"
+            "their norm, so speculation would change its output; try attention=slot, "
+            "sdpa or eager, or another model"
         )
