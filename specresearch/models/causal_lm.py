@@ -132,6 +132,15 @@ class CausalLM(HFModel, SlotModel):
     def compiled(self) -> bool:
         return self._compiled is not None
 
+    @property
+    def attention(self) -> str:
+        """The attention in use, which `auto` and models that keep their own leave open."""
+        if self.kernel is not None:
+            return f"two_part ({self.kernel.name})"
+        if self.adapter.uses_slot_attention:
+            return "slot"
+        return str(self.model.config._attn_implementation)
+
     def unpack_weights(self) -> None:
         assert not self.compiled, "a compiled graph keeps calling the layers it was traced with"
         super().unpack_weights()

@@ -50,6 +50,7 @@ def describe(
             "model": target.name,
             "num_parameters": target.num_parameters,
             "dtype": str(target.dtype).removeprefix("torch."),
+            "attention": target.attention,
             "device": str(target.device),
             "max_len": target.max_len,
         },

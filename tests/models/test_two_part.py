@@ -255,6 +255,19 @@ class TestChoice:
         assert CausalLM(build(), attention="two_part").kernel is KERNEL
         assert CausalLM(build(), attention="slot").kernel is None
 
+    @pytest.mark.parametrize(
+        ("architecture", "attention", "used"),
+        [
+            ("llama", "auto", "slot"),
+            ("llama", "two_part", "two_part (PyTorch's flash kernel)"),
+            ("llama", "eager", "eager"),
+            ("gptj", "slot", "eager"),
+        ],
+    )
+    def test_results_say_what_was_used(self, architecture: str, attention: str, used: str) -> None:
+        lm = CausalLM(build(architecture), attention=attention, self_test=False)
+        assert lm.attention == used
+
     @pytest.mark.parametrize("architecture", ["llama", "gemma2"])
     def test_a_gpu_has_it_where_a_kernel_serves_the_model(
         self, architecture: str, monkeypatch: pytest.MonkeyPatch
