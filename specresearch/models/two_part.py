@@ -122,7 +122,9 @@ class TwoPartPlan:
     ) -> tuple[Float[Tensor, "P B _ R D"], Float[Tensor, "P B _ R"]]:
         """Run the kernel; return output and log-sum-exp of every split."""
         rows, _, num_queries, _ = query.shape
-        flat = query.transpose(1, 2).flatten(0, 1).repeat(parts.num_splits, 1, 1)
+        flat = query.transpose(1, 2).flatten(0, 1)
+        if parts.num_splits > 1:
+            flat = flat.repeat(parts.num_splits, 1, 1)
         out, lse = self.kernel.attend(flat, keys, values, parts.sequences, scale)
         out = out.unflatten(0, (parts.num_splits, rows, num_queries)).transpose(2, 3)
         lse = lse.unflatten(1, (parts.num_splits, rows, num_queries)).permute(1, 2, 0, 3)
@@ -147,22 +149,22 @@ class TwoPartPlan:
             longest = self.width if window is None else min(self.width, window)
             num_splits = num_splits_of(longest, num_blocks, device)
 
-        def from_window(starts: list[int]) -> list[int]:
-            """Return the first column in the window of a token behind each of `starts`."""
-            return [0 if window is None else max(0, start - window + 1) for start in starts]
+        def first_seen(positions: list[int]) -> list[int]:
+            """Return the first column in the window of a token at each position."""
+            return [0 if window is None else max(0, at - window + 1) for at in positions]
 
         starts, ends = list(self.starts), [start + num_nodes for start in self.starts]
         if self.topology.is_chain and num_nodes - self.first == 1:  # sees its own column, too
-            begins = from_window([end - 1 for end in ends])
+            begins = first_seen([end - 1 for end in ends])
             stretches = self._stretches(begins, ends, num_splits)
             return _Parts(Sequences(num_queries, *stretches, device), group, num_splits)
         if self.topology.is_chain and num_splits == 1:
-            begins = from_window([start + self.first for start in starts])
+            begins = first_seen([start + self.first for start in starts])
             stretches = self._stretches(begins, ends, num_splits)
             sequences = Sequences(num_nodes - self.first, *stretches, device, True, window)
             return _Parts(sequences, group=1)
         num_partial = 0 if window is None else min(self.topology.max_depth, window - 1)
-        begins = from_window([start + num_partial for start in starts])
+        begins = first_seen([start + num_partial for start in starts])
         stretches = self._stretches(begins, starts, num_splits)
         sequences = Sequences(num_queries, *stretches, device)
         columns, hidden = self._explicit(window, num_partial, device)
