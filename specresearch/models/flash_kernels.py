@@ -240,6 +240,8 @@ def find_kernel(shapes: Collection[LayerShape]) -> FlashKernel:
         NoKernelError: If there is none.
     """
     kinds = sorted({shape.device.type for shape in shapes})
+    if kinds == ["cuda"] and any(shape.dtype.itemsize != 2 for shape in shapes):
+        raise NoKernelError("flash kernels on a GPU compute in bfloat16 and float16 only")
     reason = f"no flash kernel runs on {' and '.join(kinds)}"
     for kernel in KERNELS.get(kinds[0], ()) if len(kinds) == 1 else ():
         failures = filter(None, (_failure(kernel, shape) for shape in shapes))

@@ -193,6 +193,13 @@ def test_other_devices_have_none(kinds: list[str]) -> None:
         find_kernel(shapes)
 
 
+def test_a_gpu_has_none_for_float32(caplog: pytest.LogCaptureFixture) -> None:
+    """No installed package is tried, so none is reported as unusable."""
+    with pytest.raises(NoKernelError, match="bfloat16 and float16 only"):
+        find_kernel([LayerShape(torch.device("cuda"), torch.float32, 64, has_window=False)])
+    assert not caplog.messages
+
+
 def test_a_kernel_must_serve_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     def narrow(query: Tensor, *args: Any) -> Attended:
         if query.shape[-1] > 8:
