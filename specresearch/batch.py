@@ -1,17 +1,18 @@
 """The batch of one step, and what a step delivers to its requests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.clock import Clock
 from specresearch.proposal import Proposal, Verdict, upload
+from specresearch.readback import Readback
 from specresearch.request import RequestState
 from specresearch.sampling import SamplingBatch
 
@@ -94,52 +95,107 @@ class Batch:
         return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
     def append(
-        self, proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None = None
+        self,
+        proposal: Proposal,
+        verdict: Verdict,
+        faults: Int[Tensor, " B"] | None = None,
+        readback: Readback | None = None,
     ) -> "Delivery":
         """Append accepted and new tokens, cut at end tokens, stop strings and limits.
 
-        This brings the verdict to the host.
+        This brings the verdict and the drafts to the host, in one transfer with `readback`.
 
         Args:
             faults: For each row a key of `FAULTS`, which fails the row, or 0.
+            readback: What else the host needs of this step.
         """
-        width = verdict.path.shape[1]
-        packed, expected = _to_host(proposal, verdict, faults)
+        readback = readback or Readback()
+        scalars = [verdict.num_accepted, verdict.next_token, proposal.lengths]
+        if faults is not None:
+            scalars.append(faults)
+        packed = readback.add(torch.stack(scalars, dim=1))
+        path = readback.add(verdict.path)
+        expected = None if verdict.expected is None else readback.add(verdict.expected)
+        drafts = HostDrafts.pending(proposal, readback)
+        readback.fetch()
+        return self._deliver(
+            drafts(), packed.values, path.values, None if expected is None else expected.values
+        )
+
+    def _deliver(
+        self,
+        drafts: "HostDrafts",
+        scalars: Int[Tensor, "B _"],
+        path: Int[Tensor, "B D"],
+        expected: Float[Tensor, "B M"] | None,
+    ) -> "Delivery":
+        """Give the rows their tokens; everything lies on the host."""
         num_new: list[int] = []
         now = self.clock.now()
-        for row, values in zip(self.rows, packed.tolist(), strict=True):
-            num_drafts, next_token, _, fault, *path_and_tokens = values
-            drafts = path_and_tokens[width + 1 :]  # the path's first token is the root
-            if fault:
-                row.fail(FAULTS[fault])
+        for b, (row, values) in enumerate(zip(self.rows, scalars.tolist(), strict=True)):
+            num_drafts, next_token, _, *fault = values
+            if any(fault):
+                row.fail(FAULTS[fault[0]])
                 num_new.append(0)
             else:
-                tokens = [*drafts[:num_drafts], next_token]
-                num_new.append(row.deliver(tokens, self.decode, now))
-        num_accepted = packed[:, 0].clamp_(max=torch.tensor(num_new))
-        is_cut_off = torch.arange(width) > num_accepted[:, None]
-        path = packed[:, 4 : 4 + width].masked_fill_(is_cut_off, -1)
-        on_host = Verdict(path, num_accepted, packed[:, 1], expected)
-        return Delivery(on_host, tuple(num_new), tuple(packed[:, 2].tolist()))
+                accepted = drafts.tokens[b, path[b, 1 : num_drafts + 1].numpy()].tolist()
+                num_new.append(row.deliver([*accepted, next_token], self.decode, now))
+        num_accepted = scalars[:, 0].clamp(max=torch.tensor(num_new))
+        is_cut_off = torch.arange(path.shape[1]) > num_accepted[:, None]
+        on_host = Verdict(path.masked_fill(is_cut_off, -1), num_accepted, scalars[:, 1], expected)
+        return Delivery(on_host, tuple(num_new), tuple(scalars[:, 2].tolist()), drafts)
 
 
-def _to_host(
-    proposal: Proposal, verdict: Verdict, faults: Int[Tensor, " B"] | None
-) -> tuple[Int[Tensor, "B W"], Float[Tensor, "B D"] | None]:
-    """Return everything that the host needs of a verdict, in one transfer.
+@dataclass(frozen=True)
+class HostDrafts:
+    """The drafts of a proposal on the host.
 
-    Columns: number accepted, next token, number of nodes, fault, the path, and its tokens.
+    Attributes:
+        parents: -1 for the root.
+        acceptable: As in `Proposal`.
     """
-    tokens = proposal.token_ids.gather(1, verdict.path.clamp(min=0))
-    faults = torch.zeros_like(verdict.num_accepted) if faults is None else faults
-    scalars = [verdict.num_accepted, verdict.next_token, proposal.lengths, faults]
-    packed = torch.cat([torch.stack(scalars, dim=1), verdict.path, tokens], dim=1)
-    if verdict.expected is None:
-        return packed.cpu(), None  # sync
-    # Doubles hold every token id exactly.
-    both = torch.cat([packed.double(), verdict.expected.double()], dim=1).cpu()  # sync
-    num_columns = packed.shape[1]
-    return both[:, :num_columns].long(), both[:, num_columns:]
+
+    tokens: Int[np.ndarray, "B N"]
+    parents: Int[np.ndarray, "#B N"]
+    acceptable: Bool[np.ndarray, "B N"]
+    is_chain: bool
+
+    @staticmethod
+    def of(proposal: Proposal) -> "HostDrafts":
+        """Bring the drafts of a proposal to the host."""
+        readback = Readback()
+        drafts = HostDrafts.pending(proposal, readback)
+        readback.fetch()
+        return drafts()
+
+    @staticmethod
+    def pending(proposal: Proposal, readback: Readback) -> "Callable[[], HostDrafts]":
+        """Add what is needed to a readback; return a function to call once it is fetched."""
+        parts = readback.add_all(
+            [proposal.token_ids, proposal.topology.parents, proposal.acceptable]
+        )
+
+        def make() -> HostDrafts:
+            tokens, parents, acceptable = (part.values.numpy() for part in parts)
+            return HostDrafts(tokens, parents, acceptable, proposal.topology.is_chain)
+
+        return make
+
+    def ancestors(self) -> "Iterator[Int[np.ndarray, 'B N']]":
+        """Yield the parent of every node, then its grandparent and so on; -1 above the root."""
+        parents = np.broadcast_to(self.parents, self.tokens.shape)
+        node = parents
+        while (node >= 0).any():
+            yield node
+            node = np.where(node < 0, -1, np.take_along_axis(parents, np.maximum(node, 0), 1))
+
+    @cached_property
+    def depth(self) -> Int[np.ndarray, "B N"]:
+        """Edges between the root and each node."""
+        depth = np.zeros(self.tokens.shape, np.int64)
+        for node in self.ancestors():
+            depth += node >= 0
+        return depth
 
 
 @dataclass(frozen=True)
@@ -154,3 +210,4 @@ class Delivery:
     verdict: Verdict
     num_new: tuple[int, ...]
     lengths: tuple[int, ...]
+    drafts: HostDrafts

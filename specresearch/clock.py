@@ -40,12 +40,16 @@ class Lap:
         self._events.append(event)
 
     @property
+    def is_done(self) -> bool:
+        """Whether its work is over, so that its length is known."""
+        return self._device is None or (len(self._events) == 2 and self._events[1].query())
+
+    @property
     def seconds(self) -> float:
-        """Return the length of the lap. On CUDA this waits until its work is done."""
+        """Return the length of a lap that is done."""
         if self._device is None:
             return self._seconds
         begin, end = self._events
-        end.synchronize()
         return begin.elapsed_time(end) / 1e3
 
 
@@ -112,12 +116,23 @@ class Clock:
         """Forget a lap in which nothing was done."""
         self._laps.remove(lap)
 
+    def forget_laps(self) -> None:
+        """Drop all laps since the last call of `pop_laps`."""
+        self._laps.clear()
+
     def pop_laps(self) -> dict[str, float]:
-        """Return seconds by name since the last call. On CUDA this waits for their work."""
-        laps, self._laps = self._laps, []
+        """Return seconds by name since the last call, without waiting.
+
+        On CUDA, laps whose work is still queued count in a later call.
+        """
         seconds: dict[str, float] = {}
-        for lap in laps:
-            seconds[lap.name] = seconds.get(lap.name, 0.0) + lap.seconds
+        unfinished: list[Lap] = []
+        for lap in self._laps:
+            if lap.is_done:
+                seconds[lap.name] = seconds.get(lap.name, 0.0) + lap.seconds
+            else:
+                unfinished.append(lap)
+        self._laps = unfinished
         return seconds
 
     def _read(self) -> float:

@@ -169,9 +169,11 @@ class Verdict:
             replaces the first rejected draft.
         expected: For chains, the probability that draft i + 1 is accepted once all before it
             are: the sum of min(p, q). None if the rule is deterministic.
+        readback: On the host: what the proposer asked for by `Proposer.readback`.
     """
 
     path: Int[Tensor, "B D"]
     num_accepted: Int[Tensor, " B"]
     next_token: Int[Tensor, " B"]
     expected: Float[Tensor, "B M"] | None = None
+    readback: tuple[Tensor, ...] = ()

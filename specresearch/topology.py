@@ -1,5 +1,6 @@
 """The shape of a draft tree, as a tensor of parents; every other relation follows from it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -100,7 +101,13 @@ class Topology:
                     "list every prefix of every path"
                 )
             parents.append(index[parent])
-        return Topology.from_parents(torch.tensor([parents], device=device))
+        is_chain = parents == list(range(-1, len(ordered)))
+        return Topology(
+            upload([parents], device),
+            is_chain=is_chain,
+            max_depth=max(map(len, ordered), default=0),
+            max_children=max(Counter(parents).values()) if ordered else 0,
+        )
 
     def with_level(self, parents: Int[Tensor, "#B M"], max_children: int) -> "Topology":
         """Return this tree with one more level. Never syncs.

@@ -30,6 +30,8 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     """
     if function is None:
         return functools.partial(check, typechecker=typechecker)
+    if getattr(function, "__module__", "").startswith("specresearch.mock_cuda"):
+        return function  # it runs inside every operation of the pretended device
     if not inspect.isfunction(function):
         return _check_shapes(function, typechecker=typechecker)
     if any(map(names_a_shape, function.__annotations__.values())):

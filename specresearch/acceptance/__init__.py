@@ -1,10 +1,10 @@
 """Rules that decide which drafts are accepted."""
 
-from specresearch.acceptance.base import AcceptanceSampler, LossySampler, own_probability
+from specresearch.acceptance.base import AcceptanceSampler, LossySampler, node_rows, own_probability
 from specresearch.acceptance.block import Block
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
-from specresearch.acceptance.shift import OutputShift, output_shift, shift_of_tokens
+from specresearch.acceptance.shift import OutputShift, output_shift, read_shift
 from specresearch.acceptance.threshold import Threshold
 from specresearch.acceptance.typical import Typical
 
@@ -26,7 +26,8 @@ __all__ = [
     "Rejection",
     "Threshold",
     "Typical",
+    "node_rows",
     "output_shift",
     "own_probability",
-    "shift_of_tokens",
+    "read_shift",
 ]

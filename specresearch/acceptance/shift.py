@@ -1,6 +1,6 @@
 """How far a lossy rule moves the output from the target's distribution, from one step's tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from specresearch.acceptance.base import (
 )
 from specresearch.metrics.shift import TokenShift
 from specresearch.proposal import Proposal, Verdict
+from specresearch.readback import Readback
 from specresearch.sampling import SamplingBatch
 
 
@@ -95,28 +96,29 @@ def output_shift(
     )
 
 
-def shift_of_tokens(
+def read_shift(
     rule: LossySampler,
     proposal: Proposal,
     target_logits: Float[Tensor, "B N V"],
     verdict: Verdict,
     sampling: SamplingBatch,
-    num_new: Sequence[int],
-) -> tuple[TokenShift, ...]:
-    """Return the `output_shift` of one step on the host, one entry per row.
+    readback: Readback,
+) -> Callable[[Sequence[int]], tuple[TokenShift, ...]]:
+    """Add the `output_shift` of one step to a readback.
 
-    Args:
-        num_new: The number of first tokens of each row to report.
+    Returns:
+        A function to call once it is fetched: it takes the number of first tokens of each row to
+        report, and returns an entry per row.
     """
     probs = target_distribution(proposal, target_logits, sampling)
     shift = output_shift(proposal, probs, verdict, rule.accepts(proposal, probs, sampling))
-    table = torch.stack([shift.total_variation, shift.kl, shift.refusal], dim=1).tolist()  # sync
-    shifts = []
-    for (total_variation, kl, refusal), num in zip(table, num_new, strict=True):
-        shifts.append(
-            TokenShift(tuple(total_variation[:num]), tuple(kl[:num]), tuple(refusal[:num]))
-        )
-    return tuple(shifts)
+    table = readback.add(torch.stack([shift.total_variation, shift.kl, shift.refusal], dim=1))
+
+    def read(num_new: Sequence[int]) -> tuple[TokenShift, ...]:
+        rows = zip(table.values.tolist(), num_new, strict=True)
+        return tuple(TokenShift(*(tuple(column[:num]) for column in row)) for row, num in rows)
+
+    return read
 
 
 def _distance(

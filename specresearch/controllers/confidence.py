@@ -8,7 +8,7 @@ from specresearch.batch import Batch
 from specresearch.controllers.base import check_chains, check_num_draft_tokens
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind, Proposal, Topology, upload
+from specresearch.proposal import DraftKind, Proposal, Topology
 
 
 class Confidence(TracedController):
@@ -20,9 +20,9 @@ class Confidence(TracedController):
     longer how often it was kept, which biases the output towards the drafter's favourites
     (measured in `tests/controllers/test_confidence.py`).
 
-    It saves verification but not drafting, and costs one more transfer to the host, so that the
-    target's pass gets shorter. Draft & Verify (https://arxiv.org/abs/2309.08168) ends drafts by
-    such a threshold, and adapts it.
+    It saves verification but not drafting. On CUDA it saves nothing: to shorten the target's pass,
+    the host would have to wait for the drafts. Draft & Verify
+    (https://arxiv.org/abs/2309.08168) ends drafts by such a threshold, and adapts it.
 
     Args:
         num_draft_tokens: The most drafts; None leaves the number to the proposer.
@@ -65,15 +65,17 @@ class Confidence(TracedController):
         is_sure = proposal.scores[:, 1:] >= self.min_confidence
         num_sure = is_sure.long().cumprod(1).sum(1)
         num_kept = torch.minimum(num_sure + 2, proposal.lengths)  # the root counts
-        lengths, drafted = torch.stack([num_kept, proposal.lengths]).tolist()  # sync
+        drafted = proposal.host_lengths or [proposal.topology.num_nodes] * len(num_kept)
         self._num_drafted = sum(drafted) - len(drafted)
+        if not num_kept.is_cpu:
+            return replace(proposal, lengths=num_kept, host_lengths=None)
+        lengths = num_kept.tolist()
         width = max(lengths)
-        device = proposal.token_ids.device
         return replace(
             proposal,
             token_ids=proposal.token_ids[:, :width],
-            topology=Topology.chain(width, device),
-            lengths=upload(lengths, device),
+            topology=Topology.chain(width),
+            lengths=num_kept,
             draft_probs=None if proposal.draft_probs is None else proposal.draft_probs[:, :width],
             scores=proposal.scores[:, :width],
             probe=None if proposal.probe is None else proposal.probe[:, :width],

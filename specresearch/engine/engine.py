@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 
-from specresearch.acceptance import AcceptanceSampler, LossySampler, Rejection
-from specresearch.batch import Batch, Delivery
+from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.batch import Batch
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
 from specresearch.engine.checks import ProposalCheck, check_rule
-from specresearch.engine.faults import find_faults
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
-from specresearch.engine.logprobs import record_logprobs
+from specresearch.engine.judge import Judge
 from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
 from specresearch.engine.requests import as_requests
@@ -110,8 +109,7 @@ class Engine:
         self._recorder = StepRecorder(
             self.clock, self.scheduler, self.prefill, self.controller, observers
         )
-        if measure_shift and isinstance(self.acceptance, LossySampler):
-            self._recorder.measured_rule = self.acceptance
+        self._judge = Judge(self.acceptance, self.proposer, measure_shift=measure_shift)
         self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
         self._inbox = Inbox()
         self._guard = StepGuard(self._settle)
@@ -213,12 +211,12 @@ class Engine:
             with clock.lap("verify"):
                 output = self._verify(batch, proposal)
             with clock.lap("accept"):
-                delivery = self._accept(batch, proposal, output)
+                delivery, shift = self._judge(batch, proposal, output)
             with clock.lap("commit"):
                 self.target.commit(batch.slots, delivery.verdict)
             with clock.lap("propose"):
                 self.proposer.observe(batch, proposal, output, delivery.verdict)
-            record = self._recorder.record(start, batch, proposal, output, delivery)
+            record = self._recorder.record(start, batch, proposal, output, delivery, shift)
             self._scrub(batch)
             self._release(self.scheduler.retire())
             return record
@@ -252,13 +250,6 @@ class Engine:
         layers = self.proposer.hidden_layers
         return self.target.forward(batch.slots, proposal, hidden_layers=layers)
 
-    def _accept(self, batch: Batch, proposal: Proposal, output: ModelOutput) -> Delivery:
-        """Judge the drafts and append what was accepted, with one token of the target's own."""
-        verdict = self.acceptance(proposal, output.logits, batch.sampling)
-        delivery = batch.append(proposal, verdict, find_faults(proposal, output.logits))
-        record_logprobs(batch, output.logits, delivery)
-        return delivery
-
     def _scrub(self, batch: Batch) -> None:
         """Zero the slots of rows that failed: a NaN leaks through any mask."""
         failed = [row.slot for row in batch.rows if row.finish_reason == FAILED]
@@ -283,8 +274,8 @@ class Engine:
             self._release(self.scheduler.drop(dropped))
         if not (self.scheduler.waiting or self.scheduler.running):
             self._release(self.scheduler.drop(()))  # slots that a failed step left behind
-            self.prefill.pop_counts()
-            self.clock.pop_laps()
+            self.prefill.forget_counts()
+            self.clock.forget_laps()
             self._guard.forgive()
 
     def _decode(self, token_ids: list[int]) -> str:

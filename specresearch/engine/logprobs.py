@@ -1,29 +1,54 @@
 """Log-probabilities of delivered tokens, for requests that ask for them."""
 
-import torch
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from specresearch.batch import Batch, Delivery
-from specresearch.proposal import upload
+from specresearch.acceptance import node_rows
+from specresearch.batch import Batch
+from specresearch.proposal import Proposal, Verdict, upload
+from specresearch.readback import Readback
 from specresearch.request import TokenLogprob
 
 
-def record_logprobs(batch: Batch, logits: Float[Tensor, "B N V"], delivery: Delivery) -> None:
-    """Append the log-probabilities of the delivered tokens to their rows.
+def read_logprobs(
+    batch: Batch,
+    proposal: Proposal,
+    logits: Float[Tensor, "B N V"],
+    verdict: Verdict,
+    readback: Readback,
+) -> Callable[[Sequence[int]], None] | None:
+    """Add to a readback what the requests ask for, if any does.
 
-    Token i was predicted by node i of the accepted path.
+    The token after node i of the path was predicted by that node.
+
+    Returns:
+        A function to call once it is fetched: it takes the number of tokens that each row received,
+        and appends their log-probabilities to the rows.
     """
-    for b, row in enumerate(batch.rows):
-        num_top, num_new = row.request.sampling.logprobs, delivery.num_new[b]
-        if num_top is None or num_new == 0:
-            continue
-        nodes = delivery.verdict.path[b, :num_new].to(logits.device, non_blocking=True)
-        tokens = upload(row.newest(num_new), logits.device)[:, None]
-        log_probs = logits[b, nodes].float().log_softmax(-1)
-        values, ids = log_probs.topk(num_top)
-        columns = [log_probs.gather(1, tokens), values, ids.double()]
-        for logprob, *top in torch.cat(columns, dim=1).tolist():  # sync
-            top_ids = map(int, top[num_top:])
-            pairs = zip(top_ids, top[:num_top], strict=True)
-            row.logprobs.append(TokenLogprob(logprob, tuple(pairs)))
+    wanted = [row.request.sampling.logprobs for row in batch.rows]
+    asking = [b for b, num_top in enumerate(wanted) if num_top is not None]
+    if not asking:
+        return None
+    index = upload(asking, logits.device)
+    path, num_accepted = verdict.path[index].clamp(min=0), verdict.num_accepted[index, None]
+    accepted = proposal.token_ids[index].gather(1, path)[:, 1:]
+    tokens = F.pad(accepted, (0, 1)).scatter(1, num_accepted, verdict.next_token[index, None])
+    log_probs = node_rows(logits[index], path).float().log_softmax(-1)
+    own = log_probs.gather(2, tokens[:, :, None])[:, :, 0]
+    top = log_probs.topk(max(num_top or 0 for num_top in wanted))
+    columns = readback.add_all([own, top.values, top.indices])
+
+    def record(num_new: Sequence[int]) -> None:
+        values = (column.values.tolist() for column in columns)
+        for b, row_own, row_top, row_ids in zip(asking, *values, strict=True):
+            row = batch.rows[b]
+            for own, top, ids in islice(zip(row_own, row_top, row_ids, strict=True), num_new[b]):
+                pairs = zip(ids, top, strict=True)
+                likeliest = tuple(islice(pairs, wanted[b]))
+                row.logprobs.append(TokenLogprob(own, likeliest))
+
+    return record

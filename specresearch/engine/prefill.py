@@ -81,12 +81,21 @@ class Prefill:
 
     def pop_counts(self) -> PrefillCounts:
         """Return what was prefilled since the last call, and bring the rows' times up to date."""
+        untimed: list[tuple[Lap, list[RequestState]]] = []
         for lap, rows in self._untimed:
-            for row in rows:
-                row.prefill_time += lap.seconds
-        self._untimed.clear()
+            if lap.is_done:
+                for row in rows:
+                    row.prefill_time += lap.seconds
+            else:
+                untimed.append((lap, rows))
+        self._untimed = untimed
         counts, self._counts = self._counts, PrefillCounts()
         return counts
+
+    def forget_counts(self) -> None:
+        """Drop what the next `pop_counts` would return."""
+        self._untimed.clear()
+        self._counts = PrefillCounts()
 
     def release(self, slots: Sequence[int]) -> None:
         """Drop the hidden states of slots that are free again."""

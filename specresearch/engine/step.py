@@ -1,13 +1,12 @@
 """The end of a step: its record, and what observers see of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from specresearch.acceptance import LossySampler, shift_of_tokens
 from specresearch.batch import Batch, Delivery
 from specresearch.clock import Clock
 from specresearch.controllers import Controller
@@ -39,10 +38,11 @@ class Step:
     def delivered(self) -> tuple[Int[Tensor, "B W"], Int[Tensor, "B W"]]:
         """Return the node that predicted each delivered token, and the token; padded with 0."""
         device, width = self.output.logits.device, max(self.delivery.num_new)
-        nodes = self.delivery.verdict.path[:, :width].clamp(min=0).to(device)
+        nodes = self.delivery.verdict.path[:, :width].clamp(min=0)
         tokens = []
         for row, num_new in zip(self.batch.rows, self.delivery.num_new, strict=True):
             tokens.append(row.newest(num_new) + [0] * (width - num_new))
+        nodes = nodes.to(device, non_blocking=True)
         return nodes, upload(tokens, device, torch.long)
 
 
@@ -51,18 +51,13 @@ StepObserver = Callable[[Step], None]
 
 @dataclass
 class StepRecorder:
-    """Records steps, counts them for their requests, and shows them to controller and observers.
-
-    Attributes:
-        measured_rule: The rule whose shift of the output is measured; None measures nothing.
-    """
+    """Records steps, counts them for their requests, and shows them to controller and observers."""
 
     clock: Clock
     scheduler: Scheduler
     prefill: Prefill
     controller: Controller
     observers: Sequence[StepObserver] = ()
-    measured_rule: LossySampler | None = None
 
     def record(
         self,
@@ -71,6 +66,7 @@ class StepRecorder:
         proposal: Proposal,
         output: ModelOutput,
         delivery: Delivery,
+        shift: StepShift | None,
     ) -> StepRecord:
         """Record a step that began at `start`. What observers do takes no time on the clock."""
         laps = self.clock.pop_laps()
@@ -81,7 +77,7 @@ class StepRecorder:
             proposal,
             delivery,
             StepTimes.of(laps, elapsed),
-            shift=self._shift(batch, proposal, output, delivery),
+            shift=shift,
             start=start,
             num_waiting=len(self.scheduler.waiting),
             num_prefill_tokens=prefilled.num_tokens,
@@ -94,26 +90,3 @@ class StepRecorder:
             for observe in self.observers:
                 observe(Step(batch, proposal, output, delivery, record))
         return record
-
-    def _shift(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput, delivery: Delivery
-    ) -> StepShift | None:
-        """Return what a lossy rule did to the delivered tokens, if that is measured."""
-        if self.measured_rule is None:
-            return None
-        with self.clock.paused():
-            path, num_accepted = delivery.verdict.path, delivery.verdict.num_accepted
-            verdict = replace(
-                delivery.verdict,
-                path=path.to(batch.device),
-                num_accepted=num_accepted.to(batch.device),
-            )
-            rows = shift_of_tokens(
-                rule=self.measured_rule,
-                proposal=proposal,
-                target_logits=output.logits,
-                verdict=verdict,
-                sampling=batch.sampling,
-                num_new=delivery.num_new,
-            )
-            return StepShift(rows)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from specresearch.batch import Batch, Delivery
 from specresearch.metrics.shift import StepShift
 from specresearch.metrics.times import StepTimes
-from specresearch.proposal import Proposal, upload
+from specresearch.proposal import Proposal
 
 Lists = tuple[tuple[int, ...], ...]
 
@@ -76,14 +76,14 @@ class StepRecord:
         """Return the record of a step whose tokens have been delivered."""
         num_drafts = tuple(length - 1 for length in delivery.lengths)
         num_accepted = tuple(delivery.verdict.num_accepted.tolist())
-        num_judged = _num_judged(batch, proposal, delivery, num_accepted)
+        num_judged = _num_judged(batch, delivery, num_accepted)
         depth, ranks, num_children = num_drafts, None, None
         judged_depth = []
         if proposal.topology.is_chain:
             for accepted, judged in zip(num_accepted, num_judged, strict=True):
                 judged_depth.append(min(accepted + 1, judged))
         else:
-            depth, ranks, num_children = _walk(proposal, delivery)
+            depth, ranks, num_children = _walk(delivery)
             for choices in num_children:
                 judged_depth.append(sum(num > 0 for num in choices))
         contexts = []
@@ -120,9 +120,7 @@ def _expected_acceptance(
     return tuple(tuple(row[:n]) for row, n in zip(rows, depth, strict=True))
 
 
-def _num_judged(
-    batch: Batch, proposal: Proposal, delivery: Delivery, num_accepted: Sequence[int]
-) -> tuple[int, ...]:
+def _num_judged(batch: Batch, delivery: Delivery, num_accepted: Sequence[int]) -> tuple[int, ...]:
     """Return how many drafts of each row come before the end of its output.
 
     Drafts after a drafted end token do not count, whether that token was accepted or not:
@@ -136,18 +134,21 @@ def _num_judged(
     is_uncut = cuts.count(None) == len(cuts) and not any(end_ids)
     if not any(num_drafts) or is_uncut:
         return tuple(num_drafts)
-    tokens, topology = proposal.token_ids.tolist(), proposal.topology  # sync
-    is_end = [[token in ids for token in row] for ids, row in zip(end_ids, tokens, strict=True)]
-    if topology.is_chain:
+    drafts = delivery.drafts
+    is_end = [
+        [token in ids for token in row]
+        for ids, row in zip(end_ids, drafts.tokens.tolist(), strict=True)
+    ]
+    if drafts.is_chain:
         return _num_judged_of_chains(is_end, num_drafts, cuts)
-    end_nodes = upload(is_end, topology.parents.device)
+    end_nodes = np.array(is_end)
     end_nodes[:, 0] = False  # the root is no draft
-    self_mask = torch.eye(topology.num_nodes, dtype=torch.bool, device=end_nodes.device)
-    is_behind_end = (topology.ancestors & ~self_mask & end_nodes[:, None]).any(2)
-    limits = [topology.num_nodes if cut is None else cut for cut in cuts]
-    is_before_cut = topology.depth <= upload(limits, end_nodes.device)[:, None]
-    is_judged = proposal.acceptable & ~is_behind_end & is_before_cut
-    return tuple((is_judged.sum(1) - 1).tolist())  # sync
+    is_behind_end = np.zeros_like(end_nodes)
+    for node in drafts.ancestors():
+        is_behind_end |= (node > 0) & np.take_along_axis(end_nodes, np.maximum(node, 0), 1)
+    limits = np.array([end_nodes.shape[1] if cut is None else cut for cut in cuts])
+    is_judged = drafts.acceptable & ~is_behind_end & (drafts.depth <= limits[:, None])
+    return tuple((is_judged.sum(1) - 1).tolist())
 
 
 def _num_judged_of_chains(
@@ -160,30 +161,23 @@ def _num_judged_of_chains(
     return tuple(judged)
 
 
-def _walk(proposal: Proposal, delivery: Delivery) -> tuple[tuple[int, ...], Lists, Lists]:
+def _walk(delivery: Delivery) -> tuple[tuple[int, ...], Lists, Lists]:
     """Return each row's depth, the rank of every accepted draft, and the choices below each node.
 
     Nothing can be chosen below the token that ended the output.
     """
-    num_rows = len(proposal.token_ids)
-    depth_of_nodes = proposal.topology.depth.expand(num_rows, -1)
-    depths = depth_of_nodes.masked_fill(~proposal.acceptable, 0).max(1).values
-    path = upload(delivery.verdict.path.tolist(), proposal.token_ids.device)
-    children = proposal.topology.children.expand(num_rows, -1, -1)  # [B, N, R]
-    index = path.clamp(min=0)[:, :, None].expand(-1, -1, children.shape[2])
-    below = children.gather(1, index)  # [B, D, R]
-    is_acceptable = proposal.acceptable.gather(1, below.clamp(min=0).flatten(1)).view_as(below)
-    num_usable = ((below >= 0) & is_acceptable).sum(2)  # [B, D]
-    rank = (below[:, :-1] == path[:, 1:, None]).long().argmax(2)  # [B, D - 1]
-    packed = torch.cat([depths[:, None], rank, num_usable], dim=1).tolist()  # sync
-    width = rank.shape[1]
-    depth, ranks, num_children = [], [], []
+    drafts, path = delivery.drafts, delivery.verdict.path.numpy()
+    depths = (drafts.depth * drafts.acceptable).max(1)
+    is_below = drafts.parents[:, None] == path[:, :, None]  # [B, D, N]
+    num_usable = (is_below & drafts.acceptable[:, None]).sum(2).tolist()
+    is_before = np.arange(drafts.tokens.shape[1]) < path[:, 1:, None]
+    rank = (is_below[:, :-1] & is_before).sum(2).tolist()  # [B, D - 1]
+    ranks, num_children = [], []
     num_accepted = delivery.verdict.num_accepted.tolist()
-    for row, accepted, new in zip(packed, num_accepted, delivery.num_new, strict=True):
-        choices = row[1 + width : 2 + width + accepted]
+    for b, (accepted, new) in enumerate(zip(num_accepted, delivery.num_new, strict=True)):
+        choices = num_usable[b][: accepted + 1]
         if new == accepted:  # the output ended with the last accepted draft
             choices[-1] = 0
-        depth.append(row[0])
-        ranks.append(tuple(row[1 : 1 + accepted]))
+        ranks.append(tuple(rank[b][:accepted]))
         num_children.append(tuple(choices))
-    return tuple(depth), tuple(ranks), tuple(num_children)
+    return tuple(depths.tolist()), tuple(ranks), tuple(num_children)

@@ -157,7 +157,7 @@ class SlotCache:
         """Zero whole slots: a NaN left there would leak through the next request's mask."""
         for pair in self.buffers:
             for buffer in pair:
-                buffer[list(slots)] = 0
+                buffer.index_fill_(0, upload(slots, buffer.device), 0)
 
     def emptied(self) -> "SlotCache":
         """Return a cache with the same layers and no slots."""

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
-from torch import nn
+from jaxtyping import Shaped
+from torch import Tensor, nn
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
@@ -97,6 +98,16 @@ class Proposer(ABC):
     @abstractmethod
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         """Draft for every row, at most `budget[b]` tokens; 0 means none."""
+
+    def readback(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput
+    ) -> Sequence[Shaped[Tensor, "..."]]:
+        """Return tensors that `observe` needs on the host, where they are `verdict.readback`.
+
+        They come with the step's one transfer. Reading a tensor of the device in `observe` would
+        wait for the device once more.
+        """
+        return ()
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict

@@ -1,6 +1,11 @@
 """Several proposers in turn: each row takes its drafts from the first one that has any for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from jaxtyping import Shaped
+from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
@@ -34,6 +39,7 @@ class Cascade(Proposer):
             scored=all(kind.scored for kind in kinds),
         )
         self.num_draft_tokens = max(proposer.num_draft_tokens for proposer in proposers)
+        self._num_wanted = [0] * len(proposers)  # tensors in the last readback, by proposer
         self._join_layers()
 
     def _join_layers(self) -> None:
@@ -77,11 +83,23 @@ class Cascade(Proposer):
             waiting = [row for row in waiting if row not in drafted]
         return merge(batch, parts)
 
+    def readback(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput
+    ) -> Sequence[Shaped[Tensor, "..."]]:
+        parts = []
+        for proposer in self.proposers:
+            own = self._output_for(proposer, output)
+            parts.append(proposer.readback(batch, proposal, own))
+        self._num_wanted = list(map(len, parts))
+        return list(chain.from_iterable(parts))
+
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        for proposer in self.proposers:
-            proposer.observe(batch, proposal, self._output_for(proposer, output), verdict)
+        fetched = iter(verdict.readback)
+        for proposer, num_wanted in zip(self.proposers, self._num_wanted, strict=True):
+            own = replace(verdict, readback=tuple(islice(fetched, num_wanted)))
+            proposer.observe(batch, proposal, self._output_for(proposer, output), own)
 
     def finish(self, slots: Sequence[int]) -> None:
         for proposer in self.proposers:

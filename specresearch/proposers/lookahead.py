@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import ModelOutput
@@ -62,12 +64,18 @@ class Lookahead(Proposer):
         probe = torch.arange(proposal.topology.num_nodes, device=batch.device)[None] >= max(lengths)
         return replace(proposal, probe=probe)
 
+    def readback(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput
+    ) -> Sequence[Int[Tensor, "B W"]]:
+        """Return the newest guess for every position of the window."""
+        return () if proposal.probe is None else (argmax(output.logits[:, -self.window_size :]),)
+
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
         if proposal.probe is None:
             return
-        guesses = argmax(output.logits[:, -self.window_size :]).tolist()  # sync
+        guesses = verdict.readback[0].tolist()
         for row, newest in zip(batch.rows, guesses, strict=True):
             request = self._requests[row.slot]
             window = [*request.window, newest]

@@ -67,7 +67,7 @@ class StaticTree:
                 num_fed[len(path)] = node - levels[len(path)] + 1
         return StaticTree(
             topology=topology,
-            ranks=torch.tensor([0, *(path[-1] for path in ordered)], device=device),
+            ranks=upload([0, *(path[-1] for path in ordered)], device),
             levels=(*levels, len(depths)),
             num_fed=tuple(num_fed),
             paths=_parents_first(paths),
@@ -85,8 +85,10 @@ class StaticTree:
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """For every depth, the number of likeliest tokens that its nodes are picked from."""
-        bounds = zip(self.levels, self.levels[1:], strict=False)
-        return tuple(int(self.ranks[begin:end].max()) + 1 for begin, end in bounds)
+        widths = [1] * (self.depth + 1)
+        for path in self.paths:
+            widths[len(path)] = max(widths[len(path)], path[-1] + 1)
+        return tuple(widths)
 
     @cached_property
     def fed_trees(self) -> tuple[Topology, ...]:

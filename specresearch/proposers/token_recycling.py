@@ -133,4 +133,4 @@ class TokenRecycling(Proposer):
 
     def finish(self, slots: Sequence[int]) -> None:
         if not self.warm:
-            self._successors[list(slots)] = 0
+            self._successors.index_fill_(0, upload(slots, self._successors.device, torch.long), 0)

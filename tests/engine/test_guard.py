@@ -43,7 +43,7 @@ BREAKABLE: dict[str, Callable[[Engine], tuple[object, str]]] = {
     "start": lambda engine: (engine.proposer, "start"),
     "propose": lambda engine: (engine.proposer, "propose"),
     "forward": lambda engine: (engine.target, "forward"),
-    "acceptance": lambda engine: (engine, "acceptance"),
+    "acceptance": lambda engine: (engine._judge, "rule"),
     "commit": lambda engine: (engine.target, "commit"),
     "observe": lambda engine: (engine.proposer, "observe"),
     "record": lambda engine: (engine.controller, "observe"),

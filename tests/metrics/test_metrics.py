@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specresearch import metrics
-from specresearch.batch import Batch, Delivery
+from specresearch.batch import Batch, Delivery, HostDrafts
 from specresearch.metrics import Counts, RequestRecord, StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal, Topology, Verdict
@@ -94,7 +94,7 @@ def test_step_record_counts_valid_nodes_and_their_depth() -> None:
     record = StepRecord.of(
         Batch(rows, torch.device("cpu"), 9),
         proposal,
-        Delivery(verdict, (3, 1, 1), (5, 3, 1)),
+        Delivery(verdict, (3, 1, 1), (5, 3, 1), HostDrafts.of(proposal)),
         times,
     )
     assert record.request_ids == ("0", "1", "2")
@@ -123,7 +123,8 @@ def step_of(
     verdict = Verdict(
         torch.tensor(path), torch.tensor(accepted), torch.zeros(len(new), dtype=torch.long)
     )
-    delivery = Delivery(verdict, tuple(new), tuple(proposal.lengths.tolist()))
+    lengths = tuple(proposal.lengths.tolist())
+    delivery = Delivery(verdict, tuple(new), lengths, HostDrafts.of(proposal))
     batch = Batch(rows, torch.device("cpu"), 10)
     return StepRecord.of(batch, proposal, delivery, StepTimes(0.1, 0.2, 0.05, 0.05, 0.5))
 

@@ -1,0 +1,51 @@
+"""Acceptance within a step: judge the drafts, and bring to the host what a step needs there."""
+
+from dataclasses import replace
+
+from specresearch.acceptance import AcceptanceSampler, LossySampler, read_shift
+from specresearch.batch import Batch, Delivery
+from specresearch.engine.faults import find_faults
+from specresearch.engine.logprobs import read_logprobs
+from specresearch.metrics.shift import StepShift
+from specresearch.models.causal_lm import ModelOutput
+from specresearch.proposal import Proposal
+from specresearch.proposers import Proposer
+from specresearch.readback import Readback
+
+
+class Judge:
+    """Judges drafts by a rule and appends what was accepted, with one token of the target's own.
+
+    Whatever the host must know of the step comes in one transfer, the only wait for the device.
+
+    Args:
+        measure_shift: Measure how far a lossy rule moves the output, in time that counts for no
+            request.
+    """
+
+    def __init__(self, rule: AcceptanceSampler, proposer: Proposer, *, measure_shift: bool) -> None:
+        self.rule = rule
+        self.proposer = proposer
+        self._measured = rule if measure_shift and isinstance(rule, LossySampler) else None
+
+    def __call__(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput
+    ) -> tuple[Delivery, StepShift | None]:
+        """Return what the rows received, and the shift of the output if that is measured."""
+        logits, readback = output.logits, Readback()
+        verdict = self.rule(proposal, logits, batch.sampling)
+        wanted = readback.add_all(self.proposer.readback(batch, proposal, output))
+        logprobs = read_logprobs(batch, proposal, logits, verdict, readback)
+        shift = None
+        if self._measured is not None:
+            with batch.clock.paused():
+                shift = read_shift(
+                    self._measured, proposal, logits, verdict, batch.sampling, readback
+                )
+        faults = find_faults(proposal, logits)
+        delivery = batch.append(proposal, verdict, faults, readback)
+        if logprobs is not None:
+            logprobs(delivery.num_new)
+        fetched = tuple(pending.values for pending in wanted)
+        delivery = replace(delivery, verdict=replace(delivery.verdict, readback=fetched))
+        return delivery, None if shift is None else StepShift(shift(delivery.num_new))

@@ -1,0 +1,91 @@
+"""The parts of `torch.cuda` that the pretended device answers for."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from specresearch.mock_cuda.activity import Activity
+
+CAPABILITY = (9, 0)
+MEMORY = 80 << 30  # bytes
+
+
+class MockStream:
+    """The one stream of the device."""
+
+    def __init__(self, activity: Activity) -> None:
+        self._activity = activity
+
+    def synchronize(self) -> None:
+        self._activity.wait("Stream.synchronize")
+
+    def wait_stream(self, stream: "MockStream") -> None:
+        pass
+
+
+class MockEvent:
+    """A mark in the stream, done as soon as the host has waited for anything queued after it."""
+
+    def __init__(self, activity: Activity) -> None:
+        self._activity = activity
+        self._position = 0
+        self._seconds = 0.0
+
+    def record(self, stream: MockStream | None = None) -> None:
+        self._activity.num_queued += 1
+        self._position = self._activity.num_queued
+        self._seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        return self._position <= self._activity.num_done
+
+    def synchronize(self) -> None:
+        if not self.query():
+            self._activity.wait("Event.synchronize")
+
+    def elapsed_time(self, end: "MockEvent") -> float:
+        """Return milliseconds between two marks; RuntimeError unless both are done."""
+        if not (self.query() and end.query()):
+            raise RuntimeError("both events must be completed before calculating elapsed time")
+        return (end._seconds - self._seconds) * 1e3
+
+
+@contextmanager
+def mocked_runtime(activity: Activity) -> Iterator[None]:
+    """Let `torch.cuda` speak for the pretended device in this block."""
+    stream = MockStream(activity)
+    answers: dict[str, Any] = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda device=None: "pretended CUDA device",
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_properties": lambda device=None: SimpleNamespace(
+            name="pretended CUDA device",
+            major=CAPABILITY[0],
+            minor=CAPABILITY[1],
+            total_memory=MEMORY,
+            multi_processor_count=132,
+        ),
+        "mem_get_info": lambda device=None: (MEMORY, MEMORY),
+        "memory_allocated": lambda device=None: 0,
+        "memory_reserved": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "Event": lambda enable_timing=False, **_: MockEvent(activity),
+        "current_stream": lambda device=None: stream,
+        "synchronize": lambda device=None: activity.wait("torch.cuda.synchronize"),
+    }
+    with ExitStack() as patches:
+        for name, answer in answers.items():
+            patches.enter_context(patch.object(torch.cuda, name, answer))
+        yield
