@@ -3,9 +3,10 @@
 Target and draft go through the same function, so that p and q differ only by their logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -17,7 +18,24 @@ from specresearch.sampling_params import LARGEST_SEED, SamplingParams
 from specresearch.topology import upload
 
 DRAFT_STREAM, ACCEPT_STREAM = 0, 1
+LARGEST_UNIFORM = 1 - 2.0**-52  # times a total, it is rounded to less than the total
+LARGEST_VOCABULARY = 1 << 24  # more than any model has; float32 holds every number up to it
+_DIGIT_BITS = 11
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+# What rows differ by, brought to the device together.
+_COLUMNS: dict[str, Callable[[SamplingParams], float | int | None]] = {
+    "divisor": lambda params: params.temperature or 1.0,
+    "is_sampled": lambda params: not params.is_greedy,
+    "top_k": lambda params: params.top_k or LARGEST_VOCABULARY,
+    "top_p": attrgetter("top_p"),
+    "min_p": attrgetter("min_p"),
+    "repetition_penalty": attrgetter("repetition_penalty"),
+    "presence_penalty": attrgetter("presence_penalty"),
+    "frequency_penalty": attrgetter("frequency_penalty"),
+}
+_NAMES = {name: index for index, name in enumerate(_COLUMNS)}
 
 
 @dataclass
@@ -38,7 +56,6 @@ class SamplingBatch:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     prompt_counts: Int[Tensor, "B V"] | None = None
     output_counts: Int[Tensor, "B V"] | None = None
-    _columns: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def all_greedy(self) -> bool:
@@ -50,12 +67,14 @@ class SamplingBatch:
         """Whether some row has a repetition, presence or frequency penalty."""
         return any(params.has_penalty for params in self.params)
 
+    @cached_property
+    def _columns(self) -> Float[Tensor, "_ B 1 1"]:
+        values = [[float(read(params)) for params in self.params] for read in _COLUMNS.values()]
+        return upload(values, self.device)[:, :, None, None]
+
     def column(self, name: str) -> Float[Tensor, "B 1 1"]:
-        """Return one parameter of every row."""
-        if name not in self._columns:
-            values = [float(getattr(params, name)) for params in self.params]
-            self._columns[name] = upload(values, self.device)[:, None, None]
-        return self._columns[name]
+        """Return one setting of every row, by its name in `_COLUMNS`."""
+        return self._columns[_NAMES[name]]
 
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """Return draws from [0, 1) in double precision; the first ones do not depend on `num`.
@@ -145,34 +164,88 @@ def logits_to_probs(
         Probabilities in float32, or in float64 for float64 logits.
     """
     logits = penalize(at_least_float32(logits), sampling, path_tokens, on_path)
-    temperature = sampling.column("temperature").to(logits.dtype)
-    scaled = logits / torch.where(temperature > 0, temperature, 1.0)
-    if any(params.top_k or params.top_p < 1 for params in sampling.params):
-        scaled = _truncate(scaled, sampling)
-    probs = scaled.softmax(-1)
+    probs = _truncate(logits / sampling.column("divisor").to(logits.dtype), sampling).softmax(-1)
     if any(params.min_p for params in sampling.params):
         floor = sampling.column("min_p").to(probs.dtype) * probs.amax(-1, keepdim=True)
         probs = probs.where(probs >= floor, 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     if any(params.is_greedy for params in sampling.params):
         one_hot = torch.zeros_like(probs).scatter_(2, argmax(logits)[..., None], 1.0)
-        probs = torch.where(temperature > 0, probs, one_hot)
+        probs = torch.where(sampling.column("is_sampled") > 0, probs, one_hot)
     return probs
 
 
 def _truncate(logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Float[Tensor, "B N V"]:
-    """Mask all but the top-k tokens and the fewest tokens whose probability reaches top-p."""
-    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[-1], device=logits.device)
-    top_k = sampling.column("top_k")
-    dropped = (rank >= top_k) & (top_k > 0)
-    ordered = ordered.masked_fill(dropped, float("-inf"))
-    probs = ordered.softmax(-1)
-    before = probs.cumsum(-1) - probs
-    top_p = sampling.column("top_p")
-    dropped = dropped | ((before >= top_p) & (top_p < 1) & (rank > 0))
-    mask = torch.zeros_like(dropped).scatter_(2, index, dropped)
-    return logits.masked_fill(mask, float("-inf"))
+    """Mask all but the top-k tokens and the fewest of them whose probability reaches top-p.
+
+    Of equal tokens the first ones stay. The vocabulary is never sorted.
+    """
+    nuclei = [params.top_k for params in sampling.params if params.top_p < 1]
+    largest_k = min(max(params.top_k for params in sampling.params), logits.shape[-1])
+    if largest_k:
+        top_k = sampling.column("top_k").long()
+        values = logits.topk(largest_k).values
+        last = values.gather(2, top_k.clamp(max=largest_k).expand(*logits.shape[:2], 1) - 1)
+        last = last.masked_fill(top_k > largest_k, float("-inf"))
+        num_larger = (values > last).sum(-1, keepdim=True)
+        logits = _keep_largest(logits, logits, last, top_k - num_larger)
+    if nuclei:
+        top_p = sampling.column("top_p").double()
+        if all(nuclei):
+            values = logits.topk(largest_k).values
+            probs = values.softmax(-1, dtype=torch.float64)
+            num_kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True)
+            last = values.gather(2, num_kept - 1)
+            num_equal = num_kept - (values > last).sum(-1, keepdim=True)
+            values = logits
+        else:
+            values = logits.softmax(-1)
+            last, num_equal = _nucleus(values, top_p)
+        logits = _keep_largest(
+            logits, values, last.masked_fill(top_p >= 1, float("-inf")), num_equal
+        )
+    return logits
+
+
+def _keep_largest(
+    logits: Float[Tensor, "B N V"],
+    values: Float[Tensor, "B N V"],
+    last: Float[Tensor, "B N 1"],
+    num_equal: Int[Tensor, "#B #N 1"],
+) -> Float[Tensor, "B N V"]:
+    """Mask the logits of all tokens but those above `last` and the first few that equal it."""
+    is_equal = values == last
+    is_kept = (values > last) | (is_equal & (is_equal.cumsum(-1) <= num_equal))
+    return logits.masked_fill(~is_kept, float("-inf"))
+
+
+def _nucleus(
+    probs: Float[Tensor, "B N V"], top_p: Float[Tensor, "B 1 1"]
+) -> tuple[Float[Tensor, "B N 1"], Int[Tensor, "B N 1"]]:
+    """Find the least probability in the nucleus, and how many tokens that have it belong there.
+
+    The bits of a probability are a whole number in the same order. Its digits are found one after
+    another, each by a histogram of the probability that the tokens in question hold.
+    """
+    keys = probs.view(torch.int64 if probs.dtype == torch.float64 else torch.int32).long()
+    mass = probs.double()
+    above = torch.zeros_like(mass[..., :1])  # probability of the tokens known to be larger
+    prefix = torch.zeros_like(keys[..., :1])
+    num_digits = -(-probs.dtype.itemsize * 8 // _DIGIT_BITS)
+    for shift in reversed(range(0, num_digits * _DIGIT_BITS, _DIGIT_BITS)):
+        digits = keys >> shift
+        is_candidate = digits >> _DIGIT_BITS == prefix
+        digits = digits & ((1 << _DIGIT_BITS) - 1)
+        held = mass.new_zeros((*mass.shape[:-1], 1 << _DIGIT_BITS))
+        held.scatter_add_(2, digits, mass * is_candidate)
+        before = above + held.flip(2).cumsum(2).flip(2) - held
+        digit = (before >= top_p).sum(-1, keepdim=True).clamp(max=held.shape[2] - 1)
+        above = before.gather(2, digit)
+        prefix = (prefix << _DIGIT_BITS) | digit
+    last = prefix.to(keys.dtype if probs.dtype == torch.float64 else torch.int32)
+    last = last.view(probs.dtype)
+    num_equal = ((top_p - above) / last).ceil().clamp(1, LARGEST_VOCABULARY)
+    return last, num_equal.long()
 
 
 def argmax(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
@@ -189,9 +262,7 @@ def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Te
     An index of weight zero is never drawn. If weights are not finite, the index is arbitrary but
     valid.
     """
-    cumulative = weights.double().cumsum(-1)
-    total = cumulative[:, -1:]
-    below_total = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(uniforms[:, None] * total, below_total)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    point = uniforms.clamp(max=LARGEST_UNIFORM)[:, None] * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, point, right=True)[:, 0]
     return index.clamp(max=weights.shape[1] - 1)

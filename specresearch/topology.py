@@ -157,9 +157,13 @@ class Topology:
         return self.ancestors.sum(-1) - 1
 
     @cached_property
+    def earlier_siblings(self) -> Bool[Tensor, "#B N N"]:
+        """`earlier_siblings[b, i, j]`: node j hangs below the parent of node i, and j < i."""
+        return (self.parents[:, :, None] == self.parents[:, None, :]).tril(-1)
+
+    @cached_property
     def _num_siblings_before(self) -> Int[Tensor, "#B N"]:
-        is_sibling = self.parents[:, :, None] == self.parents[:, None, :]
-        return is_sibling.tril(-1).sum(-1)
+        return self.earlier_siblings.sum(-1)
 
     @cached_property
     def children(self) -> Int[Tensor, "#B N R"]:

@@ -19,17 +19,19 @@ def find_faults(proposal: Proposal, logits: Float[Tensor, "B N V"]) -> Int[Tenso
     acceptable = proposal.acceptable
     largest = logits.amax(-1)  # NaN if any is; -inf if no token is possible
     faults = _any_non_finite(largest, acceptable) * TARGET_FAULT
-    drafter_values = [] if proposal.scores is None else [proposal.scores]
+    drafted = proposal.scores
     if proposal.draft_probs is not None:
         # A NaN anywhere in a distribution makes the draft's own probability NaN too.
-        drafter_values.append(own_probability(proposal.draft_probs, proposal))
-    for values in drafter_values:
-        drafter_faults = _any_non_finite(values, acceptable) * DRAFTER_FAULT
-        faults = torch.where(faults > 0, faults, drafter_faults)
-    return faults
+        own = own_probability(proposal.draft_probs, proposal)
+        drafted = own if drafted is None else own + drafted
+    if drafted is None:
+        return faults
+    drafter_faults = _any_non_finite(drafted, acceptable) * DRAFTER_FAULT
+    return torch.where(faults > 0, faults, drafter_faults)
 
 
 def _any_non_finite(
     values: Float[Tensor, "B N"], acceptable: Bool[Tensor, "B N"]
 ) -> Bool[Tensor, " B"]:
-    return (~values.isfinite() & acceptable).any(1)
+    is_finite = values - values == 0  # NaN and infinity leave NaN
+    return (acceptable & ~is_finite).any(1)

@@ -53,7 +53,7 @@ def mixed_requests() -> list[Request]:
     ]
     requests = []
     for i, (prompt, way) in enumerate(zip(scenarios.prompts(), ways, strict=True)):
-        requests.append(Request(prompt, SamplingParams(max_new_tokens=12, **way), str(i)))
+        requests.append(Request(prompt, SamplingParams(max_new_tokens=6, **way), str(i)))
     return requests
 
 
@@ -118,7 +118,7 @@ def test_a_step_waits_once_for_every_proposer(waits: Callable[..., Steps], name:
 
 @pytest.mark.parametrize("name", ["draft_model", "eagle", "medusa", "lookahead"])
 def test_a_step_waits_once_when_all_are_greedy(waits: Callable[..., Steps], name: str) -> None:
-    steps = waits(ALL[name], requests=scenarios.requests())
+    steps = waits(ALL[name], requests=scenarios.requests(max_new_tokens=6))
     assert max(map(len, steps)) == 1, steps
 
 
@@ -137,7 +137,7 @@ def test_a_step_waits_once_for_every_rule_and_its_shift(
     waits: Callable[..., Steps], rule: str
 ) -> None:
     name, make, settings = RULES[rule]
-    requests = scenarios.requests() if settings else None
+    requests = scenarios.requests(max_new_tokens=6) if settings else None
     steps = waits(PROPOSERS[name], make(), requests=requests)
     assert max(map(len, steps)) == 1, steps
 
