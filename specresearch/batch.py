@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.readback import Readback
 from specresearch.request import RequestState
 from specresearch.sampling import SamplingBatch
+from specresearch.token_counts import TokenCounts
 
 TARGET_FAULT, DRAFTER_FAULT = 1, 2
 FAULTS = {
@@ -28,6 +28,9 @@ FAULTS = {
 class Batch:
     """The rows of one step, with their tokens as tensors.
 
+    Args:
+        counts: The token counts of all slots, for penalties; None counts the rows' tokens anew.
+
     Attributes:
         formed_at: When the batch was formed, on the clock.
     """
@@ -39,6 +42,7 @@ class Batch:
         vocab_size: int,
         decode: Callable[[list[int]], str] | None = None,
         clock: Clock | None = None,
+        counts: TokenCounts | None = None,
     ) -> None:
         self.rows = rows
         self.device = device
@@ -47,6 +51,7 @@ class Batch:
         self.clock = clock or Clock()
         self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
+        self._counts = counts
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,19 +69,21 @@ class Batch:
         """
         return tuple([max(row.num_remaining - 1, 0) for row in self.rows])
 
+    def select(self, rows: Sequence[int]) -> "Batch":
+        """Return the batch of these rows."""
+        if len(rows) == len(self):
+            return self
+        chosen = [self.rows[row] for row in rows]
+        return Batch(chosen, self.device, self.vocab_size, self.decode, self.clock, self._counts)
+
     @cached_property
     def sampling(self) -> SamplingBatch:
         """Return the rows' sampling settings and the state of their draws."""
         params = [row.request.sampling for row in self.rows]
         prompt_counts = output_counts = None
         if any(param.has_penalty for param in params):
-            prompts: list[list[int]] = [[] for _ in params]
-            outputs: list[list[int]] = [[] for _ in params]
-            for b, row in enumerate(self.rows):
-                if params[b].has_penalty:
-                    prompts[b] = row.tokens[: row.num_prompt_tokens]
-                    outputs[b] = row.output_ids
-            prompt_counts, output_counts = self._counts(prompts), self._counts(outputs)
+            counts = self._counts or TokenCounts(max(self.slots) + 1, self.vocab_size, self.device)
+            prompt_counts, output_counts = counts.of(self.rows, self.slots)
         return SamplingBatch(
             params=params,
             seeds=[row.seed for row in self.rows],
@@ -85,14 +92,6 @@ class Batch:
             prompt_counts=prompt_counts,
             output_counts=output_counts,
         )
-
-    def _counts(self, tokens: Sequence[list[int]]) -> Int[Tensor, "B V"]:
-        """Count the occurrences of every token in each row."""
-        row = np.repeat(np.arange(len(tokens)), [len(part) for part in tokens])
-        flat = np.fromiter(chain.from_iterable(tokens), np.int64, len(row))
-        num_bins = len(tokens) * self.vocab_size
-        counts = np.bincount(row * self.vocab_size + flat, minlength=num_bins)
-        return upload(counts.reshape(len(tokens), self.vocab_size), self.device)
 
     def append(
         self,

@@ -25,7 +25,7 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 # What rows differ by, brought to the device together.
-_COLUMNS: dict[str, Callable[[SamplingParams], float | int | None]] = {
+_COLUMNS: dict[str, Callable[[SamplingParams], float]] = {
     "divisor": lambda params: params.temperature or 1.0,
     "is_sampled": lambda params: not params.is_greedy,
     "top_k": lambda params: params.top_k or LARGEST_VOCABULARY,

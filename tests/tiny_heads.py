@@ -104,7 +104,7 @@ def drafts(head: EagleHead, **layers: Any) -> Tensor:
     model = EagleModel(copy.deepcopy(head), target, **layers)
     model.reserve(1, 40)
     with torch.no_grad():
-        features = model.fuse(target.forward_whole(TOKENS[:, :-1], model.captured_layers).hidden)[0]
-    logits, fed_back = model.extend((0,), TOKENS[:, 1:].tolist(), [features])
-    again, _ = model.extend((0,), [[4]], [fed_back[0]])
+        features = model.fuse(target.forward_whole(TOKENS[:, :-1], model.captured_layers).hidden)
+    logits, fed_back = model.extend((0,), TOKENS[:, 1:].tolist(), features)
+    again, _ = model.extend((0,), [[4]], fed_back)
     return torch.cat([logits, again], dim=1)

@@ -29,6 +29,7 @@ from specresearch.proposers import Autoregressive, Proposer
 from specresearch.proposers.base import drafts_of
 from specresearch.request import FAILED, Request
 from specresearch.sampling import SamplingParams
+from specresearch.token_counts import TokenCounts
 
 
 class Engine:
@@ -111,6 +112,7 @@ class Engine:
         )
         self._judge = Judge(self.acceptance, self.proposer, measure_shift=measure_shift)
         self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
+        self._token_counts = TokenCounts(target.cache.num_slots, target.vocab_size, target.device)
         self._inbox = Inbox()
         self._guard = StepGuard(self._settle)
 
@@ -233,6 +235,7 @@ class Engine:
             vocab_size=self.target.vocab_size,
             decode=self._decode,
             clock=self.clock,
+            counts=self._token_counts,
         )
 
     def _budget(self, batch: Batch) -> list[int]:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -19,7 +18,7 @@ from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_ke
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
 from specresearch.models.slot_model import SlotModel
-from specresearch.proposal import Topology
+from specresearch.proposal import Topology, upload
 
 
 class EagleModel(SlotModel):
@@ -108,22 +107,26 @@ class EagleModel(SlotModel):
         self,
         slots: Sequence[int],
         tokens: Sequence[Sequence[int]],
-        features: Sequence[Float[Tensor, "_ H"]],
+        features: Float[Tensor, "B W H"],
         *,
         want_logits: bool = True,
     ) -> tuple[Float[Tensor, "B _ V"], Float[Tensor, "B _ H"]]:
         """Append pairs, ragged: the target's feature of a token, and the token after it.
 
+        Args:
+            features: Right-padded with finite numbers.
+
         Returns:
             The logits after each row's last token, [B, 1, V], and the feature fed back from there,
             [B, 1, H]; every row then needs a pair. Unless wanted, both have length 0.
         """
-        assert [len(row) for row in tokens] == [len(row) for row in features]
+        assert max(map(len, tokens)) <= features.shape[1]
         last: dict[int, Tensor] = {}
         for chunk in self._chunks(slots, tokens):
             width = chunk.token_ids.shape[1]
-            new = [features[row][chunk.begin : chunk.begin + width] for row in chunk.rows]
-            states = pad_sequence(new, batch_first=True)
+            states = features[:, chunk.begin : chunk.begin + width]
+            if chunk.rows != list(range(len(features))):
+                states = states.index_select(0, upload(chunk.rows, self.device))
             topology = Topology.chain(width, self.device)
             out = self._forward(chunk.slots, chunk.token_ids, states, topology, first=0)
             for row, end in chunk.ends.items():

@@ -6,9 +6,11 @@ that only adds -inf.
 """
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -44,6 +46,8 @@ class SlotCache:
 
     Args:
         like: A cache of the same model. Without it, each layer is allocated on its first write.
+            With it, buffers of one shape share memory, so that one operation moves the columns of
+            all layers.
     """
 
     def __init__(
@@ -57,9 +61,21 @@ class SlotCache:
         self.num_columns = num_columns
         self.device = device
         self.buffers: list[tuple[Tensor, Tensor]] = []
-        for keys, values in like.buffers if like is not None else ():
-            pair = self._zeros(keys.transpose(1, 2)), self._zeros(values.transpose(1, 2))
-            self.buffers.append(pair)
+        self._stacks: list[Float[Tensor, "_ S C H D"]] = []  # what the buffers are parts of
+        if like is None:
+            return
+        parts = [buffer for pair in like.buffers for buffer in pair]
+        kinds = [(part.device, part.dtype, part.shape[2:]) for part in parts]
+        shared: dict[tuple[torch.device, torch.dtype, torch.Size], Iterator[Tensor]] = {}
+        for kind, number in Counter(kinds).items():
+            device, dtype, shape = kind
+            stack = torch.zeros(
+                (number, num_slots, num_columns, *shape), dtype=dtype, device=device
+            )
+            self._stacks.append(stack)
+            shared[kind] = iter(stack)
+        layers = iter([next(shared[kind]) for kind in kinds])
+        self.buffers = list(zip(layers, layers, strict=True))
 
     def region(
         self,
@@ -117,7 +133,9 @@ class SlotCache:
         read in place.
         """
         while len(self.buffers) <= layer:
-            self.buffers.append((self._zeros(key), self._zeros(value)))
+            pair = self._zeros(key), self._zeros(value)
+            self.buffers.append(pair)
+            self._stacks.extend(buffer[None] for buffer in pair)
         keys, values = self.buffers[layer]
         return self._write_and_read(keys, region, key), self._write_and_read(values, region, value)
 
@@ -145,19 +163,18 @@ class SlotCache:
 
     def move(self, slots: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy column `sources[i]` of `slots[i]` to column `targets[i]` of the same slot."""
-        base = torch.tensor(slots) * self.num_columns
-        source, target = base + torch.tensor(sources), base + torch.tensor(targets)
-        for pair in self.buffers:
-            for buffer in pair:
-                flat = buffer.flatten(0, 1)
-                moved = flat.index_select(0, source.to(flat.device, non_blocking=True))
-                flat.index_copy_(0, target.to(flat.device, non_blocking=True), moved)
+        base = np.array(slots) * self.num_columns
+        columns = np.stack([base + sources, base + targets])
+        index = {device: upload(columns, device) for device in self.devices}
+        for stack in self._stacks:
+            source, target = index[stack.device]
+            flat = stack.flatten(1, 2)
+            flat.index_copy_(1, target, flat.index_select(1, source))
 
     def scrub(self, slots: Sequence[int]) -> None:
         """Zero whole slots: a NaN left there would leak through the next request's mask."""
-        for pair in self.buffers:
-            for buffer in pair:
-                buffer.index_fill_(0, upload(slots, buffer.device), 0)
+        for stack in self._stacks:
+            stack.index_fill_(1, upload(slots, stack.device), 0)
 
     def emptied(self) -> "SlotCache":
         """Return a cache with the same layers and no slots."""
@@ -165,13 +182,11 @@ class SlotCache:
 
     @property
     def devices(self) -> set[torch.device]:
-        return {self.device, *(keys.device for keys, _ in self.buffers)}
+        return {self.device, *(stack.device for stack in self._stacks)}
 
     @property
     def num_bytes(self) -> int:
-        return sum(
-            buffer.numel() * buffer.element_size() for pair in self.buffers for buffer in pair
-        )
+        return sum(stack.nbytes for stack in self._stacks)
 
     @property
     def bytes_per_column(self) -> int:

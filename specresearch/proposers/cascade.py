@@ -11,7 +11,7 @@ from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer, drafts_of
-from specresearch.proposers.partial import PartialProposal, merge, select_rows
+from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.request import RequestState
 
 
@@ -136,7 +136,7 @@ def _ask(
     proposer: Proposer, batch: Batch, budget: Sequence[int], rows: Sequence[int], *, is_last: bool
 ) -> PartialProposal:
     """Let a proposer draft for some rows; the last one keeps those without drafts too."""
-    asked = select_rows(batch, rows)
+    asked = batch.select(rows)
     limits = []
     for row, room in zip(rows, asked.room, strict=True):
         limit = min(budget[row], proposer.num_draft_tokens)

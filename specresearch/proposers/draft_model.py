@@ -16,7 +16,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
-from specresearch.proposers.partial import PartialProposal, merge, select_rows
+from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.request import RequestState
@@ -107,7 +107,7 @@ class DraftModel(Proposer):
             return Proposal.empty(batch.roots)
         if len(drafting) == len(batch):
             return self._propose(batch, budget)
-        proposal = self._propose(select_rows(batch, drafting), [budget[row] for row in drafting])
+        proposal = self._propose(batch.select(drafting), [budget[row] for row in drafting])
         return merge(batch, [PartialProposal(proposal, drafting, range(len(drafting)))])
 
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:

@@ -14,8 +14,9 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
-from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
+from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
+from specresearch.proposers.pending_features import PendingFeatures
 from specresearch.proposers.shapes import TreeShape, small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.request import RequestState
@@ -71,7 +72,7 @@ class Eagle(Proposer):
             chain_setting="proposer.tree=chain",
         )
         self.model: EagleModel | None = None
-        self._pending: dict[int, list[Tensor]] = {}  # features not yet fed, by slot
+        self._pending = PendingFeatures()
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
@@ -116,7 +117,7 @@ class Eagle(Proposer):
         self.hidden_layers = self.model.captured_layers
         self.model.reserve(num_slots, target.max_len + self.shape.max_fed)
         self.shape.bind(self.model.draft_vocab_size, target.device)
-        self._pending = {}
+        self._pending = PendingFeatures()
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Feed the prompt but for its last pair, which is left for the first `propose`."""
@@ -127,18 +128,19 @@ class Eagle(Proposer):
         assert self.model is not None
         features = self.model.fuse(output.hidden)  # [B, N, H]
         tokens: list[Sequence[int]] = []
-        fed: list[Tensor] = []
-        for row, row_features in zip(rows, features, strict=True):
+        last_pairs: list[int] = []
+        for row in rows:
             last = max(len(row.tokens) - 2, 0)  # the token before the root
             tokens.append(row.tokens[1 : last + 1])
-            fed.append(row_features[:last])
-            if len(row.tokens) > 1:
-                self._pending[row.slot] = [row_features[last : last + 1].clone()]
+            last_pairs.append(last)
         if any(tokens):
-            self.model.extend(slots, tokens, fed, want_logits=False)
+            self.model.extend(slots, tokens, features, want_logits=False)
+        begins = upload(last_pairs, features.device)[:, None, None]
+        known = [int(len(row.tokens) > 1) for row in rows]
+        self._pending.add(slots, features.gather(1, begins.expand(-1, 1, features.shape[2])), known)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        without = [slot for slot in batch.slots if slot not in self._pending]
+        without = [slot for slot in batch.slots if not self._pending.is_known(slot)]
         budget = list(budget)
         for b, slot in enumerate(batch.slots):
             if slot in without:
@@ -162,16 +164,12 @@ class Eagle(Proposer):
         self, batch: Batch, model: EagleModel
     ) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
         """Append the pairs since the last draft; a row without a feature gets a pair of zeros."""
-        width = model.head.format.layer.hidden_size
-        zeros = torch.zeros((1, width), dtype=model.dtype, device=batch.device)
-        tokens: list[Sequence[int]] = []
-        features: list[Tensor] = []
-        for row in batch.rows:
-            new = torch.cat(self._pending.get(row.slot, [zeros]))
-            tokens.append(row.tokens[-len(new) :])
-            features.append(new)
-            if row.slot in self._pending:
-                self._pending[row.slot] = []
+        counts = [max(self._pending.count(slot), 1) for slot in batch.slots]
+        tokens = [row.tokens[-count:] for row, count in zip(batch.rows, counts, strict=True)]
+        features = self._pending.pop(batch.slots, max(counts))
+        if features is None:
+            width = model.head.format.layer.hidden_size
+            features = torch.zeros((len(batch), 1, width), dtype=model.dtype, device=batch.device)
         return model.extend(batch.slots, tokens, features)
 
     def observe(
@@ -181,22 +179,18 @@ class Eagle(Proposer):
         assert self.model is not None
         path = verdict.path.clamp(min=0).to(batch.device, non_blocking=True)[:, :, None]
         kept = [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in output.hidden]
-        features = self.model.fuse(kept)  # [B, D, H]
-        for b, num_accepted in enumerate(verdict.num_accepted.tolist()):
-            pending = self._pending.setdefault(batch.slots[b], [])
-            new = features[b, : num_accepted + 1]
-            # a view kept for many steps would keep the features of the whole batch
-            pending.append(new.clone() if pending else new)
+        counts = [accepted + 1 for accepted in verdict.num_accepted.tolist()]
+        self._pending.add(batch.slots, self.model.fuse(kept), counts)
 
     def finish(self, slots: Sequence[int]) -> None:
         assert self.model is not None
         self.model.truncate(slots, [0] * len(slots))
-        for slot in slots:
-            self._pending.pop(slot, None)
+        self._pending.drop(slots)
 
     def scrub(self, slots: Sequence[int]) -> None:
         assert self.model is not None
         self.model.cache.scrub(slots)
+        self._pending.scrub(slots)
 
 
 @dataclass

@@ -27,13 +27,6 @@ class PartialProposal:
     proposal_rows: Sequence[int]
 
 
-def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
-    """Return the batch of these rows."""
-    if len(rows) == len(batch):
-        return batch
-    return Batch([batch.rows[row] for row in rows], batch.device, batch.vocab_size, batch.decode)
-
-
 def merge(batch: Batch, parts: Sequence[PartialProposal]) -> Proposal:
     """Merge partial proposals into one for the whole batch; rows of no part stay empty."""
     proposals = [part.proposal for part in parts]

@@ -1,7 +1,7 @@
 """Every published layout equals its layer written out; each trap is handled or an error."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import VOCAB, build
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
@@ -52,6 +53,11 @@ LLAMA = {
 }
 Weights = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
+
+
+def padded(rows: Iterable[Tensor]) -> Tensor:
+    """Stack ragged rows, right-padded."""
+    return pad_sequence(list(rows), batch_first=True)
 
 
 def random_weights(shapes: Shapes) -> Weights:
@@ -312,12 +318,13 @@ def test_ragged_pairs_and_trees_equal_the_layer_written_out(
     drafts = torch.randint(0, VOCAB, (3, 6), generator=generator)
     drafts[:, 0] = torch.tensor([row[-1] for row in tokens])
     early = [row[:-2] for row in tokens]
-    model.extend(slots, early, [f[:-2] for f in features], want_logits=False)
+    model.extend(slots, early, padded(f[:-2] for f in features), want_logits=False)
     model.extend(
-        slots, [[5]] * 3, [f[:1] for f in features]
+        slots, [[5]] * 3, padded(f[:1] for f in features)
     )  # a draft step that is forgotten again
     model.truncate(slots, [len(row) for row in early])
-    logits, fed_back = model.extend(slots, [row[-2:] for row in tokens], [f[-2:] for f in features])
+    newest = padded(f[-2:] for f in features)
+    logits, fed_back = model.extend(slots, [row[-2:] for row in tokens], newest)
     all_logits, all_fed_back = [logits], [fed_back]
     for first, last in ((1, 3), (3, 6)):
         top = Topology.from_parents(tree.parents[:, :last])
@@ -341,7 +348,7 @@ def test_negative_control_a_row_at_the_wrong_position(tmp_path: Path) -> None:
     model = load(write(tmp_path, config, weights, name), TARGET)
     model.reserve(1, 40)
     features = torch.randn((3, H), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    logits, _ = model.extend((0,), [[1, 2, 3]], [features])
+    logits, _ = model.extend((0,), [[1, 2, 3]], features[None])
     swapped, _ = WrittenOut(config, weights).logits_and_fed_back([1, 2, 3], features[[1, 0, 2]])
     assert float((logits[0, 0] - swapped).abs().max()) > 0.01
 
@@ -407,7 +414,7 @@ def test_a_head_of_another_width_has_its_own_embedding(tmp_path: Path) -> None:
     model = load(write(tmp_path, speculators(target_hidden_size=24), weights), wide)
     model.reserve(1, 8)
     logits, _ = model.extend(
-        (0,), [[3]], [model.fuse([torch.ones((1, 24), dtype=torch.float64)] * 3)]
+        (0,), [[3]], model.fuse([torch.ones((1, 1, 24), dtype=torch.float64)] * 3)
     )
     assert int(logits.isfinite().sum()) == D
 

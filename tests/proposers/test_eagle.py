@@ -13,7 +13,6 @@ from torch import Tensor
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.batch import Batch
 from specresearch.controllers import Controller
-from specresearch.engine import Step
 from specresearch.metrics import StepRecord
 from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
@@ -211,24 +210,6 @@ def test_drafts_are_right_after_steps_of_another_proposer(
     num_passed_over = sum(output.record.counts.num_target_forwards for output in outputs)
     num_passed_over -= sum(len(contexts) for contexts, _, _ in watched.seen)
     assert num_passed_over > 5
-
-
-def test_pending_features_do_not_keep_those_of_other_rows(target: CausalLM) -> None:
-    """Features may be kept for many steps while another proposer drafts."""
-    proposer = make_proposer(1, **SHAPES["dynamic"])
-
-    def check(step: Step) -> None:
-        for pending in proposer._pending.values():
-            assert all(
-                len(part) * H == part.untyped_storage().nbytes() // part.itemsize
-                for part in pending[1:]
-            )
-        lengths.append(max(map(len, proposer._pending.values()), default=0))
-
-    lengths: list[int] = []
-    engine = Engine(target, proposer, controller=Pattern(0), max_batch_size=3, observers=[check])
-    assert [output.token_ids for output in decode(engine)] == baseline()
-    assert max(lengths) > 5
 
 
 def test_negative_control_features_of_the_wrong_token_are_noticed(target: CausalLM) -> None:
