@@ -41,7 +41,8 @@ def bound(target: CausalLM, *, slots: int = 3, **settings) -> TokenRecycling:
 def teach(proposer: TokenRecycling, batch: Batch, proposal: Proposal, logits: torch.Tensor) -> None:
     nothing = Verdict(
         torch.zeros(len(batch), 1, dtype=torch.long),
-        *[torch.zeros(len(batch), dtype=torch.long)] * 2,
+        torch.zeros(len(batch), dtype=torch.long),
+        torch.zeros(len(batch), dtype=torch.long),
     )
     proposer.observe(batch, proposal, ModelOutput(logits), nothing)
 
