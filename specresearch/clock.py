@@ -9,7 +9,10 @@ import torch
 
 
 class Lap:
-    """One timed stretch of work, used as a context manager. See `Clock.lap`."""
+    """One timed stretch of work, used as a context manager. See `Clock.lap`.
+
+    On CUDA, events mark where it begins and ends, and in between where the clock stops and goes on.
+    """
 
     def __init__(self, clock: "Clock", name: str, device: torch.device | None) -> None:
         self.name = name
@@ -19,8 +22,8 @@ class Lap:
         self._events: list[torch.cuda.Event] = []
 
     def __enter__(self) -> "Lap":
-        if self._device is not None:
-            self._mark(self._device)
+        self.mark()
+        self._clock.running.append(self)
         self._begin = self._clock.now()
         return self
 
@@ -31,26 +34,30 @@ class Lap:
         trace: TracebackType | None,
     ) -> None:
         self._seconds = self._clock.now() - self._begin
-        if self._device is not None:
-            self._mark(self._device)
+        self._clock.running.remove(self)
+        self.mark()
 
-    def _mark(self, device: torch.device) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        self._events.append(event)
+    def mark(self) -> None:
+        """Begin or end a stretch that counts, on CUDA."""
+        if self._device is not None:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            self._events.append(event)
 
     @property
     def is_done(self) -> bool:
         """Whether its work is over, so that its length is known."""
-        return self._device is None or (len(self._events) == 2 and self._events[1].query())
+        if self._device is None:
+            return True
+        return self not in self._clock.running and self._events[-1].query()
 
     @property
     def seconds(self) -> float:
         """Return the length of a lap that is done."""
         if self._device is None:
             return self._seconds
-        begin, end = self._events
-        return begin.elapsed_time(end) / 1e3
+        stretches = zip(self._events[::2], self._events[1::2], strict=True)
+        return sum(begin.elapsed_time(end) for begin, end in stretches) / 1e3
 
 
 class Clock:
@@ -62,6 +69,9 @@ class Clock:
     Args:
         device: Where the work of a lap runs. On CUDA a lap is measured on the GPU's own stream, so
             that it covers kernels that are still queued when the host goes on.
+
+    Attributes:
+        running: Laps that have begun and not ended.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -70,6 +80,7 @@ class Clock:
         self._paused_at = 0.0
         self._excluded = 0.0
         self._laps: list[Lap] = []
+        self.running: list[Lap] = []
 
     def now(self) -> float:
         """Return the current time in seconds."""
@@ -79,6 +90,7 @@ class Clock:
     def pause(self) -> None:
         """Stop the clock. Pauses nest: it runs again after as many calls of `resume`."""
         if self._num_pauses == 0:
+            self._mark_laps()
             self._paused_at = self._read()
         self._num_pauses += 1
 
@@ -86,15 +98,23 @@ class Clock:
         """Undo one `pause`."""
         self._num_pauses -= 1
         if self._num_pauses == 0:
+            self._mark_laps()
             self._excluded += self._read() - self._paused_at
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pause the clock for the duration of the block."""
+    def paused(self, *, wait: bool = False) -> Iterator[None]:
+        """Pause the clock for the duration of the block.
+
+        Args:
+            wait: On CUDA, wait for queued work before and after, so that `now` tells neither's time
+                with the other's. Laps need no wait.
+        """
+        self._wait(wait)
         self.pause()
         try:
             yield
         finally:
+            self._wait(wait)
             self.resume()
 
     def sleep(self, seconds: float) -> None:
@@ -134,6 +154,14 @@ class Clock:
                 unfinished.append(lap)
         self._laps = unfinished
         return seconds
+
+    def _mark_laps(self) -> None:
+        for lap in self.running:
+            lap.mark()
+
+    def _wait(self, wait: bool) -> None:
+        if wait and self._device is not None:
+            torch.cuda.synchronize(self._device)
 
     def _read(self) -> float:
         return time.perf_counter()

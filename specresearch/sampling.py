@@ -82,11 +82,15 @@ class SamplingBatch:
         Args:
             stream: `DRAFT_STREAM` or `ACCEPT_STREAM`, which are independent.
         """
+        return upload(self.host_uniforms(stream, num), self.device)
+
+    def host_uniforms(self, stream: int, num: int) -> Float[np.ndarray, "B num"]:
+        """Return the draws of `uniforms` on the host."""
         seeds = _mix(np.array(self.seeds, dtype=np.uint64))
         positions = np.array(self.positions, dtype=np.uint64)
         row_states = _mix(_mix(seeds + positions * np.uint64(2) + np.uint64(stream)))
         draws = _mix(row_states[:, None] + np.arange(num, dtype=np.uint64) * _GAMMA)
-        return upload((draws >> np.uint64(11)) * 2.0**-53, self.device)
+        return (draws >> np.uint64(11)) * 2.0**-53
 
 
 def derive_seed(*parts: int) -> int:

@@ -18,6 +18,12 @@ def by_position(values: Sequence[int | float | None], digits: int = 2) -> str:
     return " ".join(shown)
 
 
+def with_caveats(text: str, provenance: Mapping[str, Any]) -> str:
+    """Return a text with the caveats of a result in parentheses, if it has any."""
+    caveats = provenance.get("caveats")
+    return f"{text} ({', '.join(caveats)})" if caveats else text
+
+
 def describe_target(target: Mapping[str, Any]) -> str:
     """Return the target of a provenance, such as "zoo:tiny (11.5M parameters, float32)"."""
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters"

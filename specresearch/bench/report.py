@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specresearch.bench.estimate import Estimate
 from specresearch.bench.folder import Results
-from specresearch.bench.formatting import by_position, describe_target, number
+from specresearch.bench.formatting import by_position, describe_target, number, with_caveats
 from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import describe_gain
 from specresearch.bench.printing import (
@@ -63,7 +63,8 @@ def _headline(results: Results) -> Text:
     summary = results.summary
     dataset = results.provenance["dataset"]["name"]
     prefix = "" if results.complete else "unfinished run: "
-    name = f"{prefix}{summary['method'] or 'plain decoding'} on {dataset}"
+    method = summary["method"] or "plain decoding"
+    name = with_caveats(f"{prefix}{method} on {dataset}", results.provenance)
     gain = Estimate.of(summary["speedup"], summary["speedup_ci95"])
     if gain is None:
         speed = number(summary["tokens_per_second"], 1)

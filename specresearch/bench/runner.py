@@ -30,6 +30,7 @@ from specresearch.progress import Progress
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder
 from specresearch.request import Request
+from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
@@ -122,6 +123,7 @@ class Runner:
             logger.info("drafter: %s", method["description"])
         provenance = describe(self.target, [self.dataset], self.settings.seed)
         provenance |= {"order": self.settings.order, "method": method}
+        provenance["caveats"] = caveats_of(self.folder.config)
         parts = (self.proposer, self.acceptance, self.controller)
         provenance = self.folder.begin(provenance, *parts)
         is_complete = False

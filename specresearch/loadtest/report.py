@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specresearch.bench.estimate import Estimate
-from specresearch.bench.formatting import describe_target
+from specresearch.bench.formatting import describe_target, with_caveats
 from specresearch.bench.memory_use import describe_memory
 from specresearch.bench.outcome import COMPARED, describe_gain, describe_interval
 from specresearch.bench.printing import describe_machine, has_trees, output_text, settings_grid
@@ -110,7 +110,7 @@ def headline(results: LoadResults, where: str) -> str:
     """
     summary = results.summary
     prefix = "" if results.complete else "unfinished run: "
-    load = f"{where}, {describe_load(summary)}"
+    load = f"{with_caveats(where, results.provenance)}, {describe_load(summary)}"
     if not results.sides:
         return f"{prefix}no figures yet; no pass {load} has finished"
     if summary.get("throughput") is None:

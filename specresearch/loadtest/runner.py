@@ -26,6 +26,7 @@ from specresearch.loadtest.workload import LoadWorkload, RequestClass
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder, describe_recording
+from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, PassKey
 from specresearch.trackers import NoTracker, Tracker
@@ -222,6 +223,7 @@ class LoadRunner:
             trace = {name: getattr(trace, name) for name in ("location", "fingerprint", "note")}
         return provenance | {
             "method": describe_method(self.method, self.proposer, self.acceptance),
+            "caveats": caveats_of(self.folder.config),
             "controller": self.controller_name,
             "arrivals": self.arrivals.describe(),
             "trace": trace,

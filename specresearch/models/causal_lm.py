@@ -16,6 +16,7 @@ from specresearch.models.hf_adapter import length_limit
 from specresearch.models.hf_model import HFModel, ModelOutput
 from specresearch.models.kv_cache import SlotCache
 from specresearch.models.ragged import Packing
+from specresearch.models.random_weights import Weights, name_of
 from specresearch.models.self_test import check_tree_is_sequences
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Proposal, Topology, upload
@@ -112,10 +113,15 @@ class CausalLM(HFModel, SlotModel):
         compile: bool = False,
         pack_weights: bool | None = None,
         self_test: bool = True,
+        weights: Weights = "trained",
         **load: Any,
     ) -> "CausalLM":
-        """Load by zoo name (`zoo:tiny`), local path or hub id; `load`: see `loading.load_model`."""
-        loaded, tokenizer = loading.load_model(model, **load)
+        """Load by zoo name (`zoo:tiny`), local path or hub id.
+
+        Args:
+            weights: `random`, like `load`, is explained at `loading.load_model`.
+        """
+        loaded, tokenizer = loading.load_model(model, weights=weights, **load)
         return cls(
             loaded,
             tokenizer,
@@ -124,7 +130,7 @@ class CausalLM(HFModel, SlotModel):
             prefill_chunk=prefill_chunk,
             compile=compile,
             pack_weights=pack_weights,
-            name=model,
+            name=name_of(model, weights),
             self_test=self_test,
         )
 

@@ -23,6 +23,7 @@ from specresearch.models.eagle_format import (
 )
 from specresearch.models.head_files import read_head
 from specresearch.models.loading import ModelNotLoadedError
+from specresearch.models.random_weights import Weights, name_of
 
 Config = Mapping[str, Any]
 Tensors = Mapping[str, Tensor]
@@ -73,18 +74,23 @@ class EagleFiles:
 
 
 def read_eagle(
-    checkpoint: str, *, revision: str | None = None, overrides: Config | None = None
+    checkpoint: str,
+    *,
+    revision: str | None = None,
+    overrides: Config | None = None,
+    weights: Weights = "trained",
 ) -> EagleFiles:
     """Read an EAGLE-1, EAGLE-2 or EAGLE-3 checkpoint, raw or in the speculators library's layout.
 
     Args:
         overrides: Replace keys of its config, such as `rope_theta`.
+        weights: `random` is explained at `read_head`.
 
     Raises:
         ModelNotLoadedError: Names the key that is wrong.
     """
-    files = read_head(checkpoint, revision=revision)
-    name, overrides = files.name, dict(overrides or {})
+    files = read_head(checkpoint, revision=revision, values=weights)
+    name, overrides = name_of(files.name, weights), dict(overrides or {})
     _check_overrides(name, files.config, overrides)
     config = _flatten(files.config, overrides)
     tensors: dict[str, Tensor] = {}

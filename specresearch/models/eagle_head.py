@@ -23,6 +23,7 @@ from specresearch.models.eagle_checkpoint import read_eagle
 from specresearch.models.eagle_format import Eagle1Format, Eagle3Format, EagleFormat
 from specresearch.models.head_files import load_tensors
 from specresearch.models.head_fit import lm_head_of, warn_of_other_base
+from specresearch.models.random_weights import Weights
 
 
 class EagleHead(nn.Module):
@@ -58,14 +59,19 @@ class EagleHead(nn.Module):
 
     @staticmethod
     def from_pretrained(
-        checkpoint: str, *, revision: str | None = None, overrides: Mapping[str, Any] | None = None
+        checkpoint: str,
+        *,
+        revision: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        weights: Weights = "trained",
     ) -> "EagleHead":
         """Load by folder, hub id or zoo name.
 
         Args:
             overrides: Replace keys of the checkpoint's config, such as `rope_theta`.
+            weights: `random` is explained at `read_head`.
         """
-        files = read_eagle(checkpoint, revision=revision, overrides=overrides)
+        files = read_eagle(checkpoint, revision=revision, overrides=overrides, weights=weights)
         with torch.device("meta"):
             head = EagleHead.of(files.format)
         load_tensors(head, files.name, files.tensors)

@@ -24,6 +24,7 @@ from specresearch.models.loading import (
     saved_as,
     why_unread,
 )
+from specresearch.models.random_weights import Weights, random_head, randomized
 
 WHOLE_MODEL = tuple(itertools.chain(*INDEXES.items()))
 UNREADABLE = (
@@ -53,6 +54,7 @@ def read_head(
     *,
     revision: str | None = None,
     prefix: str = "",
+    values: Weights = "trained",
 ) -> HeadFiles:
     """Read the config and tensors of a folder, a hub id or a `zoo:` name.
 
@@ -61,10 +63,17 @@ def read_head(
     Args:
         weights: File names to look for; the first that exists is read.
         prefix: Only tensors with this prefix are read from the files of a whole model.
+        values: `random` puts random values in the place of the stored ones. The hub is not asked
+            then: instead of its id, name a shape that ships with the package.
 
     Raises:
         ModelNotLoadedError: With the reason.
     """
+    if values == "random":
+        if checkpoint.startswith("zoo:") or Path(checkpoint).is_dir():
+            files = read_head(checkpoint, weights, prefix=prefix)
+            return HeadFiles(checkpoint, files.config, randomized(files.tensors))
+        return HeadFiles(checkpoint, *random_head(checkpoint))
     config = _locate(checkpoint, "config.json", revision)
     if config is None and Path(checkpoint).is_dir():
         raise ModelNotLoadedError(

@@ -1,6 +1,7 @@
 """Finding and loading weights: the zoo that ships with the package, a local folder, or the hub."""
 
 import json
+import logging
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -22,9 +23,11 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
+from specresearch.models.random_weights import Weights, random_model, shape_file
 
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
+TOY_TOKENIZER = "zoo:tiny"  # stands in where random weights come without a tokenizer
 INDEXES = {
     "model.safetensors": "model.safetensors.index.json",
     "pytorch_model.bin": "pytorch_model.bin.index.json",
@@ -37,6 +40,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+logger = logging.getLogger(__name__)
 
 
 def resolve(model: str) -> str:
@@ -81,6 +86,7 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
 def load_model(
     model: str,
     *,
+    weights: Weights = "trained",
     device: str = "auto",
     dtype: str = "auto",
     revision: str | None = None,
@@ -91,6 +97,9 @@ def load_model(
     """Load a model and its tokenizer.
 
     Args:
+        weights: `random` builds the model from its configuration alone, without a hub: that of a
+            folder, or one that ships with the package. Without a tokenizer in the folder, prompts
+            are in the tokens of `TOY_TOKENIZER`.
         device: `auto` is the GPU if there is one. Also a device_map name such as `balanced`.
         allow_pickle: Also accept weights that are not safetensors.
         quantization: transformers' `quant_method` (default bitsandbytes) and its settings.
@@ -98,7 +107,10 @@ def load_model(
     Raises:
         ModelNotLoadedError: With the reason.
     """
-    path = resolve(model)
+    is_random = weights == "random"
+    if is_random and quantization:
+        raise ValueError("target.weights=random cannot be quantized; leave out target.quantization")
+    path = _random_source(model) if is_random else resolve(model)
     device = default_device() if device == "auto" else device
     spread = device in SPREAD
     if not spread:
@@ -109,14 +121,18 @@ def load_model(
     if quantized:
         placement = {"device_map": {"": device}} | placement | {"quantization_config": quantized}
     _check_folder(Path(path))
+    torch_dtype = resolve_dtype(dtype, "cuda" if spread else device)
     try:
         config = AutoConfig.from_pretrained(path, **common)
+        if is_random:
+            tokenizer = _tokenizer_for_random(model, path)
+            return random_model(config, torch_dtype, placement or {"device_map": device}), tokenizer
         tokenizer = AutoTokenizer.from_pretrained(path, **common)
         load: Any = AutoModelForCausalLM.from_pretrained
         loaded, report = load(
             path,
             config=config,
-            dtype=resolve_dtype(dtype, "cuda" if spread else device),
+            dtype=torch_dtype,
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
             **placement,
@@ -151,6 +167,30 @@ def load_model(
             f"as {missing[0]!r}; fetch them again, or correct the config"
         )
     return (loaded if spread or quantized else loaded.to(device)), tokenizer
+
+
+def _random_source(model: str) -> str:
+    """Return the folder or the file with a model's configuration.
+
+    Raises:
+        ModelNotLoadedError: If it is neither on this machine nor in the package.
+    """
+    if model.startswith("zoo:") or Path(model).expanduser().is_dir():
+        return resolve(model)
+    return str(shape_file(model))
+
+
+def _tokenizer_for_random(model: str, path: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer in the model's folder; without one, that of a model in the zoo."""
+    if Path(path, "tokenizer_config.json").is_file():
+        return AutoTokenizer.from_pretrained(path)
+    logger.info(
+        "%s has random weights and no tokenizer here: prompts are in the tokens of %s, and outputs "
+        "are no text",
+        model,
+        TOY_TOKENIZER,
+    )
+    return AutoTokenizer.from_pretrained(resolve(TOY_TOKENIZER))
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.models.head_files import WHOLE_MODEL, HeadFiles, load_tensors, read_head
 from specresearch.models.head_fit import lm_head_of, warn_of_other_base
 from specresearch.models.loading import ModelNotLoadedError
+from specresearch.models.random_weights import Weights
 
 SAVED_NAME = "medusa_lm_head.safetensors"
 WEIGHTS = (SAVED_NAME, "medusa_lm_head.pt", *WHOLE_MODEL)
@@ -79,7 +80,9 @@ class MedusaHeads(nn.ModuleList):
         warn_of_other_base("the Medusa heads", self.base_model, target.name)
 
     @classmethod
-    def from_pretrained(cls, checkpoint: str, *, revision: str | None = None) -> "MedusaHeads":
+    def from_pretrained(
+        cls, checkpoint: str, *, revision: str | None = None, weights: Weights = "trained"
+    ) -> "MedusaHeads":
         """Load Medusa-1, version 2 or our own files, or the heads inside a Medusa-2 model.
 
         Heads and layers are counted by their tensors, because published configs are wrong about
@@ -87,8 +90,9 @@ class MedusaHeads(nn.ModuleList):
 
         Args:
             checkpoint: A folder, hub id or zoo name.
+            weights: `random` is explained at `read_head`.
         """
-        files = read_head(checkpoint, WEIGHTS, revision=revision, prefix=PREFIX)
+        files = read_head(checkpoint, WEIGHTS, revision=revision, prefix=PREFIX, values=weights)
         is_whole = any(key.startswith(PREFIX) for key in files.tensors)
         tensors = {key.removeprefix(PREFIX): value for key, value in files.tensors.items()}
         with torch.device("meta"):

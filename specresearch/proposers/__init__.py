@@ -10,6 +10,7 @@ from specresearch.proposers.lookahead import Lookahead
 from specresearch.proposers.medusa import Medusa
 from specresearch.proposers.ngram import NGram
 from specresearch.proposers.suffix import Suffix
+from specresearch.proposers.synthetic import Synthetic
 from specresearch.proposers.token_recycling import TokenRecycling
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "NGram",
     "Proposer",
     "Suffix",
+    "Synthetic",
     "TokenRecycling",
     "is_own",
 ]

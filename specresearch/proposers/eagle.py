@@ -14,6 +14,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
+from specresearch.models.random_weights import Weights
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.pending_features import PendingFeatures
@@ -41,6 +42,7 @@ class Eagle(Proposer):
         layer_ids: Target layers that an EAGLE-3 head was trained on; None means what its config
             says, or else the usual three.
         id_convention: Whether these are ids of layer `inputs` or `outputs`.
+        weights: `random` takes only the shape of the named head.
     """
 
     format: type[EagleFormat] = Eagle1Format
@@ -58,8 +60,10 @@ class Eagle(Proposer):
         revision: str | None = None,
         layer_ids: Sequence[int] | None = None,
         id_convention: str | None = None,
+        weights: Weights = "trained",
     ) -> None:
         self.head, self.overrides, self.revision = head, overrides, revision
+        self.weights: Weights = weights
         self.layer_ids, self.id_convention = layer_ids, id_convention
         self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
         self.num_draft_tokens = self.shape.num_draft_tokens
@@ -96,7 +100,9 @@ class Eagle(Proposer):
             )
         head = self.head
         if isinstance(head, str):
-            head = EagleHead.from_pretrained(head, revision=self.revision, overrides=self.overrides)
+            head = EagleHead.from_pretrained(
+                head, revision=self.revision, overrides=self.overrides, weights=self.weights
+            )
         if not isinstance(head.format, self.format):
             raise ValueError(
                 f"{head.name} is an EAGLE-{head.format.version} head; "

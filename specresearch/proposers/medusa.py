@@ -15,6 +15,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
+from specresearch.models.random_weights import Weights, name_of
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, check_num_draft_tokens
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
@@ -38,6 +39,7 @@ class Medusa(Proposer):
         num_draft_tokens: Nodes of the tree of `likeliest_paths`.
         paths: Another tree, as a list of paths of ranks or as a JSON file; its size is the number
             of drafts.
+        weights: `random` takes only the shape of the named heads.
     """
 
     kind = DraftKind(trees=True, scored=True)
@@ -49,9 +51,11 @@ class Medusa(Proposer):
         num_draft_tokens: int = 63,
         paths: Sequence[Sequence[int]] | str | None = None,
         revision: str | None = None,
+        weights: Weights = "trained",
     ) -> None:
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
         self.head, self.revision = head, revision
+        self.weights: Weights = weights
         self.paths = read_paths(paths) if isinstance(paths, str) else paths
         if self.paths is not None:
             self.num_draft_tokens = StaticTree.from_paths(self.paths).num_drafts
@@ -73,7 +77,9 @@ class Medusa(Proposer):
                 "see docs/proposers/medusa.md"
             )
         if isinstance(self.head, str):
-            self.head = MedusaHeads.from_pretrained(self.head, revision=self.revision)
+            self.head = MedusaHeads.from_pretrained(
+                self.head, revision=self.revision, weights=self.weights
+            )
         self.heads, self.target = self.head, target
         self.heads.check_fit(target)
         self.heads.to(device=target.device, dtype=target.dtype).eval()
@@ -100,12 +106,13 @@ class Medusa(Proposer):
     def describe(self) -> str | None:
         if not isinstance(self.head, MedusaHeads):
             return None
+        heads = name_of(f"{len(self.head)} Medusa heads", self.weights)
         target = self.head.base_model or "a target that they do not name"
         lm_heads = "LM heads of their own"
         if self.head.vocab_size is None:
             lm_heads = "the target's LM head"
         return (
-            f"{len(self.head)} Medusa heads of {target}; blocks in each: {self.head.num_layers}; "
+            f"{heads} of {target}; blocks in each: {self.head.num_layers}; "
             f"read the final norm of the target; end in {lm_heads}"
         )
 

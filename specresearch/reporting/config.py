@@ -12,6 +12,7 @@ from specresearch.reporting.workload import (
     Setting,
     WorkloadKey,
 )
+from specresearch.results.caveats import caveats_of
 from specresearch.rows import FIXED as FIXED_SIDE
 from specresearch.rows import METHOD
 
@@ -58,6 +59,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
         target=f"{target['model']} ({size})",
         machine=device,
         num_parameters=target["num_parameters"],
+        caveats=", ".join(caveats_of(config)),
     )
 
 

@@ -23,6 +23,7 @@ class Answer(Enum):
     SOME = "Turn it on at some loads"
     MEASURE = "Measure more"
     OFF = "Turn it off"
+    SPEED = "Speed only, no recommendation"
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,8 @@ def _decide(points: Sequence[Comparison]) -> Decision:
         points=tuple(recommended[load] for load in sorted(recommended)),
         others=tuple(others),
     )
+    if decision.workload.caveats:
+        return replace(decision, answer=Answer.SPEED)
     faster = [point.load for point in decision.with_outcome(Outcome.FASTER)]
     slower = [point.load for point in decision.with_outcome(Outcome.SLOWER)]
     if any(point.output.is_wrong for point in decision.points):

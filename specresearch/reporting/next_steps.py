@@ -24,7 +24,7 @@ MORE_TIMES = 4  # as many make an interval half as wide
 def next_step(decision: Decision) -> Finding | None:
     """Return what acts on the answer, or the next measurement."""
     answer, last, points = decision.answer, decision.last_faster, decision.points
-    if any(point.output.is_wrong for point in points):
+    if answer is Answer.SPEED or any(point.output.is_wrong for point in points):
         return None
     if answer is Answer.MEASURE:
         unclear = decision.with_outcome(Outcome.UNCLEAR)

@@ -50,6 +50,11 @@ class Page:
         """Return the workloads that were decoded by a toy target."""
         return [card.workload.label for card in self.cards if card.workload.is_toy]
 
+    @property
+    def speed_only(self) -> list[str]:
+        """Return the workloads whose figures compare speeds and recommend nothing."""
+        return [card.workload.label for card in self.cards if card.workload.caveats]
+
 
 def compose(material: Material, requirements: Requirements) -> Page:
     """Return the page of everything that the folders hold."""

@@ -73,6 +73,8 @@ def _note(decision: Decision) -> str:
 
 def _headline(decision: Decision, requirements: Requirements) -> str:
     answer, last, first = decision.answer, decision.last_faster, decision.first_slower
+    if answer is Answer.SPEED:
+        return f"{answer.value} ({decision.workload.caveats})"
     if last is not None and first is not None:
         return f"Turn it on up to {last.label}, off from {first.amount_label}"
     if answer is Answer.SOME:

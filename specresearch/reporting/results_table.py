@@ -70,8 +70,14 @@ def _acceptance_rate(row: Comparison) -> Estimate | None:
     return None if profile is None else profile.rate
 
 
+def _method(row: Comparison) -> str:
+    """Return the method, marked where its figures compare speeds only."""
+    caveats = row.workload.caveats
+    return f"{row.setting.method} ({caveats})" if caveats else row.setting.method
+
+
 COLUMNS: Mapping[str, Column] = {
-    "method": Column("Method", lambda row: row.setting.method),
+    "method": Column("Method", _method),
     "dataset": Column("Dataset", lambda row: row.workload.data),
     "target": Column("Target", lambda row: row.workload.target.partition(" (")[0]),
     "machine": Column("Machine", lambda row: row.workload.machine),

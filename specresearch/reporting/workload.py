@@ -17,6 +17,8 @@ class WorkloadKey:
     Attributes:
         sampling: The settings in words.
         num_parameters: Of the target.
+        caveats: Why its figures compare speeds only, such as "random weights"; empty if they also
+            tell how good a drafter is.
         distinction: What tells it from other workloads with the same label.
     """
 
@@ -27,6 +29,7 @@ class WorkloadKey:
     target: str
     machine: str
     num_parameters: int
+    caveats: str = ""
     distinction: str = ""
 
     @property
@@ -37,7 +40,7 @@ class WorkloadKey:
     @property
     def label(self) -> str:
         """Return the name in the report."""
-        label = f"{self.data}, {self.sampling}"
+        label = ", ".join(filter(None, (self.data, self.sampling, self.caveats)))
         return f"{label} ({self.distinction})" if self.distinction else label
 
 

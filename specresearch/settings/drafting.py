@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le, MinLen
 
 from specresearch.settings.base import Choice, Settings, key
 
@@ -12,10 +12,18 @@ TreeSchema = Literal["chain", "static", "dynamic"]
 Paths = list[list[Annotated[int, Ge(0)]]] | str | None
 Layers = list[int] | None
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+Weights = Literal["trained", "random"]
+Acceptance = Annotated[float, Ge(0), Le(1)]
+SYNTHETIC = "specresearch.proposers.Synthetic"
+
+
+def _weights() -> Any:
+    return key("random: only the shape is real, which suffices for speed", "random")
 
 
 class ModelSchema(Settings):
     model: str = key("folder, hub id or zoo: name", "Qwen/Qwen3-8B", min_length=1)
+    weights: Weights = _weights()
     device: str = key("auto, cpu, cuda, cuda:1 or balanced (spread over GPUs)", "cuda")
     dtype: Dtype = key("precision; auto is bfloat16 on a GPU, float32 on a CPU", "bfloat16")
     attention: Literal["auto", "two_part", "slot", "sdpa", "eager"] = key(
@@ -46,6 +54,10 @@ class ModelSchema(Settings):
         default=None,
     )
 
+    def conflicts(self) -> Iterator[str]:
+        if self.weights == "random" and self.quantization:
+            yield "target.weights=random cannot be quantized; leave out target.quantization"
+
 
 MODEL = Choice(None, {"specresearch.models.CausalLM.from_pretrained": ModelSchema})
 
@@ -54,6 +66,7 @@ class DraftSchema(ModelSchema):
     model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B", min_length=1)
 
     def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.model is None:
             yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
@@ -106,6 +119,7 @@ def _head() -> Any:
 
 class EagleSchema(_TreeSchema):
     head: str | None = _head()
+    weights: Weights = _weights()
     revision: str | None = key("commit, tag or branch on the hub", "main")
     overrides: dict[str, Any] | None = key(
         "keys of the head's config to replace", {"rope_theta": 1e4}
@@ -124,6 +138,7 @@ class Eagle3Schema(EagleSchema):
 
 class MedusaSchema(Settings):
     head: str | None = _head()
+    weights: Weights = _weights()
     revision: str | None = key("commit, tag or branch on the hub", "main")
     num_draft_tokens: int = key("nodes of the tree", 63, ge=1, le=MAX_DRAFTS)
     paths: Paths = key(
@@ -194,3 +209,15 @@ class CascadeSchema(Settings):
 
 
 PROPOSERS["specresearch.proposers.Cascade"] = CascadeSchema
+DRAFTER = Choice("proposer", dict(PROPOSERS), base="specresearch.proposers.Proposer")
+
+
+class SyntheticSchema(Settings):
+    drafter: Annotated[Any, DRAFTER] = key("the proposer that it costs as much as", "eagle3")
+    acceptance: Acceptance | Annotated[list[Acceptance], MinLen(1)] = key(
+        "of a draft once all before it were accepted; a list goes by depth, and its last entry on",
+        [0.8, 0.7, 0.6],
+    )
+
+
+PROPOSERS[SYNTHETIC] = SyntheticSchema

@@ -25,7 +25,7 @@ from specresearch.settings.decoding import (
     SamplingSchema,
     longest_chain,
 )
-from specresearch.settings.drafting import MODEL, PROPOSER
+from specresearch.settings.drafting import MODEL, PROPOSER, SYNTHETIC
 from specresearch.settings.sentences import show
 
 
@@ -37,6 +37,9 @@ class MeasurementSchema(Settings):
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
+    draft_weights: Literal["trained", "random"] = key(
+        "of the draft model and of heads, like target.weights", "random", default="trained"
+    )
     heads: dict[str, str] | None = key(
         "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
     )
@@ -62,6 +65,12 @@ class MeasurementSchema(Settings):
             yield (
                 f"acceptance=greedy is exact for sampling.temperature=0 only, not "
                 f"{show(temperature)}; use acceptance=rejection"
+            )
+        if (self.proposer or {}).get(TARGET) == SYNTHETIC and self.sampling["temperature"] != 0:
+            yield (
+                f"sampling.temperature={show(self.sampling['temperature'])} is not for "
+                "proposer=synthetic, which must know the target's next tokens; use "
+                "sampling.temperature=0"
             )
 
 

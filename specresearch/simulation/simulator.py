@@ -13,6 +13,7 @@ from specresearch.loadtest.settings import WAVES, LoadSettings, PassSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.steps import PassSteps
 from specresearch.progress import Progress
+from specresearch.results.caveats import caveats_of
 from specresearch.rows import BASELINE, FIXED, METHOD, PassKey
 from specresearch.simulation.drafting import Drafting
 from specresearch.simulation.method import Method
@@ -183,6 +184,7 @@ class Simulator:
         return {
             "recording": str(drafting.recording.path),
             "recorded": asdict(drafting.recording.header),
+            "caveats": caveats_of(drafting.recording.header.config),
             "side": drafting.side,
             "acceptance": drafting.rule,
             "num_draft_tokens": drafting.num_draft_tokens,

@@ -102,8 +102,9 @@ def _row(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
         gain = comparison["gain"]
         row |= {"gain": gain["value"], "gain_low": gain["low"], "gain_high": gain["high"]}
         row["gain_basis"] = comparison["basis"]
-    method = (results.get("provenance") or {}).get("method") or {}
-    row["trees"] = bool(method.get("trees"))
+    provenance = results.get("provenance") or {}
+    row["trees"] = bool((provenance.get("method") or {}).get("trees"))
+    row["caveats"] = ", ".join(provenance.get("caveats") or ())
     output = outputs_of(results).get(METHOD)
     row["same"] = output and output.verdict and output.verdict.value
     for name, value in figures.items():
@@ -177,7 +178,8 @@ def _cell(row: Mapping[str, Any], header: str, name: str) -> str:
 
 def _name(row: Mapping[str, Any], shared: set[str]) -> str:
     varied = [word for word in row["overrides"].split() if word not in shared]
-    return " ".join(map(short_override, varied)) or row["job"]
+    name = " ".join(map(short_override, varied)) or row["job"]
+    return f"{name} ({row['caveats']})" if row.get("caveats") else name
 
 
 def short_override(override: str) -> str:
