@@ -138,10 +138,11 @@ def distinguishing_details(
         num_draft_tokens: The most drafts of a step, which the label of a fixed length names.
     """
     proposer = section(config, "proposer")
-    details = {key: value for key, value in proposer.items() if key not in NAMED_ELSEWHERE}
-    draft = section(proposer, "draft").get("model")
-    if draft:
-        details["draft"] = draft
+    details = _own_details(proposer)
+    drafter = section(proposer, "drafter")
+    if drafter:
+        details["drafter"] = class_name(drafter)
+        details |= {f"drafter.{key}": value for key, value in _own_details(drafter).items()}
     rule = class_name(section(config, "acceptance"))
     if rule:
         details["rule"] = rule.lower()
@@ -152,3 +153,10 @@ def distinguishing_details(
         if key not in NO_SETTINGS:
             details[f"controller.{key}"] = value
     return details
+
+
+def _own_details(proposer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a proposer, and the name of its draft model."""
+    details = {key: value for key, value in proposer.items() if key not in NAMED_ELSEWHERE}
+    draft = section(proposer, "draft").get("model")
+    return details | {"draft": draft} if draft else details
