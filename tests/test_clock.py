@@ -1,4 +1,7 @@
+from typing import Any
+
 import pytest
+import torch
 
 from specresearch.clock import Clock, ManualClock
 
@@ -47,6 +50,39 @@ def test_a_lap_does_not_count_pauses(clock: ManualClock) -> None:
         with clock.paused():
             clock.advance(5.0)
     assert clock.pop_laps() == {"work": 1.0}
+
+
+def test_a_lap_on_a_gpu_does_not_count_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that does its work at once."""
+    seconds = 0.0
+
+    class Event:
+        at = 0.0
+
+        def __init__(self, **_: Any) -> None: ...
+        def synchronize(self) -> None: ...
+        def record(self, stream: object) -> None:
+            self.at = seconds
+
+        def elapsed_time(self, end: "Event") -> float:
+            return (end.at - self.at) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    clock = Clock(torch.device("cuda"))
+    with clock.lap("outer"):
+        seconds += 1.0
+        with clock.lap("inner"):
+            seconds += 2.0
+            with clock.paused():
+                seconds += 5.0
+                with clock.paused():
+                    seconds += 5.0
+            seconds += 4.0
+    with clock.paused():
+        seconds += 5.0
+    assert clock.pop_laps() == {"outer": 7.0, "inner": 6.0}
 
 
 def test_a_discarded_lap_is_not_counted(clock: ManualClock) -> None:

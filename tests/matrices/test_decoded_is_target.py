@@ -96,6 +96,7 @@ def settings() -> dict[str, SampledSetting]:
     return result
 
 
+# Synthetic is missing: it refuses whatever is not greedy, see tests/proposers/test_synthetic.py.
 DRAFTERS: dict[str, Callable[[], Proposer]] = {
     "ngram": lambda: NGram(4, n_max=2, n_min=1),
     "draft_sampled": lambda: DraftModel(draft(), 3),

@@ -27,6 +27,7 @@ from specresearch.proposers import (
     NGram,
     Proposer,
     Suffix,
+    Synthetic,
     TokenRecycling,
 )
 
@@ -145,6 +146,12 @@ PROPOSERS: dict[str, Factory] = {
     "eagle3_static": lambda: Eagle3(
         eagle_head(3, 48, VOCAB), 9, tree="static", depth=3, layer_ids=[0, 1, 2]
     ),
+    "synthetic_chain": lambda: Synthetic(DraftModel(other_draft(), 5), [0.9, 0.5]),
+    "synthetic_tree": lambda: Synthetic(Medusa(MedusaHeads(16, VOCAB, 3), 12), 0.7),
+    "synthetic_eagle3": lambda: Synthetic(
+        Eagle3(eagle_head(3, 48, VOCAB), 10, depth=3, top_k=3, layer_ids=[0, 1, 2]), 0.8
+    ),
+    "synthetic_lookahead": lambda: Synthetic(Lookahead(window_size=4, ngram_size=3, num_ngrams=3)),
     "cascade_to_medusa": lambda: Cascade(
         [NGram(3, n_max=2), Medusa(MedusaHeads(16, VOCAB, 3), 12)]
     ),

@@ -25,7 +25,8 @@ from specresearch.settings.commands import schema_of
 from tests.reporting.decisions import FASTER, SLOWER
 from tests.reporting.folders import write_load, write_run
 
-METHODS = sorted(file.stem for file in (conf_dir() / "proposer").glob("*.yaml"))
+SPEED_ONLY = {"synthetic"}  # recommends nothing
+METHODS = sorted({file.stem for file in (conf_dir() / "proposer").glob("*.yaml")} - SPEED_ONLY)
 TREES = {"eagle", "eagle3", "lookahead", "medusa", "suffix", "token_recycling"}
 UNSURE: Any = (0.45, None, None)
 
