@@ -29,22 +29,27 @@ def name_of(model: str, weights: Weights) -> str:
     return f"{model} with random weights" if weights == "random" else model
 
 
-def shape_names() -> list[str]:
-    """Return the names of all shapes that ship with the package."""
-    files = SHAPES.glob("*/*.json")
-    return sorted(file.relative_to(SHAPES).with_suffix("").as_posix() for file in files)
+def shape_names(*, heads: bool = False) -> list[str]:
+    """Return the names of the causal LMs, or the heads, whose shapes ship with the package."""
+    names = []
+    for file in sorted(SHAPES.glob("*/*.json")):
+        if (TENSORS in json.loads(file.read_text(encoding="utf-8"))) == heads:
+            names.append(file.relative_to(SHAPES).with_suffix("").as_posix())
+    return names
 
 
-def shape_file(model: str) -> Path:
+def shape_file(model: str, *, is_head: bool = False) -> Path:
     """Return the configuration of a shape that ships with the package.
 
     Raises:
         ModelNotLoadedError: If there is none of this name.
     """
-    if model not in shape_names():
+    names = shape_names(heads=is_head)
+    if model not in names:
+        kind = "drafting head" if is_head else "model"
         raise ModelNotLoadedError(
-            f"no shape of {model!r} ships with the package; use a folder with a config.json, or "
-            f"one of {', '.join(shape_names())}"
+            f"no shape of a {kind} {model!r} ships with the package; use a folder, or one of "
+            f"{', '.join(names)}"
         )
     return SHAPES / f"{model}.json"
 
@@ -87,9 +92,7 @@ def random_head(model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises:
         ModelNotLoadedError: If no head of this name ships with the package.
     """
-    config = dict(json.loads(shape_file(model).read_text(encoding="utf-8")))
-    if TENSORS not in config:
-        raise ModelNotLoadedError(f"{model!r} is the shape of a causal LM and not of a head")
+    config = json.loads(shape_file(model, is_head=True).read_text(encoding="utf-8"))
     shapes: dict[str, Sequence[int]] = config.pop(TENSORS)
     with _seeded():
         tensors = {

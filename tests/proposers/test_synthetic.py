@@ -143,7 +143,8 @@ def test_the_ends_are_exact(name: str, num_steps: int) -> None:
     ],
 )
 def test_the_oracle_decodes_by_the_settings_of_the_request(changes: dict[str, Any]) -> None:
-    sampling = SamplingParams(**{"max_new_tokens": 40} | changes)
+    settings: dict[str, Any] = {"max_new_tokens": 40} | changes
+    sampling = SamplingParams(**settings)
     proposer = Synthetic(DRAFTERS["chain"](), 1.0)
     outputs = decode(proposer, sampling)
     assert [output.token_ids for output in outputs] == plain(sampling)
@@ -231,7 +232,7 @@ def test_the_oracle_takes_no_time_and_is_asked_once_for_a_prompt() -> None:
     assert all(output.record.e2el == 0.0 for output in outputs)
 
 
-def test_a_departing_output_asks_the_oracle_again() -> None:
+def test_a_departing_output_asks_the_oracle_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rounding would: the continuation that the oracle foresaw is made wrong."""
     proposer = Synthetic(DRAFTERS["chain"](), 1.0)
     engine = Engine(target(), proposer)
@@ -246,7 +247,7 @@ def test_a_departing_output_asks_the_oracle_again() -> None:
             found[0][5] = (found[0][5] + 1) % VOCAB
         return found
 
-    proposer._oracle.foresee = mistaken
+    monkeypatch.setattr(proposer._oracle, "foresee", mistaken)
     (output,) = engine.generate_all([PROMPTS[0]], GREEDY)
     assert output.token_ids == plain()[0]
     assert proposer.num_departures == 1
