@@ -14,6 +14,7 @@ from specresearch.cli import conf_dir
 from specresearch.models import random_weights
 from specresearch.models.eagle_checkpoint import read_eagle
 from specresearch.models.eagle_head import EagleHead
+from specresearch.models.head_fit import lm_head_of
 from specresearch.models.loading import ModelNotLoadedError, load_model
 from specresearch.models.medusa import MedusaHeads
 from specresearch.models.random_weights import TENSORS, shape_file, shape_names
@@ -47,8 +48,8 @@ def stored(name: str) -> dict[str, Any]:
     return json.loads(shape_file(name, is_head=True).read_text("utf-8"))
 
 
-def rehearsal(name: str = "rehearsal/target", **settings: Any) -> CausalLM:
-    return CausalLM.from_pretrained(name, weights="random", **{"device": "cpu"} | settings)
+def rehearsal(name: str = "rehearsal/target", dtype: str = "float32") -> CausalLM:
+    return CausalLM.from_pretrained(name, weights="random", device="cpu", dtype=dtype)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -116,7 +117,8 @@ def test_weights_have_their_dtype_and_logits_that_name_a_token(dtype: str) -> No
     for output in outputs:
         assert output.finish_reason == "length"
         assert len(set(output.token_ids)) > 20
-    logits = lm.forward_whole(torch.tensor([[5, 6, 7]]), want_logits=True).logits.float()
+    with torch.inference_mode():
+        logits = lm.forward_whole(torch.tensor([[5, 6, 7]]), want_logits=True).logits.float()
     assert bool(logits.isfinite().all())
     assert 4 < float(logits.std()) < 16
 
@@ -141,8 +143,7 @@ def test_the_model_is_the_one_that_transformers_builds_with_these_weights() -> N
     lm.allocate(1)
     actual = lm.extend((0,), [ids]).logits[0, 0]
     torch.testing.assert_close(actual, model(torch.tensor([ids])).logits[0, -1])
-    output, embedding = lm.model.get_output_embeddings(), lm.model.get_input_embeddings()
-    assert output.weight is embedding.weight
+    assert lm_head_of(lm).weight is lm.model.get_input_embeddings().weight
 
 
 def test_a_folder_gives_its_shape_and_its_tokenizer() -> None:
