@@ -3,10 +3,18 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from specresearch.settings.base import MAX_BATCH, Choice, Settings, key, progress_key, seed_key
+from specresearch.settings.base import (
+    MAX_BATCH,
+    TARGET,
+    Choice,
+    Settings,
+    key,
+    progress_key,
+    seed_key,
+)
 from specresearch.settings.check import problems_of
 from specresearch.settings.decoding import ACCEPTANCE, CONTROLLER, SCHEDULER, SamplingSchema
-from specresearch.settings.drafting import PROPOSER
+from specresearch.settings.drafting import PROPOSER, SYNTHETIC
 
 
 class ToySchema(Settings):
@@ -73,6 +81,11 @@ class CertifySchema(Settings):
     progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
+        if (self.proposer or {}).get(TARGET) == SYNTHETIC:
+            yield (
+                "proposer=synthetic drafts for greedy decoding alone, and a certificate samples, "
+                "too; certify the drafter itself, as in +proposer=draft_model"
+            )
         for group in ("sampled", "greedy"):
             for name, changes in getattr(self, group).items():
                 prefix = f"{group}.{name}."

@@ -37,8 +37,8 @@ class MeasurementSchema(Settings):
         "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
     )
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    draft_weights: Literal["trained", "random"] = key(
-        "of the draft model and of heads, like target.weights", "random", default="trained"
+    draft_weights: str | None = key(
+        "of the draft model and of heads, like target.weights", "random", default=None
     )
     heads: dict[str, str] | None = key(
         "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
