@@ -53,6 +53,25 @@ def test_a_class_from_the_command_line_is_named_in_the_result(command: Run) -> N
     assert "ngram on prompts: " in outcome.out
 
 
+def test_a_synthetic_acceptance_and_random_weights_are_named_in_the_result(
+    command: Run, tmp_path: Path
+) -> None:
+    outcome = command(
+        "target=rehearsal",
+        "target.model=rehearsal/target",
+        "+proposer=synthetic",
+        "proposer@proposer.drafter=eagle3",
+        "proposer.acceptance=1.0",
+        "hydra.run.dir=out",
+    )
+    assert outcome.code == 0, outcome.err
+    assert "synthetic on prompts (synthetic acceptance, random weights): " in outcome.out
+    assert "rehearsal/target with random weights" in outcome.out
+    assert "output unchanged: 3 of 3 greedy outputs equal token for token" in outcome.out
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["provenance"]["caveats"] == ["synthetic acceptance", "random weights"]
+
+
 def test_the_default_folder_names_method_and_dataset(command: Run, tmp_path: Path) -> None:
     assert command().code == 0
     assert len(list(tmp_path.glob("outputs/*/*-plain-prompts/results.json"))) == 1
