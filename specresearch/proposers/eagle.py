@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -204,19 +203,21 @@ class _Growth:
     """A head that a tree grows from.
 
     Attributes:
-        fed_back: Features after the nodes passed so far, in the tree's order.
+        fed_back: Features after the nodes of the last level, below which the next ones hang.
+        first: The first of these nodes.
     """
 
     model: EagleModel
     slots: Sequence[int]
     fed_back: Float[Tensor, "B n H"]
+    first: int = 0
 
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
     ) -> Float[Tensor, "B M V"]:
-        rows, num_known, width = self.fed_back.shape
-        parents = topology.parents[:, first:].expand(rows, -1)
+        rows, _, width = self.fed_back.shape
+        parents = topology.parents[:, first:].expand(rows, -1) - self.first
         features = self.fed_back.gather(1, parents[:, :, None].expand(-1, -1, width))
-        logits, new = self.model.grow(self.slots, token_ids, features, topology, first)
-        self.fed_back = torch.cat([F.pad(self.fed_back, (0, 0, 0, first - num_known)), new], dim=1)
+        logits, self.fed_back = self.model.grow(self.slots, token_ids, features, topology, first)
+        self.first = first
         return logits

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology, upload
-from specresearch.proposers.candidates import Candidates
+from specresearch.proposers.candidates import Candidates, FedTree
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.sampling import DRAFT_STREAM, SamplingBatch, draw, logits_to_probs, penalize
 
-TIE = 1e-9  # confidence lost at every level, so that a child never sorts before its parent
+TIE = 1e-9  # confidence lost at every level, at least
 
 
 @runtime_checkable
@@ -186,35 +186,25 @@ def grow_dynamic(
     depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
     depth = max(depths)
     k = min(top_k, root_logits.shape[2], max(budget))
-    log_q, tokens = _likeliest(root_logits, k)  # [B, 1, k]
-    candidates = Candidates(
-        tokens=tokens[:, 0],
-        confidence=log_q[:, 0],
-        scores=log_q[:, 0].exp(),
-        parents=torch.zeros_like(tokens[:, 0]),
-    )
+    log_q, tokens = (likeliest[:, 0] for likeliest in _likeliest(root_logits, k))  # [B, k]
+    candidates = Candidates([tokens], [log_q], [log_q], [])
     frontier = torch.arange(k, device=device).expand(rows, -1)  # candidates to expand
-    fed = Topology.chain(1, device).with_level(torch.zeros_like(frontier), k)
+    confidence, fed = log_q, FedTree(rows, depth, k, device)
+    topology = fed.with_level(torch.zeros_like(frontier))
     for level in range(2, depth + 1):
-        first = fed.num_nodes - k
-        logits = drafter.expand(fed, candidates.tokens.gather(1, frontier), first)
+        logits = drafter.expand(topology, tokens, topology.num_nodes - k)
         log_q, tokens = _likeliest(logits, k)  # [B, k, k]
-        confidence = log_q + candidates.confidence.gather(1, frontier)[:, :, None] - TIE
+        confidence = log_q + confidence[:, :, None]
         if level > min(depths):
             is_too_deep = upload([level > deepest for deepest in depths], device)
             confidence = confidence.masked_fill(is_too_deep[:, None, None], float("-inf"))
-        num_before = candidates.tokens.shape[1]
-        new = Candidates(
-            tokens=tokens.flatten(1),
-            confidence=confidence.flatten(1),
-            scores=log_q.exp().flatten(1),
-            parents=(frontier + 1).repeat_interleave(k, dim=1),
-        )
-        candidates = candidates.extended(new)
+        tokens, confidence = tokens.flatten(1), confidence.flatten(1)
+        num_before = candidates.extend(tokens, confidence, log_q.flatten(1), frontier)
         if level < depth:
-            best = new.confidence.topk(k).indices
-            frontier = num_before + best
-            fed = fed.with_level(first + best // k, k)
+            best = confidence.topk(k)
+            confidence, tokens = best.values, tokens.gather(1, best.indices)
+            frontier = best.indices + num_before
+            topology = fed.with_level(best.indices // k)
     num_kept = []
     for allowed, deepest in zip(budget, depths, strict=True):
         num_within = k + max(deepest - 1, 0) * k * k
@@ -225,7 +215,9 @@ def grow_dynamic(
 def _likeliest(
     logits: Float[Tensor, "B M V"], k: int
 ) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
-    """Return log q of the k likeliest tokens after each node in float64, and the tokens."""
-    best = logits.topk(k, dim=-1)
-    log_q = best.values - logits.logsumexp(-1, keepdim=True)
-    return log_q.double().clamp(max=0.0), best.indices
+    """Return log q of the k likeliest tokens after each node in float64, and the tokens.
+
+    It is never quite 0, so that a child never sorts before its parent.
+    """
+    best = logits.log_softmax(-1).topk(k, dim=-1)
+    return best.values.double().clamp(max=-TIE), best.indices
