@@ -21,6 +21,7 @@ from torch import nn
 from specresearch import CausalLM, Engine, Proposer, Request, SamplingParams
 from specresearch.clock import Clock, Lap
 from specresearch.mock_cuda import DEVICE, MockCuda
+from specresearch.models.slot_model import SlotModel
 from specresearch.proposers import (
     DraftModel,
     Eagle,
@@ -89,7 +90,8 @@ class CountingClock(Clock):
 
 
 def on_device(model: CausalLM) -> CausalLM:
-    copied = copy.deepcopy(model.model).to(DEVICE)
+    copied: Any = copy.deepcopy(model.model)
+    copied.to(DEVICE)
     return CausalLM(copied, model.tokenizer, self_test=False)
 
 
@@ -102,9 +104,7 @@ def count(target: CausalLM, draft: CausalLM, method: str, sampling: str) -> dict
         proposer = METHODS[method](on_device(draft))
         engine = Engine(on_device(target), proposer, max_batch_size=BATCH_SIZE, clock=clock)
         for model in proposer.models:
-            clock.watch(
-                model.module if isinstance(model, CausalLM) else getattr(model, "module", model)
-            )
+            clock.watch(model.module if isinstance(model, SlotModel) else model)
         params = SamplingParams(max_new_tokens=100, ignore_eos=True, **SAMPLING[sampling])
         for i in range(BATCH_SIZE):
             engine.submit(Request(prompt[: 60 + 5 * i], params))

@@ -24,9 +24,11 @@ DECODING = (
     "proposal.py",
     "proposal_check.py",
     "proposers",
+    "readback.py",
     "request.py",
     "sampling.py",
     "sampling_params.py",
+    "token_counts.py",
     "topology.py",
 )  # code that determines a request's outputs, counts and times
 WHOLE_PACKAGE = ("",)
