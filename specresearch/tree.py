@@ -15,7 +15,7 @@ def main() -> None:
 def tree(cfg: DictConfig) -> None:
     """Print the best trees, and write the fastest to `output`."""
     from specresearch.results.config import read_config
-    from specresearch.tree_tuning.choice import choose, print_choice, save_choice
+    from specresearch.tree_tuning.choice import choose, print_choice, save_choice, use
     from specresearch.tree_tuning.measurement import measure
 
     if cfg.output:
@@ -23,13 +23,19 @@ def tree(cfg: DictConfig) -> None:
     folders = [cfg.run] if isinstance(cfg.run, str) else cfg.run
     runs = [Path(folder) for folder in folders]
     measurement = measure(*runs)
+    proposer = read_config(runs[0]).get("proposer") or {}
+    if cfg.output and "paths" not in proposer:
+        raise ValueError(
+            f"output={cfg.output} would hold a tree for proposer.paths, a setting that the "
+            f"proposer of {runs[0]} does not have; leave output out"
+        )
     choices = choose(measurement, cfg.max_draft_tokens, cfg.max_depth)
     print_choice(measurement, choices)
     if cfg.output:
         save_choice(choices[0], measurement, runs, Path(cfg.output))
-        settings = read_config(runs[0]).get("proposer") or {}
-        static = "proposer.tree=static " if "tree" in settings else ""
-        print(f"use it with: {static}proposer.paths={cfg.output}")
+    advice = use(choices[0], proposer, cfg.output)
+    if advice:
+        print(f"use it with: {advice}")
 
 
 if __name__ == "__main__":

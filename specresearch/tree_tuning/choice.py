@@ -1,9 +1,10 @@
 """Choose the fastest static tree by measured times and acceptance (Sequoia, 2402.12374)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,8 @@ from specresearch.tree_tuning.measurement import TreeMeasurement
 
 NUM_SIZES = 5  # shown
 EXPLANATION = (
-    "Predicted speedup: over plain decoding, above 1 is faster, without prefill and host costs."
+    "Predicted speedup: over plain decoding, above 1 is faster, without prefill and host costs. "
+    "Both figures include the steps without drafts."
 )
 
 
@@ -25,6 +27,7 @@ class TreeChoice:
 
     Attributes:
         paths: Paths of child ranks for proposer.paths, the likeliest to be accepted first.
+        expected_tokens: Per step of a request; steps without drafts deliver one.
         predicted_speedup: Over plain decoding, without prefill and host costs.
     """
 
@@ -53,8 +56,8 @@ def _predict(measurement: TreeMeasurement, tree: BestTree) -> TreeChoice:
         paths=tree.paths,
         num_draft_tokens=len(tree.paths),
         depth=tree.depth,
-        expected_tokens=tree.expected,
-        predicted_speedup=tree.expected * plain_seconds / seconds,
+        expected_tokens=measurement.tokens_per_step(tree.expected),
+        predicted_speedup=plain_seconds / measurement.time_per_token(tree.expected, seconds),
     )
 
 
@@ -93,6 +96,10 @@ def _measured(measurement: TreeMeasurement) -> Table:
     rates = by_position(measurement.rank_acceptance)
     table.add_row("accepted, child of rank 0, 1, ...", rates)
     table.add_row("  nodes that had one", by_position(measurement.num_visits, 0))
+    undrafted = measurement.undrafted
+    num_without = undrafted.num_rows - undrafted.num_drafted
+    share = f"{num_without:,} of {undrafted.num_rows:,} ({num_without / undrafted.num_rows:.0%})"
+    table.add_row("steps of a request without drafts", share)
     table.add_row("drafting", f"{level:.2f} ms a level + {node:.3f} ms a node")
     table.add_row("verifying", f"{base:.2f} ms + {verified:.3f} ms a node")
     return table
@@ -106,6 +113,20 @@ def _picture(choice: TreeChoice, measurement: TreeMeasurement) -> Tree:
         label = f"{path[-1]}  [dim]{probability:.3f}[/dim]"
         branches[path] = branches[path[:-1]].add(label)
     return root
+
+
+def use(choice: TreeChoice, proposer: Mapping[str, Any], output: str | None) -> str | None:
+    """Return the settings with which a proposer drafts a tree, saved to `output`.
+
+    Args:
+        proposer: The proposer's settings. Without paths, it may still draft a chain.
+    """
+    if output:
+        return f"{'proposer.tree=static ' if 'tree' in proposer else ''}proposer.paths={output}"
+    is_chain = choice.depth == choice.num_draft_tokens
+    if is_chain and "paths" not in proposer and "num_draft_tokens" in proposer:
+        return f"proposer.num_draft_tokens={choice.num_draft_tokens}"
+    return None
 
 
 def save_choice(

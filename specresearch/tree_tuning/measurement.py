@@ -29,6 +29,37 @@ INDIFFERENT = (
 
 
 @dataclass(frozen=True)
+class Undrafted:
+    """What a run decoded without drafts: lookups without a match, and the last tokens of outputs.
+
+    The counts are of rows: a request in a step.
+
+    Attributes:
+        num_drafted: Rows with drafts.
+        num_beside: Rows without drafts in a step in which another request had some.
+        num_empty: Rows in steps in which no request had drafts.
+        empty_share: Share of the output that the `num_empty` rows delivered. It depends on the
+            text, so another tree leaves it as it is.
+        empty_step: Seconds of a step in which no request had drafts.
+    """
+
+    num_drafted: int = 1
+    num_beside: int = 0
+    num_empty: int = 0
+    empty_share: float = 0.0
+    empty_step: float = 0.0
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_drafted + self.num_beside + self.num_empty
+
+    def tokens_beside(self, expected: float) -> float:
+        """Return the mean tokens of a row in a step with drafts, `expected` of them with drafts."""
+        num_rows = self.num_drafted + self.num_beside
+        return (self.num_drafted * expected + self.num_beside) / num_rows
+
+
+@dataclass(frozen=True)
 class TreeMeasurement:
     """Acceptance and times of draft trees. Times are in seconds.
 
@@ -40,6 +71,7 @@ class TreeMeasurement:
         verify_base: Time to verify, whatever the number of nodes.
         verify_node: Time to verify each node, root included, on top of it.
         draft_node: Time to draft each node, on top of that of its level.
+        undrafted: What was decoded without drafts.
     """
 
     rank_acceptance: tuple[float, ...]
@@ -48,6 +80,7 @@ class TreeMeasurement:
     verify_base: float
     verify_node: float
     draft_node: float = 0.0
+    undrafted: Undrafted = Undrafted()
 
     @property
     def falling_acceptance(self) -> tuple[float, ...]:
@@ -61,6 +94,17 @@ class TreeMeasurement:
         """Return the predicted seconds of a step with a tree of this size, root included."""
         propose = depth * self.draft_level + (num_nodes - 1) * self.draft_node
         return propose + self.verify_base + num_nodes * self.verify_node
+
+    def tokens_per_step(self, expected: float) -> float:
+        """Return the mean tokens of all steps, if a row with drafts delivers `expected`."""
+        share = self.undrafted.empty_share
+        return 1 / (share + (1 - share) / self.undrafted.tokens_beside(expected))
+
+    def time_per_token(self, expected: float, seconds: float) -> float:
+        """Return the mean seconds per token of a request, if a step with drafts takes `seconds`."""
+        share = self.undrafted.empty_share
+        drafted = seconds / self.undrafted.tokens_beside(expected)
+        return share * self.undrafted.empty_step + (1 - share) * drafted
 
 
 def measure(*runs: Path) -> TreeMeasurement:
@@ -100,6 +144,7 @@ def measure(*runs: Path) -> TreeMeasurement:
         verify_base=float(verify_base),
         verify_node=max(float(verify_node), 0.0),
         draft_node=draft_node,
+        undrafted=_count_undrafted(steps),
     )
 
 
@@ -134,8 +179,30 @@ def _check_same_setting(first: Path, other: Path) -> None:
 
 
 def drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of the method that had drafts."""
-    return steps.loc[(steps["side"] == METHOD) & (steps["num_nodes"] > 1)]
+    """Return the steps of the method in which a request had drafts."""
+    return steps.loc[(steps["side"] == METHOD) & steps["draft_depth"].map(any)]
+
+
+def _count_undrafted(steps: pd.DataFrame) -> Undrafted:
+    """Count the rows without drafts, and time the steps in which no row had any."""
+    method = steps.loc[steps["side"] == METHOD]
+    num_drafted = num_beside = num_empty = num_accepted = 0
+    for depths, accepted in zip(method["draft_depth"], method["num_accepted_tokens"], strict=True):
+        num_rows = int(np.count_nonzero(depths))
+        if not num_rows:
+            num_empty += len(depths)
+            continue
+        num_drafted += num_rows
+        num_beside += len(depths) - num_rows
+        num_accepted += int(sum(accepted))
+    empty = method.loc[~method["draft_depth"].map(any)]
+    return Undrafted(
+        num_drafted=num_drafted,
+        num_beside=num_beside,
+        num_empty=num_empty,
+        empty_share=num_empty / (num_empty + num_beside + num_drafted + num_accepted),
+        empty_step=float((empty["propose"] + empty["verify"]).median()) if num_empty else 0.0,
+    )
 
 
 def _fit_draft_times(runs: Sequence[pd.DataFrame]) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Choose the fastest static tree, print it and write its file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ from rich.console import Console
 
 from specresearch.proposers.shapes import TreeShape, read_paths
 from specresearch.proposers.static_tree import StaticTree
-from specresearch.tree_tuning.choice import choose, print_choice, save_choice
-from specresearch.tree_tuning.measurement import TreeMeasurement
+from specresearch.tree_tuning.choice import choose, print_choice, save_choice, use
+from specresearch.tree_tuning.measurement import TreeMeasurement, Undrafted
 
 MEASUREMENT = TreeMeasurement(
     (0.6, 0.2, 0.1), (900, 900, 900), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4
@@ -40,6 +41,35 @@ def test_predicted_speedup_is_that_of_a_simulation() -> None:
     seconds = num_steps * MEASUREMENT.step_time(choice.depth, len(paths) + 1)
     simulated = num_tokens / seconds * MEASUREMENT.step_time(0, 1)
     assert simulated == pytest.approx(choice.predicted_speedup, rel=0.03)
+
+
+def test_steps_without_drafts_lower_the_predicted_speedup_towards_1() -> None:
+    full = choose(MEASUREMENT, 12, 4)[0]
+    for share in (0.2, 0.9):
+        undrafted = Undrafted(empty_share=share, empty_step=MEASUREMENT.step_time(0, 1))
+        choice = choose(replace(MEASUREMENT, undrafted=undrafted), 12, 4)[0]
+        assert choice.paths == full.paths
+        predicted = 1 / (share + (1 - share) / full.predicted_speedup)
+        assert choice.predicted_speedup == pytest.approx(predicted)
+        expected = 1 / (share + (1 - share) / full.expected_tokens)
+        assert choice.expected_tokens == pytest.approx(expected)
+
+
+def test_rows_without_drafts_beside_others_call_for_smaller_trees() -> None:
+    undrafted = Undrafted(num_drafted=1, num_beside=7)
+    choice = choose(replace(MEASUREMENT, undrafted=undrafted), 32, 8)[0]
+    assert choice.num_draft_tokens < choose(MEASUREMENT, 32, 8)[0].num_draft_tokens
+
+
+def test_the_advice_names_settings_that_the_proposer_has() -> None:
+    tree = choose(MEASUREMENT, 8, 3)[0]
+    rank_0 = TreeMeasurement((0.8,), (9,), draft_level=1e-3, verify_base=8e-3, verify_node=1e-4)
+    chain = choose(rank_0, 3, 3)[0]
+    static = "proposer.tree=static proposer.paths=best.json"
+    assert use(tree, {"tree": "chain", "paths": None}, "best.json") == static
+    assert use(tree, {"paths": None}, "best.json") == "proposer.paths=best.json"
+    assert use(chain, {"num_draft_tokens": 10}, None) == "proposer.num_draft_tokens=3"
+    assert use(tree, {"num_draft_tokens": 10}, None) is None
 
 
 def test_a_saved_choice_is_a_proposer_setting(tmp_path: Path) -> None:

@@ -94,6 +94,48 @@ def test_runs_with_different_settings_are_rejected(tmp_path: Path) -> None:
         measure(*folders)
 
 
+def lookup_step(num_drafts: list[int], num_accepted: list[int]) -> dict:
+    return {
+        "side": "method",
+        "num_nodes": 1 + max(num_drafts),
+        "verify": 0.008 + 0.0001 * (1 + max(num_drafts)),
+        "propose": 0.0002 if any(num_drafts) else 0.0001,
+        "draft_depth": num_drafts,
+        "num_accepted_tokens": num_accepted,
+        "accepted_ranks": None,
+        "num_children": None,
+    }
+
+
+@pytest.mark.parametrize("num_empty", [0, 30, 300])
+def test_the_tree_that_a_lookup_drafted_is_predicted_as_fast_as_it_was(
+    tmp_path: Path, num_empty: int
+) -> None:
+    """Lookups that find nothing cost a step each and deliver one token."""
+    drafted = [lookup_step([2], [2])] * 4 + [lookup_step([2], [1]), lookup_step([2], [0])]
+    steps = drafted * 10 + [lookup_step([0], [0])] * num_empty
+    measurement = measure(write_steps(tmp_path, [baseline(), *steps]))
+    num_tokens = sum(1 + step["num_accepted_tokens"][0] for step in steps)
+    seconds = sum(step["propose"] + step["verify"] for step in steps)
+    assert measurement.undrafted.num_rows == len(steps)
+    assert measurement.undrafted.num_empty == num_empty
+    accepted = 9 / 11  # of the 11 drafts that were judged in each six steps, 9 were accepted
+    expected = 1 + accepted + accepted**2
+    predicted = measurement.time_per_token(expected, measurement.step_time(2, 3))
+    assert predicted == pytest.approx(seconds / num_tokens, rel=0.03)
+    per_step = measurement.tokens_per_step(expected)
+    assert per_step == pytest.approx(num_tokens / len(steps), rel=0.03)
+
+
+def test_requests_without_drafts_wait_for_those_with_drafts(tmp_path: Path) -> None:
+    steps = [lookup_step([2, 0], [1, 0]), lookup_step([0, 0], [0, 0])]
+    undrafted = measure(write_steps(tmp_path, [baseline(), *steps])).undrafted
+    assert (undrafted.num_drafted, undrafted.num_beside, undrafted.num_empty) == (1, 1, 2)
+    assert undrafted.empty_share == pytest.approx(2 / 5)
+    assert undrafted.empty_step == pytest.approx(0.0082)
+    assert undrafted.tokens_beside(2.0) == 1.5
+
+
 def test_a_chain_measures_rank_0_only(tmp_path: Path) -> None:
     rows = [
         baseline(),
