@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 from tiny_models import VOCAB, build, letters_tokenizer
 from trackers import test_wandb
 
-from specresearch import CausalLM, Engine, Request, SamplingParams, distill
+from specresearch import CausalLM, Engine, Request, SamplingParams, distill, run
 from specresearch.metrics import StepRecord
 from specresearch.models import packed
 from specresearch.models.head_writing import read_provenance, save_medusa_heads
@@ -176,8 +177,9 @@ def test_a_trained_drafter_loads_and_drafts_as_before(
     outcome = command(*arguments, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
     assert "the trained drafter is in" in outcome.out
+    assert f"trained on {4 * STEPS} examples from " in outcome.out
     assert "{'" not in outcome.out  # the library's own lines
-    assert "memory, in GB: weights" in outcome.err
+    assert "memory, in GB: in use" in outcome.err
     folder = tmp_path / "out" / "student"
     provenance = read_provenance(str(folder))
     assert (provenance["method"], provenance["objective"]["name"]) == (method, "forward_kl")
@@ -208,6 +210,20 @@ def test_a_trained_drafter_loads_and_drafts_as_before(
     for temperature, name in ((0.0, "t0"), (1.0, "t1")):
         measured = tokens_per_step(target, drafter(method, folder, dtype), prompts, temperature)
         assert measured == figures[-1][f"{name}/mean_acceptance_length"]
+
+
+@pytest.mark.parametrize("recipe", ["draft_model", "medusa, joint", "eagle3"])
+def test_the_run_ends_with_a_command_that_measures_the_drafter(
+    command: Run, typed: Typed, recipe: str
+) -> None:
+    arguments = [f"+proposer={recipe.split(',')[0]}", "hydra.run.dir=out", *RECIPES[recipe]]
+    outcome = command(*arguments)
+    assert outcome.code == 0, outcome.err
+    lines = [line.strip() for line in outcome.out.splitlines()]
+    (printed,) = (line for line in lines if line.startswith("python -m specresearch.run"))
+    few = ["num_prompts=2", "sampling.max_new_tokens=4", "hydra.run.dir=measured"]
+    measured = typed(run.main, [*shlex.split(printed)[3:], *few])
+    assert measured.code == 0, measured.err
 
 
 @pytest.mark.parametrize("dtype", ["float32"], indirect=True)

@@ -2,14 +2,7 @@
 
 from collections.abc import Sequence
 
-import psutil
-
 from specresearch.loadtest.rows import PassRow
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return psutil.Process().memory_info().rss
 
 
 def memory_figures(passes: Sequence[PassRow]) -> dict[str, int | None]:

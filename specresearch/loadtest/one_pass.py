@@ -9,8 +9,8 @@ from specresearch.bench.pass_observer import PassObserver
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
-from specresearch.loadtest.memory import resident_bytes
 from specresearch.loadtest.workload import LoadWorkload
+from specresearch.models.memory import resident_bytes
 from specresearch.rows import PassKey, RequestRow, StepLog
 
 STEPS_AT_ONCE = 4096  # kept in memory before they are written

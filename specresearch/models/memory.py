@@ -4,6 +4,7 @@ import resource
 import sys
 from collections.abc import Iterable, Sequence
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -24,6 +25,18 @@ def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()
         if storage.data_ptr() not in owned:
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values()) + sum(map(_packed_bytes, modules))
+
+
+def used_bytes(device: torch.device) -> int:
+    """Return the memory of tensors on all GPUs, or of this process on a CPU."""
+    if device.type == "cuda":
+        return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+    return resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return psutil.Process().memory_info().rss
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specresearch.models.kv_cache import available_bytes
+from specresearch.models.memory import used_bytes
 from specresearch.training.distillation import CHUNK_ARRAYS, Distillation
 
 ADAM_MOMENTS = 2
+SHORT_TEXTS = (64, 128, 192)  # tokens; three lengths determine a quadratic
 STATE_COPIES = 3  # of each step's outputs: themselves, their rows with a loss, and the gradients
 
 
@@ -19,11 +22,14 @@ class MemoryForecast:
     Excluded are the target's activations, which live for one layer, and decoding caches.
 
     Attributes:
-        weights: Weights of target and student, already allocated.
+        in_use: What is allocated already: on a GPU all tensors, on a CPU the whole process, with
+            the libraries that it loaded.
+        weights: Weights of target and student, a part of `in_use`.
         loss: Logits of one chunk of rows, and arrays derived from them.
         activations: Tensors saved for the backward pass of a batch, and the target's states.
     """
 
+    in_use: int
     weights: int
     gradients: int
     optimizer: int
@@ -34,20 +40,17 @@ class MemoryForecast:
     def measure(
         cls, distillation: Distillation, batch_size: int = 1, num_tokens: int = 2
     ) -> "MemoryForecast":
-        """Extrapolate from a forward pass of one example, and one of two, of `num_tokens`."""
+        """Forecast the longest batches: `batch_size` examples of `num_tokens`."""
         trained = sum(weight.nbytes for weight in distillation.trained)
         weights = {*distillation.module.parameters(), *distillation.target.model.parameters()}
-        activations = _activations(distillation, 1, num_tokens)
-        if batch_size > 1:
-            per_example = _activations(distillation, 2, num_tokens) - activations
-            activations += (batch_size - 1) * per_example
         chunk_bytes = distillation.chunk_rows * distillation.target.vocab_size * 4
         return cls(
+            in_use=used_bytes(distillation.target.device),
             weights=sum(weight.nbytes for weight in weights),
             gradients=trained,
             optimizer=ADAM_MOMENTS * trained,
             loss=CHUNK_ARRAYS * chunk_bytes,
-            activations=activations,
+            activations=_activations(distillation, batch_size, num_tokens),
         )
 
     @property
@@ -59,10 +62,10 @@ class MemoryForecast:
         """Return a summary line, or raise MemoryError if less memory is free."""
         free = available_bytes(device)
         summary = (
-            f"memory, in GB: weights {_gb(self.weights)}; in addition gradients "
-            f"{_gb(self.gradients)}, optimiser {_gb(self.optimizer)}, loss {_gb(self.loss)}, "
-            f"activations up to {_gb(self.activations)}, {_gb(self.additional)} in total; "
-            f"free {_gb(free)}"
+            f"memory, in GB: in use {_gb(self.in_use)}, weights of {_gb(self.weights)} included; "
+            f"in addition gradients {_gb(self.gradients)}, optimiser {_gb(self.optimizer)}, loss "
+            f"{_gb(self.loss)}, activations up to {_gb(self.activations)}; peak up to "
+            f"{_gb(self.in_use + self.additional)}; free {_gb(free)}"
         )
         if self.additional > free:
             raise MemoryError(
@@ -74,6 +77,20 @@ class MemoryForecast:
 
 
 def _activations(distillation: Distillation, batch_size: int, num_tokens: int) -> int:
+    """Extrapolate what the longest batches save from short texts, which take little memory.
+
+    A tensor grows linearly with the batch or not at all, and at most quadratically with the text.
+    """
+    lengths = SHORT_TEXTS if num_tokens > max(SHORT_TEXTS) else (num_tokens,)
+    saved = []
+    for size in (1, 2):
+        measured = [_saved_bytes(distillation, size, length) for length in lengths]
+        curve = np.polyfit(lengths, measured, len(lengths) - 1)
+        saved.append(float(np.polyval(curve, num_tokens)))
+    return round(saved[0] + (batch_size - 1) * (saved[1] - saved[0]))
+
+
+def _saved_bytes(distillation: Distillation, batch_size: int, num_tokens: int) -> int:
     """Return the bytes a batch saves for backward, without weights but with their cast copies."""
     student, target = distillation.student, distillation.target
     weights = {weight.untyped_storage().data_ptr() for weight in distillation.module.parameters()}

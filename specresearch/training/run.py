@@ -2,12 +2,14 @@
 
 import json
 import logging
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
@@ -179,17 +181,32 @@ class TrainingRun:
         console = Console(soft_wrap=True)
         console.print(history.table())
         peak = peak_bytes(self.target.device) / 1e9
-        console.print(f"peak memory {peak:.2f} GB; the trained drafter is in {output}")
+        console.print(f"{self._rows()}; peak memory {peak:.2f} GB")
+        console.print(f"the trained drafter is in {output}; try it with:")
+        backbone = None if self.student.verifier is None else output / BACKBONE
+        overrides = HydraConfig.get().overrides.task
+        console.print(
+            f"  {measuring_command(overrides, self.choices['proposer'], output, backbone)}"
+        )
         if self.student.verifier is not None:
             console.print(
                 "it belongs to a new target, which did all decoding above and whose outputs are no "
-                f"longer those of {self.target.name}: use it with target=local "
-                f"target.model={output / BACKBONE}; its baseline is that target's plain decoding"
+                f"longer those of {self.target.name}; its baseline is that target's plain decoding"
             )
         url = self.publication.publish(output, self.choices["proposer"], self.target.name, record)
         if url is not None:
             console.print(f"it is published at {url}")
         return [results_file, *sorted(output.iterdir())]
+
+    def _rows(self) -> str:
+        """Return how many rows of the dataset were trained on and held out."""
+        num_examples = self.train.steps * self.examples_per_step
+        trained = f"trained on {num_examples:,} examples"
+        num_train, num_heldout = self.corpus.num_rows(self.dataset)
+        if self.corpus.text < 1:
+            trained += f" from {num_train:,} rows"
+        num_used = min(num_heldout, self.settings["evaluation"]["num_texts"])
+        return f"{trained}; {num_heldout:,} rows were held out, and {num_used:,} of them evaluated"
 
     def _provenance(self) -> dict[str, Any]:
         settings, choices = self.settings, self.choices
@@ -213,6 +230,29 @@ class TrainingRun:
             "begun_from": initial_checkpoint(settings),
             "decodes_with": "the target" if self.student.verifier is None else BACKBONE,
         }
+
+
+def measuring_command(
+    overrides: Sequence[str], method: str, output: Path, backbone: Path | None = None
+) -> str:
+    """Return the command that measures a trained drafter with its target and dataset.
+
+    Args:
+        overrides: What the training was given.
+        backbone: The target that was trained with the drafter.
+    """
+    kept = []
+    for override in overrides:
+        name, _, _ = override.lstrip("+").partition("=")
+        group, _, key = name.partition(".")
+        is_target = group in ("target", "draft_device") and backbone is None
+        if is_target or (group == "dataset" and key != "split"):
+            kept.append(override)
+    if backbone is not None:
+        kept += ["target=local", f"target.model={backbone}"]
+    drafter = "draft" if method == "draft_model" else "proposer.head"
+    arguments = [f"+proposer={method}", f"{drafter}={output}", *kept]
+    return shlex.join(["python", "-m", "specresearch.run", *arguments])
 
 
 def initial_checkpoint(settings: Mapping[str, Any]) -> dict[str, Any] | None:

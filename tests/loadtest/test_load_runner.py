@@ -23,11 +23,11 @@ from specresearch.engine import Step
 from specresearch.loadtest import one_pass
 from specresearch.loadtest.arrivals import Arrivals, ClosedLoop, Constant
 from specresearch.loadtest.folder import LoadFolder
-from specresearch.loadtest.memory import resident_bytes
 from specresearch.loadtest.report import print_load
 from specresearch.loadtest.runner import LoadRunner
 from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.workload import RequestClass
+from specresearch.models.memory import resident_bytes
 from specresearch.proposal import Proposal
 from specresearch.proposers import DraftModel, NGram, Suffix
 from specresearch.recording.recorder import Recorder

@@ -9,7 +9,7 @@ import pytest
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.engine import SchedulerSettings
-from specresearch.loadtest.memory import resident_bytes
+from specresearch.models.memory import resident_bytes
 from specresearch.proposers import Cascade, DraftModel, NGram, Suffix
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("untyped")]

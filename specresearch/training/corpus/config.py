@@ -111,6 +111,11 @@ class Corpus:
         rows = RowSplit("heldout", self.heldout_fraction).rows(dataset)[:num_rows]
         return self._target_text(target, dataset, rows, folder / name)
 
+    def num_rows(self, dataset: PromptDataset) -> tuple[int, int]:
+        """Return how many of the dataset's rows are for training, and how many are held out."""
+        num_train = len(RowSplit("train", self.heldout_fraction).rows(dataset))
+        return num_train, len(dataset) - num_train
+
     @property
     def _fractions(self) -> dict[str, float]:
         return {"fixed": self.fixed, "text": self.text, "target": self.target, "draft": self.draft}

@@ -16,7 +16,7 @@ from specresearch.models.head_writing import (
     tensors_of,
     write_head,
 )
-from specresearch.models.loading import DTYPES
+from specresearch.models.loading import DTYPES, ModelNotLoadedError
 from specresearch.models.medusa import SAVED_NAME, MedusaHeads
 from specresearch.training.export.contents import Contents, TargetConfig
 from specresearch.training.export.eagle import eagle_contents
@@ -77,12 +77,16 @@ def export_head(
     if format != "medusa" and pickle:
         raise ValueError(f"pickle=true is for format=medusa; format={format} is safetensors alone")
     publication.check()
-    if format == "medusa":
-        heads = _cast(MedusaHeads.from_pretrained(head, revision=revision), dtype)
+    try:
+        loaded = _load(head, format == "medusa", revision, overrides)
+    except ModelNotLoadedError:
+        _check_family(head, format, revision)
+        raise
+    if isinstance(loaded, MedusaHeads):
+        heads = _cast(loaded, dtype)
         target = TargetConfig.read(base_model or heads.base_model)
         contents = _medusa_contents(heads, head, target)
     else:
-        loaded = EagleHead.from_pretrained(head, revision=revision, overrides=overrides)
         target = TargetConfig.read(base_model or loaded.format.base_model)
         contents = eagle_contents(_cast(loaded, dtype), target, format, num_draft_tokens)
     provenance = read_provenance(head, revision=revision)
@@ -99,6 +103,31 @@ def export_head(
     )
     published = "" if url is None else f"; published at {url}"
     return f"wrote {folder}: {contents.summary}{published}"
+
+
+def _load(
+    head: str,
+    is_medusa: bool,
+    revision: str | None,
+    overrides: Mapping[str, Any] | None = None,
+) -> MedusaHeads | EagleHead:
+    if is_medusa:
+        return MedusaHeads.from_pretrained(head, revision=revision)
+    return EagleHead.from_pretrained(head, revision=revision, overrides=overrides)
+
+
+def _check_family(head: str, format: str, revision: str | None) -> None:
+    """Raise ValueError if the head loads as one of the other family, with the formats for that."""
+    try:
+        other = _load(head, format != "medusa", revision)
+    except ModelNotLoadedError:
+        return
+    if isinstance(other, MedusaHeads):
+        raise ValueError(f"format={format}: {head} holds Medusa heads; use format=medusa")
+    layouts = " or ".join(other.format.layouts)
+    raise ValueError(
+        f"format={format}: {head} is an EAGLE-{other.format.version} head; use format={layouts}"
+    )
 
 
 def _cast(module: AnyModule, dtype: str | None) -> AnyModule:
