@@ -5,14 +5,13 @@ Fu et al. (arXiv 2402.02057).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from specresearch.batch import Batch
-from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.host_tree import HostTree, stack_trees
@@ -43,11 +42,6 @@ class Lookahead(Proposer):
         self.num_draft_tokens = num_ngrams * (ngram_size - 1)
         self.num_probe_nodes = window_size * (ngram_size - 1)
         self._requests: dict[int, _Request] = {}
-
-    @classmethod
-    def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Lookahead":
-        """Return a proposer with a window small enough to fit the limits of a certificate."""
-        return cls(**settings | {"window_size": 2, "ngram_size": 3, "num_ngrams": 6})
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:
