@@ -7,7 +7,10 @@ from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal
 
-PAUSE = 3  # steps; the scheduler makes room for what was drafted in two consecutive steps
+PAUSE = 3  # steps without drafts
+# the scheduler makes room for what was asked for in two consecutive steps; a method that learns
+# from its own probes needs two more
+DRAFTING = 4
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Capped(Controller):
 
 
 class Paused(Capped):
-    """Drafts nothing in every other stretch of `PAUSE` steps.
+    """Drafts nothing for `PAUSE` steps after every `DRAFTING` steps.
 
     Meanwhile the cache fills with requests, and some are preempted when drafting resumes.
     """
@@ -57,5 +60,6 @@ class Paused(Capped):
 
     def budget(self, batch: Batch) -> list[int | None]:
         budget = super().budget(batch)
+        is_paused = self.num_steps % (DRAFTING + PAUSE) >= DRAFTING
         self.num_steps += 1
-        return [0] * len(budget) if self.num_steps // PAUSE % 2 else budget
+        return [0] * len(budget) if is_paused else budget

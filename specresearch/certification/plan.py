@@ -17,7 +17,6 @@ from specresearch.proposal import DraftKind, Proposal, Topology
 from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingBatch, SamplingParams
 
-SHORTEST_SAMPLED = 4
 STRESS_COARSENESS = 2.0  # a wrong rule deviates more with adversaries' drafts than with a method's
 Settings: TypeAlias = Mapping[str, SamplingParams]
 
@@ -135,11 +134,8 @@ class TrialPlan:
         learns = not isolates_requests(case.proposer, trial.controller, trial.scheduling)
         # in waves of methods that learn, drafts should come from other outputs than their own
         is_short = trial.settings.equal_seeds and learns
-        prompts = ragged_prompts(
-            toy, 2 * (SHORTEST_SAMPLED + len(self.sampled)), self.settings.seed
-        )
-        if not is_short:
-            prompts = [prompt for prompt in prompts if len(prompt) > SHORTEST_SAMPLED]
+        shortest = 1 if is_short else trial.settings.shortest_prompt
+        prompts = ragged_prompts(toy, len(self.sampled), self.settings.seed, shortest=shortest)
         names = [name for name in self.sampled if name in case.sampled]
         settings = []
         for index, name in enumerate(names):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,7 @@ class Certifier:
 
     def _engine(self, case: Case) -> Engine:
         trial, settings = case.trial, case.trial.settings
-        limits = SchedulerSettings() if case.stress else trial.scheduling
-        if settings.is_crowded:
-            limits = replace(
-                limits,
-                max_step_tokens=settings.max_step_tokens,
-                max_cache_tokens=settings.max_cache_tokens,
-            )
+        scheduling = SchedulerSettings() if case.stress else trial.scheduling
         draft_limits = [self.plan.settings.max_draft_tokens, settings.max_draft_tokens]
         draft_limit = min((limit for limit in draft_limits if limit is not None), default=None)
         capped = Paused if settings.is_crowded else Capped
@@ -105,7 +99,7 @@ class Certifier:
             self.plan.rule,
             capped(Fixed() if case.stress else trial.controller, draft_limit),
             max_batch_size=settings.batch_size,
-            scheduling=limits,
+            scheduling=settings.limited(scheduling, case.proposer.num_probe_nodes),
         )
 
     def _compare_greedy(self, engine: Engine, case: Case, name: str) -> GreedyTest:

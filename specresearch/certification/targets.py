@@ -18,7 +18,8 @@ from specresearch.certification.reference_sampling import penalized
 from specresearch.models import CausalLM
 from specresearch.sampling import SamplingParams
 
-MAX_LEN, LONGEST_PROMPT = 64, 12
+MAX_LEN = 64
+NUM_LENGTHS = 12  # of prompts
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 Contexts: TypeAlias = Sequence[tuple[int, ...]]
 
@@ -140,17 +141,17 @@ class Toy:
         return outputs
 
 
-def ragged_prompts(toy: Toy, num: int, seed: int) -> list[tuple[int, ...]]:
-    """Return prompts of 1, 2, ... `LONGEST_PROMPT`, 1, 2, ... tokens.
+def ragged_prompts(toy: Toy, num: int, seed: int, *, shortest: int = 1) -> list[tuple[int, ...]]:
+    """Return prompts of `NUM_LENGTHS` lengths, from `shortest` tokens up, over and over.
 
     Each starts with one or two random tokens and goes on with the target's likeliest ones. These
     soon repeat, so lookup proposers find matches that the target may accept.
     """
     rng = np.random.default_rng(seed)
-    lengths = [1 + i % LONGEST_PROMPT for i in range(num)]
+    lengths = [shortest + i % NUM_LENGTHS for i in range(num)]
     starts = []
     for i, length in enumerate(lengths):
         num_random = min(1 + i % 2, length)
         starts.append(tuple(rng.integers(toy.vocab_size, size=num_random).tolist()))
-    rest = toy.greedy(starts, SamplingParams(max_new_tokens=LONGEST_PROMPT))
+    rest = toy.greedy(starts, SamplingParams(max_new_tokens=max(lengths)))
     return [(*start, *more)[:n] for start, more, n in zip(starts, rest, lengths, strict=True)]

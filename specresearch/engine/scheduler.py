@@ -181,12 +181,14 @@ class Scheduler:
         Once nothing runs, these are all slots still held, even those left behind by a failed step.
         """
         dropped = set(rows)
-        self.waiting = [entry for entry in self.waiting if entry[-1] not in dropped]
-        heapq.heapify(self.waiting)
-        slots = [row.slot for row in self.running if row in dropped]
-        self.running = [row for row in self.running if row not in dropped]
-        for row in dropped:
-            self.counts.pop(row, None)
+        slots = []
+        if dropped:  # each submission drops none, and the queue may be long
+            self.waiting = [entry for entry in self.waiting if entry[-1] not in dropped]
+            heapq.heapify(self.waiting)
+            slots = [row.slot for row in self.running if row in dropped]
+            self.running = [row for row in self.running if row not in dropped]
+            for row in dropped:
+                self.counts.pop(row, None)
         if not self.running:
             slots = sorted(self._acquired)
         self._release(slots)

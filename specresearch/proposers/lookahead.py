@@ -11,12 +11,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from specresearch.batch import Batch
-from specresearch.models.causal_lm import ModelOutput
+from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers.base import Proposer
 from specresearch.proposers.host_tree import HostTree, stack_trees
 from specresearch.request import RequestState
 from specresearch.sampling import argmax
+
+TOY_SIZE = 3  # of the window, the n-grams and the pool on a toy target
 
 
 class Lookahead(Proposer):
@@ -42,6 +44,11 @@ class Lookahead(Proposer):
         self.num_draft_tokens = num_ngrams * (ngram_size - 1)
         self.num_probe_nodes = window_size * (ngram_size - 1)
         self._requests: dict[int, _Request] = {}
+
+    @classmethod
+    def toy(cls, target: CausalLM, seed: int, **settings: int) -> "Lookahead":
+        """Return a proposer with a window and a pool small enough to be certified."""
+        return cls(**{name: min(value, TOY_SIZE) for name, value in settings.items()})
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:

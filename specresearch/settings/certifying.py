@@ -41,8 +41,9 @@ class TrialSchema(Settings):
     )
     toy: dict[str, Any] = key("changes to the toy target", {"vocab_size": 9}, default={})
     batch_size: int = key("requests decoded together", 256, ge=1, le=MAX_BATCH, default=256)
-    max_step_tokens: int | None = key("limit of the scheduler", 20, ge=1, default=None)
-    max_cache_tokens: int | None = key("limit of the scheduler", 60, ge=1, default=None)
+    shortest_prompt: int = key("tokens of the first setting's prompt", 14, ge=1, le=32, default=5)
+    max_step_tokens: int | None = key("limit of the scheduler", 36, ge=1, default=None)
+    max_cache_tokens: int | None = key("limit of the scheduler", 120, ge=1, default=None)
     max_draft_tokens: int | None = key("limit of drafts per step", 6, ge=1, default=None)
     equal_seeds: bool = key("decode in waves whose requests share a seed", True, default=False)
     coarseness: float = key("the trial detects this many times visible_tv", 2.0, ge=1, default=1.0)
@@ -50,6 +51,8 @@ class TrialSchema(Settings):
 
 class StrengthSchema(Settings):
     visible_tv: float = key("see visible_tv", 0.15, gt=0, lt=1)
+    num_tokens: int = key("max_new_tokens of most sampled settings", 3, ge=2, le=8)
+    num_short_tokens: int = key("max_new_tokens of sampled.short", 2, ge=2, le=8)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
     num_greedy_prompts: int = key("see num_greedy_prompts", 24, ge=1)
