@@ -30,6 +30,9 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
     console.print()
     console.print(Text(certificate.verdict.upper(), style=STYLES[certificate.verdict]))
     console.print(certificate.statement)
+    if certificate.method_sampled or certificate.method_greedy:
+        console.print()
+        console.print(_scope(certificate))
     by_trial: dict[str, list[SampledTest]] = {}
     for test in certificate.sampled:
         by_trial.setdefault(test.trial, []).append(test)
@@ -53,6 +56,22 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
         console.print(Text(f"not tested: {', '.join(names)}: {reason}", style="dim"))
     console.print()
     console.print(Text(str(path), style="dim"), soft_wrap=True)
+
+
+def _scope(certificate: Certificate) -> str:
+    """Return how much was tested, and what no certificate tests."""
+    sampled, greedy = certificate.method_sampled, certificate.method_greedy
+    trials = {test.trial: None for test in (*sampled, *greedy)}
+    num_outputs = sum(test.fit.num_samples for test in sampled)
+    num_greedy = sum(test.num_requests for test in greedy)
+    num_drafts = sum(test.num_draft_tokens for test in (*sampled, *greedy))
+    stressed = [test for test in certificate.sampled if test.stress]
+    words = f"tested in {', '.join(trials)}: {num_outputs:,} sampled and {num_greedy:,} greedy "
+    words += f"outputs, {num_drafts:,} drafts of the method"
+    if stressed:
+        num_stressed = sum(test.fit.num_samples for test in stressed)
+        words += f"; {num_stressed:,} sampled outputs of adversaries"
+    return f"{words}\nnot tested: trained models, and outputs longer than those of the settings"
 
 
 def _trial_heading(trial: str, tests: Sequence[SampledTest]) -> str:

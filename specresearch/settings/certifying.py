@@ -52,7 +52,6 @@ class TrialSchema(Settings):
 class StrengthSchema(Settings):
     visible_tv: float = key("see visible_tv", 0.15, gt=0, lt=1)
     num_tokens: int = key("max_new_tokens of most sampled settings", 3, ge=2, le=8)
-    num_short_tokens: int = key("max_new_tokens of sampled.short", 2, ge=2, le=8)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
     num_greedy_prompts: int = key("see num_greedy_prompts", 24, ge=1)

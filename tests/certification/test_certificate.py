@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from toy_methods import (
+    CROWD,
     FEW,
     FIVE_TOKENS,
     GREEDY,
@@ -27,7 +28,7 @@ from specresearch.certification.adversaries import ATTACKS
 from specresearch.certification.certificate import CERTIFIED, UNTESTED
 from specresearch.certification.targets import Toy
 from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Goodput, Heuristic
-from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer
+from specresearch.proposers import Autoregressive, DraftModel, Lookahead, NGram, Proposer
 
 
 class TestExactMethodsAreCertified:
@@ -95,6 +96,11 @@ class TestExactMethodsAreCertified:
             == 2 * FEW.num_greedy_prompts
         )
         assert "of requests preempted" in printed(certificate)
+        assert "tested in only: " in printed(certificate)
+
+    def test_lookahead_drafts_in_a_crowd(self, tmp_path: Path) -> None:
+        certificate = certify_it(tmp_path, Lookahead(3, 3, 3), **CROWD)
+        assert certificate.verdict == CERTIFIED
 
     def test_too_few_preemptions_leave_preemption_untested(self, tmp_path: Path) -> None:
         certificate = certify_it(

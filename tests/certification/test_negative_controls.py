@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from toy_methods import (
+    CROWD,
     GREEDY,
     WARM,
     WAVES,
@@ -13,6 +14,7 @@ from toy_methods import (
     Copycat,
     DeclaredFloor,
     DropUnlikely,
+    Mislabelled,
     OffAtTheFourth,
     Swapped,
     certify_it,
@@ -65,6 +67,10 @@ class TestNegativeControls:
     ) -> None:
         monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
         assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
+
+    def test_lookahead_that_mislabels_its_drafts_in_a_crowd(self, tmp_path: Path) -> None:
+        certificate = certify_it(tmp_path, Mislabelled(3, 3, 3), **CROWD)
+        assert certificate.verdict == REFUTED
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_low_precision_is_no_excuse(self, tmp_path: Path, dtype: str) -> None:

@@ -28,6 +28,7 @@ from specresearch.controllers import Fixed
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import (
+    Lookahead,
     Proposer,
     Suffix,
     TokenRecycling,
@@ -53,6 +54,7 @@ GREEDY = {"plain": SamplingParams(max_new_tokens=8)}
 TRIAL_SETTINGS = {
     "stress",
     "batch_size",
+    "shortest_prompt",
     "max_step_tokens",
     "max_cache_tokens",
     "equal_seeds",
@@ -106,6 +108,18 @@ class StopAfterUnlikely(StopAtUnlikely):
     """End a draft with its first token of low probability, which is allowed."""
 
     num_unlikely = 1
+
+
+class Mislabelled(Lookahead):
+    """Declare that drafts found in the pool were drawn from a uniform distribution."""
+
+    kind = DraftKind(trees=True, sampled=True)
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = super().propose(batch, budget)
+        vocab_size = toy().vocab_size
+        shape = (*proposal.token_ids.shape, vocab_size)
+        return replace(proposal, draft_probs=torch.full(shape, 1 / vocab_size, dtype=torch.float64))
 
 
 class Rule:
@@ -224,6 +238,14 @@ class Seldom(Fixed):
         return [None if self.num_steps % 40 == 0 else 0] * len(batch)
 
 
+CROWD: dict[str, Any] = {
+    "sampled": {"top_k": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=7)},
+    "batch_size": 24,
+    "shortest_prompt": 16,
+    "max_step_tokens": 32,
+    "max_cache_tokens": 120,
+    "max_draft_tokens": 6,
+}
 FIVE_TOKENS = Toy()
 WAVES: dict[str, Any] = {
     "toy": FIVE_TOKENS,
