@@ -15,13 +15,14 @@ from specresearch.engine.checks import ProposalCheck, check_rule
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
 from specresearch.engine.judge import Judge
+from specresearch.engine.memory_relief import MemoryRelief
 from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
 from specresearch.engine.requests import as_requests
 from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.seeds import Seeds, isolates_requests
 from specresearch.engine.settings import SchedulerSettings
-from specresearch.engine.step import StepObserver, StepRecorder
+from specresearch.engine.step import Judged, StepObserver, StepRecorder
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import Proposal
@@ -115,6 +116,7 @@ class Engine:
         self._token_counts = TokenCounts(target.cache.num_slots, target.vocab_size, target.device)
         self._inbox = Inbox()
         self._guard = StepGuard(self._settle)
+        self._relief = MemoryRelief(self.scheduler, self._retreat)
 
     def generate(
         self,
@@ -192,36 +194,51 @@ class Engine:
     def step(self) -> StepRecord | None:
         """Advance every request whose prompt is cached by at least one token.
 
+        If memory runs out, one request fewer runs from the next step on; see `MemoryRelief`.
+
         Returns:
-            The record of the step, or None if no request has finished prefill.
+            The record of the step, or None if no request has finished prefill or memory ran out.
 
         Raises:
             RuntimeError: If another thread is in the middle of a step, or an earlier step failed.
+            MemoryError: If memory ran out and fewer requests would not help.
         """
         with self._guard.step():
             clock = self.clock
             start = clock.now()
-            self._schedule_and_prefill()
-            batch = self._batch()
-            if not batch.rows:
+            judged = None
+            with self._relief.attempt():
+                judged = self._decode_step()
+            if judged is None:
                 return None
-            with clock.lap("control"):
-                budget = self._budget(batch)
-            self.prefill.run_lazily(batch, budget)
-            with clock.lap("propose"):
-                proposal = self._draft(batch, budget)
-            with clock.lap("verify"):
-                output = self._verify(batch, proposal)
-            with clock.lap("accept"):
-                delivery, shift = self._judge(batch, proposal, output)
+            self._relief.succeeded()
+            batch, verdict = judged.batch, judged.delivery.verdict
             with clock.lap("commit"):
-                self.target.commit(batch.slots, delivery.verdict)
+                self.target.commit(batch.slots, verdict)
             with clock.lap("propose"):
-                self.proposer.observe(batch, proposal, output, delivery.verdict)
-            record = self._recorder.record(start, batch, proposal, output, delivery, shift)
+                self.proposer.observe(batch, judged.proposal, judged.output, verdict)
+            record = self._recorder.record(start, judged)
             self._scrub(batch)
             self._release(self.scheduler.retire())
             return record
+
+    def _decode_step(self) -> Judged | None:
+        """Prefill, draft, verify and accept; return None if no request has finished prefill."""
+        clock = self.clock
+        self._schedule_and_prefill()
+        batch = self._batch()
+        if not batch.rows:
+            return None
+        with clock.lap("control"):
+            budget = self._budget(batch)
+        self.prefill.run_lazily(batch, budget)
+        with clock.lap("propose"):
+            proposal = self._draft(batch, budget)
+        with clock.lap("verify"):
+            output = self._verify(batch, proposal)
+        with clock.lap("accept"):
+            delivery, shift = self._judge(batch, proposal, output)
+        return Judged(batch, proposal, output, delivery, shift)
 
     def _schedule_and_prefill(self) -> None:
         plan = self.scheduler.plan()
@@ -265,6 +282,15 @@ class Engine:
             self.prefill.release(slots)
             self.proposer.finish(slots)
 
+    def _retreat(self, slots: Sequence[int]) -> None:
+        """Free what a step without enough memory held for its slots; no figure counts it."""
+        self._release(slots)
+        self._forget_counts()
+
+    def _forget_counts(self) -> None:
+        self.prefill.forget_counts()
+        self.clock.forget_laps()
+
     def _settle(self) -> None:
         """Queue submitted requests, and drop cancelled ones that have not finished."""
         if self._inbox:
@@ -277,8 +303,8 @@ class Engine:
             self._release(self.scheduler.drop(dropped))
         if not (self.scheduler.waiting or self.scheduler.running):
             self._release(self.scheduler.drop(()))  # slots that a failed step left behind
-            self.prefill.forget_counts()
-            self.clock.forget_laps()
+            self._forget_counts()
+            self._relief.reset()
             self._guard.forgive()
 
     def _decode(self, token_ids: list[int]) -> str:

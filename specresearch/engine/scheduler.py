@@ -87,6 +87,7 @@ class Scheduler:
         self._requested_nodes = (max_nodes, max_nodes)  # for a row, in the last two steps
         self._num_prefill_tokens = 0
         self._num_held = 0  # cache columns of the running requests
+        self._most_running = max_batch_size
 
     @property
     def has_work(self) -> bool:
@@ -194,6 +195,19 @@ class Scheduler:
         self._release(slots)
         return slots
 
+    def retreat(self) -> list[int]:
+        """Preempt every request, and let one fewer run until `advance`; return the slots."""
+        self._most_running = max(len(self.running) - 1, 1)
+        slots = []
+        while self.running:
+            slots.append(self._evict())
+        self._release(slots)
+        return slots
+
+    def advance(self) -> None:
+        """Let as many requests run as before `retreat`."""
+        self._most_running = self.max_batch_size
+
     @property
     def _num_reserved(self) -> int:
         """Return the nodes kept free for each row.
@@ -212,14 +226,19 @@ class Scheduler:
         num_tokens = sum([len(row.tokens) for row in self.running])
         self._num_held = num_tokens + (self._num_reserved - 1) * len(self.running)
         while len(self.running) > 1 and self._num_held > self.cache_limit:
-            row = self.running.pop()
-            self._num_held -= self._num_columns(row)
-            freed.append(row.slot)
-            row.slot, row.is_prefilled = -1, False
-            row.num_preemptions += 1
-            heapq.heappush(self.waiting, (False, row.arrival_time, next(self._tie_breaks), row))
+            self._num_held -= self._num_columns(self.running[-1])
+            freed.append(self._evict())
         self._release(freed)
         return freed
+
+    def _evict(self) -> int:
+        """Put the request admitted last back into the queue, and return its slot."""
+        row = self.running.pop()
+        slot = row.slot
+        row.slot, row.is_prefilled = -1, False
+        row.num_preemptions += 1
+        heapq.heappush(self.waiting, (False, row.arrival_time, next(self._tie_breaks), row))
+        return slot
 
     def _prefilling(self, *, may_admit: bool) -> Iterator[RequestState]:
         """Yield running requests to prefill, then waiting ones, each admitted when asked for."""
@@ -232,7 +251,7 @@ class Scheduler:
 
     def _admit(self) -> RequestState | None:
         """Give the first request in the queue a slot; None if there is no request or no room."""
-        if not self.waiting or len(self.running) >= self.max_batch_size:
+        if not self.waiting or len(self.running) >= self._most_running:
             return None
         row = self.waiting[0][-1]
         num_held = self._num_held + self._num_columns(row)

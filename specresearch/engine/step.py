@@ -19,6 +19,17 @@ from specresearch.proposal import Proposal, upload
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A step up to the tokens that its rows received."""
+
+    batch: Batch
+    proposal: Proposal
+    output: ModelOutput
+    delivery: Delivery
+    shift: StepShift | None
+
+
+@dataclass(frozen=True)
 class Step:
     """Everything that went through one step.
 
@@ -59,16 +70,9 @@ class StepRecorder:
     controller: Controller
     observers: Sequence[StepObserver] = ()
 
-    def record(
-        self,
-        start: float,
-        batch: Batch,
-        proposal: Proposal,
-        output: ModelOutput,
-        delivery: Delivery,
-        shift: StepShift | None,
-    ) -> StepRecord:
+    def record(self, start: float, judged: Judged) -> StepRecord:
         """Record a step that began at `start`. What observers do takes no time on the clock."""
+        batch, proposal, delivery = judged.batch, judged.proposal, judged.delivery
         laps = self.clock.pop_laps()
         elapsed = self.clock.now() - batch.formed_at
         prefilled = self.prefill.pop_counts()
@@ -77,7 +81,7 @@ class StepRecorder:
             proposal,
             delivery,
             StepTimes.of(laps, elapsed),
-            shift=shift,
+            shift=judged.shift,
             start=start,
             num_waiting=len(self.scheduler.waiting),
             num_prefill_tokens=prefilled.num_tokens,
@@ -88,5 +92,5 @@ class StepRecorder:
         self.controller.observe(record)
         with self.clock.paused():
             for observe in self.observers:
-                observe(Step(batch, proposal, output, delivery, record))
+                observe(Step(batch, proposal, judged.output, delivery, record))
         return record

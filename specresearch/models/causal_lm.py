@@ -72,6 +72,8 @@ class CausalLM(HFModel, SlotModel):
         self.max_len = min(limit, LONGEST_DEFAULT) if max_len is None else max_len
         self.prefill_chunk = prefill_chunk
         self.module = model
+        self.layer_config = model.config.get_text_config(decoder=True)
+        self.num_layers = self.layer_config.num_hidden_layers
         SlotModel.__init__(self)
         with self.scratch_cache(1, 2) as layers:  # one token shows the layers' shapes
             self.extend((0,), [[0]], want_logits=False)

@@ -66,6 +66,7 @@ class EagleModel(SlotModel):
         if is_as_wide and not head.format.trains_embedding:
             head.embed_tokens = None
         layer._attn_implementation = SLOT_ATTENTION
+        self.layer_config, self.num_layers = layer, 1
         self.module = self.head = head.to(device=self.device, dtype=self.dtype).eval()
         rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
         head.rotary_emb = rotary.to(self.device)

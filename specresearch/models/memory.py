@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from specresearch.models.packed import PackedLinear
+from specresearch.models.slot_model import SlotModel
+
+# in errors that torch and its libraries raise as plain RuntimeErrors
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()) -> int:
@@ -39,12 +43,24 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
+def module_of(model: SlotModel | nn.Module) -> nn.Module:
+    """Return what holds the weights of a model or head."""
+    return model if isinstance(model, nn.Module) else model.module
+
+
 def peak_bytes(device: torch.device) -> int:
     """Return the peak memory of tensors on all GPUs, or of this process on a CPU."""
     if device.type == "cuda":
         return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, on a GPU or on the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.flash_kernels import FlashKernel
@@ -48,6 +49,8 @@ class SlotModel(Slots):
         prefill_chunk: Tokens of one prompt processed per pass.
         bytes_per_token: Keys and values of one token over all layers.
         module: What holds its weights.
+        layer_config: The configuration of its decoder layers.
+        num_layers: How many there are.
         kernel: What attends to the prefix where attention has two parts; None elsewhere.
         cache: The slots' keys and values.
         view: The cache as the transformers library sees it.
@@ -60,6 +63,8 @@ class SlotModel(Slots):
     device: torch.device
     dtype: torch.dtype
     module: nn.Module
+    layer_config: PreTrainedConfig
+    num_layers: int
     kernel: FlashKernel | None = None
 
     def __init__(self) -> None:
