@@ -59,6 +59,7 @@ class ResultsFolder(RunFolder):
         done: The passes that are complete.
     """
 
+    chosen = ("batch_size",)
     code = (
         *DECODING,
         "bench/output_check.py",

@@ -28,3 +28,8 @@ def describe_target(target: Mapping[str, Any]) -> str:
     """Return the target of a provenance, such as "zoo:tiny (11.5M parameters, float32)"."""
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters"
     return f"{target['model']} ({size}, {target['dtype']})"
+
+
+def amount(num_bytes: int) -> str:
+    """Return bytes as GB or MB."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

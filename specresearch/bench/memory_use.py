@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
+from specresearch.bench.decoding_memory import DecodingMemory
+from specresearch.bench.formatting import amount
 from specresearch.models import CausalLM
-from specresearch.models.memory import peak_bytes, weight_bytes
+from specresearch.models.memory import module_of, peak_bytes, weight_bytes
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposers import Proposer
 
@@ -18,16 +18,22 @@ MEMORY_DEFINITIONS = {
     "memory_device_peak": "most bytes in use since the process began: of tensors on all GPUs, or "
     "without a GPU of the whole process, with its libraries. A resumed measurement reports the "
     "largest of all its sessions",
+    "memory_foretold": "bytes of tensors that weights, caches and passes were expected to take at "
+    "most, with prompts that fill the context; provenance.memory has them by part",
 }
 
 
 def memory_use(
-    target: CausalLM, proposer: Proposer | None, before: Mapping[str, Any]
+    target: CausalLM,
+    proposer: Proposer | None,
+    before: Mapping[str, Any],
+    foretold: DecodingMemory,
 ) -> dict[str, int | None]:
     """Return the bytes in use by name.
 
     Args:
         before: The summary of an earlier session, whose figures count if they are larger.
+        foretold: What was expected before the caches were allocated.
     """
     figures: dict[str, int | None] = {
         "memory_target_weights": weight_bytes([target.module]),
@@ -35,10 +41,11 @@ def memory_use(
         "memory_draft_weights": None,
         "memory_draft_cache": None,
         "memory_device_peak": peak_bytes(target.device),
+        "memory_foretold": foretold.total,
     }
     if proposer is not None:
         caches = [model.cache for model in proposer.models if isinstance(model, SlotModel)]
-        modules = [_module(model) for model in proposer.models]
+        modules = [module_of(model) for model in proposer.models]
         figures["memory_draft_weights"] = weight_bytes(modules, besides=[target.module])
         figures["memory_draft_cache"] = sum(cache.num_bytes for cache in caches)
     for name, num_bytes in figures.items():
@@ -58,13 +65,5 @@ def describe_memory(summary: Mapping[str, Any]) -> str | None:
     for side, name in (("target", "target"), ("drafter", "draft")):
         weights, cache = summary[f"memory_{name}_weights"], summary[f"memory_{name}_cache"]
         if weights is not None and weights + cache:
-            parts.append(f"{side} {_amount(weights)} + cache {_amount(cache)}")
-    return f"{', '.join(parts)}; at most {_amount(summary['memory_device_peak'])} in all"
-
-
-def _module(model: SlotModel | nn.Module) -> nn.Module:
-    return model if isinstance(model, nn.Module) else model.module
-
-
-def _amount(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+            parts.append(f"{side} {amount(weights)} + cache {amount(cache)}")
+    return f"{', '.join(parts)}; at most {amount(summary['memory_device_peak'])} in all"

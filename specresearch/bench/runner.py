@@ -3,15 +3,16 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.memory_fit import BatchSetting, MemoryFit, shortage_of
 from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.output_comparer import OutputComparer
@@ -49,6 +50,8 @@ class Runner:
         proposer: The method; None measures plain decoding only.
         method: The proposer's name, for reports.
         rows: The prompts, in the order of decoding.
+        memory: How many requests decode together, and the memory that they were foretold to take.
+        size: That number.
         groups: The rows that are decoded together.
         engines: The engine of each side.
         plan: Which side decodes which group, and when.
@@ -72,20 +75,23 @@ class Runner:
             raise ValueError(
                 f"{self.target.name} has no tokenizer, and prompts are text; load one with it"
             )
-        self.max_prompt_tokens = self.target.max_len - self.sampling.max_new_tokens
-        if self.max_prompt_tokens < 1:
+        if self.target.max_len <= self.sampling.max_new_tokens:
             raise ValueError(
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} leaves no room for a "
                 f"prompt in target.max_len={self.target.max_len}; lower the first or raise the "
                 "second"
             )
-        rows, size = list(self.dataset.rows[: self.settings.num_prompts]), self.settings.batch_size
+        rows = list(self.dataset.rows[: self.settings.num_prompts])
+        self.memory = self._fit_memory(len(rows))
+        self.size = self.memory.num_running
+        self.max_prompt_tokens = self.target.max_len - self.sampling.max_new_tokens
         self._numbers = {row.id: number for number, row in enumerate(rows)}
         self._by_id = {row.id: row for row in rows}
         if self.settings.order == "shuffled":
             random.Random(self.settings.seed).shuffle(rows)
         self.rows: tuple[Row, ...] = tuple(rows)
-        self.groups = [self.rows[begin : begin + size] for begin in range(0, len(rows), size)]
+        begins = range(0, len(rows), self.size)
+        self.groups = [self.rows[begin : begin + self.size] for begin in begins]
         self._steps: list[StepRecord] = []
         self._progress: Progress | None = None
         is_checked = self.acceptance.lossless and not self.sampling.is_greedy
@@ -103,12 +109,32 @@ class Runner:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
         self.plan = PassPlan(self.groups, tuple(self.engines), self.settings.repeats)
 
+    def _fit_memory(self, num_rows: int) -> MemoryFit:
+        """Return the batch size and what it will take, before anything is allocated."""
+        scheduling = self.scheduling or SchedulerSettings()
+        forecast = Forecast(
+            self.target,
+            self.proposer,
+            [self.sampling],
+            max_step_tokens=scheduling.max_step_tokens,
+        )
+        batch = BatchSetting(
+            "batch_size",
+            self.settings.batch_size,
+            self.folder,
+            num_requests=num_rows,
+            max_step_tokens=scheduling.max_step_tokens,
+        )
+        fit = batch.fit(forecast, self.sampling.max_new_tokens)
+        batch.log(fit)
+        return fit
+
     def _engine(self, *parts: Any) -> Engine:
         """Return an engine on the target with a proposer, rule and controller, if any."""
         return Engine(
             self.target,
             *parts,
-            max_batch_size=min(self.settings.batch_size, len(self.rows)),
+            max_batch_size=self.size,
             observers=[self._keep_record, self._observer],
             measure_shift=True,
             scheduling=self.scheduling,
@@ -123,18 +149,25 @@ class Runner:
             logger.info("drafter: %s", method["description"])
         provenance = describe(self.target, [self.dataset], self.settings.seed)
         provenance |= {"order": self.settings.order, "method": method}
+        provenance["memory"] = self.memory.to_json()
         provenance["caveats"] = caveats_of(self.folder.config)
         parts = (self.proposer, self.acceptance, self.controller)
         provenance = self.folder.begin(provenance, *parts)
-        is_complete = False
-        with suppress(KeyboardInterrupt):
+        is_complete, shortage = False, None
+        try:
             self._decode_all(provenance, progress=progress)
             is_complete = True
-        results = self._results(provenance, complete=is_complete)
+        except KeyboardInterrupt:
+            pass
+        except (RuntimeError, MemoryError) as error:
+            shortage = shortage_of(error)
+        results = self._results(provenance, complete=is_complete, examine=shortage is None)
         self.folder.write_steps(complete=is_complete)
         if self.recorder is not None:
             self.recorder.write(complete=is_complete)
         self.folder.write_results(results)
+        if shortage is not None:
+            raise shortage
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
@@ -177,10 +210,10 @@ class Runner:
         return plan.paired(self.folder.requests, done), plan.paired(self.folder.groups, done)
 
     def _warm_up(self) -> None:
-        rows, size = self.rows[: self.settings.warmup], self.settings.batch_size
-        for begin in range(0, len(rows), size):
+        rows = self.rows[: self.settings.warmup]
+        for begin in range(0, len(rows), self.size):
             for engine in self.engines.values():
-                batch = rows[begin : begin + size]
+                batch = rows[begin : begin + self.size]
                 prompts = [self._prompt(row.id, ()).token_ids for row in batch]
                 for output in engine.generate(prompts, self.sampling):
                     output.checked()
@@ -289,7 +322,7 @@ class Runner:
         if self.proposer is not None:
             comparison = self._comparer.compare(requests, groups, examine=examine)
         figures = summarize(requests, groups, comparison)
-        memory = memory_use(self.target, self.proposer, self._earlier)
+        memory = memory_use(self.target, self.proposer, self._earlier, self.memory.memory)
         parts: dict[str, Any] = dict(vars(figures))
         parts["summary"] = {"method": self.method} | figures.summary | memory
         return Results(

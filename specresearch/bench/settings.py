@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from specresearch.bench.memory_fit import AUTO
+
 ORDERS = ("dataset", "shuffled")
 
 
@@ -10,7 +12,8 @@ class RunSettings:
     """What is decoded, how often, and in which order.
 
     Attributes:
-        batch_size: Prompts decoded together, which are a group.
+        batch_size: Prompts decoded together, which are a group; "auto" chooses what fits into free
+            memory.
         num_prompts: None for all.
         warmup: Prompts decoded first, which are not counted.
         verify_greedy: Examine every changed greedy output, in units of rounding as measured on the
@@ -19,7 +22,7 @@ class RunSettings:
             seeds either way.
     """
 
-    batch_size: int = 1
+    batch_size: int | str = 1
     num_prompts: int | None = None
     repeats: int = 1
     warmup: int = 2
@@ -30,7 +33,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         for name, least in {"batch_size": 1, "num_prompts": 1, "repeats": 1, "warmup": 0}.items():
             value = getattr(self, name)
-            if value is None and name == "num_prompts":
+            if (name, value) in (("num_prompts", None), ("batch_size", AUTO)):
                 continue
             if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value} must be a whole number from {least}")

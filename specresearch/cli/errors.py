@@ -17,7 +17,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from specresearch.cli.choices import choices
 from specresearch.cli.config import conf_dir
-from specresearch.cli.folder import folder_override
+from specresearch.cli.folder import folder_override, output_folder
 from specresearch.files import means_full
 from specresearch.results.config import PROVENANCE
 from specresearch.settings.base import TARGET, Settings
@@ -51,6 +51,10 @@ def explain(
         schema: The command's settings, to find the key that was meant.
         can_resume: The command can continue a run that was stopped.
     """
+    if isinstance(error, MemoryError) or type(error).__name__ == OUT_OF_MEMORY:
+        resume = _resume() if can_resume else None
+        kept = f"; what was measured is kept: add {resume} to continue" if resume else ""
+        return one_line(error) + kept
     if not means_full(error):
         unknown = re.match(r"Could not override '(.+?)'\.", str(error))
         if unknown and schema is not None:
@@ -59,20 +63,29 @@ def explain(
             return _unknown_choice(error.missing_cfg_file, schema)
         return one_line(error)
     filename = getattr(error, "filename", None)
-    folder = Path.cwd()
-    if HydraConfig.initialized():
-        folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = _folder()
     path = Path(os.fsdecode(filename)).absolute() if filename else folder
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     num_free = shutil.disk_usage(existing).free
-    resume = ""
-    if can_resume and (folder / PROVENANCE).exists():
-        resume = f" with {folder_override(folder)} resume=true"
+    resume = _resume() if can_resume else None
+    resume = f" with {resume}" if resume else ""
     return (
         f"no room to write {path}, whose disk has {num_free / 1e6:,.1f} MB free "
         f"({one_line(error)}); what was written before is kept: make room, then give the same "
         f"command{resume} once more"
     )
+
+
+def _folder() -> Path:
+    """Return the command's output folder."""
+    return output_folder() if HydraConfig.initialized() else Path.cwd()
+
+
+def _resume() -> str | None:
+    """Return the overrides that continue the run in the output folder; None if it has not begun."""
+    folder = _folder()
+    begun = (folder / PROVENANCE).exists()
+    return f"{folder_override(folder)} resume=true" if begun else None
 
 
 def one_line(error: BaseException) -> str:

@@ -1,10 +1,12 @@
 """The engines of a load test: one per side, all on one target."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specresearch.acceptance import AcceptanceSampler
+from specresearch.bench.decoding_memory import Forecast
+from specresearch.bench.memory_fit import BatchSetting, MemoryFit
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.pass_observer import PassObserver
 from specresearch.controllers import Controller, Fixed
@@ -13,6 +15,7 @@ from specresearch.loadtest.settings import LoadSettings
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.rows import BASELINE, FIXED, METHOD
+from specresearch.sampling_params import SamplingParams
 
 RESERVED = (BASELINE, METHOD, "over_best", "best_fixed", "worst_fixed")  # names in figures
 
@@ -30,7 +33,9 @@ class SideEngines:
         proposer: None measures plain decoding only.
         method: Name of the method, for messages.
         variants: Controllers that are measured as sides of their own, by name.
-        max_running: Requests of each side that decode together.
+        batch: The setting of how many requests of each side decode together.
+        sampling: Of all requests.
+        memory: That number, and the memory that it was foretold to take.
         engines: By side.
         observers: By side.
         why_whole: Why passes do not take turns but follow one another; None if they take turns.
@@ -47,8 +52,9 @@ class SideEngines:
     method: str | None
     variants: Mapping[str, Controller]
     settings: LoadSettings
-    max_running: int
-    scheduling: SchedulerSettings | None
+    batch: BatchSetting
+    sampling: Sequence[SamplingParams]
+    scheduling: SchedulerSettings
 
     def __post_init__(self) -> None:
         controllers = self._controllers()
@@ -61,6 +67,7 @@ class SideEngines:
             self.why_whole = f"memory is short ({error})"
             self.target.free_cache()
             self._build(controllers)
+        self.batch.log(self.memory)
         if self.why_whole is not None and self.settings.turn_seconds is not None:
             logger.info(
                 "sides do not take turns, since %s; noise of this machine affects one of them",
@@ -79,8 +86,10 @@ class SideEngines:
     def _build(self, controllers: Mapping[str, Controller | None]) -> None:
         self.engines: dict[str, Engine] = {}
         self.observers: dict[str, PassObserver] = {}
-        size = self.max_running
-        self.target.allocate(size * (1 if self.why_whole else len(controllers)))
+        num_sides = 1 if self.why_whole else len(controllers)
+        self.memory = self._fit_memory(num_sides)
+        size = self.memory.num_running
+        self.target.allocate(size * num_sides)
         for side, controller in controllers.items():
             drafts = side != BASELINE
             begin = 0 if self.why_whole else size * len(self.engines)
@@ -95,6 +104,18 @@ class SideEngines:
                 scheduling=self.scheduling,
                 slots=range(begin, begin + size),
             )
+
+    def _fit_memory(self, num_sides: int) -> MemoryFit:
+        forecast = Forecast(
+            self.target,
+            self.proposer,
+            self.sampling,
+            max_step_tokens=self.scheduling.max_step_tokens,
+            num_sides=num_sides,
+        )
+        longest_output = max(params.max_new_tokens for params in self.sampling)
+        # Where the context would be shortened, sides first give up taking turns.
+        return self.batch.fit(forecast, longest_output, may_shorten=num_sides == 1)
 
     def check_outputs(self) -> None:
         """Check the sampled output of every side from now on."""

@@ -60,6 +60,7 @@ class LoadFolder(RunFolder):
     """
 
     may_change = (*INDIFFERENT, "repeats")
+    chosen = ("max_running",)
     code = (*DECODING, *CODE)
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:

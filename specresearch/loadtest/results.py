@@ -55,11 +55,11 @@ class LoadResults(LoadFigures):
         """Return the results of the sides.
 
         Args:
-            setting: What was measured, which opens the summary.
+            setting: What was measured, `max_running` included, which opens the summary.
             reset: Whether controllers were reset before every pass.
             rest: The remaining fields.
         """
-        figures = summarize_load(sides, settings.limits, settings.max_running, reset=reset)
+        figures = summarize_load(sides, settings.limits, setting["max_running"], reset=reset)
         parts = {part.name: getattr(figures, part.name) for part in fields(figures)}
         parts["summary"] = {**setting, **figures.summary}
         limits = asdict(settings.limits)

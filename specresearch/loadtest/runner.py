@@ -9,6 +9,7 @@ from typing import Any
 from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.bench.flush import Flush
 from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.memory_fit import AUTO, BatchSetting, shortage_of
 from specresearch.bench.memory_use import memory_use
 from specresearch.controllers import Controller
 from specresearch.engine import SchedulerSettings
@@ -48,6 +49,8 @@ class LoadRunner:
         controller_name: Name of the controller, for reports.
         variants: Controllers that are measured as sides of their own, by name.
         record: Keep what a simulation needs.
+        max_running: Requests of each side that decode together.
+        memory: The memory that they were foretold to take.
     """
 
     target: CausalLM
@@ -69,6 +72,7 @@ class LoadRunner:
     def __post_init__(self) -> None:
         settings, concurrency = self.settings, self.arrivals.concurrency
         self.num_requests = settings.count(self.arrivals)
+        scheduling = self.scheduling or SchedulerSettings()
         self._sides = SideEngines(
             target=self.target,
             proposer=self.proposer,
@@ -77,9 +81,20 @@ class LoadRunner:
             method=self.method,
             variants=self.variants,
             settings=settings,
-            max_running=min(settings.max_running, concurrency or settings.max_running),
-            scheduling=self.scheduling,
+            batch=BatchSetting(
+                "max_running",
+                settings.max_running,
+                self.folder,
+                num_requests=concurrency or self.num_requests,
+                max_step_tokens=scheduling.max_step_tokens,
+            ),
+            sampling=[part.sampling for part in self.classes],
+            scheduling=scheduling,
         )
+        self.memory = self._sides.memory
+        self.max_running = self.memory.num_running
+        if settings.max_running != AUTO:
+            self.max_running = int(settings.max_running)
         self.engines = self._sides.engines
         self.whole_passes = self._sides.why_whole
         is_sampled = any(not part.sampling.is_greedy for part in self.classes)
@@ -123,17 +138,22 @@ class LoadRunner:
         with LoadProgress(sum(map(len, groups)), self.num_requests, enabled=progress) as watch:
             workload = self._prepare(watch)
             provenance = self._begin_folder(workload)
+            complete, shortage = False, None
             try:
                 self._measure(groups, workload, provenance, watch)
                 complete = True
             except KeyboardInterrupt:
-                complete = False
+                pass
+            except (RuntimeError, MemoryError) as error:
+                shortage = shortage_of(error)
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
         self.folder.write_steps(complete=complete)
         recorder = self._sides.observers[BASELINE].recorder
         if recorder is not None:
             recorder.write(complete=complete)
+        if shortage is not None:
+            raise shortage
         self.tracker.finish(results.summary, self.folder.files)
         return results
 
@@ -224,6 +244,7 @@ class LoadRunner:
         return provenance | {
             "method": describe_method(self.method, self.proposer, self.acceptance),
             "caveats": caveats_of(self.folder.config),
+            "memory": self.memory.to_json(),
             "controller": self.controller_name,
             "arrivals": self.arrivals.describe(),
             "trace": trace,
@@ -259,13 +280,13 @@ class LoadRunner:
             "method": self.method,
             "controller": self.controller_name if self.method else None,
             **self.arrivals.describe(),
-            "max_running": settings.max_running,
+            "max_running": self.max_running,
             "turn_seconds": None if self.whole_passes else settings.turn_seconds,
             "temperature": workload.temperature,
             "num_repeats": len({row.key.repeat for row in requests}),
             **combined_figures(outputs),
             **memory_figures(passes),
-            **memory_use(self.target, self.proposer, self._earlier),
+            **memory_use(self.target, self.proposer, self._earlier, self.memory.memory),
         }
         return LoadResults.of(
             sides,

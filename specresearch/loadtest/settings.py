@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from specresearch.bench.memory_fit import AUTO
 from specresearch.loadtest.arrivals import Arrivals, is_count
 from specresearch.loadtest.loop import Feed, Stops
 from specresearch.loadtest.window import LatencyLimits
@@ -22,7 +23,6 @@ class PassSettings:
 
     Attributes:
         num_requests: Requests of a pass; None leaves the number to the load.
-        max_running: Requests that decode together.
         repeats: Passes of every side.
         compare: Fixed draft lengths, each measured as a side of its own.
         max_waiting: Requests in the queue at which a pass is stopped.
@@ -33,7 +33,6 @@ class PassSettings:
     """
 
     num_requests: int | None = None
-    max_running: int = 32
     repeats: int = 1
     compare: Sequence[int] = ()
     limits: LatencyLimits = field(default_factory=lambda: LatencyLimits(1.0, 0.1))
@@ -44,7 +43,7 @@ class PassSettings:
     def __post_init__(self) -> None:
         if self.num_requests is not None:
             self.check_counts("num_requests")
-        self.check_counts("max_running", "repeats", "max_waiting")
+        self.check_counts("repeats", "max_waiting")
         if not self.max_seconds > 0:
             raise ValueError(f"max_seconds={self.max_seconds} must be above 0")
         if not all(map(is_count, self.compare)):
@@ -89,6 +88,8 @@ class LoadSettings(PassSettings):
     """The settings of a load test.
 
     Attributes:
+        max_running: Requests of each side that decode together; "auto" chooses what fits into free
+            memory.
         length_spread: Spread of output lengths without a trace; see `LoadWorkload`.
         warmup: Requests decoded first and not counted.
         reset: Reset controllers before every pass.
@@ -96,6 +97,7 @@ class LoadSettings(PassSettings):
             machine; None runs one pass after the other.
     """
 
+    max_running: int | str = 32
     length_spread: float = 0.0
     warmup: int = 2
     reset: bool = True
@@ -104,6 +106,8 @@ class LoadSettings(PassSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("warmup", least=0)
+        if self.max_running != AUTO:
+            self.check_counts("max_running")
         if self.turn_seconds is not None and not self.turn_seconds > 0:
             raise ValueError(
                 f"turn_seconds={self.turn_seconds} must be above 0; null runs pass after pass"

@@ -62,6 +62,11 @@ class Proposer(ABC):
         """The models and heads that it drafts with, after `bind`: results report their memory."""
         return tuple(model for part in self.proposers for model in part.models)
 
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that it keeps on the device for each slot, beside the caches of its models."""
+        return sum(part.slot_bytes for part in self.proposers)
+
     def describe(self) -> str | None:
         """Return one line on what was loaded and how it reads the target, after `bind`.
 
@@ -71,7 +76,10 @@ class Proposer(ABC):
         return "; ".join(filter(None, lines)) or None
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
-        """Allocate state. Called once, before anything is decoded.
+        """Load what it drafts with, and allocate its state.
+
+        Called before anything is decoded: first without slots, to foretell how much memory they
+        will take, then for every engine that drafts with it.
 
         Raises:
             ValueError: If the target does not fit.

@@ -3,6 +3,7 @@
 Luo et al. (arXiv 2408.08696).
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -84,6 +85,11 @@ class TokenRecycling(Proposer):
         num_tables = 1 if self.warm else num_slots
         shape = (num_tables, target.vocab_size + 1, self.top_k)
         self._successors = torch.zeros(shape, dtype=torch.int32, device=target.device)
+
+    @property
+    def slot_bytes(self) -> int:
+        tables = self._successors
+        return 0 if self.warm else tables.itemsize * math.prod(tables.shape[1:])
 
     def reset(self) -> None:
         """Clear all tables, as if no request had been decoded."""

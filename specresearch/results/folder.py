@@ -43,6 +43,7 @@ class RunFolder:
 
     Attributes:
         may_change: settings that a resumed run may change.
+        chosen: settings for which `auto` means what the first session chose.
         code: source files that the rows depend on.
         is_resumed: the folder holds rows of an earlier session.
 
@@ -52,6 +53,7 @@ class RunFolder:
     """
 
     may_change: tuple[str, ...] = INDIFFERENT
+    chosen: tuple[str, ...] = ()
     code: tuple[str, ...] = DECODING
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
@@ -68,6 +70,10 @@ class RunFolder:
                 f"{path} already holds {content}; {remedy}choose another hydra.run.dir"
             )
         if self.is_resumed:
+            before = read_config(path)
+            for key in self.chosen:
+                if self.config.get(key) == "auto":
+                    self.config[key] = before.get(key)
             remedy = "repeat the original command with resume=true, or choose another hydra.run.dir"
             check_settings(path, self.config, self.may_change, remedy)
             try:
@@ -130,6 +136,10 @@ class RunFolder:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]], *, sync: bool = True) -> None:
         append_rows(self.path / name, rows, sync=sync)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the provenance that an earlier session wrote; empty without one."""
+        return (read_json(self.path / PROVENANCE) if self.is_resumed else None) or {}
 
     def summary(self) -> dict[str, Any]:
         """Return the summary that an earlier session wrote; empty without one."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from specresearch.settings.base import (
     MAX_BATCH,
@@ -74,8 +74,13 @@ class MeasurementSchema(Settings):
             )
 
 
+BatchSize = Annotated[int, Ge(1), Le(MAX_BATCH)] | Literal["auto"]
+
+
 class RunSchema(MeasurementSchema):
-    batch_size: int = key("prompts decoded together", 8, ge=1, le=MAX_BATCH)
+    batch_size: BatchSize = key(
+        "prompts decoded together; auto: as many as fit into free memory", 8
+    )
     num_prompts: int | None = key("prompts to decode; null takes the whole dataset", 100, ge=1)
     order: Literal["dataset", "shuffled"] = key(
         "order of the prompts; shuffled (by seed) suits methods that learn across requests",
@@ -175,7 +180,9 @@ LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 class LoadSchema(MeasurementSchema, PassesSchema):
     arrivals: Annotated[Any, LIVE_ARRIVALS] = key("when requests arrive", "poisson")
-    max_running: int = key("largest batch, the same for every side", 32, ge=1, le=MAX_BATCH)
+    max_running: BatchSize = key(
+        "largest batch, the same for every side; auto: what fits into free memory", 32
+    )
     variants: dict[str, dict[str, Any]] = key(
         "the controller with other settings, one side each", {"bounded": {"max_slowdown": 1.05}}
     )

@@ -30,6 +30,7 @@ class SimulationSettings(PassSettings):
     Attributes:
         num_requests: Requests of a pass; None takes every recorded request once, and at least
             `WAVES` times a closed loop's concurrency.
+        max_running: Requests that decode together.
         max_len: The most tokens of a request; None takes the recorded limit.
     """
 
@@ -40,6 +41,7 @@ class SimulationSettings(PassSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_counts("max_running")
         if self.max_len is not None:
             self.check_counts("max_len")
 

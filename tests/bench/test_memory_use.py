@@ -7,6 +7,7 @@ from tiny_models import build, letters_tokenizer
 
 from specresearch import CausalLM
 from specresearch.bench import Runner
+from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.memory_use import MEMORY_DEFINITIONS, describe_memory, memory_use
 from specresearch.bench.summary import RUN_DEFINITIONS
 from specresearch.loadtest.definitions import LOAD_DEFINITIONS
@@ -59,12 +60,12 @@ def test_plain_decoding_has_no_drafter(make_runner: Make) -> None:
 
 def test_a_resumed_run_keeps_the_larger_figure(make_runner: Make, target: CausalLM) -> None:
     before = {"memory_target_cache": 10**12, "memory_target_weights": 1}
-    figures = memory_use(target, None, before)
+    figures = memory_use(target, None, before, Forecast(target, None, []).of(1))
     assert figures["memory_target_cache"] == 10**12
     assert (figures["memory_target_weights"] or 0) > 1
 
 
 def test_every_figure_is_defined(target: CausalLM) -> None:
     named = ", ".join(MEMORY_DEFINITIONS).split(", ")
-    assert sorted(named) == sorted(memory_use(target, None, {}))
+    assert sorted(named) == sorted(memory_use(target, None, {}, Forecast(target, None, []).of(1)))
     assert MEMORY_DEFINITIONS.keys() <= RUN_DEFINITIONS.keys() & LOAD_DEFINITIONS.keys()
