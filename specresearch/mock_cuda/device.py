@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from specresearch.mock_cuda.activity import Activity
-from specresearch.mock_cuda.runtime import mocked_runtime
+from specresearch.mock_cuda.runtime import MEMORY, mocked_runtime
 from specresearch.mock_cuda.tensor import DEVICE, MockTensor
 
 aten = torch.ops.aten
@@ -42,14 +42,18 @@ class MockCuda:
     is counted in `activity`, and so is every wait: reading a value, an index by a mask, a copy to
     the host, a blocking copy from it. An operation on tensors of both devices is refused. Only an
     explicit `cuda:0` reaches the device, not `cuda`. Time means nothing here.
+
+    Args:
+        free: Bytes of memory that the device says are free, whatever is allocated on it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, free: int = MEMORY) -> None:
         self.activity = Activity()
+        self.free = free
         self._blocks = ExitStack()
 
     def __enter__(self) -> "MockCuda":
-        self._blocks.enter_context(mocked_runtime(self.activity))
+        self._blocks.enter_context(mocked_runtime(self.activity, self.free))
         self._blocks.enter_context(_Dispatch(self.activity))
         before = torch._C._only_lift_cpu_tensors()
         self._blocks.callback(torch._C._set_only_lift_cpu_tensors, before)

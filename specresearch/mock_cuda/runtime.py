@@ -56,8 +56,12 @@ class MockEvent:
 
 
 @contextmanager
-def mocked_runtime(activity: Activity) -> Iterator[None]:
-    """Let `torch.cuda` speak for the pretended device in this block."""
+def mocked_runtime(activity: Activity, free: int = MEMORY) -> Iterator[None]:
+    """Let `torch.cuda` speak for the pretended device in this block.
+
+    Args:
+        free: Bytes of its memory that are free.
+    """
     stream = MockStream(activity)
     answers: dict[str, Any] = {
         "_lazy_init": lambda: None,
@@ -75,7 +79,7 @@ def mocked_runtime(activity: Activity) -> Iterator[None]:
             total_memory=MEMORY,
             multi_processor_count=132,
         ),
-        "mem_get_info": lambda device=None: (MEMORY, MEMORY),
+        "mem_get_info": lambda device=None: (free, MEMORY),
         "memory_allocated": lambda device=None: 0,
         "memory_reserved": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
