@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.generation.streamers import BaseStreamer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.cli import conf_dir
+from specresearch.device_bench.library import FirstDelivery, constant_assistant
 from specresearch.models import loading
 from specresearch.proposers import DraftModel, NGram
 from specresearch.results.provenance import describe_process
@@ -61,23 +61,6 @@ class Comparison:
     decode_ratios: list[list[float]] = field(default_factory=list)
     num_equal: int = 0
     num_outputs: int = 0
-
-
-class FirstDelivery(BaseStreamer):
-    """Record when the first tokens after the prompt arrive, and their number."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.time = 0.0
-        self.num_tokens = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.calls += 1
-        if self.calls == 2:
-            self.time, self.num_tokens = time.perf_counter(), value.numel()
-
-    def end(self) -> None:
-        pass
 
 
 def run_ours(engine: Engine, num_new: int) -> Callable[[list[list[int]]], Timing]:
@@ -147,14 +130,6 @@ def load_library_model(name: str, dtype: str, device: str) -> PreTrainedModel:
     model = model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
-    return model
-
-
-def constant_assistant(model: PreTrainedModel, num_draft_tokens: int) -> PreTrainedModel:
-    """Make the assistant draft the same number of tokens, whatever its confidence."""
-    model.generation_config.num_assistant_tokens = num_draft_tokens
-    model.generation_config.num_assistant_tokens_schedule = "constant"
-    model.generation_config.assistant_confidence_threshold = 0.0
     return model
 
 

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 
 import specresearch.proposers
 from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.bench_gpu import parser as bench_parser
 from specresearch.cli import conf_dir
 from specresearch.report import parser as report_parser
 from specresearch.settings.check import check_settings, plain
@@ -23,7 +24,7 @@ from tests.tiny_models import build
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PARSERS = {"report": report_parser, "table": table_parser}
+PARSERS = {"bench_gpu": bench_parser, "report": report_parser, "table": table_parser}
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(
     r"`((?:conf|docs|experiments|notebooks|scripts|specresearch|tests)/[\w/.]+)`"

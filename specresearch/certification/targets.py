@@ -21,6 +21,7 @@ from specresearch.sampling import SamplingParams
 MAX_LEN = 64
 NUM_LENGTHS = 12  # of prompts
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+CPU = torch.device("cpu")
 Contexts: TypeAlias = Sequence[tuple[int, ...]]
 
 
@@ -92,14 +93,14 @@ class Toy:
         """Logits of the target in its own precision."""
         return PrefixLogits(self._build_target())
 
-    def target(self) -> CausalLM:
+    def target(self, device: torch.device = CPU) -> CausalLM:
         """Return a copy of the target for the engine, which replaces its attention."""
-        return CausalLM(self._build_target(), max_len=MAX_LEN, name="toy")
+        return CausalLM(_moved(self._build_target(), device), max_len=MAX_LEN, name="toy")
 
-    def draft(self, seed: int = 1) -> CausalLM:
+    def draft(self, seed: int = 1, device: torch.device = CPU) -> CausalLM:
         """Return a smaller random model of the same vocabulary."""
         model = self._build(hidden_size=8, num_layers=1, seed=self.seed + 1000 * seed)
-        return CausalLM(model, max_len=MAX_LEN, name="toy_draft")
+        return CausalLM(_moved(model, device), max_len=MAX_LEN, name="toy_draft")
 
     def _build_target(self) -> LlamaForCausalLM:
         return self._build(hidden_size=16, num_layers=3, seed=self.seed)
@@ -139,6 +140,11 @@ class Toy:
                 scores = penalized(logits[i], prompt, outputs[i], sampling)
                 outputs[i] = (*outputs[i], int(scores.argmax()))
         return outputs
+
+
+def _moved(model: LlamaForCausalLM, device: torch.device) -> LlamaForCausalLM:
+    torch.nn.Module.to(model, device)
+    return model
 
 
 def ragged_prompts(toy: Toy, num: int, seed: int, *, shortest: int = 1) -> list[tuple[int, ...]]:
