@@ -1,5 +1,6 @@
 """`python -m specresearch.bench_gpu`: what one GPU makes of the engine, in under nine minutes."""
 
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -16,6 +17,7 @@ FOLDER, REHEARSAL_FOLDER = Path("experiments/gpu"), Path("outputs/gpu_rehearsal"
 def main() -> None:
     """Measure, print progress on stderr and the paths of the results on stdout."""
     args = parser().parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched, so nothing should wait
     with exit_on_user_errors(), signals_interrupt() as stop:
         try:
             measure(args.output, args.only or PARTS, args.minutes, is_rehearsal=args.rehearse)

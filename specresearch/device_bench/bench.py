@@ -15,6 +15,7 @@ from specresearch.device_bench.device import Device, seconds
 from specresearch.device_bench.measurement import Measurement
 from specresearch.device_bench.scale import Scale, Variant
 from specresearch.models import CausalLM
+from specresearch.models.eagle_head import EagleHead
 from specresearch.models.random_weights import random_model, shape_file
 
 NUM_COPIES = 20
@@ -58,10 +59,15 @@ class Bench:
         gc.collect()
         self.device.release()
 
+    @cached_property
+    def head(self) -> EagleHead:
+        return EagleHead.from_pretrained(self.scale.head, weights="random")
+
     @property
-    def loaded(self) -> list[PreTrainedModel]:
-        """Return the models that are in memory, whoever uses them."""
-        return [vars(self)[name] for name in ("weights", "draft_weights") if name in vars(self)]
+    def loaded(self) -> list[torch.nn.Module]:
+        """Return the weights that are in memory, whoever uses them."""
+        names = ("weights", "draft_weights", "head")
+        return [vars(self)[name] for name in names if name in vars(self)]
 
     @cached_property
     def bandwidths(self) -> list[float]:

@@ -71,6 +71,7 @@ def decode(
 def _begin(engine: Engine, prompts: Sequence[Sequence[int]], num_new_tokens: int) -> list[str]:
     """Prefill the prompts and decode one step."""
     engine.abort()
+    list(engine.pop_finished())
     sampling = SamplingParams(max_new_tokens=num_new_tokens, ignore_eos=True)
     ids = [engine.submit(Request(prompt, sampling)) for prompt in prompts]
     engine.step()

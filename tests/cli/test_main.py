@@ -42,4 +42,4 @@ def test_the_error_for_an_unknown_command_lists_the_known_ones(
     with pytest.raises(SystemExit) as stop:
         main.main()
     assert stop.value.code == 2
-    assert "there is no command 'serv'; there are: certify, distill" in capsys.readouterr().err
+    assert "there is no command 'serv'; there are: bench_gpu, certify" in capsys.readouterr().err
