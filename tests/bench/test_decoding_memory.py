@@ -15,7 +15,7 @@ from specresearch.proposers import DraftModel, Eagle, NGram, Proposer, TokenRecy
 
 MAX_LEN, NUM_REQUESTS = 300, 4
 FACTOR = 2.5  # that a forecast may exceed what requests take whose prompts fill the context
-NUCLEUS = {"temperature": 1.0, "top_p": 0.9}
+NUCLEUS: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9}
 
 
 def zoo(name: str, **settings: Any) -> CausalLM:
@@ -37,8 +37,8 @@ def peak(work: Callable[[], object]) -> int:
     """Return the most bytes of tensors that were allocated at once by `work`."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         kept = work()
-    assert trace.profiler is not None
-    events = trace.profiler.kineto_results.events()
+    profiler: Any = trace.profiler
+    events = profiler.kineto_results.events()
     sizes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
     del kept
     return max(accumulate(size for _, size in sorted(sizes, key=lambda pair: pair[0])))
@@ -63,7 +63,7 @@ def decode(engine: Engine, sampling: SamplingParams) -> None:
         ("token_recycling", NUCLEUS),
     ],
 )
-def test_the_forecast_holds_and_is_not_far_above(drafter: str, settings: dict[str, float]) -> None:
+def test_the_forecast_holds_and_is_not_far_above(drafter: str, settings: dict[str, Any]) -> None:
     """It is at least what is used, and at most `FACTOR` times as much."""
     target, proposer = zoo("tiny", prefill_chunk=128), DRAFTERS[drafter]()
     sampling = SamplingParams(max_new_tokens=8, ignore_eos=True, **settings)

@@ -37,8 +37,8 @@ Make = Callable[..., Runner]
 
 
 def on(device: torch.device) -> CausalLM:
-    model = copy.deepcopy(MODEL).to(device)
-    return CausalLM(model, letters_tokenizer(), max_len=MAX_LEN, self_test=False)
+    model: Any = copy.deepcopy(MODEL)
+    return CausalLM(model.to(device), letters_tokenizer(), max_len=MAX_LEN, self_test=False)
 
 
 def drafter(kind: str, device: torch.device) -> Proposer | None:
