@@ -88,11 +88,12 @@ class Certificate:
         if verdict == REFUTED:
             return f"{pair} changes the target's output: {self._cause()}"
         if not self.sampled:
-            return f"{pair}: greedy output unchanged, token for token; it does not sample"
+            return f"{pair}: greedy output is unchanged, token for token; the rule does not sample"
         return (
-            f"{pair}: the target's distribution in all of {len(self.method_sampled)} tests, "
-            f"where a total variation of {self._visible_tvs()} would have shown with "
-            f"probability {self.power:g}; greedy output unchanged{self._ties()}"
+            f"{pair}: output follows the target's distribution in all "
+            f"{len(self.method_sampled)} tests, which detect a total variation of "
+            f"{self._visible_tvs()} with probability {self.power:g}; greedy output is "
+            f"unchanged{self._ties()}"
         )
 
     def _visible_tvs(self) -> str:
@@ -108,7 +109,7 @@ class Certificate:
 
     def _ties(self) -> str:
         ties = sum(test.num_ties for test in self.greedy)
-        return f" but for {ties} outputs with ties that rounding decides" if ties else ""
+        return f", except for ties decided by rounding in {ties} outputs" if ties else ""
 
     def _rarest_events(self) -> str:
         """Return which event was rarest, and in which test."""
@@ -116,10 +117,10 @@ class Certificate:
         untested = [test for test in tests if test.too_few]
         rarest = min(untested, key=lambda test: min(test.too_few.values()))
         num, event = min((num, event) for event, num in rarest.too_few.items())
-        words = f"{num:,} {event} in all outputs of {rarest.trial} {rarest.setting}"
+        words = f"{num:,} {event} in all outputs of {rarest.setting} in {rarest.trial}"
         if len(untested) == 1:
             return words
-        return f"{words}, and too few in {len(untested) - 1} others of {len(tests)} tests"
+        return f"{words}, and too few in {len(untested) - 1} more of {len(tests)} tests"
 
     def _deviations(self) -> str:
         """Return how far a lossy method's outputs are from the target's."""

@@ -42,8 +42,8 @@ def print_certificate(certificate: Certificate, path: Path, console: Console | N
         console.print(_sampled_table(tests))
     if certificate.sampled:
         note = (
-            f"p before Holm's correction over {len(certificate.sampled)} tests; bounds of the "
-            "total variation, 95%"
+            f"p is before Holm's correction for {len(certificate.sampled)} tests; the bounds of "
+            "the total variation are 95%"
         )
         console.print(Text(note, style="dim"))
     if certificate.greedy:
@@ -78,7 +78,7 @@ def _trial_heading(trial: str, tests: Sequence[SampledTest]) -> str:
     """Return what the tests of the method in a trial detect."""
     tests = [test for test in tests if not test.stress]
     tv = max((test.asked_tv for test in tests), default=0)
-    words = [f"{trial}: a total variation of {tv:g} shows"]
+    words = [f"{trial}: detects a total variation of {tv:g}"]
     if any(test.is_crowded for test in tests):
         num = sum(test.fit.num_samples for test in tests)
         preempted = sum(test.num_preempted for test in tests) / num
@@ -86,7 +86,7 @@ def _trial_heading(trial: str, tests: Sequence[SampledTest]) -> str:
         words.append(f"{preempted:.0%} of requests preempted, {chunked:.0%} prefilled in chunks")
     rounding = max((test.rounding for test in tests), default=0.0)
     if rounding:
-        words.append(f"rounding may move outputs by {rounding / 2:.1g}")
+        words.append(f"rounding may shift the distribution by {rounding / 2:.1g}")
     return "; ".join(words)
 
 

@@ -31,20 +31,22 @@ TOY = Choice(None, {"specresearch.certification.targets.Toy": ToySchema})
 
 class TrialSchema(Settings):
     sampled: list[str] | None = key(
-        "names of sampled settings; null takes all", ["top_k"], default=None
+        "names of the sampled settings; null takes all", ["top_k"], default=None
     )
     stress: list[str] = key(
         "sampled settings that adversaries decode as well", ["top_k"], default=[]
     )
     greedy: list[str] | None = key(
-        "names of greedy settings; null takes all", ["plain"], default=None
+        "names of the greedy settings; null takes all", ["plain"], default=None
     )
     toy: dict[str, Any] = key("changes to the toy target", {"vocab_size": 9}, default={})
     batch_size: int = key("requests decoded together", 256, ge=1, le=MAX_BATCH, default=256)
     shortest_prompt: int = key("tokens of the first setting's prompt", 14, ge=1, le=32, default=5)
-    max_step_tokens: int | None = key("limit of the scheduler", 36, ge=1, default=None)
-    max_cache_tokens: int | None = key("limit of the scheduler", 120, ge=1, default=None)
-    max_draft_tokens: int | None = key("limit of drafts per step", 6, ge=1, default=None)
+    max_step_tokens: int | None = key(
+        "tokens of a step, beside probes of 3 rows", 36, ge=1, default=None
+    )
+    max_cache_tokens: int | None = key("tokens in the cache, likewise", 120, ge=1, default=None)
+    max_draft_tokens: int | None = key("most drafts of a request per step", 6, ge=1, default=None)
     equal_seeds: bool = key("decode in waves whose requests share a seed", True, default=False)
     coarseness: float = key("the trial detects this many times visible_tv", 2.0, ge=1, default=1.0)
 
