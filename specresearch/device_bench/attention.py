@@ -1,7 +1,7 @@
 """Attention in two parts beside the other implementations, over a few layers of the target."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import torch
 
@@ -20,12 +20,14 @@ CHAIN_NODES, TREE_WIDTH = 6, 10
 def cases(bench: Bench) -> Iterator[Case]:
     scale = bench.scale
     weights = bench.few_layers(scale.dtype)
-    targets: dict[str, UnreadPrompts] = {}
     longest = max(scale.contexts) + scale.tree_size + 1
-    for choice in CHOICES:
-        targets[choice] = UnreadPrompts(
-            sharing_weights(weights), max_len=longest, attention=choice, self_test=False
+
+    @cache
+    def target_with(attention: str) -> UnreadPrompts:
+        return UnreadPrompts(
+            sharing_weights(weights), max_len=longest, attention=attention, self_test=False
         )
+
     trees = {
         "one token": Topology.chain(1, bench.device.device),
         f"chain of {CHAIN_NODES}": Topology.chain(CHAIN_NODES, bench.device.device),
@@ -34,7 +36,7 @@ def cases(bench: Bench) -> Iterator[Case]:
     for context in scale.contexts:
         for name, tree in trees.items():
             case = f"context {context}, {name}, batch {BATCH}"
-            yield Case(case, partial(_measure, bench, targets, context, tree))
+            yield Case(case, partial(_measure, bench, target_with, context, tree))
 
 
 def _tree(num_nodes: int, device: torch.device) -> Topology:
@@ -44,14 +46,15 @@ def _tree(num_nodes: int, device: torch.device) -> Topology:
 
 
 def _measure(
-    bench: Bench, targets: dict[str, UnreadPrompts], context: int, tree: Topology
+    bench: Bench, target_with: Callable[[str], UnreadPrompts], context: int, tree: Topology
 ) -> Iterator[Measurement]:
     device = bench.device
     tokens = torch.arange(tree.num_nodes, device=device.device).expand(BATCH, -1)
     lengths = torch.full((BATCH,), tree.num_nodes, device=device.device)
     proposal = Proposal(tokens, tree, lengths)
 
-    def time_of(target: UnreadPrompts) -> float:
+    def time_of(attention: str) -> float:
+        target = target_with(attention)
         target.allocate(BATCH, tree.num_nodes)
         slots = tuple(slot for _ in range(BATCH) if (slot := target.acquire()) is not None)
         target.extend(slots, [[0] * context] * BATCH, want_logits=False)
@@ -61,7 +64,7 @@ def _measure(
             for slot in slots:
                 target.release(slot)
 
-    sides = {choice: partial(time_of, target) for choice, target in targets.items()}
+    sides = {choice: partial(time_of, choice) for choice in CHOICES}
     turns = take_turns(bench, sides, bench.scale.repeats)
     how = f"pass over {bench.scale.num_layers} layers, {NUM_PASSES} in a row, in turns"
     for choice in CHOICES:

@@ -123,7 +123,10 @@ def generate_batch(
         continuous_batching_config=settings,
         record_timestamps=True,
     )
-    times = sorted(stamp for output in outputs.values() for stamp in output.timestamps)
+    errors = [output.error for output in outputs.values() if output.error]
+    if errors:
+        raise RuntimeError(f"generate_batch failed: {errors[0]}")
+    times = sorted(stamp for output in outputs.values() for stamp in output.timestamps or ())
     if len(times) != len(prompts) * num_new_tokens:
         raise RuntimeError(f"generate_batch delivered {len(times)} tokens only")
     middle = len(times) // 2
