@@ -220,7 +220,10 @@ def _category_table(results: Results) -> Table:
 
 
 def _positions(results: Results, name: str) -> str:
-    return by_position([entry[name] for entry in results.per_position])
+    """Return a figure at each position; a dash stands where no draft of that depth was judged."""
+    return by_position(
+        [entry[name] if entry["num_reached"] else None for entry in results.per_position]
+    )
 
 
 def _estimate(

@@ -51,7 +51,7 @@ def find_file(path: str, key: str = "dataset.path") -> Path:
     if not file.exists():
         names = [entry.name for entry in folder.iterdir()]
         similar = get_close_matches(file.name, names, n=3, cutoff=0.5)
-        hint = f"that folder holds {_list_names(folder)}"
+        hint = f"the folder {folder.resolve()} holds {_list_names(folder)}"
         if similar:
             hint = f"did you mean {' or '.join(similar)}?"
         raise ValueError(f"{path} does not exist; {hint}")

@@ -18,6 +18,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
 from specresearch.device_bench.bench import sharing_weights
+from specresearch.models.hf_adapter import cache_argument
 
 PAGE = 256  # tokens, the library's default
 MAX_BATCH_TOKENS = 4096  # of a pass of continuous batching
@@ -98,7 +99,9 @@ class PrefilledGenerate:
 
     def __call__(self, prompts: Sequence[Sequence[int]], num_new_tokens: int) -> Generated:
         try:
-            return generate(self.model, prompts, num_new_tokens, past_key_values=self.cache)
+            return generate(
+                self.model, prompts, num_new_tokens, **{cache_argument(self.model): self.cache}
+            )
         finally:
             surplus = self.cache.get_seq_length() - self.context
             if surplus:

@@ -195,8 +195,8 @@ class EagleModel(SlotModel):
                 embeddings,
                 features,
                 positions.expand(rows, -1),
-                past_key_values=cache,
                 attention_plan=plan,
+                **{self.head.cache_argument: cache},
             )
             outputs.append(out)
         return outputs
@@ -223,8 +223,8 @@ class EagleModel(SlotModel):
             self._embed(token_ids),
             features,
             positions.expand(token_ids.shape),
-            past_key_values=self.view,
             attention_plan=plan,
+            **{self.head.cache_argument: self.view},
         )
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:

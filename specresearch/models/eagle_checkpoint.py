@@ -137,13 +137,16 @@ def _check_overrides(name: str, config: Config, overrides: Config) -> None:
 
 
 def _check_supported(name: str, config: Config, tensors: Tensors) -> None:
+    if "fc.weight" not in tensors or tensors["fc.weight"].dim() != 2:
+        raise ModelNotLoadedError(
+            f"{name!r} has no matrix fc.weight, so it is no EAGLE head; name the folder or hub id "
+            "of one"
+        )
     for key, supported in SUPPORTED.items():
         if config.get(key, supported) != supported:
             raise ModelNotLoadedError(
                 f"{name!r}: {key}={config[key]!r} is not supported; only {supported!r} is"
             )
-    if "fc.weight" not in tensors or tensors["fc.weight"].dim() != 2:
-        raise ModelNotLoadedError(f"{name!r} has no matrix fc.weight: it is no EAGLE checkpoint")
     if config.get("fc_norm") and config.get("norm_before_fc"):
         raise ModelNotLoadedError(
             f"{name!r}: fc_norm and norm_before_fc are both set; set one false in "

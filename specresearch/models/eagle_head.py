@@ -23,6 +23,7 @@ from specresearch.models.eagle_checkpoint import read_eagle
 from specresearch.models.eagle_format import Eagle1Format, Eagle3Format, EagleFormat
 from specresearch.models.head_files import load_tensors
 from specresearch.models.head_fit import lm_head_of, warn_of_other_base
+from specresearch.models.hf_adapter import cache_argument
 from specresearch.models.random_weights import Weights
 
 
@@ -30,10 +31,11 @@ class EagleHead(nn.Module):
     """EAGLE-1's module: from a token's feature and the next token's embedding to the next feature.
 
     A feature is what the target's LM head reads. `forward` passes the attention's keyword
-    arguments (`past_key_values`, `attention_plan` or `attention_mask`) on to the layer.
+    arguments (`cache_argument`, `attention_plan` or `attention_mask`) on to the layer.
 
     Attributes:
         name: What messages call the head.
+        cache_argument: What its attention calls the cache.
         target_ids: The target's id of every draft id; None if they are the same.
     """
 
@@ -44,7 +46,9 @@ class EagleHead(nn.Module):
         config = copy.deepcopy(format.layer)  # its attention implementation will be switched
         self.format = replace(format, layer=config)
         self.fc = nn.Linear(format.fc_width, config.hidden_size, bias=format.fc_bias)
-        self.layers = nn.ModuleList([self._make_layer()])
+        layer = self._make_layer()
+        self.cache_argument = cache_argument(layer.self_attn)
+        self.layers = nn.ModuleList([layer])
         self.embed_tokens: nn.Embedding | None = None
         if format.own_embedding:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)

@@ -1,7 +1,8 @@
 """Everything that depends on transformers' internals: caches, masks, hooks, which models are safe.
 
-Tested with transformers 5.17 and 5.23. A model is never modified: its attention implementation is
-set to ours (`slot`), or it gets a 4-D mask (`sdpa`, `eager`, and models that ignore the setting).
+Tested with transformers 5.17, 5.23 and 5.24. A model is never modified: its attention
+implementation is set to ours (`slot`), or it gets a 4-D mask (`sdpa`, `eager`, and models that
+ignore the setting).
 """
 
 import inspect
@@ -33,6 +34,12 @@ class UnsupportedModelError(ValueError):
     """The model cannot be verified exactly through the slot cache."""
 
 
+def cache_argument(module: torch.nn.Module) -> str:
+    """Return the name by which a model or layer takes its cache: `cache` since version 5.24."""
+    names = inspect.signature(module.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
 class SlotCacheView(Cache):
     """A `SlotCache` as a model sees it: it writes to one region and reads the region's columns."""
 
@@ -60,6 +67,7 @@ class HFAdapter:
                 f"attention={attention!r} is unknown; choose one of {', '.join(ATTENTION_CHOICES)}"
             )
         self.model = model
+        self._cache_argument = cache_argument(model)
         self.layer_windows = check_model(model)
         self.attention = attention
         asks_library = attention in ("sdpa", "eager")
@@ -166,9 +174,9 @@ class HFAdapter:
                 input_ids=token_ids,
                 attention_mask=mask,
                 position_ids=position_ids,
-                past_key_values=view,
                 use_cache=True,
                 return_dict=True,
+                **{self._cache_argument: view},
                 **extra,
             )
         finally:

@@ -164,7 +164,8 @@ def _standing(comparison: Comparison, name: str, limit: float) -> Standing | Non
         if own.is_below(limit) and baseline.is_above(limit):
             # The requests that get through an overload say too little.
             return None if comparison.is_overloaded else Standing.KEPT
-        return Standing.HOPELESS if own.value > limit else None
+        is_broken_by_both = own.is_above(limit) and baseline.is_above(limit)
+        return Standing.HOPELESS if is_broken_by_both else None
     if own.is_above(limit):
         return Standing.BROKEN
     highest = own.value if own.high is None else own.high

@@ -117,7 +117,8 @@ def _reason(decision: Decision, requirements: Requirements) -> str:
         loads = loads_listed([point.load for point in points])
         clauses.append(f"{words} at {loads}, {_spread(points)}")
     reason = f"{subject}: {'; '.join(clauses)}."
-    if decision.answer is Answer.MEASURE and decision.with_outcome(Outcome.FASTER):
+    is_single = all(point.load.is_single for point in decision.points)
+    if decision.answer is Answer.MEASURE and is_single and decision.with_outcome(Outcome.FASTER):
         return f"{reason} {SINGLE_ONLY}"
     return reason
 

@@ -93,7 +93,7 @@ def test_a_missing_file_suggests_a_similar_name(tmp_path: Path) -> None:
         ValueError, match=r"prompt.jsonl does not exist; did you mean prompts.jsonl\?"
     ):
         find_file(str(tmp_path / "prompt.jsonl"))
-    with pytest.raises(ValueError, match=r"that folder holds prompts\.jsonl"):
+    with pytest.raises(ValueError, match=r"holds prompts\.jsonl"):
         find_file(str(tmp_path / "zzz"))
     with pytest.raises(ValueError, match="neither does the folder"):
         find_file(str(tmp_path / "nowhere" / "a.jsonl"))

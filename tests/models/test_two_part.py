@@ -261,7 +261,7 @@ class TestChoice:
             ("llama", "auto", "slot"),
             ("llama", "two_part", "two_part (PyTorch's flash kernel)"),
             ("llama", "eager", "eager"),
-            ("gptj", "slot", "eager"),
+            ("falcon", "slot", "sdpa"),
         ],
     )
     def test_results_say_what_was_used(self, architecture: str, attention: str, used: str) -> None:
