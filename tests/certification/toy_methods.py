@@ -241,10 +241,10 @@ class Seldom(Fixed):
 CROWD: dict[str, Any] = {
     "sampled": {"top_k": SamplingParams(temperature=1.0, top_k=2, max_new_tokens=7)},
     "batch_size": 24,
-    "shortest_prompt": 16,
-    "max_step_tokens": 32,
-    "max_cache_tokens": 120,
-    "max_draft_tokens": 6,
+    "shortest_prompt": 14,
+    "max_step_tokens": 30,
+    "max_cache_tokens": 110,
+    "max_draft_tokens": 8,
 }
 FIVE_TOKENS = Toy()
 WAVES: dict[str, Any] = {
