@@ -159,5 +159,5 @@ def ragged_prompts(toy: Toy, num: int, seed: int, *, shortest: int = 1) -> list[
     for i, length in enumerate(lengths):
         num_random = min(1 + i % 2, length)
         starts.append(tuple(rng.integers(toy.vocab_size, size=num_random).tolist()))
-    rest = toy.greedy(starts, SamplingParams(max_new_tokens=max(lengths)))
+    rest = toy.greedy(starts, SamplingParams(max_new_tokens=shortest + NUM_LENGTHS - 1))
     return [(*start, *more)[:n] for start, more, n in zip(starts, rest, lengths, strict=True)]
