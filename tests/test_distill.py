@@ -258,9 +258,7 @@ def test_medusa_2_saves_a_new_target_and_leaves_the_old_one_unchanged(
     ]
     outcome = command(*arguments, "objective=cross_entropy", "train.learning_rate=0.01")
     assert outcome.code == 0, outcome.err
-    assert "use it with target=local target.model=out/student/backbone" in outcome.out.replace(
-        "\n", ""
-    )
+    assert "target=local target.model=out/student/backbone" in " ".join(outcome.out.split())
     assert {path.name: path.read_bytes() for path in (models / "target").iterdir()} == before
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["provenance"]["decodes_with"] == "backbone"
