@@ -238,7 +238,7 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
         load.main, *base, "arrivals=recorded", "num_requests=6", "hydra.run.dir=none"
     )
     assert code == 2
-    assert "arrivals=recorded repeats a recording's load, in simulate" in err
+    assert "arrivals=recorded repeats the load of a recording" in err
 
 
 def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded: Path) -> None:

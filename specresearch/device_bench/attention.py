@@ -5,7 +5,7 @@ from functools import cache, partial
 
 import torch
 
-from specresearch.device_bench.bench import Bench, Case, UnreadPrompts, sharing_weights
+from specresearch.device_bench.bench import Bench, BenchCase, UnreadPrompts, sharing_weights
 from specresearch.device_bench.device import seconds
 from specresearch.device_bench.measurement import Measurement, at_least
 from specresearch.device_bench.timing import take_turns
@@ -17,7 +17,7 @@ BATCH = 4
 CHAIN_NODES, TREE_WIDTH = 6, 10
 
 
-def cases(bench: Bench) -> Iterator[Case]:
+def cases(bench: Bench) -> Iterator[BenchCase]:
     scale = bench.scale
     weights = bench.few_layers(scale.dtype)
     longest = max(scale.contexts) + scale.tree_size + 1
@@ -36,7 +36,7 @@ def cases(bench: Bench) -> Iterator[Case]:
     for context in scale.contexts:
         for name, tree in trees.items():
             case = f"context {context}, {name}, batch {BATCH}"
-            yield Case(case, partial(_measure, bench, target_with, context, tree))
+            yield BenchCase(case, partial(_measure, bench, target_with, context, tree))
 
 
 def _tree(num_nodes: int, device: torch.device) -> Topology:

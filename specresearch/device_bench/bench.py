@@ -22,7 +22,7 @@ NUM_COPIES = 20
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """Something that is measured or fails on its own."""
 
     name: str

@@ -12,7 +12,7 @@ from specresearch.bench.logit_gap import LogitGap, measure_rounding
 from specresearch.certification.cases import SampledSetting
 from specresearch.certification.counts import Tally
 from specresearch.certification.targets import Toy, ragged_prompts
-from specresearch.device_bench.bench import Bench, Case, sharing_weights
+from specresearch.device_bench.bench import Bench, BenchCase, sharing_weights
 from specresearch.device_bench.library import generate, library_model
 from specresearch.device_bench.measurement import Measurement, at_least, at_most
 from specresearch.device_bench.timing import decode
@@ -31,13 +31,13 @@ TOY, VISIBLE_TV, ALPHA, POWER = Toy(4, seed=4), 0.15, 1e-4, 0.95
 SAMPLING = SamplingParams(temperature=1.0, top_p=0.9, max_new_tokens=3)
 
 
-def cases(bench: Bench) -> Iterator[Case]:
-    yield Case("tree is sequence", partial(_tree_is_sequence, bench))
-    yield Case("greedy is baseline, float32", partial(_greedy_is_baseline, bench))
-    yield Case("sampled is target, float64", partial(_sampled_is_target, bench))
-    yield Case("greedy divergence, bfloat16", partial(_divergence, bench))
+def cases(bench: Bench) -> Iterator[BenchCase]:
+    yield BenchCase("tree is sequence", partial(_tree_is_sequence, bench))
+    yield BenchCase("greedy is baseline, float32", partial(_greedy_is_baseline, bench))
+    yield BenchCase("sampled is target, float64", partial(_sampled_is_target, bench))
+    yield BenchCase("greedy divergence, bfloat16", partial(_divergence, bench))
     for attention in ("two_part", "slot", "sdpa"):
-        yield Case(f"{attention} beside the CPU's", partial(_attention, bench, attention))
+        yield BenchCase(f"{attention} beside the CPU's", partial(_attention, bench, attention))
 
 
 def _prompts(target: CausalLM) -> list[list[int]]:

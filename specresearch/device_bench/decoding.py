@@ -8,7 +8,7 @@ import torch
 
 from specresearch.device_bench.bench import (
     Bench,
-    Case,
+    BenchCase,
     UnreadPrompts,
     sharing_weights,
     weights_read,
@@ -19,7 +19,7 @@ from specresearch.device_bench.library import (
     library_model,
 )
 from specresearch.device_bench.measurement import Measurement, at_least
-from specresearch.device_bench.timing import Decoded, compared, decode, host_gap, take_turns
+from specresearch.device_bench.timing import TimedDecoding, compared, decode, host_gap, take_turns
 from specresearch.engine import Engine
 from specresearch.models.kv_cache import available_bytes
 
@@ -28,7 +28,7 @@ LEAST_ROOFLINE = 70.0  # percent, at batch 1
 LEAST_OVER_GENERATE = 3.0  # times
 
 
-def cases(bench: Bench) -> Iterator[Case]:
+def cases(bench: Bench) -> Iterator[BenchCase]:
     scale = bench.scale
     pairs = [(batch, context) for batch in scale.batches for context in scale.contexts]
     for variant in scale.variants:
@@ -40,7 +40,7 @@ def cases(bench: Bench) -> Iterator[Case]:
         )
         for batch, context in sorted(pairs, key=lambda pair: pair[0] * pair[1]):
             name = f"{variant.name}, batch {batch}, context {context}"
-            yield Case(name, partial(_measure, bench, target, batch, context))
+            yield BenchCase(name, partial(_measure, bench, target, batch, context))
 
 
 def _measure(
@@ -58,7 +58,7 @@ def _measure(
     prompts: list[list[int]] = []
     for row in range(batch):
         prompts.append([(7 * i + 3 * row) % target.vocab_size for i in range(context)])
-    decoded: list[Decoded] = []
+    decoded: list[TimedDecoding] = []
 
     def ours() -> float:
         decoded.append(decode(bench.device, engine, prompts, num_new))

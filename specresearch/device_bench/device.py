@@ -14,7 +14,7 @@ from specresearch.results.provenance import device_name
 
 
 @dataclass(frozen=True)
-class Activity:
+class DeviceActivity:
     """What a device did while it was profiled.
 
     Attributes:
@@ -63,7 +63,7 @@ class CudaDevice:
     def peak_bytes(self) -> int:
         return peak_bytes(self.device)
 
-    def activity(self, task: Callable[[], object]) -> Activity:
+    def activity(self, task: Callable[[], object]) -> DeviceActivity:
         """Run a task under the profiler."""
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
             task()
@@ -97,7 +97,7 @@ class CpuDevice:
     def peak_bytes(self) -> int:
         return peak_bytes(self.device)
 
-    def activity(self, task: Callable[[], object]) -> Activity:
+    def activity(self, task: Callable[[], object]) -> DeviceActivity:
         """Run a task under the profiler."""
         with profile(activities=[ProfilerActivity.CPU]) as recorded:
             task()
@@ -118,11 +118,11 @@ def seconds(device: Device, task: Callable[[], object], num_calls: int = 1) -> f
     return (perf_counter() - begin) / num_calls
 
 
-def _activity(num_kernels: int, events: Sequence[Any]) -> Activity:
+def _activity(num_kernels: int, events: Sequence[Any]) -> DeviceActivity:
     if not num_kernels:
         raise RuntimeError("the profiler recorded no work of the device")
     ranges = [(event.time_range.start, event.time_range.end) for event in events]
-    return Activity(num_kernels, sum(_lengths(ranges)) / 1e6)
+    return DeviceActivity(num_kernels, sum(_lengths(ranges)) / 1e6)
 
 
 def _lengths(ranges: Sequence[tuple[float | int, float | int]]) -> Iterator[float | int]:

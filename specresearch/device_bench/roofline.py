@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from functools import partial
 
-from specresearch.device_bench.bench import NUM_COPIES, Bench, Case
+from specresearch.device_bench.bench import NUM_COPIES, Bench, BenchCase
 from specresearch.device_bench.measurement import Measurement
 
 
-def cases(bench: Bench) -> Iterator[Case]:
-    yield Case("memory", partial(_measure, bench))
+def cases(bench: Bench) -> Iterator[BenchCase]:
+    yield BenchCase("memory", partial(_measure, bench))
 
 
 def _measure(bench: Bench) -> Iterator[Measurement]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specresearch.device_bench import attention, correctness, decoding, roofline, speculation
-from specresearch.device_bench.bench import Bench, Case
+from specresearch.device_bench.bench import Bench, BenchCase
 from specresearch.device_bench.measurement import Measurement, reason_of
 from specresearch.progress import duration
 
@@ -23,7 +23,7 @@ class Part:
     """
 
     name: str
-    cases: Callable[[Bench], Iterator[Case]]
+    cases: Callable[[Bench], Iterator[BenchCase]]
     share: float
 
 

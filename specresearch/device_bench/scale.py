@@ -27,7 +27,7 @@ class Scale:
         target, draft, head: Shapes that ship with the package.
         num_layers, vocab_size: What remains of the target where a few layers suffice.
         batches, contexts: Of plain decoding.
-        num_new_tokens: Decoded in one turn.
+        num_new_tokens: TimedDecoding in one turn.
         num_profiled: Steps under the profiler.
         period: Tokens after which the prompt of speculation repeats itself.
         copy_bytes: What the memory bandwidth is measured with.

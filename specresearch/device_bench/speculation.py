@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from specresearch.device_bench.bench import Bench, Case, sharing_weights, weights_read
+from specresearch.device_bench.bench import Bench, BenchCase, sharing_weights, weights_read
 from specresearch.device_bench.library import (
     AssistedGenerate,
     constant_assistant,
@@ -14,7 +14,7 @@ from specresearch.device_bench.library import (
 )
 from specresearch.device_bench.measurement import Measurement, at_least, at_most
 from specresearch.device_bench.scale import Variant
-from specresearch.device_bench.timing import Decoded, compared, decode, host_gap, take_turns
+from specresearch.device_bench.timing import TimedDecoding, compared, decode, host_gap, take_turns
 from specresearch.engine import Engine
 from specresearch.models import CausalLM
 from specresearch.models.memory import weight_bytes
@@ -29,7 +29,7 @@ HEAD_ROOM = 64  # tokens behind an output
 
 
 @dataclass(frozen=True)
-class Method:
+class DraftingMethod:
     """A drafter and what stands beside it in the library.
 
     Attributes:
@@ -56,25 +56,25 @@ def _eagle(bench: Bench, **shape: Any) -> Proposer:
 
 
 METHODS = (
-    Method(
+    DraftingMethod(
         f"draft model, chain of {CHAIN}",
         lambda bench, variant: DraftModel(bench.draft(variant), CHAIN),
         num_passes=CHAIN,
         rival=_with_draft,
     ),
-    Method(
+    DraftingMethod(
         f"EAGLE-3, chain of {HEAD_CHAIN}",
         lambda bench, _: _eagle(bench, tree="chain", num_draft_tokens=HEAD_CHAIN),
         num_passes=HEAD_CHAIN,
         rival=_with_draft,
     ),
-    Method(
+    DraftingMethod(
         "EAGLE-3, tree",
         lambda bench, _: _eagle(bench, num_draft_tokens=bench.scale.tree_size, depth=HEAD_DEPTH),
         num_passes=HEAD_DEPTH,
         rival=_with_draft,
     ),
-    Method(
+    DraftingMethod(
         f"n-gram of {LOOKUP}",
         lambda *_: NGram(LOOKUP, n_min=1),
         num_passes=0,
@@ -83,7 +83,7 @@ METHODS = (
 )
 
 
-def cases(bench: Bench) -> Iterator[Case]:
+def cases(bench: Bench) -> Iterator[BenchCase]:
     scale = bench.scale
     length = scale.period * scale.num_periods
     for variant in scale.variants:
@@ -102,7 +102,7 @@ def cases(bench: Bench) -> Iterator[Case]:
                 measure = partial(
                     _measure, bench, method, variant, acceptance, plain, prompt, ahead.outputs[0]
                 )
-                yield Case(name, measure)
+                yield BenchCase(name, measure)
 
 
 def _repeating_prompt(bench: Bench, plain: Engine) -> list[int]:
@@ -114,7 +114,7 @@ def _repeating_prompt(bench: Bench, plain: Engine) -> list[int]:
 
 def _measure(
     bench: Bench,
-    method: Method,
+    method: DraftingMethod,
     variant: Variant,
     acceptance: float,
     plain: Engine,
@@ -124,7 +124,7 @@ def _measure(
     device, num_new, target = bench.device, bench.scale.num_new_tokens, plain.target
     drafter = method.build(bench, variant)
     engine = Engine(target, Synthetic(drafter, acceptance))
-    runs: dict[str, list[Decoded]] = {METHOD: [], PLAIN: []}
+    runs: dict[str, list[TimedDecoding]] = {METHOD: [], PLAIN: []}
 
     def run(name: str, side: Engine) -> float:
         runs[name].append(decode(device, side, [prompt], num_new))

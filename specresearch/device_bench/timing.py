@@ -16,7 +16,7 @@ MAX_HOST_GAP = 3.0  # percent of a step
 
 
 @dataclass(frozen=True)
-class Decoded:
+class TimedDecoding:
     """Decoding without prefill and the first step.
 
     Attributes:
@@ -50,7 +50,7 @@ class Decoded:
 
 def decode(
     device: Device, engine: Engine, prompts: Sequence[Sequence[int]], num_new_tokens: int
-) -> Decoded:
+) -> TimedDecoding:
     """Decode prompts greedily, all from the first step on."""
     ids = _begin(engine, prompts, num_new_tokens)
     outputs: dict[str, RequestOutput] = {}
@@ -65,7 +65,7 @@ def decode(
     device.wait()
     seconds = engine.clock.now() - begin
     tokens = tuple(outputs[id].token_ids for id in ids)
-    return Decoded(seconds, tuple(records), tokens)
+    return TimedDecoding(seconds, tuple(records), tokens)
 
 
 def _begin(engine: Engine, prompts: Sequence[Sequence[int]], num_new_tokens: int) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from specresearch.batch import Batch
@@ -158,6 +158,11 @@ class Synthetic(Proposer):
             table[b, 2 : 2 + len(coming)] = coming
         uploaded = upload(table, batch.device)
         return uploaded[:, :1], uploaded[:, 1:]
+
+    def readback(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput
+    ) -> Sequence[Shaped[Tensor, "..."]]:
+        return self.drafter.readback(batch, proposal, output)
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict

@@ -94,11 +94,7 @@ def unknown_key(path: str, schema: type[Settings]) -> str:
     if elsewhere:
         meant = " or ".join(sorted(elsewhere)[:MAX_LISTED])
         return f"there is no setting {path}; did you mean {meant}?"
-    names = names_below(schema, prefix)
-    meant = nearest(name, names)
-    if prefix and "did you mean" in meant:
-        meant = nearest(path, [f"{prefix}.{other}" for other in names])
-    return f"there is no setting {path}{meant}"
+    return f"there is no setting {path}{nearest(name, names_below(schema, prefix))}"
 
 
 def _plain(container: Any, name: Any) -> Any:

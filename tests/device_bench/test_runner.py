@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specresearch.device_bench.bench import Bench, Case
+from specresearch.device_bench.bench import Bench, BenchCase
 from specresearch.device_bench.device import CpuDevice, _lengths
 from specresearch.device_bench.measurement import Measurement, at_least, at_most
 from specresearch.device_bench.report import Report
@@ -35,10 +35,10 @@ def interrupted() -> Iterator[Measurement]:
 
 
 def part(name: str, *measures: object) -> Part:
-    return Part(name, lambda _: iter([Case(f"case {m}", m) for m in measures]), 0.5)  # type: ignore
+    return Part(name, lambda _: iter([BenchCase(f"case {m}", m) for m in measures]), 0.5)  # type: ignore
 
 
-def broken(_: Bench) -> Iterator[Case]:
+def broken(_: Bench) -> Iterator[BenchCase]:
     raise MemoryError("the weights need 16 GB")
     yield
 

@@ -256,7 +256,7 @@ def test_positions_reach_as_far_as_the_targets(
         ("eagle", 3, {}, "is an EAGLE-3 head; use format=eagle3 or speculators"),
         ("eagle3", 1, {}, "is an EAGLE-1 head; use format=eagle or eagle_sglang"),
         ("eagle_sglang", 1, {"qkv_bias": True}, "biases of queries, keys and values$"),
-        ("medusa", 1, {}, "holds no Medusa heads"),
+        ("medusa", 1, {}, "is an EAGLE-1 head; use format=eagle"),
         (
             "eagle3",
             3,
