@@ -21,6 +21,7 @@ DRAFT_STREAM, ACCEPT_STREAM = 0, 1
 LARGEST_UNIFORM = 1 - 2.0**-52  # times a total, it is rounded to less than the total
 LARGEST_VOCABULARY = 1 << 24  # more than any model has; float32 holds every number up to it
 _DIGIT_BITS = 11
+SORTED_VOCABULARY = 1 << _DIGIT_BITS  # up to here, sorting costs less than histograms
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -182,7 +183,7 @@ def logits_to_probs(
 def _truncate(logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Float[Tensor, "B N V"]:
     """Mask all but the top-k tokens and the fewest of them whose probability reaches top-p.
 
-    Of equal tokens the first ones stay. The vocabulary is never sorted.
+    Of equal tokens the first ones stay. A large vocabulary is never sorted.
     """
     nuclei = [params.top_k for params in sampling.params if params.top_p < 1]
     largest_k = min(max(params.top_k for params in sampling.params), logits.shape[-1])
@@ -195,8 +196,9 @@ def _truncate(logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Float[
         logits = _keep_largest(logits, logits, last, top_k - num_larger)
     if nuclei:
         top_p = sampling.column("top_p").double()
-        if all(nuclei):
-            values = logits.topk(largest_k).values
+        candidates = largest_k if all(nuclei) else logits.shape[-1]
+        if all(nuclei) or candidates <= SORTED_VOCABULARY:
+            values = logits.topk(candidates).values
             probs = values.softmax(-1, dtype=torch.float64)
             num_kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True)
             last = values.gather(2, num_kept - 1)

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import torch
 
+from specresearch import sampling
 from specresearch.sampling import SamplingBatch, SamplingParams, draw, logits_to_probs, penalize
 
 V = 12
@@ -66,9 +67,13 @@ SETTINGS = [
 
 
 class TestLogitsToProbs:
+    @pytest.mark.parametrize("largest_sorted", [0, V])
     @pytest.mark.parametrize("together", [True, False])
-    def test_equals_a_naive_reference(self, together: bool) -> None:
-        """Rows with different settings do not influence one another."""
+    def test_equals_a_naive_reference(
+        self, together: bool, largest_sorted: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows with different settings do not influence one another, sorted or by histograms."""
+        monkeypatch.setattr(sampling, "SORTED_VOCABULARY", largest_sorted)
         logits = torch.randn(len(SETTINGS), 3, V, dtype=torch.float64) * 2
         groups = [range(len(SETTINGS))] if together else [[i] for i in range(len(SETTINGS))]
         for group in groups:
