@@ -3,7 +3,7 @@
 Target and draft go through the same function, so that p and q differ only by their logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -69,13 +69,39 @@ class SamplingBatch:
         return any(params.has_penalty for params in self.params)
 
     @cached_property
-    def _columns(self) -> Float[Tensor, "_ B 1 1"]:
+    def columns(self) -> Float[Tensor, "num B 1 1"]:
+        """The settings of every row on the device, in the order of `_COLUMNS`."""
         values = [[float(read(params)) for params in self.params] for read in _COLUMNS.values()]
         return upload(values, self.device)[:, :, None, None]
 
     def column(self, name: str) -> Float[Tensor, "B 1 1"]:
         """Return one setting of every row, by its name in `_COLUMNS`."""
-        return self._columns[_NAMES[name]]
+        return self.columns[_NAMES[name]]
+
+    @property
+    def kind(self) -> Hashable:
+        """What decides, beside numbers on the device, which operations sampling runs."""
+        nuclei = [params.top_k for params in self.params if params.top_p < 1]
+        return (
+            any(params.is_greedy for params in self.params),
+            any(params.min_p for params in self.params),
+            max(params.top_k for params in self.params),
+            bool(nuclei),
+            all(nuclei),
+        )
+
+    def given(
+        self, columns: Float[Tensor, "num B 1 1"], uniforms: Float[Tensor, "B _"]
+    ) -> "SamplingBatch":
+        """Return the same sampling with its numbers in the buffers of a graph, without penalties.
+
+        Args:
+            uniforms: The draws of the one stream that will be asked for.
+        """
+        batch = _GivenSampling(self.params, self.seeds, self.positions, self.device)
+        batch.__dict__["columns"] = columns
+        batch.drawn = uniforms
+        return batch
 
     def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
         """Return draws from [0, 1) in double precision; the first ones do not depend on `num`.
@@ -92,6 +118,15 @@ class SamplingBatch:
         row_states = _mix(_mix(seeds + positions * np.uint64(2) + np.uint64(stream)))
         draws = _mix(row_states[:, None] + np.arange(num, dtype=np.uint64) * _GAMMA)
         return (draws >> np.uint64(11)) * 2.0**-53
+
+
+class _GivenSampling(SamplingBatch):
+    """Takes its draws as given."""
+
+    drawn: Float[Tensor, "B _"]
+
+    def uniforms(self, stream: int, num: int) -> Float[Tensor, "B num"]:
+        return self.drawn[:, :num]
 
 
 def derive_seed(*parts: int) -> int:

@@ -26,6 +26,7 @@ class Block:
     """
 
     lossless = True
+    capturable = True
 
     def refuses(self, kind: DraftKind) -> str | None:
         if kind.trees:

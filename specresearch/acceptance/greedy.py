@@ -16,6 +16,7 @@ class Greedy:
     """
 
     lossless = True
+    capturable = True
 
     def refuses(self, kind: DraftKind) -> str | None:
         return None

@@ -27,6 +27,7 @@ class Rejection:
     """Lossless at every temperature. A chain is a tree whose nodes have at most one child."""
 
     lossless = True
+    capturable = True
 
     def refuses(self, kind: DraftKind) -> str | None:
         return None

@@ -30,6 +30,7 @@ class Typical:
     """
 
     lossless = False
+    capturable = True
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
         for name, value in (("epsilon", epsilon), ("delta", delta)):

@@ -111,7 +111,9 @@ class Engine:
         self._recorder = StepRecorder(
             self.clock, self.scheduler, self.prefill, self.controller, observers
         )
-        self._judge = Judge(self.acceptance, self.proposer, measure_shift=measure_shift)
+        self._judge = Judge(
+            self.acceptance, self.proposer, target.passes, measure_shift=measure_shift
+        )
         self._check = ProposalCheck(self.proposer, target.vocab_size, num_checked)
         self._token_counts = TokenCounts(target.cache.num_slots, target.vocab_size, target.device)
         self._inbox = Inbox()

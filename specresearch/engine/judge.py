@@ -6,8 +6,10 @@ from specresearch.acceptance import AcceptanceSampler, LossySampler, read_shift
 from specresearch.batch import Batch, Delivery
 from specresearch.engine.faults import find_faults
 from specresearch.engine.logprobs import read_logprobs
+from specresearch.engine.rule_graphs import RuleGraphs
 from specresearch.metrics.shift import StepShift
 from specresearch.models.causal_lm import ModelOutput
+from specresearch.models.pass_graphs import PassGraphs
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer
 from specresearch.readback import Readback
@@ -19,12 +21,20 @@ class Judge:
     Whatever the host must know of the step comes in one transfer, the only wait for the device.
 
     Args:
+        passes: The target's graphs; None if it runs without.
         measure_shift: Measure how far a lossy rule moves the output, in time that counts for no
             request.
     """
 
-    def __init__(self, rule: AcceptanceSampler, proposer: Proposer, *, measure_shift: bool) -> None:
-        self.rule = rule
+    def __init__(
+        self,
+        rule: AcceptanceSampler,
+        proposer: Proposer,
+        passes: PassGraphs | None = None,
+        *,
+        measure_shift: bool,
+    ) -> None:
+        self.rule = RuleGraphs(rule, passes)
         self.proposer = proposer
         self._measured = rule if measure_shift and isinstance(rule, LossySampler) else None
 

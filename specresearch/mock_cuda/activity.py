@@ -2,9 +2,14 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
@@ -26,6 +31,27 @@ class Wait:
         return f"{self.cause} at {self.place}"
 
 
+@dataclass(frozen=True)
+class CapturedOperation:
+    """An operation of a graph, with the memory that it reads and writes.
+
+    Attributes:
+        results: What it returned when it was captured.
+    """
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    results: tuple[Tensor, ...]
+
+    def replay(self) -> None:
+        """Run it again on the same memory."""
+        anew = tree_leaves(self.function(*self.args, **self.kwargs))
+        for result, values in zip(self.results, anew, strict=True):
+            if values is not result:
+                result.copy_(values)
+
+
 @dataclass
 class Activity:
     """What was queued on the device and what the host waited for, since the last `clear`.
@@ -36,6 +62,7 @@ class Activity:
         uploads: Copies from the host to the device that did not wait.
         num_queued: Everything that was ever queued; it only grows.
         num_done: How much of it is known to be done, since the host has waited for it.
+        captured: The operations of a graph that is being captured; None outside of captures.
     """
 
     launches: Counter[str] = field(default_factory=Counter)
@@ -43,6 +70,7 @@ class Activity:
     uploads: int = 0
     num_queued: int = 0
     num_done: int = 0
+    captured: list[CapturedOperation] | None = None
 
     @property
     def num_launches(self) -> int:
@@ -55,17 +83,26 @@ class Activity:
         self.uploads = 0
 
     def launch(self, name: str) -> None:
+        if self.captured is not None:
+            return  # a capture runs nothing
         self.launches[name] += 1
         self.num_queued += 1
 
     def upload(self) -> None:
+        self._refuse_in_capture("a copy from the host")
         self.uploads += 1
         self.num_queued += 1
 
     def wait(self, cause: str) -> None:
         """Count a wait of the host until everything queued so far is done."""
+        self._refuse_in_capture(cause)
         self.waits.append(Wait(cause, _caller()))
         self.num_done = self.num_queued
+
+
+    def _refuse_in_capture(self, cause: str) -> None:
+        if self.captured is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")
 
 
 def _caller() -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from specresearch.mock_cuda.activity import Activity
+from specresearch.mock_cuda.activity import Activity, CapturedOperation
 from specresearch.mock_cuda.runtime import MEMORY, mocked_runtime
 from specresearch.mock_cuda.tensor import DEVICE, MockTensor
 
@@ -131,7 +131,17 @@ class _Dispatch(TorchDispatchMode):
                 return result
             return mocks[id(result)] if id(result) in mocks else MockTensor(result)
 
-        return tree_map(wrap, func(*_held(args), **_held(kwargs)))
+        return tree_map(wrap, self._compute(func, args, kwargs))
+
+    def _compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation on the held tensors, and note it in a graph that is being captured."""
+        held_args, held_kwargs = _held(args), _held(kwargs)
+        results = func(*held_args, **held_kwargs)
+        if self.activity.captured is not None and not _is_free(func):
+            leaves = tuple(tree_leaves(results))
+            operation = CapturedOperation(func, held_args, held_kwargs, leaves)
+            self.activity.captured.append(operation)
+        return results
 
     def _copy(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Copy within the device, to it, or to the host."""
@@ -161,7 +171,7 @@ class _Dispatch(TorchDispatchMode):
         else:
             self.activity.upload()
         kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-        result = func(*_held(args), **_held(kwargs))
+        result = self._compute(func, args, kwargs)
         if target is not None:
             return target
         return MockTensor(result) if target_there else result

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from specresearch.mock_cuda.activity import Activity
+from specresearch.mock_cuda.activity import Activity, CapturedOperation
 
 CAPABILITY = (9, 0)
 MEMORY = 80 << 30  # bytes
@@ -26,6 +26,28 @@ class MockStream:
 
     def wait_stream(self, stream: "MockStream") -> None:
         pass
+
+
+class MockGraph:
+    """A graph, whose replay is one launch."""
+
+    def __init__(self, activity: Activity) -> None:
+        self._activity = activity
+        self.operations: list[CapturedOperation] = []
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Note the operations of this block."""
+        self._activity.captured = self.operations
+        try:
+            yield
+        finally:
+            self._activity.captured = None
+
+    def replay(self) -> None:
+        self._activity.launch("graph")
+        for operation in self.operations:
+            operation.replay()
 
 
 class MockEvent:
@@ -87,6 +109,11 @@ def mocked_runtime(activity: Activity, free: int = MEMORY) -> Iterator[None]:
         "empty_cache": lambda: None,
         "Event": lambda enable_timing=False, **_: MockEvent(activity),
         "current_stream": lambda device=None: stream,
+        "Stream": lambda device=None: stream,
+        "stream": lambda stream: nullcontext(),
+        "CUDAGraph": lambda: MockGraph(activity),
+        "graph": lambda graph, **_: graph.capture(),
+        "graph_pool_handle": lambda: None,
         "synchronize": lambda device=None: activity.wait("torch.cuda.synchronize"),
     }
     with ExitStack() as patches:

@@ -102,40 +102,76 @@ class AttentionPlan:
         uniform = len(set(self.starts)) == 1
         if self.num_nodes == 1 and uniform and window is None and self.width == self.starts[0] + 1:
             return None
-        starts = upload(self.starts[:1] if uniform else self.starts, self.device)
-        rows = max(len(starts), self.topology.parents.shape[0])
-        columns = torch.arange(self.width, device=self.device)
-        node = columns - starts[:, None]  # [B L], negative in the committed past
+        if not uniform:
+            starts = upload(self.starts, self.device)
+            return tree_bias(starts, self.topology, self.width, self.dtype, self.first, window)
         hidden = ~self.topology.ancestors[:, self.first :]
-        num_new = hidden.shape[1]
-        if uniform:
-            begin, end = self.starts[0], self.starts[0] + self.num_nodes
-            bias = torch.zeros((rows, num_new, self.width), dtype=self.dtype, device=self.device)
-            bias[:, :, begin:end].masked_fill_(hidden, MASKED)
-            bias[:, :, end:] = MASKED
-        else:
-            table = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
-            table.masked_fill_(hidden, MASKED)
-            table = F.pad(F.pad(table, (1, 0)), (0, 1), value=MASKED)  # past, tree, future
-            index = (node + 1).clamp_(0, self.num_nodes + 1)[:, None].expand(rows, num_new, -1)
-            bias = table.expand(rows, -1, -1).gather(2, index)
+        begin, end = self.starts[0], self.starts[0] + self.num_nodes
+        shape = (*hidden.shape[:2], self.width)
+        bias = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        bias[:, :, begin:end].masked_fill_(hidden, MASKED)
+        bias[:, :, end:] = MASKED
         if window is not None:
-            depth = self.topology.depth
-            nearest = node.clamp(0, self.num_nodes - 1).expand(rows, -1)
-            node_depth = depth.expand(rows, -1).gather(1, nearest)
-            key_position = torch.where(node < 0, node, node_depth)  # relative to the root
-            distance = depth[:, self.first :, None] - key_position[:, None]
-            bias.masked_fill_(distance >= window, MASKED)
+            node = torch.arange(-begin, self.width - begin, device=self.device)[None]
+            _hide_outside(bias, node, self.topology, self.first, window)
         return bias[:, None]
+
+
+def tree_bias(
+    starts: Int[Tensor, " B"],
+    topology: Topology,
+    width: int,
+    dtype: torch.dtype,
+    first: int = 0,
+    window: int | None = None,
+) -> Float[Tensor, "B 1 N L"]:
+    """Return 0 where a node may look and -inf where it may not, for rows of any lengths.
+
+    Args:
+        starts: Columns committed in each row.
+        first: Nodes that earlier passes have written; the result has rows for the others.
+    """
+    rows, num_nodes = len(starts), topology.num_nodes
+    node = torch.arange(width, device=starts.device) - starts[:, None]  # [B L]
+    hidden = ~topology.ancestors[:, first:]
+    table = torch.zeros(hidden.shape, dtype=dtype, device=starts.device)
+    table.masked_fill_(hidden, MASKED)
+    table = F.pad(F.pad(table, (1, 0)), (0, 1), value=MASKED)  # past, tree, future
+    index = (node + 1).clamp_(0, num_nodes + 1)[:, None].expand(rows, num_nodes - first, -1)
+    bias = table.expand(rows, -1, -1).gather(2, index)
+    if window is not None:
+        _hide_outside(bias, node, topology, first, window)
+    return bias[:, None]
+
+
+def _hide_outside(
+    bias: Float[Tensor, "B M L"],
+    node: Int[Tensor, "#B L"],
+    topology: Topology,
+    first: int,
+    window: int,
+) -> None:
+    """Hide the columns that a sliding window leaves behind.
+
+    Args:
+        node: The node in each column, negative in the committed past.
+    """
+    depth, rows = topology.depth, len(bias)
+    nearest = node.clamp(0, topology.num_nodes - 1).expand(rows, -1)
+    node_depth = depth.expand(rows, -1).gather(1, nearest)
+    key_position = torch.where(node < 0, node, node_depth)  # relative to the root
+    distance = depth[:, first:, None] - key_position[:, None]
+    bias.masked_fill_(distance >= window, MASKED)
 
 
 @dataclass(frozen=True)
 class GivenBiases:
-    """An attention plan of masks alone, one per window, as a compiled graph makes them."""
+    """An attention plan of masks alone, one per window, as a graph makes them."""
 
     biases: dict[int | None, Float[Tensor, "S 1 N L"]]
     from_empty: bool = False
     packing: None = None
+    _repeated: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -144,7 +180,10 @@ class GivenBiases:
     def bias(
         self, window: int | None = None, repeats: int = 1, device: torch.device | None = None
     ) -> Float[Tensor, "S 1 RN L"]:
-        return self.biases[window if window in self.biases else None].repeat(1, 1, repeats, 1)
+        key = window if window in self.biases else None, repeats
+        if key not in self._repeated:
+            self._repeated[key] = self.biases[key[0]].repeat(1, 1, repeats, 1)
+        return self._repeated[key]
 
 
 def committed_positions(

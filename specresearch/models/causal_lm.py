@@ -12,9 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specresearch.models import loading
 from specresearch.models.compiled import CompiledForward
 from specresearch.models.flash_kernels import FlashKernel, NoKernelError, find_kernel
-from specresearch.models.hf_adapter import length_limit
+from specresearch.models.hf_adapter import FINAL_NORM, length_limit
 from specresearch.models.hf_model import HFModel, ModelOutput
 from specresearch.models.kv_cache import SlotCache
+from specresearch.models.pass_graphs import PaddedPass, PassGraphs, Plan
 from specresearch.models.ragged import Packing
 from specresearch.models.random_weights import Weights, name_of
 from specresearch.models.self_test import check_tree_is_sequences
@@ -41,6 +42,9 @@ class CausalLM(HFModel, SlotModel):
         pack_weights: On a CPU, keep a second copy of the linear layers' weights in the order that
             its kernels read, for faster passes over few tokens. None packs if the copy fits into
             half of the free memory.
+        graphs: Run passes over few nodes as CUDA graphs, which spares the host a launch for every
+            operation. None does so on a GPU. True on a CPU runs them on the graphs' padded buffers,
+            for tests. With `compile`, passes on a GPU are compiled before they are captured.
         self_test: Check on construction that a tree gives the logits of its paths.
 
     Raises:
@@ -57,6 +61,7 @@ class CausalLM(HFModel, SlotModel):
         prefill_chunk: int = 1024,
         compile: bool = False,
         pack_weights: bool | None = None,
+        graphs: bool | None = None,
         name: str = "",
         self_test: bool = True,
     ) -> None:
@@ -65,7 +70,9 @@ class CausalLM(HFModel, SlotModel):
         HFModel.__init__(
             self, model, tokenizer, attention=attention, pack_weights=pack_weights, name=name
         )
-        self._compiled = CompiledForward(self.adapter) if compile else None
+        if graphs is None:
+            graphs = self.device.type == "cuda" and self._is_on_one_device()
+        self._compiled = CompiledForward(self.adapter) if compile and not graphs else None
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
             raise ValueError(f"target.max_len={max_len}: {self.name} works for 2 to {limit} tokens")
@@ -80,8 +87,15 @@ class CausalLM(HFModel, SlotModel):
         self.bytes_per_token = layers.bytes_per_column
         self.kernel = self._find_kernel(layers)
         self._use_cache(layers.emptied())
+        self.windows = self.adapter.layer_windows
         if self_test:
             check_tree_is_sequences(self)
+        if graphs and self.adapter.uses_slot_attention:
+            self.passes = PassGraphs(self, compile=compile)
+        self._no_rows = upload([], self.device, torch.long)
+
+    def _is_on_one_device(self) -> bool:
+        return len({parameter.device for parameter in self.model.parameters()}) == 1
 
     def _find_kernel(self, layers: SlotCache) -> FlashKernel | None:
         """Return the kernel for attention in two parts; None if attention is another one.
@@ -114,6 +128,7 @@ class CausalLM(HFModel, SlotModel):
         prefill_chunk: int = 1024,
         compile: bool = False,
         pack_weights: bool | None = None,
+        graphs: bool | None = None,
         self_test: bool = True,
         weights: Weights = "trained",
         **load: Any,
@@ -132,6 +147,7 @@ class CausalLM(HFModel, SlotModel):
             prefill_chunk=prefill_chunk,
             compile=compile,
             pack_weights=pack_weights,
+            graphs=graphs,
             name=name_of(model, weights),
             self_test=self_test,
         )
@@ -152,6 +168,7 @@ class CausalLM(HFModel, SlotModel):
     def unpack_weights(self) -> None:
         assert not self.compiled, "a compiled graph keeps calling the layers it was traced with"
         super().unpack_weights()
+        self.passes = None
 
     def allocate(self, num_slots: int, *num_nodes: int, max_len: int | None = None) -> None:
         """Make room for `num_slots` requests; a cache that is large enough is kept.
@@ -164,13 +181,12 @@ class CausalLM(HFModel, SlotModel):
             MemoryError: If the cache cannot fit.
             RuntimeError: If the cache would have to grow while requests are running.
         """
-        num_spare = max(num_nodes, default=1)
+        sizes = (1, *num_nodes)
         if self._compiled is not None:
-            num_spare = max(num_spare, self._compiled.spare_columns)
-            for length in (1, *num_nodes):
+            for length in sizes:
                 self._compiled.add_chain_length(length)
-        num_columns = (self.max_len if max_len is None else max_len) + num_spare
-        self.reserve(num_slots, num_columns)
+            sizes = (*sizes, self._compiled.spare_columns)
+        self.reserve(num_slots, self.max_len if max_len is None else max_len, *sizes)
 
     @torch.inference_mode()
     def _forward(
@@ -191,6 +207,12 @@ class CausalLM(HFModel, SlotModel):
             first: Nodes of the tree that earlier passes have written.
             lengths: Nodes to feed of each row, where padding may be left out.
         """
+        if self.passes is not None:
+            padded = self.passes.fit(slots, topology, first)
+            if padded is not None:
+                return self._forward_padded(
+                    padded, slots, token_ids, topology, logit_rows, hidden_layers
+                )
         packing = None if lengths is None else self._packing(slots, lengths, topology.num_nodes)
         whole_chain = packing is None and first == 0 and not hidden_layers
         if self._compiled is not None and whole_chain and self._compiled.covers(topology):
@@ -215,6 +237,39 @@ class CausalLM(HFModel, SlotModel):
         if packing is None:
             return logits, hidden
         return packing.unpack(logits), tuple(packing.unpack(layer) for layer in hidden)
+
+    def _forward_padded(
+        self,
+        padded: PaddedPass,
+        slots: Sequence[int],
+        token_ids: Int[Tensor, "B M"],
+        topology: Topology,
+        logit_rows: Int[Tensor, " R"] | None,
+        hidden_layers: Sequence[int],
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run one pass as a graph; the LM head runs outside, so that no graph holds logits."""
+        assert self.passes is not None
+        layers = (*hidden_layers, FINAL_NORM)
+
+        def body(plan: Plan, positions: Tensor, token_ids: Tensor) -> tuple[Tensor, ...]:
+            return self.states(token_ids, plan, positions, layers)
+
+        *hidden, final = self.passes.run(padded, layers, slots, topology, body, [token_ids])
+        if logit_rows is not None:
+            final = final.flatten(0, 1).index_select(0, logit_rows)[None]
+        return self.readout(final), tuple(hidden)
+
+    def states(
+        self,
+        token_ids: Int[Tensor, "B M"],
+        plan: Plan,
+        positions: Int[Tensor, "B M"],
+        hidden_layers: Sequence[int] = (FINAL_NORM,),
+    ) -> tuple[Float[Tensor, "B M H"], ...]:
+        """Run a pass inside of a graph, over the region that is set; return hidden states."""
+        return self.adapter.forward(
+            token_ids, positions, self.view, plan, self._no_rows, hidden_layers
+        )[1]
 
     def _packing(
         self, slots: Sequence[int], lengths: Sequence[int], num_nodes: int

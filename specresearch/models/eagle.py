@@ -17,6 +17,7 @@ from specresearch.models.eagle_head import EagleHead
 from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_kernel
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
+from specresearch.models.pass_graphs import PassGraphs, Plan
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Topology, upload
 
@@ -78,6 +79,9 @@ class EagleModel(SlotModel):
             with suppress(NoKernelError):
                 shape = LayerShape(self.device, self.dtype, head_dim, has_window)
                 self.kernel = find_kernel([shape])
+        self.windows = (head.format.window,)
+        if target.passes is not None:
+            self.passes = PassGraphs(self, compile=target.passes.graphs.compile)
 
     @property
     def draft_vocab_size(self) -> int:
@@ -218,14 +222,32 @@ class EagleModel(SlotModel):
         first: int,
         behind: int = 0,
     ) -> Float[Tensor, "B M H"]:
+        if self.passes is not None:
+            padded = self.passes.fit(slots, topology, first, behind)
+            if padded is not None:
+                inputs = [token_ids, features]
+                (out,) = self.passes.run(
+                    padded, "head", slots, topology, self._run_head, inputs, behind
+                )
+                return out
         plan, positions = self._plan_pass(slots, topology, first, behind=behind)
-        return self.head(
+        return self._run_head(plan, positions, token_ids, features)[0]
+
+    def _run_head(
+        self,
+        plan: AttentionPlan | Plan,
+        positions: Int[Tensor, "#B M"],
+        token_ids: Int[Tensor, "B M"],
+        features: Float[Tensor, "B M H"],
+    ) -> tuple[Float[Tensor, "B M H"]]:
+        out = self.head(
             self._embed(token_ids),
             features,
             positions.expand(token_ids.shape),
             attention_plan=plan,
             **{self.head.cache_argument: self.view},
         )
+        return (out,)
 
     def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
         """Return logits in the target's vocabulary, -inf for tokens that it cannot draft."""

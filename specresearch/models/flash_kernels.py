@@ -7,15 +7,15 @@ place, wherever they begin.
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from specresearch.models.load_errors import first_line
-from specresearch.proposal import upload
 
 logger = logging.getLogger(__name__)
 
@@ -34,43 +34,66 @@ class Sequences:
 
     Attributes:
         num_queries: Queries of each sequence, one sequence after the other.
-        begins: First key of each stretch.
-        lengths: Keys of each stretch, possibly none.
+        table: For each sequence its first query, and first key and number of keys of its stretch,
+            possibly none; a last column only ends the queries.
+        longest: Upper bound of the keys of a stretch, known on the host.
+        may_be_empty: Some stretch may have no keys.
         causal: The last query sees its whole stretch, and each one before it one key less.
             Otherwise all queries see the whole stretch.
         window: Most keys that a query of a causal call sees.
     """
 
     num_queries: int
-    begins: tuple[int, ...]
-    lengths: tuple[int, ...]
-    device: torch.device
+    table: Int[Tensor, "3 _"]
+    longest: int
+    may_be_empty: bool
     causal: bool = False
     window: int | None = None
+
+    @staticmethod
+    def of(
+        num_queries: int,
+        begins: Int[Tensor, " num"],
+        lengths: Int[Tensor, " num"],
+        device: torch.device,
+        *,
+        longest: int,
+        causal: bool = False,
+        window: int | None = None,
+    ) -> "Sequences":
+        """Build the table on `device` from stretches that lie there, or on the host."""
+        queries = torch.arange(len(begins) + 1, device=begins.device) * num_queries
+        table = torch.stack([queries, F.pad(begins, (0, 1)), F.pad(lengths, (0, 1))])
+        return Sequences(
+            num_queries,
+            table.to(torch.int32).to(device, non_blocking=True),
+            longest=longest,
+            may_be_empty=not lengths.is_cpu or bool((lengths == 0).any()),
+            causal=causal,
+            window=window,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.table.device
 
     @property
     def window_size(self) -> tuple[int, int]:
         """Keys that a query sees before and after its own; -1 means all."""
         return -1 if self.window is None else self.window - 1, 0 if self.causal else -1
 
-    @cached_property
-    def _table(self) -> Int[Tensor, "3 _"]:
-        queries = [i * self.num_queries for i in range(len(self.begins) + 1)]
-        rows = [queries, [*self.begins, 0], [*self.lengths, 0]]
-        return upload(rows, self.device, torch.int32)
-
     @property
     def cu_seqlens_q(self) -> Int[Tensor, " _"]:
-        return self._table[0]
+        return self.table[0]
 
     @property
     def cu_seqlens_k(self) -> Int[Tensor, " _"]:
         """Where stretches begin; the entry behind the last one is unused, as `seqused_k` is set."""
-        return self._table[1]
+        return self.table[1]
 
     @property
     def seqused_k(self) -> Int[Tensor, " _"]:
-        return self._table[2, :-1]
+        return self.table[2, :-1]
 
     def bias(self, length: int, dtype: torch.dtype) -> Float[Tensor, "N _"]:
         """Return the mask of a causal call over a stretch of some length."""
@@ -121,7 +144,7 @@ def _attend_on_cpu(
     out = torch.zeros_like(query)
     accurate = torch.promote_types(query.dtype, torch.float32)
     lse = query.new_full((query.shape[1], query.shape[0]), -torch.inf, dtype=accurate)
-    stretches = zip(sequences.begins, sequences.lengths, strict=True)
+    stretches = sequences.table[1:, :-1].T.tolist()
     for i, (begin, length) in enumerate(stretches):
         if length == 0:
             continue  # the kernel would divide by zero and end the process
@@ -149,7 +172,7 @@ def _attend_by_torch(
         sequences.cu_seqlens_q,
         sequences.cu_seqlens_k,
         sequences.num_queries,
-        max(sequences.lengths),
+        sequences.longest,
         0.0,
         sequences.causal,
         False,
@@ -177,7 +200,7 @@ def _attend_by_flash_attn(
         sequences.cu_seqlens_q,
         sequences.cu_seqlens_k,
         sequences.num_queries,
-        max(sequences.lengths),
+        sequences.longest,
         0.0,
         scale,
         causal=sequences.causal,
@@ -202,7 +225,7 @@ def _attend_on_hopper(
         sequences.cu_seqlens_q,
         sequences.cu_seqlens_k,
         sequences.num_queries,
-        max(sequences.lengths),
+        sequences.longest,
         seqused_k=sequences.seqused_k,
         softmax_scale=scale,
         causal=sequences.causal,
@@ -215,7 +238,9 @@ def _attend_on_hopper(
 
 def _nothing_is_negative(lse: Float[Tensor, "H T"], sequences: Sequences) -> Float[Tensor, "H T"]:
     """Replace +inf, which FlashAttention 2 gives as the log-sum-exp of nothing."""
-    return lse if all(sequences.lengths) else lse.masked_fill(lse == torch.inf, -torch.inf)
+    if not sequences.may_be_empty:
+        return lse
+    return lse.masked_fill(lse == torch.inf, -torch.inf)
 
 
 KERNELS = {
@@ -284,19 +309,27 @@ def _error_of_example(kernel: FlashKernel, shape: LayerShape) -> float:
         return values.to(device, shape.dtype)
 
     keys, values = draw(64, kv_heads), draw(64, kv_heads)
-    begins = (40, 3, 20, 11)
-    calls = [
-        (1, Sequences(num_queries, begins, (17, 0, 5, 9), device)),
-        (2, Sequences(num_queries, begins, (17, 3, 5, 9), device, causal=True)),
+    begins, lengths = (40, 3, 20, 11), (17, 3, 5, 9)
+    calls: list[tuple[int, tuple[int, ...], bool, int | None]] = [
+        (1, (17, 0, 5, 9), False, None),
+        (2, lengths, True, None),
     ]
     if shape.has_window:
-        window = Sequences(num_queries, begins, (17, 3, 5, 9), device, causal=True, window=4)
-        calls.append((2, window))
+        calls.append((2, lengths, True, 4))
     errors: list[Tensor] = []
-    for group, sequences in calls:
+    for group, lengths, causal, window in calls:
+        sequences = Sequences.of(
+            num_queries,
+            torch.tensor(begins),
+            torch.tensor(lengths),
+            device,
+            longest=max(lengths),
+            causal=causal,
+            window=window,
+        )
         query = draw(len(begins) * num_queries, kv_heads * group)
         out, lse = kernel.attend(query, keys, values, sequences, scale)
-        for i, (begin, length) in enumerate(zip(begins, sequences.lengths, strict=True)):
+        for i, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
             rows = slice(i * num_queries, (i + 1) * num_queries)
             columns = slice(begin, begin + length)
             key = keys[columns].double().repeat_interleave(group, 1)

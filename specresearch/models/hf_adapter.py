@@ -130,7 +130,7 @@ class HFAdapter:
         token_ids: Int[Tensor, "B N"],
         position_ids: Int[Tensor, "B N"],
         view: Cache,
-        plan: AttentionPlan | TwoPartPlan,
+        plan: AttentionPlan | GivenBiases | TwoPartPlan,
         logit_rows: Int[Tensor, " R"] | None,
         hidden_layers: Sequence[int] = (),
     ) -> tuple[Float[Tensor, "..."], tuple[Float[Tensor, "B N H"], ...]]:

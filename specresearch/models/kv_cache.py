@@ -30,6 +30,7 @@ class Region:
         flat_index: Index of every written column in a buffer flattened to [S * C]; None if a plain
             slice does, as adjacent slots start at the same column and write all nodes.
         in_place: Attention reads the slots where they lie, so it gets all columns of all slots.
+        gathered: Every column that is read, as `flat_index` is given, in place of `rows`.
     """
 
     slots: tuple[int, ...]
@@ -39,6 +40,7 @@ class Region:
     rows: Int[Tensor, " B"] | None
     flat_index: Int[Tensor, " T"] | None
     in_place: bool = False
+    gathered: Int[Tensor, "B L"] | None = None
 
 
 class SlotCache:
@@ -146,9 +148,8 @@ class SlotCache:
     def _write_and_read(
         self, buffer: Float[Tensor, "S C H D"], region: Region, new: Float[Tensor, "_ H _ D"]
     ) -> Float[Tensor, "B H L D"]:
-        first, num_rows = region.slots[0], len(region.slots)
         if region.flat_index is None:
-            start = region.starts[0]
+            first, num_rows, start = region.slots[0], len(region.slots), region.starts[0]
             buffer[first : first + num_rows, start : start + region.num_nodes] = new.transpose(1, 2)
         else:
             flat = buffer.flatten(0, 1)
@@ -156,8 +157,12 @@ class SlotCache:
             flat.index_copy_(0, index, new.transpose(1, 2).flatten(0, 1))
         if region.in_place:
             return buffer.flatten(0, 1).transpose(0, 1)[None]
+        if region.gathered is not None:
+            flat = buffer.flatten(0, 1).index_select(0, region.gathered.flatten())
+            return flat.unflatten(0, region.gathered.shape).transpose(1, 2)
         columns = buffer[:, : region.width]
         if region.rows is None:
+            first, num_rows = region.slots[0], len(region.slots)
             return columns[first : first + num_rows].transpose(1, 2)
         return columns.index_select(0, region.rows.to(buffer.device)).transpose(1, 2)
 

@@ -13,6 +13,7 @@ from specresearch.models.attention_plan import AttentionPlan, committed_position
 from specresearch.models.flash_kernels import FlashKernel
 from specresearch.models.hf_adapter import SlotCacheView
 from specresearch.models.kv_cache import SlotCache, available_bytes
+from specresearch.models.pass_graphs import PassGraphs
 from specresearch.models.ragged import Packing, append_passes
 from specresearch.models.slots import Slots
 from specresearch.models.two_part import TwoPartPlan
@@ -52,6 +53,8 @@ class SlotModel(Slots):
         layer_config: The configuration of its decoder layers.
         num_layers: How many there are.
         kernel: What attends to the prefix where attention has two parts; None elsewhere.
+        windows: The sliding windows of its layers, None for full attention.
+        passes: The graphs of its passes; None if they run without.
         cache: The slots' keys and values.
         view: The cache as the transformers library sees it.
     """
@@ -66,6 +69,8 @@ class SlotModel(Slots):
     layer_config: PreTrainedConfig
     num_layers: int
     kernel: FlashKernel | None = None
+    windows: Sequence[int | None] = ()
+    passes: PassGraphs | None = None
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))
@@ -74,18 +79,27 @@ class SlotModel(Slots):
         self.cache = cache
         self.view = SlotCacheView(cache)
         self._clear(cache.num_slots)
+        if self.passes is not None:
+            self.passes.graphs.clear()
 
     def free_cache(self) -> None:
         """Free the memory of all slots, none of which may be in use, until the next `allocate`."""
         self._use_cache(self.cache.emptied())
 
-    def reserve(self, num_slots: int, num_columns: int) -> None:
-        """Make room for `num_slots` requests of `num_columns` tokens; a large enough cache stays.
+    def reserve(self, num_slots: int, num_tokens: int, *num_nodes: int) -> None:
+        """Make room for `num_slots` requests of `num_tokens`; a large enough cache stays.
+
+        Args:
+            num_nodes: Sizes of trees that passes will often have; the largest must fit behind.
 
         Raises:
             MemoryError: If the cache cannot fit.
             RuntimeError: If the cache would have to grow while slots are in use.
         """
+        spare = max(num_nodes, default=0)
+        if self.passes is not None:
+            spare = self.passes.add_sizes(*num_nodes)
+        num_columns = num_tokens + spare
         if self.cache.num_slots >= num_slots and self.cache.num_columns >= num_columns:
             return
         if self.in_use:
@@ -178,11 +192,11 @@ class SlotModel(Slots):
         if self.kernel is not None:
             plan = TwoPartPlan(
                 self.kernel,
-                region.slots,
-                starts,
+                torch.tensor(slots) * self.cache.num_columns,
+                torch.tensor(starts),
                 topology,
-                first,
-                num_columns=self.cache.num_columns,
+                width=max(starts) + topology.num_nodes,
+                first=first,
                 packing=packing,
             )
         else:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specresearch.models.flash_kernels import FlashKernel, Sequences
 from specresearch.models.ragged import Packing
-from specresearch.proposal import Topology, upload
+from specresearch.proposal import Topology
 
 QUERIES_OF_BLOCK = 128  # that a kernel gives to one multiprocessor
 MIN_SPLIT = 512  # keys that pay for a multiprocessor
@@ -47,26 +47,22 @@ class TwoPartPlan:
     """The attention of one pass over draft trees, shared by all layers.
 
     Attributes:
-        slots: Slot of each row.
-        starts: Columns already committed in each row.
+        bases: Where each row's slot begins, in all columns of the cache.
+        starts: Columns already committed in each row. Both lie on the host, or on the device where
+            a graph reads them.
+        width: The most columns that a node may see, or an upper bound.
         first: Nodes of the tree that earlier passes have written; the others are the new tokens.
-        num_columns: C, the columns of a slot.
         packing: Set if the pass leaves padding out.
     """
 
     kernel: FlashKernel
-    slots: tuple[int, ...]
-    starts: tuple[int, ...]
+    bases: Int[Tensor, " B"]
+    starts: Int[Tensor, " B"]
     topology: Topology
-    first: int
-    num_columns: int
+    width: int
+    first: int = 0
     packing: Packing | None = None
     _parts: dict[tuple[int | None, int, int, torch.device], _Parts] = field(default_factory=dict)
-
-    @property
-    def width(self) -> int:
-        """The most columns that a node may see."""
-        return max(self.starts) + self.topology.num_nodes
 
     def attend(
         self,
@@ -143,45 +139,50 @@ class TwoPartPlan:
     ) -> _Parts:
         num_nodes, group = self.topology.num_nodes, num_heads // kv_heads
         num_queries = group * (num_nodes - self.first)
+        longest = self.width if window is None else min(self.width, window + num_nodes)
         num_splits = 1
         if not self.kernel.splits_keys:
             num_blocks = len(self.starts) * kv_heads * -(-num_queries // QUERIES_OF_BLOCK)
-            longest = self.width if window is None else min(self.width, window)
             num_splits = num_splits_of(longest, num_blocks, device)
+        longest = -(-longest // num_splits)
 
-        def first_seen(positions: list[int]) -> list[int]:
+        def first_seen(positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
             """Return the first column in the window of a token at each position."""
-            return [0 if window is None else max(0, at - window + 1) for at in positions]
+            if window is None:
+                return torch.zeros_like(positions)
+            return (positions - window + 1).clamp(min=0)
 
-        starts, ends = list(self.starts), [start + num_nodes for start in self.starts]
+        starts, ends = self.starts, self.starts + num_nodes
         if self.topology.is_chain and num_nodes - self.first == 1:  # sees its own column, too
-            begins = first_seen([end - 1 for end in ends])
-            stretches = self._stretches(begins, ends, num_splits)
-            return _Parts(Sequences(num_queries, *stretches, device), group, num_splits)
+            stretches = self._stretches(first_seen(ends - 1), ends, num_splits)
+            sequences = Sequences.of(num_queries, *stretches, device, longest=longest)
+            return _Parts(sequences, group, num_splits)
         if self.topology.is_chain and num_splits == 1:
-            begins = first_seen([start + self.first for start in starts])
-            stretches = self._stretches(begins, ends, num_splits)
-            sequences = Sequences(num_nodes - self.first, *stretches, device, True, window)
+            stretches = self._stretches(first_seen(starts + self.first), ends, num_splits)
+            sequences = Sequences.of(
+                num_nodes - self.first,
+                *stretches,
+                device,
+                longest=longest,
+                causal=True,
+                window=window,
+            )
             return _Parts(sequences, group=1)
         num_partial = 0 if window is None else min(self.topology.max_depth, window - 1)
-        begins = first_seen([start + num_partial for start in starts])
-        stretches = self._stretches(begins, starts, num_splits)
-        sequences = Sequences(num_queries, *stretches, device)
+        stretches = self._stretches(first_seen(starts + num_partial), starts, num_splits)
+        sequences = Sequences.of(num_queries, *stretches, device, longest=longest)
         columns, hidden = self._explicit(window, num_partial, device)
         return _Parts(sequences, group, num_splits, columns, hidden.repeat(1, 1, group, 1))
 
     def _stretches(
-        self, begins: list[int], ends: list[int], num_splits: int
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self, begins: Int[Tensor, " B"], ends: Int[Tensor, " B"], num_splits: int
+    ) -> tuple[Int[Tensor, " _"], Int[Tensor, " _"]]:
         """Return begin and length of the stretches that split each row's columns evenly."""
-        pieces: list[tuple[int, int]] = []
-        for split in range(num_splits):
-            for slot, begin, end in zip(self.slots, begins, ends, strict=True):
-                size = -(-(end - begin) // num_splits)
-                piece = min(begin + split * size, end)
-                pieces.append((slot * self.num_columns + piece, min(size, end - piece)))
-        stretch_begins, lengths = zip(*pieces, strict=True)
-        return stretch_begins, lengths
+        size = -(-(ends - begins) // num_splits)
+        split = torch.arange(num_splits, device=begins.device)[:, None]
+        pieces = torch.minimum(begins + split * size, ends)
+        lengths = torch.minimum(size, ends - pieces)
+        return (self.bases + pieces).flatten(), lengths.flatten()
 
     def _explicit(
         self, window: int | None, num_partial: int, device: torch.device
@@ -191,8 +192,8 @@ class TwoPartPlan:
         Args:
             num_partial: Columns of the prefix that some nodes see, and others not.
         """
-        bases = [slot * self.num_columns for slot in self.slots]
-        base, start = upload([bases, self.starts], device)[:, :, None]
+        both = torch.stack([self.bases, self.starts])
+        base, start = both.to(device, non_blocking=True)[:, :, None]
         offset = torch.arange(self.topology.num_nodes, device=device)
         hidden = ~self.topology.ancestors[:, self.first :].to(device)
         if window is not None:
@@ -202,7 +203,7 @@ class TwoPartPlan:
             partial = torch.arange(num_partial, device=device) - (window - 1)
             offset = torch.cat([partial, offset])
             too_early = (start + partial < 0)[:, None] | (new_depth - partial >= window)
-            rows = len(self.slots)
+            rows = len(self.starts)
             hidden = torch.cat([too_early, hidden.expand(rows, -1, -1)], dim=2)
         return base + (start + offset).clamp(min=0), hidden[:, None]
 

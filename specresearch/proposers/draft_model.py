@@ -13,6 +13,8 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.chain_graph import ChainChoice, draft_chain
+from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
@@ -117,6 +119,10 @@ class DraftModel(Proposer):
         fused = is_chain and self.draft.compiled and self.num_draft_tokens > 1
         if fused and not (sampled or batch.sampling.has_penalty):
             return self._greedy_chain(batch, budget, pending)
+        if is_chain and not batch.sampling.has_penalty:
+            proposal = self._chain_by_graph(batch, budget, pending, sampled)
+            if proposal is not None:
+                return proposal
         output = self.draft.extend(batch.slots, pending)
         logits = self._resize(output.logits, batch.vocab_size)  # [B, 1, V]
         if is_chain:
@@ -146,9 +152,48 @@ class DraftModel(Proposer):
             if i + 1 < num_drafts:
                 logits = self._resize(self.draft.append(batch.slots, token), batch.vocab_size)
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
-        return _scored_chain(
-            torch.cat(tokens, dim=1), budget, torch.cat(all_logits, dim=1), draft_probs
-        )
+        token_ids = torch.cat(tokens, dim=1)
+        scores = _score(torch.cat(all_logits, dim=1), token_ids[:, 1:])
+        return _scored_chain(token_ids, budget, scores, draft_probs)
+
+    def _chain_by_graph(
+        self,
+        batch: Batch,
+        budget: Sequence[int],
+        pending: Sequence[Sequence[int]],
+        sampled: bool,
+    ) -> Proposal | None:
+        """Draft all tokens as one graph; return None if there is none for them."""
+        sampling, vocab_size, num_drafts = batch.sampling, batch.vocab_size, max(budget)
+
+        def given(num_rows: int) -> list[GraphInput]:
+            if not sampled:
+                return []
+            columns, uniforms = sampling.columns, sampling.uniforms(DRAFT_STREAM, num_drafts)
+            padding = columns.new_ones((len(columns), num_rows, 1, 1))
+            return [
+                GraphInput(columns, padding),
+                GraphInput(uniforms, uniforms.new_zeros((num_rows, num_drafts))),
+            ]
+
+        def choose(i: int, logits: Float[Tensor, "B 1 V"], *given: Tensor) -> tuple[Tensor, ...]:
+            logits = self._resize(logits, vocab_size)
+            if not sampled:
+                token = argmax(logits)
+                return token, _score(logits, token)
+            q = logits_to_probs(logits, sampling.given(*given))
+            token = draw(q[:, 0], given[1][:, i])[:, None]
+            return token, _score(logits, token), q
+
+        kind = ("chain", vocab_size, sampling.kind if sampled else None)
+        choice = ChainChoice(kind, choose, given)
+        drafted = draft_chain(self.draft, batch.slots, pending, num_drafts, choice)
+        if drafted is None:
+            return None
+        tokens, scores, *probs = drafted
+        draft_probs = F.pad(probs[0], (0, 0, 0, 1)) if probs else None
+        token_ids = torch.cat([batch.roots, tokens], dim=1)
+        return _scored_chain(token_ids, budget, scores, draft_probs)
 
     def _greedy_chain(
         self, batch: Batch, budget: Sequence[int], pending: Sequence[Sequence[int]]
@@ -164,7 +209,7 @@ class DraftModel(Proposer):
         )
         token_ids = torch.cat([batch.roots, tokens], dim=1)[:, : num_drafts + 1]
         logits = self._resize(logits, batch.vocab_size)[:, :num_drafts]
-        return _scored_chain(token_ids, budget, logits)
+        return _scored_chain(token_ids, budget, _score(logits, token_ids[:, 1:]))
 
     def _resize(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
         """Drop the draft's padding ids, or add those of the target with probability 0."""
@@ -208,21 +253,26 @@ class DraftModel(Proposer):
         self.draft.cache.scrub(slots)
 
 
+def _score(logits: Float[Tensor, "B M V"], tokens: Int[Tensor, "B M"]) -> Float[Tensor, "B M"]:
+    """Return the draft's probability of tokens given their parents."""
+    log_q = logits.gather(2, tokens[:, :, None])[:, :, 0] - logits.logsumexp(-1)
+    return log_q.exp()
+
+
 def _scored_chain(
     token_ids: Int[Tensor, "B N"],
     budget: Sequence[int],
-    logits: Float[Tensor, "B M V"],
+    scores: Float[Tensor, "B M"],
     draft_probs: Float[Tensor, "B N V"] | None = None,
 ) -> Proposal:
-    """Return a chain whose scores are the draft's probability of every node given its parent."""
-    log_q = logits.gather(2, token_ids[:, 1:, None])[:, :, 0] - logits.logsumexp(-1)
+    """Return a chain with the draft's probability of every node given its parent."""
     lengths = tuple(allowed + 1 for allowed in budget)
     return Proposal(
         token_ids=token_ids,
         topology=Topology.chain(token_ids.shape[1], token_ids.device),
         lengths=upload(lengths, token_ids.device),
         draft_probs=draft_probs,
-        scores=F.pad(log_q.exp(), (1, 0), value=1.0),
+        scores=F.pad(scores, (1, 0), value=1.0),
         host_lengths=lengths,
     )
 

@@ -120,7 +120,7 @@ class Eagle(Proposer):
         if self.model is None or self.model.target is not target:
             self.model = self.load(target)
         self.hidden_layers = self.model.captured_layers
-        self.model.reserve(num_slots, target.max_len + self.shape.max_fed)
+        self.model.reserve(num_slots, target.max_len, self.shape.max_fed)
         self.shape.bind(self.model.draft_vocab_size, target.device)
         self._pending = PendingFeatures()
 

@@ -171,7 +171,15 @@ def test_packages_get_arguments_in_their_order(
 def test_pytorchs_operator_takes_the_arguments(causal: bool) -> None:
     """On the meta device, which knows its shapes."""
     meta = torch.device("meta")
-    sequences = Sequences(3, (5, 0), (4, 0), meta, causal=causal, window=2 if causal else None)
+    sequences = Sequences.of(
+        3,
+        torch.tensor([5, 0]),
+        torch.tensor([4, 0]),
+        meta,
+        longest=4,
+        causal=causal,
+        window=2 if causal else None,
+    )
     query = torch.empty(6, 4, 8, device=meta, dtype=torch.bfloat16)
     keys = torch.empty(20, 2 if causal else 4, 8, device=meta, dtype=torch.bfloat16)
     out, lse = TORCH.attend(query, keys, keys, sequences, 0.5)

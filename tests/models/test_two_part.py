@@ -52,8 +52,14 @@ class Pass:
         self.keys, self.values = draw(2, NUM_SLOTS, NUM_COLUMNS, KV_HEADS, WIDTH) * 2
 
     def attend(self, kernel: FlashKernel = KERNEL, topology: Topology | None = None) -> Tensor:
+        topology = topology or self.topology
         plan = TwoPartPlan(
-            kernel, SLOTS, STARTS, topology or self.topology, self.first, NUM_COLUMNS
+            kernel,
+            torch.tensor(SLOTS) * NUM_COLUMNS,
+            torch.tensor(STARTS),
+            topology,
+            width=max(STARTS) + topology.num_nodes,
+            first=self.first,
         )
         key, value = (
             cached.flatten(0, 1).transpose(0, 1)[None] for cached in (self.keys, self.values)

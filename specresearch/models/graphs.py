@@ -1,0 +1,192 @@
+"""Functions of tensors as CUDA graphs: captured once, then launched as one.
+
+A graph replays kernels at fixed addresses. So what a function reads is copied into buffers that
+stay, padded to a few sizes, and whatever the host decides is part of the graph's key. Elsewhere
+than on a GPU the function itself runs on the same buffers, so that everything but the capture is
+tested on every machine.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from specresearch.models.kv_cache import available_bytes
+from specresearch.models.load_errors import first_line
+
+logger = logging.getLogger(__name__)
+
+Tensors = tuple[Tensor, ...]
+NUM_WARMUPS = 2
+RESERVE = 1 << 30  # bytes of a GPU that are left free
+TOLERANCE = 0.05  # of the largest number, between a replay and the function
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """What a function reads.
+
+    Attributes:
+        values: Copied into the leading corner of a buffer.
+        padding: What the buffer holds at first, of its shape; behind the corner, it may later hold
+            values of earlier calls. None: the buffer has the shape of the values.
+    """
+
+    values: Shaped[Tensor, "*shape"]
+    padding: Shaped[Tensor, "*padded"] | None = None
+
+    def buffer(self) -> Shaped[Tensor, "*padded"]:
+        like = self.values if self.padding is None else self.padding
+        return like.to(self.values.dtype).clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    inputs: Tensors
+    replay: Callable[[], Tensors]
+
+
+class Graphs:
+    """Graphs of one device, by key.
+
+    A function that cannot be captured, or whose replay gives other numbers, runs as it is from then
+    on, and so does everything new once memory is short; a warning says so once.
+
+    Args:
+        compile: Compile functions before they are captured.
+
+    Attributes:
+        num_bytes: Memory that captures have taken, beside the buffers.
+    """
+
+    def __init__(self, device: torch.device, *, compile: bool = False) -> None:
+        self.device = device
+        self.compile = compile
+        self.num_bytes = 0
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._refused: set[Hashable] = set()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def clear(self) -> None:
+        """Drop all graphs, as when memory that they read moves."""
+        self._graphs.clear()
+        self._refused.clear()
+        self.num_bytes = 0
+
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Tensors],
+        inputs: Sequence[GraphInput],
+        crop: Callable[[Tensors], Tensors] = lambda outputs: outputs,
+    ) -> Tensors:
+        """Return what the function makes of the inputs.
+
+        Args:
+            key: Names the function and everything it depends on beside the inputs.
+            function: Takes the padded inputs. It must never wait for the device, and what it reads
+                of the host must not change under this key.
+            crop: Drops what comes of padding from the outputs.
+        """
+        graph = self._graphs.get(key)
+        if graph is None:
+            buffers = tuple([part.buffer() for part in inputs])
+            _fill(buffers, inputs)
+            if key in self._refused:
+                return crop(function(*buffers))
+            return self._capture(key, function, buffers, crop)
+        _fill(graph.inputs, inputs)
+        return _cloned(crop(graph.replay()))
+
+    def _capture(
+        self,
+        key: Hashable,
+        function: Callable[..., Tensors],
+        buffers: Tensors,
+        crop: Callable[[Tensors], Tensors],
+    ) -> Tensors:
+        """Run the function, and keep it as a graph."""
+        if self.compile:
+            function = torch.compile(function, dynamic=False)
+        if self.device.type != "cuda":
+            self._graphs[key] = _Graph(buffers, lambda: function(*buffers))
+            return crop(function(*buffers))
+        if available_bytes(self.device) < RESERVE:
+            self._refuse(key, f"less than {RESERVE / 1e9:.1f} GB of memory are free")
+            return crop(function(*buffers))
+        expected = _cloned(crop(_warmed_up(function, buffers)))
+        before = torch.cuda.memory_reserved(self.device)
+        try:
+            graph = _captured(function, buffers, self.device)
+            replayed = _cloned(crop(graph.replay()))
+            if not all(map(_is_close, replayed, expected)):
+                raise RuntimeError("its replay gives other numbers")
+        except (RuntimeError, AssertionError) as error:  # out of memory is a RuntimeError, too
+            self._refuse(key, first_line(error))
+            return expected
+        self._graphs[key] = graph
+        self.num_bytes += torch.cuda.memory_reserved(self.device) - before
+        return replayed
+
+    def _refuse(self, key: Hashable, reason: str) -> None:
+        if not self._refused:
+            logger.warning("some passes run without CUDA graphs: %s", reason)
+        self._refused.add(key)
+
+
+def _fill(buffers: Tensors, inputs: Sequence[GraphInput]) -> None:
+    for buffer, part in zip(buffers, inputs, strict=True):
+        corner = tuple([slice(0, size) for size in part.values.shape])
+        buffer[corner].copy_(part.values, non_blocking=True)
+
+
+def _cloned(outputs: Tensors) -> Tensors:
+    """Copy outputs: the next replay writes to the same memory."""
+    return tuple([output.clone() for output in outputs])
+
+
+def _warmed_up(function: Callable[..., Tensors], buffers: Tensors) -> Tensors:
+    """Run the function aside, so that libraries set themselves up before the capture."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    outputs: Tensors = ()
+    with torch.cuda.stream(stream):
+        for _ in range(NUM_WARMUPS):
+            outputs = function(*buffers)
+    torch.cuda.current_stream().wait_stream(stream)
+    return outputs
+
+
+def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.device) -> _Graph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool(device), capture_error_mode="thread_local"):
+        outputs = function(*buffers)
+
+    def replay() -> Tensors:
+        graph.replay()
+        return outputs
+
+    return _Graph(buffers, replay)
+
+
+@cache
+def _pool(device: torch.device) -> Any:
+    """Return the memory pool that all graphs of a device share."""
+    return torch.cuda.graph_pool_handle()
+
+
+def _is_close(actual: Tensor, expected: Tensor) -> bool:
+    if not expected.is_floating_point():
+        return torch.equal(actual, expected)
+    actual, expected = actual.float().nan_to_num(), expected.float().nan_to_num()
+    if expected.numel() == 0:
+        return True
+    largest = expected.abs().amax().clamp(min=1e-30)
+    return bool((actual - expected).abs().amax() <= TOLERANCE * largest)
