@@ -33,7 +33,6 @@ class Threshold:
     """
 
     lossless = False
-    capturable = True
 
     def __init__(
         self, threshold: float | None = None, workload: str = "prose", entropy_scale: float = 0.0

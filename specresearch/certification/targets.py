@@ -93,14 +93,17 @@ class Toy:
         """Logits of the target in its own precision."""
         return PrefixLogits(self._build_target())
 
-    def target(self, device: torch.device = CPU) -> CausalLM:
+    def target(self, device: torch.device = CPU, graphs: bool | None = None) -> CausalLM:
         """Return a copy of the target for the engine, which replaces its attention."""
-        return CausalLM(_moved(self._build_target(), device), max_len=MAX_LEN, name="toy")
+        model = _moved(self._build_target(), device)
+        return CausalLM(model, max_len=MAX_LEN, graphs=graphs, name="toy")
 
-    def draft(self, seed: int = 1, device: torch.device = CPU) -> CausalLM:
+    def draft(
+        self, seed: int = 1, device: torch.device = CPU, graphs: bool | None = None
+    ) -> CausalLM:
         """Return a smaller random model of the same vocabulary."""
         model = self._build(hidden_size=8, num_layers=1, seed=self.seed + 1000 * seed)
-        return CausalLM(_moved(model, device), max_len=MAX_LEN, name="toy_draft")
+        return CausalLM(_moved(model, device), max_len=MAX_LEN, graphs=graphs, name="toy_draft")
 
     def _build_target(self) -> LlamaForCausalLM:
         return self._build(hidden_size=16, num_layers=3, seed=self.seed)

@@ -99,7 +99,6 @@ class Activity:
         self.waits.append(Wait(cause, _caller()))
         self.num_done = self.num_queued
 
-
     def _refuse_in_capture(self, cause: str) -> None:
         if self.captured is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {cause}")

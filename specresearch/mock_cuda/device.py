@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from specresearch.mock_cuda.activity import Activity, CapturedOperation
+from specresearch.mock_cuda.flash import flash_attention
 from specresearch.mock_cuda.runtime import MEMORY, mocked_runtime
 from specresearch.mock_cuda.tensor import DEVICE, MockTensor
 
@@ -80,8 +81,9 @@ class _Dispatch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        device = kwargs.get("device")
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        device = next((leaf for leaf in leaves if isinstance(leaf, torch.device)), None)
         is_on_device = any(isinstance(tensor, MockTensor) for tensor in tensors)
         if not is_on_device and not _is_mocked(device):
             return func(*args, **kwargs)
@@ -91,7 +93,7 @@ class _Dispatch(TorchDispatchMode):
         if func in (aten._to_copy.default, aten.copy_.default):
             return self._copy(func, args, kwargs)
         self._count(func, args, tensors)
-        if device is not None:
+        if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
         return self._run(func, args, kwargs)
 
@@ -135,9 +137,12 @@ class _Dispatch(TorchDispatchMode):
 
     def _compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation on the held tensors, and note it in a graph that is being captured."""
+        is_free = _is_free(func)
+        if func is aten._flash_attention_forward.default:
+            func = flash_attention
         held_args, held_kwargs = _held(args), _held(kwargs)
         results = func(*held_args, **held_kwargs)
-        if self.activity.captured is not None and not _is_free(func):
+        if self.activity.captured is not None and not is_free:
             leaves = tuple(tree_leaves(results))
             operation = CapturedOperation(func, held_args, held_kwargs, leaves)
             self.activity.captured.append(operation)

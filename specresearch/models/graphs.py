@@ -7,7 +7,7 @@ tested on every machine.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -68,11 +68,16 @@ class Graphs:
         self.device = device
         self.compile = compile
         self.num_bytes = 0
-        self._graphs: dict[Hashable, _Graph] = {}
-        self._refused: set[Hashable] = set()
+        self._graphs: dict[tuple[Any, ...], _Graph] = {}
+        self._refused: set[tuple[Any, ...]] = set()
 
     def __len__(self) -> int:
         return len(self._graphs)
+
+    @property
+    def keys(self) -> tuple[tuple[Any, ...], ...]:
+        """The keys of all graphs, in the order of their captures."""
+        return tuple(self._graphs)
 
     def clear(self) -> None:
         """Drop all graphs, as when memory that they read moves."""
@@ -82,7 +87,7 @@ class Graphs:
 
     def run(
         self,
-        key: Hashable,
+        key: tuple[Any, ...],
         function: Callable[..., Tensors],
         inputs: Sequence[GraphInput],
         crop: Callable[[Tensors], Tensors] = lambda outputs: outputs,
@@ -107,7 +112,7 @@ class Graphs:
 
     def _capture(
         self,
-        key: Hashable,
+        key: tuple[Any, ...],
         function: Callable[..., Tensors],
         buffers: Tensors,
         crop: Callable[[Tensors], Tensors],
@@ -135,7 +140,7 @@ class Graphs:
         self.num_bytes += torch.cuda.memory_reserved(self.device) - before
         return replayed
 
-    def _refuse(self, key: Hashable, reason: str) -> None:
+    def _refuse(self, key: tuple[Any, ...], reason: str) -> None:
         if not self._refused:
             logger.warning("some passes run without CUDA graphs: %s", reason)
         self._refused.add(key)

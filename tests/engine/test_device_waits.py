@@ -37,8 +37,15 @@ Make = Callable[[], Proposer | None]
 Steps = Sequence[Sequence[str]]
 
 
-def on_device(model: Any) -> CausalLM:
-    return CausalLM(copy.deepcopy(model).to(DEVICE), letters_tokenizer(), max_len=MAX_LEN)
+def on_device(model: Any, graphs: bool) -> CausalLM:
+    model = copy.deepcopy(model).to(DEVICE)
+    return CausalLM(model, letters_tokenizer(), max_len=MAX_LEN, graphs=graphs)
+
+
+def num_captured(engine: Engine) -> int:
+    models = [engine.target, *engine.proposer.models]
+    passes = [getattr(model, "passes", None) for model in models]
+    return sum(len(graphs_of.graphs) for graphs_of in passes if graphs_of is not None)
 
 
 def mixed_requests() -> list[Request]:
@@ -59,19 +66,23 @@ def mixed_requests() -> list[Request]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steps]:
-    """Return a function that decodes on the device, and says what each step waited for."""
+    """Return a function that decodes on the device, and says what each step waited for.
+
+    Captures wait; so with graphs, requests are decoded until none is captured any more.
+    """
 
     def decode(
         make: Make,
         acceptance: AcceptanceSampler | None = None,
         controller: Controller | None = None,
         requests: Sequence[Request] | None = None,
+        graphs: bool = False,
     ) -> Steps:
         with MockCuda() as mock, unchecked():
             draft = copy.deepcopy(scenarios.shared_draft().model)
-            monkeypatch.setattr(scenarios, "shared_draft", lambda: on_device(draft))
+            monkeypatch.setattr(scenarios, "shared_draft", lambda: on_device(draft, graphs))
             engine = Engine(
-                on_device(MODEL),
+                on_device(MODEL, graphs),
                 make(),
                 acceptance,
                 controller,
@@ -79,15 +90,19 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steps]:
                 measure_shift=True,
                 num_checked=0,
             )
-            for request in requests or mixed_requests():
-                engine.submit(request)
-            steps = []
-            outputs = []
-            while engine.has_work:
-                mock.activity.clear()
-                engine.step()
-                steps.append([str(wait) for wait in mock.activity.waits])
-                outputs += engine.pop_finished()
+            before = -1
+            while num_captured(engine) != before:
+                before = num_captured(engine)
+                for request in requests or mixed_requests():
+                    engine.submit(request)
+                steps = []
+                outputs = []
+                while engine.has_work:
+                    mock.activity.clear()
+                    engine.step()
+                    steps.append([str(wait) for wait in mock.activity.waits])
+                    outputs += engine.pop_finished()
+            assert (before > 0) == graphs
         assert len(outputs) == 6
         assert all(output.finish_reason != "error" for output in outputs)
         return steps
@@ -109,9 +124,12 @@ TREES: dict[str, Make] = {
 }
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("name", [*ALL, *TREES])
-def test_a_step_waits_once_for_every_proposer(waits: Callable[..., Steps], name: str) -> None:
-    steps = waits((ALL | TREES)[name])
+def test_a_step_waits_once_for_every_proposer(
+    waits: Callable[..., Steps], name: str, graphs: bool
+) -> None:
+    steps = waits((ALL | TREES)[name], graphs=graphs)
     assert len(steps) > 4
     assert max(map(len, steps)) == 1, steps
 
@@ -132,13 +150,14 @@ RULES: dict[str, tuple[str, Callable[[], AcceptanceSampler], dict[str, Any]]] = 
 }
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_waits_once_for_every_rule_and_its_shift(
-    waits: Callable[..., Steps], rule: str
+    waits: Callable[..., Steps], rule: str, graphs: bool
 ) -> None:
     name, make, settings = RULES[rule]
     requests = scenarios.requests(max_new_tokens=6) if settings else None
-    steps = waits(PROPOSERS[name], make(), requests=requests)
+    steps = waits(PROPOSERS[name], make(), requests=requests, graphs=graphs)
     assert max(map(len, steps)) == 1, steps
 
 

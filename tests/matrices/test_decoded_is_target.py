@@ -18,6 +18,7 @@ from specresearch.certification.enumeration import OutputDistribution, enumerate
 from specresearch.certification.goodness_of_fit import Fit, samples_needed
 from specresearch.certification.sampled_outputs import setting_name
 from specresearch.certification.targets import Toy, ragged_prompts
+from specresearch.models.pass_graphs import ROWS
 from specresearch.proposal import Proposal
 from specresearch.proposers import (
     Cascade,
@@ -34,7 +35,7 @@ from specresearch.proposers import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
-ALPHA = 1e-4  # 82 tests of this file are statistical: one false alarm in 120 choices of seeds
+ALPHA = 1e-4  # 103 tests of this file are statistical: one false alarm in 97 choices of seeds
 VISIBLE_TV, POWER = 0.15, 0.95
 VOCAB = 4
 PARAMS = {
@@ -127,9 +128,13 @@ def decode(
     rule: AcceptanceSampler,
     names: tuple[str, ...],
     num_checked: int | None = None,
+    lm: CausalLM | None = None,
 ) -> dict[str, Tally]:
     """Decode all settings in the same batches of one engine that refills its slots."""
-    engine = Engine(target(), proposer, rule, max_batch_size=512, num_checked=num_checked)
+    batch_size = 512 if lm is None else max(ROWS)
+    engine = Engine(
+        lm or target(), proposer, rule, max_batch_size=batch_size, num_checked=num_checked
+    )
     requests = [request for name in names for request in settings()[name].requests(0, seed=0)]
     order = np.random.default_rng(0).permutation(len(requests))
     tallies = {name: Tally([0] * len(settings()[name].distribution.outputs)) for name in names}
@@ -160,6 +165,35 @@ def test_outputs_have_the_enumerated_distribution(drafter: str) -> None:
     accepted = sum(tally.num_accepted_tokens for tally in tallies.values())
     drafted = sum(tally.num_draft_tokens for tally in tallies.values())
     assert 0.05 < accepted / drafted < 0.9
+
+
+BY_GRAPHS: dict[str, tuple[Callable[[CausalLM, CausalLM], Proposer], type[AcceptanceSampler]]] = {
+    "draft_sampled": (lambda target, draft: DraftModel(draft, 3), Rejection),
+    "block": (lambda target, draft: DraftModel(draft, 3), Block),
+    "static_tree_sampled": (
+        lambda target, draft: DraftModel(
+            draft, tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
+        ),
+        Rejection,
+    ),
+    "medusa": (lambda target, draft: Medusa.toy(target, 1), Rejection),
+    "eagle_sampled": (lambda target, draft: Eagle.toy(target, 1, tree="chain"), Rejection),
+    "eagle_dynamic": (lambda target, draft: Eagle.toy(target, 1), Rejection),
+    "suffix": (lambda target, draft: Suffix(4, offset=2.0), Rejection),
+}
+
+
+@pytest.mark.parametrize("name", BY_GRAPHS)
+def test_decoding_on_the_padded_buffers_of_graphs_gives_the_enumerated_distribution(
+    name: str,
+) -> None:
+    make, rule = BY_GRAPHS[name]
+    lm, lm_draft = toy().target(graphs=True), toy().draft(graphs=True)
+    tallies = decode(make(lm, lm_draft), rule(), ("plain", "top_k", "min_p"), lm=lm)
+    for setting, tally in tallies.items():
+        assert p_value(tally, settings()[setting].distribution) > ALPHA
+    assert lm.passes is not None
+    assert any(isinstance(key[0], rule) for key in lm.passes.graphs.keys)
 
 
 def test_block_verification_gives_the_enumerated_distribution() -> None:

@@ -216,6 +216,32 @@ def test_attention_in_two_parts_equals_generate(proposer: Factory) -> None:
     assert ids(outputs) == [generated(p) for p in PROMPTS]
 
 
+def with_graphs(attention: str = "slot") -> CausalLM:
+    return CausalLM(
+        copy.deepcopy(reference()),
+        letters_tokenizer(),
+        max_len=MAX_LEN,
+        attention=attention,
+        prefill_chunk=6,
+        graphs=True,
+    )
+
+
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_passes_on_the_padded_buffers_of_graphs_equal_generate(
+    name: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafters have graphs, too."""
+    for draft in ("other_draft", "target_as_draft"):
+        model = globals()[draft]().model
+        lm = CausalLM(copy.deepcopy(model), letters_tokenizer(), max_len=MAX_LEN, graphs=True)
+        monkeypatch.setitem(globals(), draft, lambda lm=lm: lm)
+    with unchecked():
+        outputs = run(Engine(with_graphs(attention), PROPOSERS[name](), max_batch_size=3), same())
+    assert ids(outputs) == [generated(p) for p in PROMPTS]
+
+
 @pytest.mark.parametrize("acceptance", [Greedy(), Rejection()], ids=["greedy", "rejection"])
 @pytest.mark.parametrize("num_drafts", [2, 9])
 def test_trees_equal_generate(

@@ -149,6 +149,7 @@ def script_of(
     sabotage: Sabotage = intact,
     commit_wrongly: bool = False,
     self_test: bool = False,
+    graphs: bool = False,
 ) -> Script:
     reference = reference_model(architecture)
     lm = CausalLM(
@@ -157,6 +158,7 @@ def script_of(
         max_len=48,
         prefill_chunk=4,
         self_test=self_test,
+        graphs=graphs,
     )
     return Script(lm, reference, sabotage, commit_wrongly)
 
@@ -193,6 +195,23 @@ def test_tree_logits_equal_sequential_forwards(architecture: str, attention: str
     tolerance = SINGLE if attention == "eager" or architecture in IN_SINGLE_PRECISION else EXACT
     worst = script_of(architecture, attention, self_test=True).play()
     assert worst < tolerance
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention"),
+    [
+        *((name, "slot") for name in ARCHITECTURES),
+        *((name, "two_part") for name in IN_TWO_PARTS),
+    ],
+)
+def test_passes_on_the_padded_buffers_of_graphs_give_the_same_logits(
+    architecture: str, attention: str
+) -> None:
+    script = script_of(architecture, attention, graphs=True)
+    assert script.play() < (SINGLE if architecture in IN_SINGLE_PRECISION else EXACT)
+    passes = script.lm.passes
+    assert (passes is not None) == script.lm.adapter.uses_slot_attention
+    assert passes is None or len(passes.graphs) > 4
 
 
 @pytest.mark.parametrize("alone", ["none", "drafting", "all"])
@@ -267,13 +286,14 @@ def in_bfloat16(architecture: str, attention: str, sabotage: Sabotage = intact) 
     return Script(lm, reference, sabotage)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("attention", ["slot", "two_part"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3", "gpt2"])
 def test_a_tree_that_grows_level_by_level_gives_the_same_logits(
-    architecture: str, attention: str
+    architecture: str, attention: str, graphs: bool
 ) -> None:
     """Each level is a pass of its own, over cache columns that are written but not committed."""
-    script = script_of(architecture, attention)
+    script = script_of(architecture, attention, graphs=graphs)
     script.lm.allocate(6, 8)
     script.fill_with_stale_data()
     script.prefill(SLOTS, PROMPT_LENGTHS)
