@@ -92,7 +92,7 @@ class CountingClock(Clock):
 def on_device(model: CausalLM) -> CausalLM:
     copied: Any = copy.deepcopy(model.model)
     copied.to(DEVICE)
-    return CausalLM(copied, model.tokenizer, self_test=False)
+    return CausalLM(copied, model.tokenizer, graphs=False, self_test=False)
 
 
 def count(target: CausalLM, draft: CausalLM, method: str, sampling: str) -> dict[str, float]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from specresearch.engine.rule_graphs import MOST_LOGITS
 from specresearch.models import CausalLM
 from specresearch.models.kv_cache import available_bytes
 from specresearch.models.memory import module_of, weight_bytes
+from specresearch.models.pass_graphs import ROWS, at_least
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposers import Proposer
 from specresearch.sampling_params import SamplingParams
@@ -37,6 +39,7 @@ class DecodingMemory:
         verification: Activations, masks, hidden states and logits of a pass over draft trees.
         sampling: Probabilities, and what top-k, top-p and penalties make of them.
         drafts: A drafter's logits and probabilities.
+        graphs: What captured passes and rules hold for good, padding included.
     """
 
     target_weights: int
@@ -49,6 +52,7 @@ class DecodingMemory:
     verification: int
     sampling: int
     drafts: int
+    graphs: int = 0
 
     @property
     def passes(self) -> int:
@@ -62,7 +66,8 @@ class DecodingMemory:
     @property
     def additional(self) -> int:
         """Bytes needed on top of the weights."""
-        return self.target_cache + self.draft_cache + self.draft_state + self.passes
+        held = self.target_cache + self.draft_cache + self.draft_state + self.graphs
+        return held + self.passes
 
     @property
     def total(self) -> int:
@@ -145,7 +150,24 @@ class Forecast:
             verification=self._verification(num_running, max_len),
             sampling=num_running * self.num_nodes * self.target.vocab_size * self._per_logit(),
             drafts=num_running * self.num_nodes * self.target.vocab_size * self._per_draft_logit(),
+            graphs=self._graphs(num_running, max_len),
         )
+
+    def _graphs(self, num_running: int, max_len: int) -> int:
+        """Return the bytes of the largest graphs, whose memory the smaller ones share."""
+        num_bytes = 0
+        for part in (self._columns, *self._drafters):
+            passes = part.model.passes
+            num_rows = at_least(num_running, ROWS)
+            if passes is None or num_rows is None:
+                continue
+            num_tokens = num_rows * passes.sizes[-1]
+            num_bytes += _activations(part.model, num_tokens)
+            num_bytes += _attention(part.model, num_tokens, num_rows, max_len)
+            if part is self._columns:
+                num_logits = min(MOST_LOGITS, num_tokens * self.target.vocab_size)
+                num_bytes += num_logits * (self.target.dtype.itemsize + self._per_logit())
+        return num_bytes
 
     @property
     def target_devices(self) -> set[torch.device]:

@@ -15,6 +15,8 @@ MEMORY_DEFINITIONS = {
     "for a CPU's kernels; a drafter's without what it shares with the target, null if none drafts",
     "memory_target_cache, memory_draft_cache": "bytes of the keys and values of all slots, which "
     "are allocated before decoding; of all sides that share it",
+    "memory_graphs": "bytes that CUDA graphs of all models took when they were captured; null "
+    "without graphs",
     "memory_device_peak": "most bytes in use since the process began: of tensors on all GPUs, or "
     "without a GPU of the whole process, with its libraries. A resumed measurement reports the "
     "largest of all its sessions",
@@ -40,6 +42,7 @@ def memory_use(
         "memory_target_cache": target.cache.num_bytes,
         "memory_draft_weights": None,
         "memory_draft_cache": None,
+        "memory_graphs": _graph_bytes(target, proposer),
         "memory_device_peak": peak_bytes(target.device),
         "memory_foretold": foretold.total,
     }
@@ -52,6 +55,13 @@ def memory_use(
         if num_bytes is not None:
             figures[name] = max(num_bytes, before.get(name) or 0)
     return figures
+
+
+def _graph_bytes(target: CausalLM, proposer: Proposer | None) -> int | None:
+    models = [target, *(() if proposer is None else proposer.models)]
+    passes = [model.passes for model in models if isinstance(model, SlotModel)]
+    held = [part.graphs.num_bytes for part in passes if part is not None]
+    return sum(held) if held else None
 
 
 def describe_memory(summary: Mapping[str, Any]) -> str | None:

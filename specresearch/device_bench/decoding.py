@@ -19,13 +19,22 @@ from specresearch.device_bench.library import (
     library_model,
 )
 from specresearch.device_bench.measurement import Measurement, at_least
-from specresearch.device_bench.timing import TimedDecoding, compared, decode, host_gap, take_turns
+from specresearch.device_bench.timing import (
+    EAGER,
+    TimedDecoding,
+    compared,
+    decode,
+    host_gap,
+    take_turns,
+    without_graphs,
+)
 from specresearch.engine import Engine
 from specresearch.models.kv_cache import available_bytes
 
 OURS, GENERATE, CONTINUOUS = "ours", "generate", "generate_batch"
 LEAST_ROOFLINE = 70.0  # percent, at batch 1
 LEAST_OVER_GENERATE = 3.0  # times
+LEAST_OVER_EAGER = 1.0
 
 
 def cases(bench: Bench) -> Iterator[BenchCase]:
@@ -51,6 +60,8 @@ def _measure(
     bench.device.release()
     target.max_len = context + num_new
     engine = Engine(target, max_batch_size=batch)
+    with without_graphs(engine):
+        eager_engine = Engine(target, max_batch_size=batch)
     with torch.inference_mode():
         for keys, values in target.cache.buffers:
             keys.normal_()
@@ -64,7 +75,11 @@ def _measure(
         decoded.append(decode(bench.device, engine, prompts, num_new))
         return decoded[-1].tokens_per_second
 
-    sides = {OURS: ours} | _library_sides(bench, target.bytes_per_token, prompts)
+    def eager() -> float:
+        with without_graphs(engine):
+            return decode(bench.device, eager_engine, prompts, num_new).tokens_per_second
+
+    sides = {OURS: ours, EAGER: eager} | _library_sides(bench, target.bytes_per_token, prompts)
     turns = take_turns(bench, sides, bench.scale.repeats)
     if OURS in turns.failures:
         raise RuntimeError(turns.failures[OURS])
@@ -84,6 +99,7 @@ def _measure(
     how = "tokens per second, decoding only, in turns"
     yield compared("over generate", turns, OURS, GENERATE, how, LEAST_OVER_GENERATE)
     yield compared("over generate_batch", turns, OURS, CONTINUOUS, how)
+    yield compared("graphs over passes without", turns, OURS, EAGER, how, LEAST_OVER_EAGER)
     yield from host_gap(bench, engine, prompts, statistics.median(steps))
 
 

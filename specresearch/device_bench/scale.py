@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run our side, such as eager passes.
+    """A way to run our side, such as compiled passes.
 
     Attributes:
         options: Of `CausalLM`, for the target and a draft model.
@@ -53,7 +53,7 @@ class Scale:
     num_checked: int
     acceptances: tuple[float, ...] = (0.6, 0.8)
     tree_size: int = 60
-    variants: tuple[Variant, ...] = (Variant("eager"),)
+    variants: tuple[Variant, ...] = (Variant("graphs", {"graphs": True}),)
 
 
 REAL = Scale(

@@ -14,7 +14,15 @@ from specresearch.device_bench.library import (
 )
 from specresearch.device_bench.measurement import Measurement, at_least, at_most
 from specresearch.device_bench.scale import Variant
-from specresearch.device_bench.timing import TimedDecoding, compared, decode, host_gap, take_turns
+from specresearch.device_bench.timing import (
+    EAGER,
+    TimedDecoding,
+    compared,
+    decode,
+    host_gap,
+    take_turns,
+    without_graphs,
+)
 from specresearch.engine import Engine
 from specresearch.models import CausalLM
 from specresearch.models.memory import weight_bytes
@@ -25,6 +33,7 @@ METHOD, PLAIN, ASSISTED = "method", "plain", "assisted generation"
 CHAIN, HEAD_CHAIN, HEAD_DEPTH, LOOKUP = 5, 4, 7, 10  # drafts, or levels of a tree
 LEAST_EFFICIENCY = 0.9
 MOST_OVER_BYTES = 1.3
+LEAST_OVER_EAGER = 1.0
 HEAD_ROOM = 64  # tokens behind an output
 
 
@@ -124,11 +133,17 @@ def _measure(
     device, num_new, target = bench.device, bench.scale.num_new_tokens, plain.target
     drafter = method.build(bench, variant)
     engine = Engine(target, Synthetic(drafter, acceptance))
+    with without_graphs(engine):
+        eager_engine = Engine(target, Synthetic(drafter, acceptance))
     runs: dict[str, list[TimedDecoding]] = {METHOD: [], PLAIN: []}
 
     def run(name: str, side: Engine) -> float:
         runs[name].append(decode(device, side, [prompt], num_new))
         return runs[name][-1].tokens_per_second
+
+    def run_eagerly() -> float:
+        with without_graphs(engine):
+            return decode(device, eager_engine, [prompt], num_new).tokens_per_second
 
     assisted: list[AssistedGenerate] = []
 
@@ -141,6 +156,7 @@ def _measure(
     sides = {
         METHOD: partial(run, METHOD, engine),
         PLAIN: partial(run, PLAIN, plain),
+        EAGER: run_eagerly,
         ASSISTED: run_assisted,
     }
     turns = take_turns(bench, sides, bench.scale.repeats)
@@ -153,6 +169,7 @@ def _measure(
     yield Measurement.of("tokens a step", tokens, "", "target's own included")
     yield compared("speedup over plain", turns, METHOD, PLAIN, how)
     yield compared("speedup over assisted generation", turns, METHOD, ASSISTED, how)
+    yield compared("graphs over passes without", turns, METHOD, EAGER, how, LEAST_OVER_EAGER)
     context = len(prompt)
     target_bytes = weights_read(bench.weights) + context * target.bytes_per_token
     byte_ratio = _pass_bytes(drafter, target, context) / target_bytes

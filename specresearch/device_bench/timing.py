@@ -1,7 +1,8 @@
 """Time our engine beside others, in turns, and look into its steps."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specresearch.device_bench.bench import Bench
@@ -9,9 +10,11 @@ from specresearch.device_bench.device import Device
 from specresearch.device_bench.measurement import Measurement, at_least, at_most, reason_of
 from specresearch.engine import Engine, RequestOutput
 from specresearch.metrics import StepRecord
+from specresearch.models.slot_model import SlotModel
 from specresearch.request import Request
 from specresearch.sampling import SamplingParams
 
+EAGER = "without graphs"
 MAX_HOST_GAP = 3.0  # percent of a step
 
 
@@ -66,6 +69,20 @@ def decode(
     seconds = engine.clock.now() - begin
     tokens = tuple(outputs[id].token_ids for id in ids)
     return TimedDecoding(seconds, tuple(records), tokens)
+
+
+@contextmanager
+def without_graphs(engine: Engine) -> Iterator[None]:
+    """Let the models of an engine run without graphs in this block."""
+    models = [engine.target, *engine.proposer.models]
+    kept = [(model, model.passes) for model in models if isinstance(model, SlotModel)]
+    for model, _ in kept:
+        model.passes = None
+    try:
+        yield
+    finally:
+        for model, passes in kept:
+            model.passes = passes
 
 
 def _begin(engine: Engine, prompts: Sequence[Sequence[int]], num_new_tokens: int) -> list[str]:

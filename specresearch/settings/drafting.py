@@ -45,6 +45,10 @@ class ModelSchema(Settings):
         "on a CPU, keep a second copy of the weights, for faster kernels; null: if memory is ample",
         False,
     )
+    graphs: bool | None = key(
+        "replay passes over few tokens as CUDA graphs; null: on a GPU; true on a CPU only pads",
+        False,
+    )
     revision: str | None = key("commit, tag or branch on the hub", "main")
     trust_remote_code: bool = key("run code that comes with the model", True)
     allow_pickle: bool = key("read weights that are not safetensors", True)

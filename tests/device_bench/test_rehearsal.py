@@ -64,10 +64,17 @@ def test_what_the_rehearsal_proves_on_a_cpu_is_right(content: dict[str, Any]) ->
 def test_every_shape_and_method_is_measured(content: dict[str, Any]) -> None:
     num_variants = len(REHEARSAL.variants)
     num_shapes = len(REHEARSAL.batches) * len(REHEARSAL.contexts)
-    for name in ("share of the roofline", "over generate", "over generate_batch", "host gap"):
+    graphs = "graphs over passes without"
+    for name in (
+        "share of the roofline",
+        "over generate",
+        "over generate_batch",
+        "host gap",
+        graphs,
+    ):
         assert len(figures(content, "decoding", name=name)) == num_variants * num_shapes
     num_methods = len(METHODS) * len(REHEARSAL.acceptances)
-    for name in ("efficiency", "speedup over assisted generation", "kernels a step"):
+    for name in ("efficiency", "speedup over assisted generation", "kernels a step", graphs):
         assert len(figures(content, "speculation", name=name)) == num_variants * num_methods
     assert len(figures(content, "attention", name="fastest other over two_part")) == 6
 
