@@ -116,7 +116,7 @@ def test_the_context_is_shortened_where_it_does_not_fit_even_once() -> None:
             f"a context of {MAX_LEN} tokens does not fit even once, one of {fit.max_len} does"
         )
         target.allocate(1)
-        assert target.cache.num_columns == fit.max_len + 1
+        assert target.cache.num_columns == fit.max_len + 2 * PENDING  # and columns of padding
 
 
 def test_too_little_memory_is_one_sentence_with_numbers_and_remedies() -> None:
