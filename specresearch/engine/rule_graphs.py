@@ -39,8 +39,10 @@ class RuleGraphs:
         if num_nodes is None or rows * num_nodes * logits.shape[2] > MOST_LOGITS:
             return self.rule(proposal, logits, sampling)
         case = _Case(self.rule, proposal, logits, sampling, rows, num_nodes)
-        outputs = self.passes.graphs.run(case.key, case.judge, case.inputs(), case.crop)
-        return Verdict(*outputs)
+        path, num_accepted, next_token, *expected = self.passes.graphs.run(
+            case.key, case.judge, case.inputs(), case.crop
+        )
+        return Verdict(path, num_accepted, next_token, expected[0] if expected else None)
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,15 @@ class _Case:
         topology = Topology.chain(self.num_nodes, token_ids.device)
         if "parents" in parts:
             depth, children = self.bounds
-            topology = Topology(parts.pop("parents"), max_depth=depth, max_children=children)
+            topology = Topology(parts["parents"], max_depth=depth, max_children=children)
         proposal = Proposal(
             token_ids,
             topology,
             lengths,
+            draft_probs=parts.get("draft_probs"),
             with_replacement=self.proposal.with_replacement,
-            **parts,
+            scores=parts.get("scores"),
+            probe=parts.get("probe"),
         )
         verdict = self.rule(proposal, logits, self.sampling.given(columns, uniforms))
         outputs = (verdict.path, verdict.num_accepted, verdict.next_token)

@@ -16,12 +16,12 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from specresearch.models.attention_plan import MASKED, GivenBiases
+from specresearch.models.graphs import RECOMPILE_LIMIT
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView
 from specresearch.models.kv_cache import Region, SlotCache
 from specresearch.proposal import Topology, upload
 
 WIDTH_STEP = 256
-RECOMPILE_LIMIT = 256
 # tokens that drafting may prefill first: the larger number after steps without a draft
 PREFILL_LENGTHS = (2, 16)
 

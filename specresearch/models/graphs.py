@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 Tensors = tuple[Tensor, ...]
 NUM_WARMUPS = 2
 RESERVE = 1 << 30  # bytes of a GPU that are left free
+RECOMPILE_LIMIT = 256
 TOLERANCE = 0.05  # of the largest number, between a replay and the function
 
 
@@ -67,6 +68,9 @@ class Graphs:
     def __init__(self, device: torch.device, *, compile: bool = False) -> None:
         self.device = device
         self.compile = compile
+        if compile:  # every size is compiled for itself
+            config = torch._dynamo.config
+            config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
         self.num_bytes = 0
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
         self._refused: set[tuple[Any, ...]] = set()

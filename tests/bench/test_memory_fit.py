@@ -24,6 +24,7 @@ from specresearch.loadtest.workload import RequestClass
 from specresearch.mock_cuda import DEVICE, MockCuda
 from specresearch.models import slot_model
 from specresearch.models.kv_cache import available_bytes
+from specresearch.models.pass_graphs import PENDING
 from specresearch.proposers import DraftModel, NGram, Proposer
 from specresearch.results.folder import RunFolder
 from specresearch.sampling_params import SamplingParams

@@ -17,7 +17,11 @@ PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
 def outputs(
-    compile: bool, draft_seed: int, num_drafts: int, is_cascade: bool = False
+    compile: bool,
+    draft_seed: int,
+    num_drafts: int,
+    is_cascade: bool = False,
+    graphs: bool = False,
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return the tokens of every request and the number of accepted drafts."""
     target = CausalLM(
@@ -25,12 +29,14 @@ def outputs(
         max_len=40,
         compile=compile,
         pack_weights=compile,
+        graphs=graphs,
     )
     draft = CausalLM(
         copy.deepcopy(build("llama", seed=draft_seed, num_hidden_layers=1)),
         max_len=40,
         compile=compile,
         pack_weights=compile,
+        graphs=graphs,
     )
     requests = [
         Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)
@@ -43,12 +49,15 @@ def outputs(
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
 
 
-def test_compiled_passes_give_the_same_output() -> None:
+@pytest.mark.parametrize(
+    "kind", ["passes", pytest.param("graphs", marks=pytest.mark.slow)]
+)  # of minutes: every size is compiled
+def test_compiled_passes_give_the_same_output(kind: str) -> None:
     """It runs in its own process: the compiler cannot trace the tests' annotation checks."""
     tests = Path(__file__).parents[1]
     path = os.pathsep.join([str(tests), str(tests.parent)])
     done = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, __file__, kind],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -63,16 +72,14 @@ def test_compiling_needs_slot_attention() -> None:
 
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
+    graphs = sys.argv[1] == "graphs"
     # a draft that is mostly rejected, a copy of the target, and one that must prefill the drafts
     # of others
-    for draft_seed, num_drafts, is_cascade in (
-        (9, 3, False),
-        (1, 3, False),
-        (1, 1, False),
-        (1, 3, True),
-    ):
+    cases = [(9, 3, False), (1, 3, False), (1, 1, False), (1, 3, True)]
+    for draft_seed, num_drafts, is_cascade in cases[:1] if graphs else cases:
         compiled, plain = (
-            outputs(compile, draft_seed, num_drafts, is_cascade) for compile in (True, False)
+            outputs(compile, draft_seed, num_drafts, is_cascade, graphs and compile)
+            for compile in (True, False)
         )
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")

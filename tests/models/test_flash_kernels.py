@@ -279,14 +279,16 @@ def _from_the_top(*args: Any) -> Attended:
     sequences: Sequences = args[3]
     if not sequences.causal:
         return KERNEL.attend(*args)
-    lengths = tuple(min(length, sequences.num_queries) for length in sequences.lengths)
-    return KERNEL.attend(*args[:3], replace(sequences, lengths=lengths), args[4])
+    table = sequences.table.clone()
+    table[2].clamp_(max=sequences.num_queries)
+    return KERNEL.attend(*args[:3], replace(sequences, table=table), args[4])
 
 
 def _in_order(*args: Any) -> Attended:
     """Ignore where the stretches begin."""
-    begins = (0,) * len(args[3].begins)
-    return KERNEL.attend(*args[:3], replace(args[3], begins=begins), args[4])
+    table = args[3].table.clone()
+    table[1] = 0
+    return KERNEL.attend(*args[:3], replace(args[3], table=table), args[4])
 
 
 def _not_a_number(*args: Any) -> Attended:

@@ -144,8 +144,8 @@ class TestRefusals:
 
 
 def lm_on_device(graphs: bool | None, dtype: torch.dtype = torch.float64) -> CausalLM:
-    model: Any = copy.deepcopy(MODEL).to(dtype).to(DEVICE)
-    return CausalLM(model, max_len=64, graphs=graphs)
+    model: Any = copy.deepcopy(MODEL)
+    return CausalLM(model.to(dtype).to(DEVICE), max_len=64, graphs=graphs)
 
 
 def decoded(
@@ -264,8 +264,11 @@ class TestSizes:
     def test_rules_have_a_graph_for_each_way_of_sampling(self) -> None:
         lm = CausalLM(copy.deepcopy(MODEL), max_len=64, graphs=True)
         engine = Engine(lm, NGram(3, 2, 1), max_batch_size=3)
-        for settings in ({}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}):
-            engine.generate_all(PROMPTS, SamplingParams(max_new_tokens=6, seed=1, **settings))
+        for temperature, top_k in ((0.0, 0), (1.0, 0), (1.0, 3)):
+            sampling = SamplingParams(
+                temperature=temperature, top_k=top_k, max_new_tokens=6, seed=1
+            )
+            engine.generate_all(PROMPTS, sampling)
         assert lm.passes is not None
         ways = {key[-1] for key in lm.passes.graphs.keys if isinstance(key[0], Rejection)}
         assert len(ways) == 3
