@@ -63,6 +63,7 @@ class Graphs:
 
     Attributes:
         num_bytes: Memory that captures have taken, beside the buffers.
+        refused: Keys of what runs as it is.
     """
 
     def __init__(self, device: torch.device, *, compile: bool = False) -> None:
@@ -73,7 +74,7 @@ class Graphs:
             config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
         self.num_bytes = 0
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
-        self._refused: set[tuple[Any, ...]] = set()
+        self.refused: set[tuple[Any, ...]] = set()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -86,7 +87,7 @@ class Graphs:
     def clear(self) -> None:
         """Drop all graphs, as when memory that they read moves."""
         self._graphs.clear()
-        self._refused.clear()
+        self.refused.clear()
         self.num_bytes = 0
 
     def run(
@@ -108,7 +109,7 @@ class Graphs:
         if graph is None:
             buffers = tuple([part.buffer() for part in inputs])
             _fill(buffers, inputs)
-            if key in self._refused:
+            if key in self.refused:
                 return crop(function(*buffers))
             return self._capture(key, function, buffers, crop)
         _fill(graph.inputs, inputs)
@@ -145,9 +146,9 @@ class Graphs:
         return replayed
 
     def _refuse(self, key: tuple[Any, ...], reason: str) -> None:
-        if not self._refused:
+        if not self.refused:
             logger.warning("some passes run without CUDA graphs: %s", reason)
-        self._refused.add(key)
+        self.refused.add(key)
 
 
 def _fill(buffers: Tensors, inputs: Sequence[GraphInput]) -> None:

@@ -110,6 +110,8 @@ def test_long_keys_are_split() -> None:
         model.extend((3, 1), prompts, want_logits=False)
     for kernel in (half.kernel, replace(half.kernel, splits_keys=False)):
         half.kernel = kernel
+        assert half.passes is not None
+        half.passes.graphs.clear()
         torch.testing.assert_close(
             half.forward((3, 1), Proposal(tokens, tree, lengths)).logits.float(),
             exact.forward((3, 1), Proposal(tokens, tree, lengths)).logits,
@@ -135,3 +137,33 @@ def test_greedy_is_baseline_on_the_device() -> None:
     for proposer in (NGram(4, n_min=1), DraftModel(CausalLM(on_gpu(build("llama"))), 3)):
         engine = Engine(target, proposer, max_batch_size=2)
         assert {o.id: o.token_ids for o in engine.generate(PROMPTS, sampling)} == plain
+
+
+@pytest.mark.filterwarnings("ignore:the target is 1.0 times the draft")
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("shape", [{}, {"tree": "dynamic", "depth": 3, "top_k": 3}], ids=str)
+def test_graphs_decode_what_passes_without_them_do(
+    shape: dict[str, Any], temperature: float, attention: str
+) -> None:
+    dtype = torch.float32 if attention == "slot" else torch.bfloat16
+    outputs = []
+    for graphs in (False, True):
+        target, draft = (
+            CausalLM(
+                on_gpu(build("llama", dtype=dtype, spread=0.5, **WIDE)),
+                attention=attention,
+                graphs=graphs,
+            )
+            for _ in range(2)
+        )
+        engine = Engine(target, DraftModel(draft, 6, **shape), max_batch_size=2)
+        sampling = SamplingParams(max_new_tokens=30, temperature=temperature, seed=1)
+        for _ in range(2):  # captured, then replayed
+            outputs.append([output.token_ids for output in engine.generate_all(PROMPTS, sampling)])
+    for model in (target, draft):
+        assert model.passes is not None
+        assert len(model.passes.graphs) > 2
+        assert not model.passes.graphs.refused
+    if dtype == torch.float32:
+        assert outputs.count(outputs[0]) == 4
