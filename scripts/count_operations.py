@@ -2,8 +2,9 @@
 
 Every method decodes on a pretended device (`specresearch.mock_cuda`), which runs each operation on
 the CPU and counts it. One operation stands for one launch or one transfer, a rough proxy: some
-operations launch several kernels. What models compute is counted apart, since a CUDA graph replays
-it whole.
+operations launch several kernels. What models compute is counted apart. With `--graphs`, models,
+chains and trees of drafts, and rules are graphs, as they are on a GPU, and each replay counts as
+one operation beside its copies.
 """
 
 import argparse
@@ -89,30 +90,34 @@ class CountingClock(Clock):
         model.register_forward_hook(add)
 
 
-def on_device(model: CausalLM) -> CausalLM:
+def on_device(model: CausalLM, graphs: bool) -> CausalLM:
     copied: Any = copy.deepcopy(model.model)
     copied.to(DEVICE)
-    return CausalLM(copied, model.tokenizer, graphs=False, self_test=False)
+    return CausalLM(copied, model.tokenizer, graphs=graphs, self_test=False)
 
 
-def count(target: CausalLM, draft: CausalLM, method: str, sampling: str) -> dict[str, float]:
-    """Return operations a step: of drafting, of acceptance with commit, and inside of drafters."""
+def count(
+    target: CausalLM, draft: CausalLM, method: str, sampling: str, graphs: bool
+) -> dict[str, float]:
+    """Return the operations of drafting, and of acceptance with commit, by step."""
     assert target.tokenizer is not None
     prompt = target.tokenizer(TEXT)["input_ids"]
     with MockCuda() as mock:
         clock = CountingClock(mock)
-        proposer = METHODS[method](on_device(draft))
-        engine = Engine(on_device(target), proposer, max_batch_size=BATCH_SIZE, clock=clock)
+        proposer = METHODS[method](on_device(draft, graphs))
+        engine = Engine(on_device(target, graphs), proposer, max_batch_size=BATCH_SIZE, clock=clock)
         for model in proposer.models:
             clock.watch(model.module if isinstance(model, SlotModel) else model)
         params = SamplingParams(max_new_tokens=100, ignore_eos=True, **SAMPLING[sampling])
-        for i in range(BATCH_SIZE):
-            engine.submit(Request(prompt[: 60 + 5 * i], params))
-        for _ in range(WARMUP):
-            engine.step()
-        clock.counts.clear()
-        for _ in range(STEPS):
-            engine.step()
+        for _ in range(1 + graphs):  # at first, graphs are captured
+            engine.abort()
+            for i in range(BATCH_SIZE):
+                engine.submit(Request(prompt[: 60 + 5 * i], params))
+            for _ in range(WARMUP):
+                engine.step()
+            clock.counts.clear()
+            for _ in range(STEPS):
+                engine.step()
     drafting = clock.counts["propose"]
     accepting = clock.counts["accept"] + clock.counts["commit"]
     return {"drafting": drafting / STEPS, "accepting": accepting / STEPS}
@@ -121,6 +126,7 @@ def count(target: CausalLM, draft: CausalLM, method: str, sampling: str) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description="Count the operations that a step asks of a GPU.")
     parser.add_argument("--output", type=Path, help="a CSV file to write")
+    parser.add_argument("--graphs", action="store_true", help="count graphs as one operation each")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     target = CausalLM.from_pretrained("zoo:tiny", pack_weights=False)
@@ -131,7 +137,7 @@ def main() -> None:
             row = {"method": method, "sampling": sampling}
             row |= {
                 name: f"{number:g}"
-                for name, number in count(target, draft, method, sampling).items()
+                for name, number in count(target, draft, method, sampling, arguments.graphs).items()
             }
             rows.append(row)
             print(*row.values(), sep=", ", flush=True)

@@ -1,7 +1,8 @@
 """Acceptance rules as graphs: some dozens of small operations launched as one."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float, Int
@@ -40,7 +41,7 @@ class RuleGraphs:
             return self.rule(proposal, logits, sampling)
         case = _Case(self.rule, proposal, logits, sampling, rows, num_nodes)
         path, num_accepted, next_token, *expected = self.passes.graphs.run(
-            case.key, case.judge, case.inputs(), case.crop
+            case.key, case.function(), case.inputs(), case.crop
         )
         return Verdict(path, num_accepted, next_token, expected[0] if expected else None)
 
@@ -123,32 +124,16 @@ class _Case:
             parts.append(GraphInput(part, padding))
         return parts
 
-    def judge(
-        self,
-        token_ids: Int[Tensor, "B N"],
-        lengths: Int[Tensor, " B"],
-        logits: Float[Tensor, "B N V"],
-        columns: Tensor,
-        uniforms: Float[Tensor, "B N"],
-        *optional: Tensor,
-    ) -> Tensors:
-        parts = dict(zip(self.optional, optional, strict=True))
-        topology = Topology.chain(self.num_nodes, token_ids.device)
-        if "parents" in parts:
-            depth, children = self.bounds
-            topology = Topology(parts["parents"], max_depth=depth, max_children=children)
-        proposal = Proposal(
-            token_ids,
-            topology,
-            lengths,
-            draft_probs=parts.get("draft_probs"),
+    def function(self) -> Callable[..., Tensors]:
+        """Return what a graph captures; it keeps no tensor of this proposal but small ones."""
+        return partial(
+            _judge,
+            self.rule,
+            sampling=self.sampling,
+            bounds=None if self.is_chain else self.bounds,
+            names=tuple(self.optional),
             with_replacement=self.proposal.with_replacement,
-            scores=parts.get("scores"),
-            probe=parts.get("probe"),
         )
-        verdict = self.rule(proposal, logits, self.sampling.given(columns, uniforms))
-        outputs = (verdict.path, verdict.num_accepted, verdict.next_token)
-        return outputs if verdict.expected is None else (*outputs, verdict.expected)
 
     def crop(self, outputs: Tensors) -> Tensors:
         path, *others = (output[: len(self.logits)] for output in outputs)
@@ -156,3 +141,43 @@ class _Case:
         if len(others) < 3:
             return path, *others
         return path, *others[:2], others[2][:, : self.logits.shape[1] - 1]
+
+
+def _judge(
+    rule: AcceptanceSampler,
+    token_ids: Int[Tensor, "B N"],
+    lengths: Int[Tensor, " B"],
+    logits: Float[Tensor, "B N V"],
+    columns: Float[Tensor, "num B 1 1"],
+    uniforms: Float[Tensor, "B N"],
+    *optional: Tensor,
+    sampling: SamplingBatch,
+    bounds: tuple[int, int] | None,
+    names: Sequence[str],
+    with_replacement: bool,
+) -> Tensors:
+    """Judge a proposal in the buffers of a graph.
+
+    Args:
+        optional: The parts of the proposal that `names` names.
+        sampling: Decides which operations run; its numbers are in the buffers.
+        bounds: Of the tree's depth and children; None for a chain.
+    """
+    parts = dict(zip(names, optional, strict=True))
+    if bounds is None:
+        topology = Topology.chain(token_ids.shape[1], token_ids.device)
+    else:
+        depth, children = bounds
+        topology = Topology(parts["parents"], max_depth=depth, max_children=children)
+    proposal = Proposal(
+        token_ids,
+        topology,
+        lengths,
+        draft_probs=parts.get("draft_probs"),
+        with_replacement=with_replacement,
+        scores=parts.get("scores"),
+        probe=parts.get("probe"),
+    )
+    verdict = rule(proposal, logits, sampling.given(columns, uniforms))
+    outputs = (verdict.path, verdict.num_accepted, verdict.next_token)
+    return outputs if verdict.expected is None else (*outputs, verdict.expected)

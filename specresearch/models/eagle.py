@@ -164,6 +164,17 @@ class EagleModel(SlotModel):
         out = self._forward(slots, token_ids, features, topology, first, behind=1)
         return self._logits(out), self.head.fed_back(out)
 
+    def grow_in_graph(
+        self,
+        plan: Plan,
+        positions: Int[Tensor, "B M"],
+        token_ids: Int[Tensor, "B M"],
+        features: Float[Tensor, "B M H"],
+    ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M H"]]:
+        """Do what `grow` does over the region that a graph has set."""
+        (out,) = self._run_head(plan, positions, token_ids, features)
+        return self._logits(out), self.head.fed_back(out)
+
     def unroll(
         self,
         token_ids: Int[Tensor, "B T"],

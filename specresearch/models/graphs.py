@@ -48,8 +48,15 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class _Graph:
+    """A capture, and what must stay in memory for it.
+
+    Attributes:
+        function: Holds the tensors that it reads beside its inputs.
+    """
+
     inputs: Tensors
     replay: Callable[[], Tensors]
+    function: Callable[..., Tensors]
 
 
 class Graphs:
@@ -126,7 +133,7 @@ class Graphs:
         if self.compile:
             function = torch.compile(function, dynamic=False)
         if self.device.type != "cuda":
-            self._graphs[key] = _Graph(buffers, lambda: function(*buffers))
+            self._graphs[key] = _Graph(buffers, lambda: function(*buffers), function)
             return crop(function(*buffers))
         if available_bytes(self.device) < RESERVE:
             self._refuse(key, f"less than {RESERVE / 1e9:.1f} GB of memory are free")
@@ -183,7 +190,7 @@ def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.
         graph.replay()
         return outputs
 
-    return _Graph(buffers, replay)
+    return _Graph(buffers, replay, function)
 
 
 @cache

@@ -1,6 +1,5 @@
 """The nodes that a dynamic tree considers, and the choice of the most confident ones."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,8 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.batch import Batch
-from specresearch.proposal import Proposal, Topology, upload
+from specresearch.proposal import Topology, upload
 
 
 @dataclass(frozen=True)
@@ -57,41 +55,38 @@ class Candidates:
         return parents.masked_fill(chosen < k, 0)
 
     def best(
-        self, batch: Batch, num_kept: Sequence[int], *, max_depth: int, max_children: int
-    ) -> Proposal:
+        self, roots: Int[Tensor, "B 1"], num_kept: Int[Tensor, " B"], num_nodes: int
+    ) -> tuple[Int[Tensor, "B N"], Int[Tensor, "B N"], Float[Tensor, "B N"]]:
         """Return the tree of the `num_kept[b]` most confident candidates of each row.
 
         Padding comes last, as a chain that nobody reads.
+
+        Args:
+            num_nodes: The largest number to keep, known on the host.
+
+        Returns:
+            The tokens, parents and scores of all nodes, root first.
         """
         tokens, confidence, log_q = (
             torch.cat(levels, dim=1) for levels in (self.tokens, self.confidence, self.log_q)
         )
         num_candidates = tokens.shape[1]
-        num_nodes = max(num_kept)
-        num_drafts = upload(num_kept, batch.device)
         best = confidence.sort(dim=1, descending=True, stable=True).indices[:, :num_nodes]
-        index = torch.arange(num_nodes, device=batch.device)
-        is_kept = index < num_drafts[:, None]
+        index = torch.arange(num_nodes, device=roots.device)
+        is_kept = index < num_kept[:, None]
         # Back in the order of the candidates, in which parents come before their children.
         order = torch.where(is_kept, best, num_candidates + index).argsort(dim=1)
         chosen = best.gather(1, order)
-        new_index = batch.roots.new_zeros((len(batch), num_candidates + 1))
+        new_index = roots.new_zeros((len(roots), num_candidates + 1))
         new_index.scatter_(1, chosen + 1, index.expand_as(chosen) + 1)
         parents = new_index.gather(1, self._parents(chosen))
         parents = torch.where(is_kept, parents, index)
         parents = torch.where(parents <= index, parents, 0)  # only if confidences are all zero
-        root_parents = torch.full_like(batch.roots, -1)
         scores = log_q.gather(1, chosen).exp()
-        return Proposal(
-            token_ids=torch.cat([batch.roots, tokens.gather(1, chosen)], dim=1),
-            topology=Topology(
-                torch.cat([root_parents, parents], dim=1),
-                max_depth=max_depth,
-                max_children=max_children,
-            ),
-            lengths=num_drafts + 1,
-            scores=F.pad(scores, (1, 0), value=1.0),
-            host_lengths=tuple(num + 1 for num in num_kept),
+        return (
+            torch.cat([roots, tokens.gather(1, chosen)], dim=1),
+            F.pad(parents, (1, 0), value=-1),
+            F.pad(scores, (1, 0), value=1.0),
         )
 
 

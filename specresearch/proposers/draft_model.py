@@ -5,6 +5,7 @@ Leviathan et al. (arXiv 2211.17192).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
+from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import grow_dynamic, grow_static
@@ -130,10 +132,31 @@ class DraftModel(Proposer):
         # node 0 of the tree is the root, which is in the last filled column of the cache
         self.draft.truncate(batch.slots, [self.draft.lengths[slot] - 1 for slot in batch.slots])
         drafter = _DraftLMExpander(self, batch)
+        graph = GrowthGraph.of(
+            self.draft,
+            batch.slots,
+            partial(_ExpanderInGraph, self, batch.vocab_size),
+            [],
+            max_fed=self.shape.max_fed,
+        )
         if self.shape.static is not None:
-            return grow_static(drafter, batch, logits, self.shape.static, budget, sample=sampled)
+            return grow_static(
+                drafter,
+                batch,
+                logits,
+                self.shape.static,
+                budget,
+                sample=sampled,
+                graph=graph,
+            )
         return grow_dynamic(
-            drafter, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k
+            drafter,
+            batch,
+            logits,
+            budget,
+            depth=self.shape.depth,
+            top_k=self.shape.top_k,
+            graph=graph,
         )
 
     def _chain(
@@ -291,3 +314,20 @@ class _DraftLMExpander:
         known_ids = token_ids.clamp(max=draft.vocab_size - 1)
         logits = draft.grow(self.batch.slots, known_ids, topology, first)
         return self.proposer._resize(logits, self.batch.vocab_size)
+
+
+@dataclass(frozen=True)
+class _ExpanderInGraph:
+    """The same inside of a graph."""
+
+    proposer: DraftModel
+    vocab_size: int
+    plan: PlanLevel
+
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
+        draft = self.proposer.draft
+        known_ids = token_ids.clamp(max=draft.vocab_size - 1)
+        (states,) = draft.states(known_ids, *self.plan(topology, first))
+        return self.proposer._resize(draft.readout(states), self.vocab_size)

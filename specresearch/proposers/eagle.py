@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from specresearch.models.eagle_head import EagleHead
 from specresearch.models.random_weights import Weights
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
 from specresearch.proposers.base import Proposer
+from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.pending_features import PendingFeatures
 from specresearch.proposers.shapes import TreeShape, small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
@@ -155,13 +157,34 @@ class Eagle(Proposer):
         assert self.model is not None
         logits, fed_back = self._prefill(batch, self.model)
         growth = _Growth(self.model, batch.slots, fed_back)
+        graph = GrowthGraph.of(
+            self.model,
+            batch.slots,
+            partial(_GrowthInGraph, self.model),
+            [fed_back],
+            max_fed=self.shape.max_fed,
+            behind=1,
+        )
         if self.shape.static is None:
             proposal = grow_dynamic(
-                growth, batch, logits, budget, depth=self.shape.depth, top_k=self.shape.top_k
+                growth,
+                batch,
+                logits,
+                budget,
+                depth=self.shape.depth,
+                top_k=self.shape.top_k,
+                graph=graph,
             )
         else:
-            sample = self.sample and not batch.sampling.all_greedy
-            proposal = grow_static(growth, batch, logits, self.shape.static, budget, sample=sample)
+            proposal = grow_static(
+                growth,
+                batch,
+                logits,
+                self.shape.static,
+                budget,
+                sample=self.sample and not batch.sampling.all_greedy,
+                graph=graph,
+            )
         self.model.truncate(without, [0] * len(without))
         return proposal
 
@@ -215,9 +238,35 @@ class _Growth:
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
     ) -> Float[Tensor, "B M V"]:
-        rows, _, width = self.fed_back.shape
-        parents = topology.parents[:, first:].expand(rows, -1) - self.first
-        features = self.fed_back.gather(1, parents[:, :, None].expand(-1, -1, width))
+        features = _of_parents(self.fed_back, topology, first, self.first)
         logits, self.fed_back = self.model.grow(self.slots, token_ids, features, topology, first)
         self.first = first
         return logits
+
+
+@dataclass
+class _GrowthInGraph:
+    """The same inside of a graph."""
+
+    model: EagleModel
+    plan: PlanLevel
+    fed_back: Float[Tensor, "B n H"]
+    first: int = 0
+
+    def expand(
+        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
+    ) -> Float[Tensor, "B M V"]:
+        features = _of_parents(self.fed_back, topology, first, self.first)
+        plan = self.plan(topology, first)
+        logits, self.fed_back = self.model.grow_in_graph(*plan, token_ids, features)
+        self.first = first
+        return logits
+
+
+def _of_parents(
+    fed_back: Float[Tensor, "B n H"], topology: Topology, first: int, first_parent: int
+) -> Float[Tensor, "B M H"]:
+    """Return the features fed back by the parents of the nodes from `first` on."""
+    rows, _, width = fed_back.shape
+    parents = topology.parents[:, first:].expand(rows, -1) - first_parent
+    return fed_back.gather(1, parents[:, :, None].expand(-1, -1, width))

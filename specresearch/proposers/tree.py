@@ -5,36 +5,20 @@ Loops run over levels and child ranks, never over nodes, and nothing is brought 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.batch import Batch
+from specresearch.models.graphs import GraphInput, Tensors
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.proposers.candidates import Candidates, FedTree
+from specresearch.proposers.growth_graph import GrowthGraph, TreeDrafter
 from specresearch.proposers.static_tree import StaticTree
 from specresearch.sampling import DRAFT_STREAM, SamplingBatch, draw, logits_to_probs, penalize
 
 TIE = 1e-9  # confidence lost at every level, at least
-
-
-@runtime_checkable
-class TreeDrafter(Protocol):
-    """Predicts what follows the nodes of a growing tree.
-
-    The root is never passed: the logits after it are known when growth begins.
-    """
-
-    def expand(
-        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
-        """Return the logits after M nodes, from node `first` on.
-
-        The nodes before them were passed by earlier calls.
-        """
-        ...
 
 
 def grow_static(
@@ -45,6 +29,7 @@ def grow_static(
     budget: Sequence[int],
     *,
     sample: bool = False,
+    graph: GrowthGraph | None = None,
 ) -> Proposal:
     """Draft in the shape of `tree`; each row keeps the first nodes that its budget and room allow.
 
@@ -54,47 +39,82 @@ def grow_static(
     Args:
         sample: Draw children from the drafter's distribution without replacement, in the order of
             their ranks, and report it. Otherwise each is the token of its rank, a point mass.
+        graph: Grows as one graph where it can.
     """
-    crop = tree.crop(budget, batch.room)
+    crop, sampling = tree.crop(budget, batch.room), batch.sampling
     uniforms = None
     if sample:
         # Numbered by the nodes of the whole tree: cropping must not change the draws.
-        uniforms = batch.sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes)
+        uniforms = sampling.uniforms(DRAFT_STREAM, tree.topology.num_nodes)
         uniforms = uniforms[:, crop.tree.original_nodes]
     tree = crop.tree
-    tokens = batch.roots
-    scores = torch.ones_like(batch.roots, dtype=root_logits.dtype)
-    exhausted = torch.zeros_like(batch.roots, dtype=torch.bool)
-    draft_probs = None
-    logits = root_logits
+
+    def grow(drafter: TreeDrafter, roots: Tensor, logits: Tensor, *given: Tensor) -> Tensors:
+        if not given:
+            return _grow_levels(drafter, sampling, roots, logits, tree, None)
+        return _grow_levels(drafter, sampling.given(*given), roots, logits, tree, given[1])
+
+    def inputs(num_rows: int) -> list[GraphInput]:
+        parts = [_by_row(batch.roots, num_rows), _by_row(root_logits, num_rows)]
+        if uniforms is not None:
+            padding = sampling.columns.new_ones((len(sampling.columns), num_rows, 1, 1))
+            parts += [GraphInput(sampling.columns, padding), _by_row(uniforms, num_rows)]
+        return parts
+
+    grown = None
+    if graph is not None and not sampling.has_penalty:
+        kind = ("static", tree.paths, sampling.kind if sample else None, root_logits.shape[2])
+        grown = graph.run(kind, grow, inputs)
+    if grown is None:
+        grown = _grow_levels(drafter, sampling, batch.roots, root_logits, tree, uniforms)
+    tokens, scores, exhausted, *draft_probs = grown
+    return Proposal(
+        token_ids=crop.arrange(tokens),
+        topology=crop.topology,
+        lengths=upload(crop.lengths, batch.device),
+        draft_probs=crop.arrange(draft_probs[0]) if draft_probs else None,
+        scores=crop.arrange(scores),
+        probe=crop.arrange(exhausted) if sample else None,
+        host_lengths=crop.lengths,
+    )
+
+
+def _by_row(values: Tensor, num_rows: int) -> GraphInput:
+    return GraphInput(values, values.new_zeros((num_rows, *values.shape[1:])))
+
+
+def _grow_levels(
+    drafter: TreeDrafter,
+    sampling: SamplingBatch,
+    roots: Int[Tensor, "B 1"],
+    logits: Float[Tensor, "B 1 V"],
+    tree: StaticTree,
+    uniforms: Float[Tensor, "B N"] | None,
+) -> Tensors:
+    """Return tokens, scores and which tokens are arbitrary; and q of every node, if sampled."""
+    tokens = roots
+    scores = torch.ones_like(roots, dtype=logits.dtype)
+    exhausted = torch.zeros_like(roots, dtype=torch.bool)
+    draft_probs: list[Tensor] = []
     for depth in range(1, tree.depth + 1):
         first_parent, first = tree.levels[depth - 1 : depth + 1]
         end_parent = first_parent + logits.shape[1]
-        context = _drafts_above(tree.topology, tokens, first_parent, end_parent, batch.sampling)
+        context = _drafts_above(tree.topology, tokens, first_parent, end_parent, sampling)
         if uniforms is None:
-            logits = penalize(logits, batch.sampling, *context)
-            level = _likeliest_children(logits, tree, depth)
+            level = _likeliest_children(penalize(logits, sampling, *context), tree, depth)
         else:
-            q = logits_to_probs(logits, batch.sampling, *context)
+            q = logits_to_probs(logits, sampling, *context)
             level = _sampled_children(q, tree, depth, uniforms)
-            if draft_probs is None:
-                draft_probs = q.new_zeros((len(batch), tree.topology.num_nodes, q.shape[2]))
-            draft_probs[:, first_parent:end_parent] = q
+            if not draft_probs:
+                draft_probs.append(q.new_zeros((len(q), tree.topology.num_nodes, q.shape[2])))
+            draft_probs[0][:, first_parent:end_parent] = q
         tokens = torch.cat([tokens, level.tokens], dim=1)
         scores = torch.cat([scores, level.scores.to(scores.dtype)], dim=1)
         exhausted = torch.cat([exhausted, level.exhausted], dim=1)
         num_fed = tree.num_fed[depth]
         if num_fed:
             logits = drafter.expand(tree.fed_trees[depth], level.tokens[:, :num_fed], first)
-    return Proposal(
-        token_ids=crop.arrange(tokens),
-        topology=crop.topology,
-        lengths=upload(crop.lengths, batch.device),
-        draft_probs=None if draft_probs is None else crop.arrange(draft_probs),
-        scores=crop.arrange(scores),
-        probe=crop.arrange(exhausted) if sample else None,
-        host_lengths=crop.lengths,
-    )
+    return tokens, scores, exhausted, *draft_probs
 
 
 def _drafts_above(
@@ -172,6 +192,7 @@ def grow_dynamic(
     *,
     depth: int,
     top_k: int,
+    graph: GrowthGraph | None = None,
 ) -> Proposal:
     """Grow EAGLE-2's tree (arXiv 2406.16858).
 
@@ -181,11 +202,55 @@ def grow_dynamic(
     confidence only falls. They are point masses at every temperature: keeping sampled tokens by
     their own confidence would bias the output. At least one row must have a budget; what none
     could keep is not drafted.
+
+    Args:
+        graph: Grows as one graph where it can.
     """
-    rows, device = len(batch), batch.device
     depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
     depth = max(depths)
     k = min(top_k, root_logits.shape[2], max(budget))
+    num_kept = []
+    for allowed, deepest in zip(budget, depths, strict=True):
+        num_within = k + max(deepest - 1, 0) * k * k
+        num_kept.append(min(allowed, num_within))
+    num_nodes, is_uniform = max(num_kept), min(depths) == depth
+    limits = upload(list(zip(num_kept, depths, strict=True)), batch.device)
+
+    def grow(drafter: TreeDrafter, roots: Tensor, logits: Tensor, limits: Tensor) -> Tensors:
+        num_kept, depths = limits.unbind(1)
+        candidates = _candidates(drafter, logits, depth, k, None if is_uniform else depths)
+        return candidates.best(roots, num_kept, num_nodes)
+
+    grown = None
+    if graph is not None:
+        kind = ("dynamic", depth, k, num_nodes, is_uniform, root_logits.shape[2])
+        values = (batch.roots, root_logits, limits)
+        grown = graph.run(kind, grow, lambda num_rows: [_by_row(part, num_rows) for part in values])
+    if grown is None:
+        grown = grow(drafter, batch.roots, root_logits, limits)
+    token_ids, parents, scores = grown
+    return Proposal(
+        token_ids=token_ids,
+        topology=Topology(parents, max_depth=depth, max_children=k),
+        lengths=limits[:, 0] + 1,
+        scores=scores,
+        host_lengths=tuple([num + 1 for num in num_kept]),
+    )
+
+
+def _candidates(
+    drafter: TreeDrafter,
+    root_logits: Float[Tensor, "B 1 V"],
+    depth: int,
+    k: int,
+    depths: Int[Tensor, " B"] | None,
+) -> Candidates:
+    """Expand level after level.
+
+    Args:
+        depths: The levels that each row has room for; None: all of them.
+    """
+    rows, device = len(root_logits), root_logits.device
     log_q, tokens = (likeliest[:, 0] for likeliest in _likeliest(root_logits, k))  # [B, k]
     candidates = Candidates([tokens], [log_q], [log_q], [])
     frontier = torch.arange(k, device=device).expand(rows, -1)  # candidates to expand
@@ -195,9 +260,8 @@ def grow_dynamic(
         logits = drafter.expand(topology, tokens, topology.num_nodes - k)
         log_q, tokens = _likeliest(logits, k)  # [B, k, k]
         confidence = log_q + confidence[:, :, None]
-        if level > min(depths):
-            is_too_deep = upload([level > deepest for deepest in depths], device)
-            confidence = confidence.masked_fill(is_too_deep[:, None, None], float("-inf"))
+        if depths is not None:
+            confidence = confidence.masked_fill((depths < level)[:, None, None], float("-inf"))
         tokens, confidence = tokens.flatten(1), confidence.flatten(1)
         num_before = candidates.extend(tokens, confidence, log_q.flatten(1), frontier)
         if level < depth:
@@ -205,11 +269,7 @@ def grow_dynamic(
             confidence, tokens = best.values, tokens.gather(1, best.indices)
             frontier = best.indices + num_before
             topology = fed.with_level(best.indices // k)
-    num_kept = []
-    for allowed, deepest in zip(budget, depths, strict=True):
-        num_within = k + max(deepest - 1, 0) * k * k
-        num_kept.append(min(allowed, num_within))
-    return candidates.best(batch, num_kept, max_depth=depth, max_children=k)
+    return candidates
 
 
 def _likeliest(
