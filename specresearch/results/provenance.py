@@ -51,6 +51,7 @@ def describe(
             "num_parameters": target.num_parameters,
             "dtype": str(target.dtype).removeprefix("torch."),
             "attention": target.attention,
+            "linear_kernels": target.linear_kernels,
             "device": str(target.device),
             "max_len": target.max_len,
         },
