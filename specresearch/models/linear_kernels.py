@@ -66,19 +66,14 @@ def _multiply_in_float32(
     return _multiply_by_onednn(input.float(), weight, packed, wide_bias).to(input.dtype)
 
 
-def _multiply_plainly(
-    input: Tensor, weight: Tensor, packed: Tensor, bias: Tensor | None
-) -> Tensor:
+def _multiply_plainly(input: Tensor, weight: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(input, weight, bias)
 
 
 ONEDNN = LinearKernel("oneDNN-packed", _reorder_by_onednn, _multiply_by_onednn, copies=1)
 PLAIN = LinearKernel("plain", Tensor.detach, _multiply_plainly, copies=0)
 FLOAT32 = LinearKernel(
-    "oneDNN-packed in float32, plain for one row",
-    _reorder_in_float32,
-    _multiply_in_float32,
-    copies=2,
+    "oneDNN-packed in float32", _reorder_in_float32, _multiply_in_float32, copies=2
 )
 KERNELS = (ONEDNN, PLAIN, FLOAT32)  # the usual one first
 

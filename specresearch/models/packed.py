@@ -154,7 +154,7 @@ def _kernels_by_shape(
 
 
 def linear_kernels(model: nn.Module) -> str:
-    """Name the kernels that multiply by the weights of all but small linear layers."""
+    """Name the kernels of all but small linear layers; their numbers if they differ."""
     numbers: Counter[str] = Counter()
     for layer in model.modules():
         if isinstance(layer, PackedLinear):
@@ -163,7 +163,7 @@ def linear_kernels(model: nn.Module) -> str:
             numbers[PLAIN.name] += 1
     if len(numbers) < 2:
         return next(iter(numbers), PLAIN.name)
-    return ", ".join(f"{name}: {number} layers" for name, number in numbers.most_common())
+    return ", ".join(f"{number} x {name}" for name, number in numbers.most_common())
 
 
 def unpack_linear_layers(model: nn.Module) -> None:
