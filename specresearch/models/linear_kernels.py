@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import geometric_mean
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +23,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 EXPECTED_ROWS = 16
 MEASURED_ROWS = (1, 4, 16)
 MEASURED_BYTES = 64 << 20  # more than most caches hold
-ROUNDS = 3
-MARGIN = 1.1  # how much faster than the usual kernel another one must be
-HOPELESS = 0.7  # relative speed after which a kernel is tried no further
+ROUNDS = 5
+MARGIN = 1.1  # how much faster than the usual kernel another one must be in every round
 
 
 @dataclass(frozen=True)
@@ -110,29 +110,29 @@ def _error(
 def fastest(
     kernels: Sequence[LinearKernel], seconds: Callable[[LinearKernel, int], float]
 ) -> LinearKernel:
-    """Return the first kernel unless another one is clearly faster.
+    """Return the first kernel unless another one is clearly faster in every round.
 
-    Every number of `MEASURED_ROWS` counts the same: what is compared is the geometric mean of the
-    ratios of the shortest times. The margin keeps the choice from changing between runs.
+    Every number of `MEASURED_ROWS` counts the same: what is compared is the geometric mean of
+    ratios of times. On a busy machine single times are off by any factor, but seldom in favour of
+    the same slow kernel round after round; so the choice does not change between runs.
 
     Args:
         seconds: Times a kernel once for a number of rows.
     """
-    usual = kernels[0]
-    best: dict[LinearKernel, dict[int, float]] = {kernel: {} for kernel in kernels}
-
-    def speed(kernel: LinearKernel) -> float:
-        ratios = [best[usual][rows] / best[kernel][rows] for rows in best[kernel]]
-        return math.prod(ratios) ** (1 / len(ratios))
-
+    usual, challengers = kernels[0], list(kernels[1:])
+    slowest = dict.fromkeys(challengers, math.inf)
     for _ in range(ROUNDS):
+        ratios: dict[LinearKernel, list[float]] = {kernel: [] for kernel in challengers}
         for rows in MEASURED_ROWS:
-            for kernel in kernels:
-                shortest = best[kernel].get(rows, math.inf)
-                best[kernel][rows] = min(shortest, seconds(kernel, rows))
-        kernels = [kernel for kernel in kernels if speed(kernel) > HOPELESS]
-    winner = max(kernels, key=speed)
-    return winner if speed(winner) > MARGIN else usual
+            usual_seconds = seconds(usual, rows)
+            for kernel in challengers:
+                ratios[kernel].append(usual_seconds / seconds(kernel, rows))
+        for kernel in challengers:
+            slowest[kernel] = min(slowest[kernel], geometric_mean(ratios[kernel]))
+        challengers = [kernel for kernel in challengers if slowest[kernel] > MARGIN]
+        if not challengers:
+            return usual
+    return max(challengers, key=slowest.__getitem__)
 
 
 class Stopwatch:

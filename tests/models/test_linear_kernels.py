@@ -141,17 +141,20 @@ class TestChoice:
         assert timed({ONEDNN: lambda _: 1.0, PLAIN: few}) == ONEDNN
         assert timed({ONEDNN: lambda _: 1.0, PLAIN: few, FLOAT32: many}) == FLOAT32
 
-    def test_one_slow_measurement_changes_nothing(self) -> None:
+    @pytest.mark.parametrize("quiet_round", range(linear_kernels.ROUNDS))
+    def test_being_faster_in_all_rounds_but_one_is_not_enough(self, quiet_round: int) -> None:
+        """A busy machine slows some measurements of the usual kernel down by any factor."""
         calls: list[LinearKernel] = []
 
         def seconds(kernel: LinearKernel, _: int) -> float:
             calls.append(kernel)
-            disturbed = kernel == ONEDNN and calls.count(ONEDNN) == 2
+            round_ = (calls.count(ONEDNN) - 1) // len(linear_kernels.MEASURED_ROWS)
+            disturbed = kernel == ONEDNN and round_ != quiet_round
             return 50.0 if disturbed else 1.0
 
         assert fastest((ONEDNN, FLOAT32), seconds) == ONEDNN
 
-    def test_a_hopeless_kernel_is_tried_once(self) -> None:
+    def test_a_slow_kernel_is_tried_once(self) -> None:
         calls: list[LinearKernel] = []
 
         def seconds(kernel: LinearKernel, _: int) -> float:
