@@ -30,7 +30,7 @@ from specresearch.results.provenance import describe_process
 from specresearch.statistics import Percentile, median_of
 
 BUFFER_BYTES = 512 << 20
-NUM_READS = 3
+NUM_READS = 20
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ class Round:
 
 
 def read_bandwidth(buffer: Tensor) -> float:
-    """Return the bytes per second at which sums over rows read the buffer; the best of a few."""
-    times = []
+    """Return the bytes per second at which sums over rows read the buffer.
+
+    It takes about as long as decoding, so that other work on the machine slows both alike.
+    """
+    begin = time.perf_counter()
     for _ in range(NUM_READS):
-        begin = time.perf_counter()
         buffer.sum(1)
-        times.append(time.perf_counter() - begin)
-    return buffer.nbytes / min(times)
+    return NUM_READS * buffer.nbytes / (time.perf_counter() - begin)
 
 
 def bytes_per_pass(model: PreTrainedModel) -> int:
