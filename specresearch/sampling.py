@@ -291,10 +291,11 @@ def _nucleus(
 
 def argmax(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
     """Return the index of the largest logit in each row, the first of equals."""
-    if logits.device.type == "cpu" and logits.dtype.itemsize >= 4:
-        # numpy's argmax is vectorised, and 10 times as fast as torch's
-        return torch.from_numpy(np.asarray(logits.numpy().argmax(-1)))
-    return logits.argmax(-1)
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    # numpy's argmax is vectorised, and 10 times as fast as torch's; it has no bfloat16
+    wide = logits if logits.dtype.itemsize >= 4 else logits.float()
+    return torch.from_numpy(np.asarray(wide.numpy().argmax(-1)))
 
 
 def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Tensor, " B"]:

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from specresearch import sampling
-from specresearch.sampling import SamplingBatch, SamplingParams, draw, logits_to_probs, penalize
+from specresearch.sampling import (
+    SamplingBatch,
+    SamplingParams,
+    argmax,
+    draw,
+    logits_to_probs,
+    penalize,
+)
 
 V = 12
 
@@ -145,6 +152,20 @@ class TestPenalties:
         logits = torch.randn(2, 1, V, dtype=torch.float64)
         batch = batch_of(self.PARAMS, SamplingParams(), prompts=[[1], [1]], outputs=[[2], [2]])
         assert torch.equal(penalize(logits, batch)[1], logits[1])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_argmax_is_the_first_of_equals_in_every_precision(dtype: torch.dtype) -> None:
+    logits = torch.randn(3, 5, 97).to(dtype)
+    logits[0, 0, [40, 7, 90]] = 9.0
+    logits[1, 2] = -torch.inf
+    best = argmax(logits)
+    assert best[0, 0] == 7
+    assert best[1, 2] == 0
+    for row, index in zip(logits.flatten(0, 1).tolist(), best.flatten().tolist(), strict=True):
+        assert index == row.index(max(row))
 
 
 class TestDraw:

@@ -10,7 +10,11 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import HFAdapter
-from specresearch.models.packed import pack_linear_layers, unpack_linear_layers
+from specresearch.models.packed import (
+    linear_kernels,
+    pack_linear_layers,
+    unpack_linear_layers,
+)
 from specresearch.models.parameter_count import count_parameters
 from specresearch.proposal import Topology, upload
 
@@ -61,6 +65,11 @@ class HFModel:
     @property
     def num_parameters(self) -> int:
         return count_parameters(self.model)
+
+    @property
+    def linear_kernels(self) -> str:
+        """The kernels that multiply by the weights, which a measurement at loading may choose."""
+        return linear_kernels(self.model)
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -1,11 +1,12 @@
-"""Linear layers with a second copy of their weights in the order that oneDNN's kernels read.
+"""Linear layers with a second copy of their weights in the order that a fast CPU kernel reads.
 
 A pass of speculation multiplies a few rows by every matrix of the model. On a CPU, the default
-float32 kernels reach a fraction of the memory's bandwidth; oneDNN's, on weights packed once, reach
-most of it.
+kernels reach a fraction of the memory's bandwidth; others, on weights packed once, most of it.
 """
 
 import itertools
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
 
@@ -15,10 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from specresearch.models.kv_cache import available_bytes
+from specresearch.models.linear_kernels import ONEDNN, PLAIN, LinearKernel, choose_kernel, serves
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
-EXPECTED_ROWS = 16
 SMALLEST_WEIGHT = 1 << 16  # below, a call costs more than the order of the numbers saves
+SMALLEST_MEASURED = 1 << 26  # weights of a model; caches hold much of a smaller one
 
 _LIBRARY = torch.library.Library("specresearch", "DEF")
 _LIBRARY.define("packed_linear(Tensor input, Tensor weight, Tensor? bias, int number) -> Tensor")
@@ -35,12 +37,14 @@ class PackedLinear(nn.Linear):
 
     Args:
         linear: The layer to share parameters with.
+        kernel: Whose order the copy has.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, kernel: LinearKernel = ONEDNN) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
+        self.kernel = kernel
         self._register()
 
     def _register(self) -> None:
@@ -49,11 +53,12 @@ class PackedLinear(nn.Linear):
         _LAYERS[self.number] = self
         self._packed_from = (-1, -1)
         self._packed: Tensor | None = None
+        self._in_use = self.kernel
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of the copy; 0 until the first use."""
-        return 0 if self._packed is None else self.weight.nbytes
+        return 0 if self._packed is None else self.weight.nbytes * self._in_use.copies
 
     def unpacked(self) -> nn.Linear:
         """Return a plain layer with the same parameters and hooks."""
@@ -70,21 +75,28 @@ class PackedLinear(nn.Linear):
         self._register()
 
     def forward(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
-        if torch.is_grad_enabled() or input.dtype != self.weight.dtype or not self.weight.is_cpu:
-            return F.linear(input, self.weight, self.bias)
+        weight = self.weight  # looked up once: attributes of modules are slow
+        if torch.is_grad_enabled() or input.dtype != weight.dtype or not weight.is_cpu:
+            return F.linear(input, weight, self.bias)
         if torch.compiler.is_compiling():
-            return torch.ops.specresearch.packed_linear(input, self.weight, self.bias, self.number)
+            return torch.ops.specresearch.packed_linear(input, weight, self.bias, self.number)
         return self.multiply(input)
 
     def multiply(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
         """Return the product with the packed copy of the weight."""
-        weight = self.weight
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        assert weight is not None
         source = (weight._version, weight.data_ptr())
         if self._packed_from != source:
-            reorder = torch.ops.mkldnn._reorder_linear_weight
-            self._packed = reorder(weight.detach(), EXPECTED_ROWS)
+            self._pack(weight)
             self._packed_from = source
-        return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
+        assert self._packed is not None
+        return self._in_use.multiply(input, weight, self._packed, bias)
+
+    def _pack(self, weight: Tensor) -> None:
+        """Copy the weight, unless it was converted to a precision that the kernel lacks."""
+        self._in_use = self.kernel if serves(self.kernel, weight.dtype) else PLAIN
+        self._packed = self._in_use.reorder(weight.detach())
 
 
 @torch.library.impl(_LIBRARY, "packed_linear", "CPU")
@@ -100,7 +112,9 @@ def _packed_linear_shape(input: Tensor, weight: Tensor, bias: Tensor | None, num
 def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
     """Replace the plain linear layers of a model on a CPU by packed ones.
 
-    Small layers, layers of other classes (quantized or adapted ones) and layers with hooks stay.
+    Small layers, layers of other classes (quantized or adapted ones) and layers with hooks stay,
+    and so do layers whose plain weights are read fastest. Kernels are chosen by a measurement if
+    the model is large.
 
     Args:
         wanted: None packs if the copies fit into half of the free memory.
@@ -110,13 +124,46 @@ def pack_linear_layers(model: nn.Module, wanted: bool | None = None) -> int:
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_pack(layer)}
     num_bytes = sum(layer.weight.nbytes for layer in layers.values())
+    room = available_bytes(torch.device("cpu")) // 2
     if wanted is None:
-        wanted = num_bytes <= available_bytes(torch.device("cpu")) // 2
+        wanted = num_bytes <= room
     if not wanted:
         return 0
+    kernels = _kernels_by_shape(layers.values(), most_copies=2 if 2 * num_bytes <= room else 1)
+    packed_bytes = 0
     for name, layer in layers.items():
-        model.set_submodule(name, PackedLinear(layer))
-    return num_bytes
+        kernel = kernels[layer.weight.shape, layer.weight.dtype]
+        if kernel != PLAIN:
+            model.set_submodule(name, PackedLinear(layer, kernel))
+            packed_bytes += layer.weight.nbytes * kernel.copies
+    return packed_bytes
+
+
+def _kernels_by_shape(
+    layers: Collection[nn.Linear], most_copies: int
+) -> dict[tuple[torch.Size, torch.dtype], LinearKernel]:
+    """Choose one kernel for all layers of a shape."""
+    weights: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = defaultdict(list)
+    for layer in layers:
+        weights[layer.weight.shape, layer.weight.dtype].append(layer.weight)
+    measure = sum(layer.weight.numel() for layer in layers) >= SMALLEST_MEASURED
+    return {
+        key: choose_kernel(group, measure=measure, most_copies=most_copies)
+        for key, group in weights.items()
+    }
+
+
+def linear_kernels(model: nn.Module) -> str:
+    """Name the kernels of all but small linear layers; their numbers if they differ."""
+    numbers: Counter[str] = Counter()
+    for layer in model.modules():
+        if isinstance(layer, PackedLinear):
+            numbers[layer.kernel.name] += 1
+        elif isinstance(layer, nn.Linear) and layer.weight.numel() >= SMALLEST_WEIGHT:
+            numbers[PLAIN.name] += 1
+    if len(numbers) < 2:
+        return next(iter(numbers), PLAIN.name)
+    return ", ".join(f"{number} x {name}" for name, number in numbers.most_common())
 
 
 def unpack_linear_layers(model: nn.Module) -> None:

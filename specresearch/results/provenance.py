@@ -52,6 +52,7 @@ def describe(
             "dtype": str(target.dtype).removeprefix("torch."),
             "attention": target.attention,
             "graphs": target.passes is not None,
+            "linear_kernels": target.linear_kernels,
             "device": str(target.device),
             "max_len": target.max_len,
         },
