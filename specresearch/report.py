@@ -7,11 +7,15 @@ from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
 from specresearch.cli.arguments import parser_of_folders
+from specresearch.files import check_exist, check_writable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a report; bad input exits with code 2 and one line on stderr."""
     args = parser().parse_args(arguments)
+    with exit_on_user_errors():
+        check_exist(args.folders)  # before the large imports
+        check_writable(args.output, "--output")
     from specresearch.reporting import Requirements, compose, gather, write
 
     with exit_on_user_errors():

@@ -181,7 +181,7 @@ def _names_beside(key: str, schema: type[Settings], *, certainly: bool = False) 
     group, _, name = key.partition(".")
     name = name.partition(".")[0]
     command = next(command for command in SCHEMAS if schema_of(command) is schema)
-    known = OmegaConf.load(conf_dir() / f"{command}.yaml").get(group)
+    known = OmegaConf.select(OmegaConf.load(conf_dir() / f"{command}.yaml"), group)
     names = list(map(str, known)) if isinstance(known, DictConfig) else []
     if name in names or (certainly and not get_close_matches(name, names, n=1)):
         return ""
