@@ -15,6 +15,7 @@ from specresearch.cli import (
     output_folder,
     quick_imports,
     resume_command,
+    stay_offline_without_hub,
 )
 from specresearch.files.lock import lock_folder
 
@@ -34,6 +35,7 @@ def distill(cfg: DictConfig) -> None:
         from specresearch.training.run_folder import Processes, TrainFolder
         from specresearch.training.trainer import TrainingStoppedError
 
+    stay_offline_without_hub(cfg)
     choices: dict[str, str] = dict(HydraConfig.get().runtime.choices)
     check_method(choices)
     folder = TrainFolder(output_folder(), is_named=is_named(), is_sweep=is_sweep())

@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli import entry_point
+from specresearch.cli import entry_point, stay_offline_without_hub
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def export(cfg: DictConfig) -> None:
     """Write the head and print a summary."""
     from specresearch.training.export import export_head
 
+    stay_offline_without_hub(cfg)
     settings: Any = OmegaConf.to_container(cfg, throw_on_missing=True)
     print(export_head(**settings))
 

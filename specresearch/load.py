@@ -2,7 +2,13 @@
 
 from omegaconf import DictConfig
 
-from specresearch.cli import entry_point, exit_interrupted, open_folder, quick_imports
+from specresearch.cli import (
+    entry_point,
+    exit_interrupted,
+    open_folder,
+    quick_imports,
+    stay_offline_without_hub,
+)
 
 
 def main() -> None:
@@ -19,6 +25,7 @@ def load(cfg: DictConfig) -> None:
         from specresearch.loadtest.runner import PROGRAM
         from specresearch.loadtest.settings import LoadSettings
 
+    stay_offline_without_hub(cfg)
     settings = LoadSettings.from_config(cfg)
     folder = open_folder(cfg, LoadFolder)
     results = folder.read_results() if folder.is_complete else None

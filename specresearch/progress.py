@@ -101,6 +101,10 @@ class Progress:
         self._num_before += num_units
         self.update(self.num_done + num_units)
 
+    def extend(self, num_units: float | int) -> None:
+        """Add units that turned out to be needed."""
+        self.total += num_units
+
     def update(self, num_done: float | int) -> None:
         """Set how many units are done."""
         self.num_done = num_done

@@ -115,7 +115,16 @@ class Proposal:
         draft_probs: Float[Tensor, "B N V"] | None = None,
         host_lengths: Sequence[int] | None = None,
     ) -> "Proposal":
-        """Return a proposal with a chain in every row."""
+        """Return a proposal with a chain in every row.
+
+        Raises:
+            InvalidProposalError: If `token_ids` does not have a row for each request.
+        """
+        if token_ids.ndim != 2:
+            raise InvalidProposalError(
+                f"token_ids of shape {list(token_ids.shape)} hold no chain for each row; give a "
+                "row for each request, its root first: [B, N]"
+            )
         return Proposal(
             token_ids,
             Topology.chain(token_ids.shape[1], token_ids.device),

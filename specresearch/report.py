@@ -7,18 +7,22 @@ from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
 from specresearch.cli.arguments import parser_of_folders
+from specresearch.files import check_exist, check_writable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a report; bad input exits with code 2 and one line on stderr."""
     args = parser().parse_args(arguments)
+    with exit_on_user_errors():
+        check_exist(args.folders)  # before the large imports
+        check_writable(args.output, "--output")
     from specresearch.reporting import Requirements, compose, gather, write
 
     with exit_on_user_errors():
         material = gather(args.folders)
         asked = Requirements(args.ttft, args.tpot, args.percentile, args.worth)
         page = compose(material, asked.or_limits_of(material.limits))
-        path = write(page, args.out)
+        path = write(page, args.output)
     print(page.headline)
     for note in page.notes:
         first, *others = note.folders
@@ -34,7 +38,8 @@ def parser() -> ArgumentParser:
     )
     parser = parser_of_folders("report", purpose)
     add = parser.add_argument
-    add("--out", type=Path, default="report", help="folder to write to (default: %(default)s)")
+    output = {"type": Path, "default": "report", "metavar": "FOLDER", "dest": "output"}
+    add("--output", "--out", **output, help="folder to write to (default: %(default)s)")
     for name, words in (("ttft", "time to first token"), ("tpot", "time per output token")):
         add(f"--{name}", type=_positive, metavar="SECONDS", help=f"your limit for the {words}")
     percentile = {"type": int, "choices": (50, 90, 99), "default": 99}

@@ -2,7 +2,13 @@
 
 from omegaconf import DictConfig
 
-from specresearch.cli import entry_point, exit_interrupted, open_folder, quick_imports
+from specresearch.cli import (
+    entry_point,
+    exit_interrupted,
+    open_folder,
+    quick_imports,
+    stay_offline_without_hub,
+)
 
 PROGRAM = "specresearch.run"
 
@@ -18,6 +24,7 @@ def run(cfg: DictConfig) -> None:
         from specresearch.bench import ResultsFolder, print_report
         from specresearch.bench.build import build_runner, build_settings
 
+    stay_offline_without_hub(cfg)
     settings = build_settings(cfg)
     folder = open_folder(cfg, ResultsFolder)
     results = build_runner(cfg, settings, folder).run(progress=cfg.progress)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors
 from specresearch.cli.arguments import parser_of_folders
+from specresearch.files import check_exist
 
 ALONE = (
     "each interval holds at 95% on its own; the report's are wider, since they hold for all "
@@ -18,6 +19,8 @@ FORMATS = ("markdown", "latex", "csv", "text")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table; bad input exits with code 2 and one line on stderr."""
     args = parser().parse_args(arguments)
+    with exit_on_user_errors():
+        check_exist(args.folders)  # before the large imports
     from specresearch.files import replace_text
     from specresearch.reporting import gather
     from specresearch.reporting.results_table import results_table

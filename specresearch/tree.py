@@ -36,6 +36,8 @@ def tree(cfg: DictConfig) -> None:
     advice = use(choices[0], proposer, cfg.output)
     if advice:
         print(f"use it with: {advice}")
+    elif "paths" in proposer:
+        print("to draft it, repeat the command with output=tree.json, which writes it")
 
 
 if __name__ == "__main__":

@@ -177,6 +177,7 @@ def test_a_trained_drafter_loads_and_drafts_as_before(
     outcome = command(*arguments, *RECIPES[recipe])
     assert outcome.code == 0, outcome.err
     assert "the trained drafter is in" in outcome.out
+    assert "this decodes prompts that it was trained on; name others" in outcome.out
     assert f"trained on {4 * STEPS} examples from " in outcome.out
     assert "{'" not in outcome.out  # the library's own lines
     assert "memory, in GB: in use" in outcome.err

@@ -76,7 +76,7 @@ def test_recommended_commands_work(proposer: str, tmp_path: Path) -> None:
         folders.append(str(folder))
         done.add((command, *arguments))
     call("report", folders)
-    call("report", [folders[0], "--out", "first"])
+    call("report", [folders[0], "--output", "first"])
     printed = set().union(*map(commands_in, texts))
     for page in tmp_path.glob("*/report.html"):
         printed |= commands_of(page)

@@ -13,7 +13,7 @@ def test_the_answer_is_printed_and_everything_written(
 ) -> None:
     write_load(tmp_path / "runs" / "a", concurrency=8)
     write_run(tmp_path / "runs" / "b", None, method=None)
-    main([str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    main([str(tmp_path / "runs"), "--output", str(tmp_path / "out")])
     printed, told = capsys.readouterr()
     assert printed.splitlines() == [
         "Turn it on: ngram with the goodput controller",
@@ -31,7 +31,7 @@ def test_limits_are_the_users_or_else_the_load_runs_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_load(tmp_path / "runs" / "a", tpot_p99=(0.01, 0.02), limits={"ttft": 1.0, "tpot": 0.015})
-    command = [str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    command = [str(tmp_path / "runs"), "--output", str(tmp_path / "out")]
     for given, answer in (([], "off"), (["--tpot", "0.03"], "on")):
         main([*command, *given])
         assert capsys.readouterr().out.startswith(f"Turn it {answer}")
@@ -60,5 +60,5 @@ def test_bad_input_is_one_line(
 def test_an_absurd_limit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "a")
     with pytest.raises(SystemExit):
-        main([str(tmp_path), "--tpot", "-1", "--out", str(tmp_path / "out")])
+        main([str(tmp_path), "--tpot", "-1", "--output", str(tmp_path / "out")])
     assert "--tpot: -1 must be a number above 0" in capsys.readouterr().err

@@ -19,4 +19,4 @@ for load in "1 48" "4 48" "8 80" "16 128" "32 256"; do
     measure sharegpt "$SHAREGPT" "$concurrency" "$num_requests" "$@"
 done
 python experiments/load/table.py "$out"
-python -m specresearch.report "$out" --out "$out/report"
+python -m specresearch.report "$out" --output "$out/report"

@@ -1,4 +1,4 @@
-"""The memory that decoding will take, foretold by part before its caches are allocated."""
+"""The memory that decoding will take, by part, before its caches are allocated."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -47,11 +47,11 @@ class MemoryFit:
         requests = f"{self.num_running} request{'' if self.num_running == 1 else 's'}"
         state = f", state {amount(memory.draft_state)}" if memory.draft_state else ""
         return (
-            f"memory foretold for {requests} of up to {self.max_len} tokens: weights "
-            f"{' + '.join(weights)}; in addition caches {' + '.join(caches)}{state}, and at most "
-            f"{amount(memory.passes)} in a pass (prefill "
+            f"memory forecast for {requests} of up to {self.max_len} tokens: weights "
+            f"{' + '.join(weights)}, loaded already; on top of them caches {' + '.join(caches)}"
+            f"{state}, and at most {amount(memory.passes)} for a pass (prefill "
             f"{amount(max(memory.target_prefill, memory.draft_prefill))}, step "
-            f"{amount(memory.step)}); {amount(memory.additional)} of "
+            f"{amount(memory.step)}): {amount(memory.additional)}, with "
             f"{amount(self.available.total)} free"
         )
 

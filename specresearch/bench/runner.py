@@ -50,7 +50,7 @@ class Runner:
         proposer: The method; None measures plain decoding only.
         method: The proposer's name, for reports.
         rows: The prompts, in the order of decoding.
-        memory: How many requests decode together, and the memory that they were foretold to take.
+        memory: How many requests decode together, and the forecast of the memory that they take.
         size: That number.
         groups: The rows that are decoded together.
         engines: The engine of each side.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specresearch.certification.enumeration import OutputDistribution, enumerate_outputs
-from specresearch.certification.goodness_of_fit import samples_needed
+from specresearch.certification.goodness_of_fit import samples_needed, visible_tv
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import Trial
 from specresearch.proposers import Proposer
@@ -23,6 +23,7 @@ class SampledSetting:
 
     Attributes:
         index: position among the settings, which enters the seeds.
+        alpha, power: level of the test, and the probability that it detects a deviation.
     """
 
     name: str
@@ -31,6 +32,8 @@ class SampledSetting:
     prompt: tuple[int, ...]
     distribution: OutputDistribution
     num_samples: int
+    alpha: float
+    power: float
 
     @staticmethod
     def build(
@@ -56,7 +59,14 @@ class SampledSetting:
             prompt=prompt,
             distribution=distribution,
             num_samples=num_samples,
+            alpha=alpha,
+            power=power,
         )
+
+    def visible_tv(self, num_samples: int) -> float:
+        """Return the total variation that a test of so many samples detects."""
+        known = self.distribution
+        return visible_tv(num_samples, known.probs, self.alpha, self.power, known.rounding)
 
     def requests(self, chunk: int, seed: int) -> list[Request]:
         """Return the requests of a chunk, each with a seed of its own; none after the last."""

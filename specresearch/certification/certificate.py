@@ -118,6 +118,8 @@ class Certificate:
         rarest = min(untested, key=lambda test: min(test.too_few.values()))
         num, event = min((num, event) for event, num in rarest.too_few.items())
         words = f"{num:,} {event} in all outputs of {rarest.setting} in {rarest.trial}"
+        if isinstance(rarest, SampledTest):
+            words += f", where {rarest.num_needed:,.0f} are needed"
         if len(untested) == 1:
             return words
         return f"{words}, and too few in {len(untested) - 1} more of {len(tests)} tests"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,43 @@ from specresearch.certification.goodness_of_fit import Fit
 from specresearch.engine import RequestOutput
 from specresearch.files import replace_text
 from specresearch.files.jsonl import append_rows, read_jsonl, to_line
+
+# share of wrong outputs, among those that hold a draft or another event, that a test must detect
+DETECTED_SHARE = 0.5
+
+
+@runtime_checkable
+class Events(Protocol):
+    """What happened while outputs were sampled."""
+
+    @property
+    def num_draft_tokens(self) -> int: ...
+    @property
+    def num_preempted(self) -> int: ...
+    @property
+    def num_chunked(self) -> int: ...
+
+
+def events_needed(visible_tv: float, num_samples: int) -> float:
+    """Return how often an event must happen for a test to show its errors.
+
+    With fewer, even if each were in an output of its own, and `DETECTED_SHARE` of these outputs
+    were wrong, the deviation would be too small to detect.
+    """
+    return visible_tv * num_samples / DETECTED_SHARE
+
+
+def rare_events(events: Events, num_needed: float, *, is_crowded: bool) -> dict[str, int]:
+    """Return the events that happened less often than needed, and how often they did.
+
+    Args:
+        is_crowded: the trial should preempt requests and chunk prompts, too.
+    """
+    counts = {"drafts": events.num_draft_tokens}
+    if is_crowded:
+        counts["preempted requests"] = events.num_preempted
+        counts["prompts prefilled in chunks"] = events.num_chunked
+    return {event: num for event, num in counts.items() if num < num_needed}
 
 
 @dataclass

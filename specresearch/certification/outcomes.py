@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specresearch.certification.cases import Case, SampledSetting
-from specresearch.certification.counts import Tally
+from specresearch.certification.counts import Tally, events_needed, rare_events
 from specresearch.certification.goodness_of_fit import Fit, holm, strictest_level, visible_tv
-
-# share of wrong outputs, among those that contain a draft, that a test must detect
-DETECTED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,18 +43,13 @@ class SampledTest:
 
     @property
     def too_few(self) -> dict[str, int]:
-        """Return the events that were too rare for the test to show their errors, and their counts.
+        """Return the events that were too rare for the test to show their errors."""
+        return rare_events(self, self.num_needed, is_crowded=self.is_crowded)
 
-        Even if every draft were in an output of its own, and `DETECTED_SHARE` of these outputs
-        were wrong, the deviation would be too small to detect. In a crowded trial the same holds
-        for preempted requests and chunked prompts.
-        """
-        counts = {"drafts": self.num_draft_tokens}
-        if self.is_crowded:
-            counts["preempted requests"] = self.num_preempted
-            counts["prompts prefilled in chunks"] = self.num_chunked
-        enough = self.visible_tv * self.fit.num_samples / DETECTED_SHARE
-        return {event: num for event, num in counts.items() if num < enough}
+    @property
+    def num_needed(self) -> float:
+        """Return how many of each event the test needs to show their errors."""
+        return events_needed(self.visible_tv, self.fit.num_samples)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ class CertifierProgress(Progress):
         self.case = case
         self.say(case.name)
 
+    def extend(self, num_units: float | int) -> None:
+        self._num_left[self.case.name] += int(num_units)
+        super().extend(num_units)
+
     def skip(self, num_units: float | int) -> None:
         self._num_left[self.case.name] -= int(num_units)
         super().skip(num_units)

@@ -1,13 +1,14 @@
 """Sample many outputs through the engine, in bursts or in waves, and count them by chunk."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from specresearch.certification.cases import ANY_SEED, CHUNK_SIZE, Case
-from specresearch.certification.counts import CountsFile, Tally
+from specresearch.certification.counts import CountsFile, Tally, events_needed, rare_events
 from specresearch.engine import Engine, RequestOutput
 from specresearch.progress import Progress
 from specresearch.request import Request
@@ -15,6 +16,7 @@ from specresearch.request import Request
 STEPS_PER_BURST = 4  # on average
 WAVES_PER_CHUNK = 256  # fewer than samples, since waves take longer
 WAVES_TOGETHER = 64
+MOST_ROUNDS = 4  # of sampling, where drafts or preemptions are too rare
 
 
 @dataclass(frozen=True)
@@ -79,24 +81,62 @@ def setting_name(output: RequestOutput) -> str:
 def sample_outputs(
     engine: Engine, case: Case, seed: int, file: CountsFile, progress: Progress
 ) -> dict[str, Tally]:
-    """Sample the chunks that the file lacks, and return the counts of each setting."""
+    """Sample the chunks that the file lacks, and return the counts of each setting.
+
+    A method with short or few drafts may preempt, or draft, too seldom for so many samples to show
+    its errors. Then as many are sampled again. That depends on how often it did, and not on what
+    the outputs are.
+    """
+    totals = _sample_round(engine, case, seed, file, progress, number=0)
+    for number in range(1, MOST_ROUNDS):
+        if case.stress or not _needs_more(case, totals):
+            break
+        progress.extend(sum(setting.num_samples for setting in case.settings))
+        totals = _sample_round(engine, case, seed, file, progress, number=number)
+    return totals
+
+
+def _sample_round(
+    engine: Engine, case: Case, seed: int, file: CountsFile, progress: Progress, *, number: int
+) -> dict[str, Tally]:
+    """Sample a round, and return the counts of each setting in all rounds so far."""
     if case.trial.settings.equal_seeds:
         chunk_size, decode = WAVES_PER_CHUNK, _decode_waves
     else:
         chunk_size, decode = CHUNK_SIZE, _decode_bursts
     largest = max(setting.num_samples for setting in case.settings)
-    for first in range(0, largest, chunk_size):
-        chunk = first // chunk_size
-        if chunk in file.chunks:
+    firsts = range(0, largest, chunk_size)
+    seed += number << 64  # beyond the seeds of all cases
+    for chunk, first in enumerate(firsts):
+        row = number * len(firsts) + chunk
+        if row in file.chunks:
             missing = [max(setting.num_samples - first, 0) for setting in case.settings]
             progress.skip(sum(min(num, chunk_size) for num in missing))
         else:
-            file.add(chunk, _count(case, decode(engine, case, chunk, seed), progress))
+            file.add(row, _count(case, decode(engine, case, chunk, seed), progress))
     totals = {}
     for setting in case.settings:
-        parts = [tallies[setting.name] for tallies in file.chunks.values()]
-        totals[setting.name] = Tally.total(parts)
+        rows = range((number + 1) * len(firsts))
+        totals[setting.name] = Tally.total([file.chunks[row][setting.name] for row in rows])
     return totals
+
+
+def _needs_more(case: Case, totals: Mapping[str, Tally]) -> bool:
+    """Return whether events are too rare, and all rounds together may bring enough of them.
+
+    The number needed grows with the root of the samples.
+    """
+    is_crowded = case.trial.settings.is_crowded
+    needs_more = False
+    for setting in case.settings:
+        tally = totals[setting.name]
+        num_samples = sum(tally.counts) + tally.num_impossible
+        needed = events_needed(setting.visible_tv(num_samples), num_samples)
+        most = math.sqrt(MOST_ROUNDS * setting.num_samples / num_samples)
+        if rare_events(tally, needed / most, is_crowded=is_crowded):
+            return False
+        needs_more |= bool(rare_events(tally, needed, is_crowded=is_crowded))
+    return needs_more
 
 
 def _count(case: Case, decoded: Iterator[Decoded], progress: Progress) -> dict[str, Tally]:

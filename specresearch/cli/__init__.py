@@ -14,6 +14,7 @@ from specresearch.cli.folder import (
     resume_command,
     sweep_folder,
 )
+from specresearch.cli.hub import stay_offline_without_hub
 from specresearch.cli.imports import quick_imports
 from specresearch.cli.signals import INTERRUPTED
 
@@ -33,5 +34,6 @@ __all__ = [
     "output_folder",
     "quick_imports",
     "resume_command",
+    "stay_offline_without_hub",
     "sweep_folder",
 ]

@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,16 +45,25 @@ def check_arguments(command: str, arguments: Sequence[str]) -> None:
     if unknown:
         if not unknown[0].startswith("-"):
             raise ValueError(f"{unknown[0]} stands behind an option; put options such as -m first")
-        name = unknown[0].lstrip("-")
-        meant = name if "=" in name else f"{name}=..."
-        raise ValueError(f"there is no option {unknown[0]}; {usage}; did you mean {meant}?")
+        raise ValueError(f"there is no option {unknown[0]}; {usage}; {_meant(unknown[0])}")
     for word in options.overrides:
         if "=" not in word and not word.startswith("~"):
-            raise ValueError(f"{word!r} is no setting; {usage}")
+            is_rest = word.endswith(("]", "}"))  # of a value with spaces
+            hint = "quote values with spaces, as in 'compare=[2, 5]'" if is_rest else usage
+            raise ValueError(f"{word!r} is no setting; {hint}")
         key, _, value = word.lstrip("+").partition("=")
         if key == EXPERIMENT:
             for name in value.split(","):
                 _check_experiment(name, command)
+
+
+def _meant(option: str) -> str:
+    """Return what an unknown option was probably meant to be."""
+    similar = get_close_matches(option, ("--help", "--multirun"), n=1)
+    if similar:
+        return f"did you mean {similar[0]}?"
+    name, equals, value = option.lstrip("-").partition("=")
+    return f"did you mean {name.replace('-', '_')}={value if equals else '...'}?"
 
 
 def _check_experiment(name: str, command: str) -> None:

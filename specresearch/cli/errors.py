@@ -4,7 +4,9 @@ import os
 import re
 import shutil
 import sys
+from difflib import get_close_matches
 from pathlib import Path
+from typing import get_origin
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
@@ -13,6 +15,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from specresearch.cli.choices import choices
@@ -22,6 +25,7 @@ from specresearch.files import means_full
 from specresearch.results.config import PROVENANCE
 from specresearch.settings.base import TARGET, Settings
 from specresearch.settings.check import unknown_key
+from specresearch.settings.commands import SCHEMAS, schema_of
 from specresearch.settings.fields import choice_of, names_below
 from specresearch.settings.sentences import nearest
 
@@ -32,7 +36,13 @@ USER_ERRORS = (
     HydraException,
     OmegaConfBaseException,
 )
+DECIDES = {"student": "proposer"}  # groups that another one chooses
 OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here
+_TWICE = re.compile(  # what Hydra says of a plus before something that is there
+    r"(\S+) appears more than once in the final defaults list|"
+    r"Multiple values for (\S+)\. To override|"
+    r"Could not append to config\. An item is already at '(.+?)'"
+)
 _NOISE = ("full_key:", "object_type=", "See https://")  # beginnings of lines that say nothing
 
 
@@ -59,6 +69,9 @@ def explain(
         unknown = re.match(r"Could not override '(.+?)'\.", str(error))
         if unknown and schema is not None:
             return _unknown_key(unknown[1], schema)
+        missing = re.match(r"Could not delete from config\. '(.+?)' does not exist", str(error))
+        if missing and schema is not None:
+            return f"there is no {missing[1]} to leave out{_names_beside(missing[1], schema)}"
         if isinstance(error, MissingConfigException) and error.missing_cfg_file and schema:
             return _unknown_choice(error.missing_cfg_file, schema)
         return one_line(error)
@@ -108,6 +121,11 @@ def one_line(error: BaseException) -> str:
             f"{error.override} cannot be read as key=value; quote values with brackets, braces, "
             "commas or spaces, as in 'compare=[2,5]'"
         )
+    twice = _TWICE.match(str(error))
+    if twice:
+        key = next(filter(None, twice.groups()))
+        given = next((word for word in sys.argv[1:] if word.startswith(f"+{key}=")), f"+{key}=...")
+        return f"{given}: {key} has a value already; write {given[1:]} without the plus"
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+)'", str(error))
     if several:
         return (
@@ -131,16 +149,43 @@ def _unknown_key(key: str, schema: type[Settings]) -> str:
     prefix, _, last = key.rpartition(".")
     if last == TARGET and prefix in names_below(schema, ""):
         return _needs_plus(key)
+    is_own_class = any(word.startswith(f"+{group}.{TARGET}=") for word in arguments)
+    field = schema.model_fields.get(group)
+    if field is not None and get_origin(field.annotation) is dict:
+        similar = _names_beside(key, schema, certainly=True)
+        if similar:
+            return f"there is no setting {key}{similar} +{key}=... would add a new one"
+        is_own_class |= not names_below(schema, prefix)
+    if is_own_class:
+        return _needs_plus(key)
     if last not in names_below(schema, prefix):
         return unknown_key(key, schema)
-    having = [file.stem for file in sorted((conf_dir() / group).glob("*.yaml")) if _has(file, last)]
+    folder = conf_dir() / group
+    having = [name for name in choices(group, schema) if _has(folder / f"{name}.yaml", last)]
+    group = DECIDES.get(group, group)
     is_chosen = any(re.match(rf"\+?{group}=", argument) for argument in arguments)
     if having and not is_chosen and not schema.model_fields[group].is_required():
         return f"there is no setting {key} yet; add +{group}= first, one of: {', '.join(having)}"
-    if having and prefix == group:
+    if having and DECIDES.get(prefix, prefix) == group:
         names = ", ".join(having)
         return f"there is no setting {key} for the chosen {group}; those with one: {names}"
     return _needs_plus(key)
+
+
+def _names_beside(key: str, schema: type[Settings], *, certainly: bool = False) -> str:
+    """Return "; did you mean ...?" by what conf/ has in a mapping of the user's.
+
+    Args:
+        certainly: Return nothing rather than all names, for one that may be a new one.
+    """
+    group, _, name = key.partition(".")
+    name = name.partition(".")[0]
+    command = next(command for command in SCHEMAS if schema_of(command) is schema)
+    known = OmegaConf.select(OmegaConf.load(conf_dir() / f"{command}.yaml"), group)
+    names = list(map(str, known)) if isinstance(known, DictConfig) else []
+    if name in names or (certainly and not get_close_matches(name, names, n=1)):
+        return ""
+    return nearest(name, names)
 
 
 def _needs_plus(key: str) -> str:

@@ -39,7 +39,8 @@ def print_help(command: str, arguments: Sequence[str]) -> None:
     if offered:
         print("Choices; add one and --help to see its settings\n")
         for group, (choice, names) in offered.items():
-            prefix = "" if choice else "+"
+            has_default = group in cfg.hydra.runtime.choices  # which may be null
+            prefix = "" if has_default else "+"
             _print_entry(f"{prefix}{group}={choice or ''}", [", ".join(names)])
     print("\nSettings, as they are now\n")
     chosen = {word.lstrip("+").partition("=")[0] for word in overrides}

@@ -79,7 +79,7 @@ def _measure(bench: Bench, part: Part, part_end: float, end: float, add: Add, sa
             add(replace(missing, reason=OUT_OF_TIME))
             continue
         bench.deadline = now + (part_end - now) / (len(cases) - number)
-        say(f"{part.name}: {case.name}; {duration(max(end - now, 0.0))} left")
+        say(f"{part.name}: {case.name}; {duration(max(end - now, 0.0))} of the time limit left")
         try:
             for row in case.measure():
                 add(replace(row, part=part.name, case=case.name))

@@ -17,9 +17,19 @@ class ProposalCheck:
 
     Args:
         num_checked: How many to check; by default `OWN_CHECKS` or `FOREIGN_CHECKS`.
+
+    Raises:
+        ValueError: A foreign proposer did not say how much it drafts.
     """
 
     def __init__(self, proposer: Proposer, vocab_size: int, num_checked: int | None = None) -> None:
+        if proposer.num_draft_tokens < 1 and not is_own(proposer):
+            kind = type(proposer)
+            raise ValueError(
+                f"{kind.__module__}.{kind.__qualname__} has num_draft_tokens="
+                f"{proposer.num_draft_tokens}, so it would never be asked for drafts; set "
+                "self.num_draft_tokens in its __init__ to the most that it drafts in a step"
+            )
         if num_checked is None:
             all_own = all(map(is_own, (proposer, *proposer.proposers)))
             num_checked = OWN_CHECKS if all_own else FOREIGN_CHECKS

@@ -8,5 +8,14 @@ from specresearch.files.atomic import (
     sync,
     written_whole,
 )
+from specresearch.files.existing import check_exist
 
-__all__ = ["PART", "check_writable", "means_full", "replace_text", "sync", "written_whole"]
+__all__ = [
+    "PART",
+    "check_exist",
+    "check_writable",
+    "means_full",
+    "replace_text",
+    "sync",
+    "written_whole",
+]

@@ -35,7 +35,7 @@ class SideEngines:
         variants: Controllers that are measured as sides of their own, by name.
         batch: The setting of how many requests of each side decode together.
         sampling: Of all requests.
-        memory: That number, and the memory that it was foretold to take.
+        memory: That number, and the forecast of the memory that it takes.
         engines: By side.
         observers: By side.
         why_whole: Why passes do not take turns but follow one another; None if they take turns.

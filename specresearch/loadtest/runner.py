@@ -50,7 +50,7 @@ class LoadRunner:
         variants: Controllers that are measured as sides of their own, by name.
         record: Keep what a simulation needs.
         max_running: Requests of each side that decode together.
-        memory: The memory that they were foretold to take.
+        memory: The forecast of the memory that they take.
     """
 
     target: CausalLM

@@ -78,7 +78,7 @@ class Proposer(ABC):
     def bind(self, target: CausalLM, num_slots: int) -> None:
         """Load what it drafts with, and allocate its state.
 
-        Called before anything is decoded: first without slots, to foretell how much memory they
+        Called before anything is decoded: first without slots, to forecast how much memory they
         will take, then for every engine that drafts with it.
 
         Raises:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from specresearch.bench.folder import GROUPS
+from specresearch.files import check_exist
 from specresearch.progress import Progress
 from specresearch.reporting.comparison import Comparison
 from specresearch.reporting.names import name_settings, name_workloads
@@ -73,11 +74,7 @@ def gather(folders: Sequence[Path]) -> Material:
     Raises:
         ValueError: If none of them compares a method with the baseline.
     """
-    missing = [str(folder) for folder in folders if not folder.exists()]
-    if missing:
-        raise ValueError(
-            f"there is no {', '.join(missing)}; give folders of runs, such as outputs/"
-        )
+    check_exist(folders)
     material = Material()
     files: dict[Path, None] = {}  # in order, and each once where the folders overlap
     for folder in folders:

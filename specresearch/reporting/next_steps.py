@@ -10,9 +10,9 @@ from specresearch.reporting.workload import BATCH, CONCURRENCY, REPLAY, Load
 
 BY_LOAD = "Turn it off above that number of running requests:"
 BY_CONTROLLER = "Let a controller decide at every step how much to draft:"
-UNDER_LOAD = "Measure it with more requests at a time:"
-MORE_LOADS = "Measure more where it is too early to tell:"
-MORE = "Measure more, so that the interval gets narrower:"
+UNDER_LOAD = "Measure it with more requests at a time, then report on the new folder, too:"
+MORE_LOADS = "Measure more where it is too early to tell, then report on the new folder, too:"
+MORE = "Measure more for a narrower interval, then report on the new folder, too:"
 BEFORE_GIVING_UP = "Before giving up: let a controller decide at every step how much to draft:"
 LOAD_SETTINGS = {BATCH: "batch_size", CONCURRENCY: "arrivals.concurrency"}
 LOADS = "1,4,8,16"

@@ -83,7 +83,8 @@ def _headline(decision: Decision, requirements: Requirements) -> str:
     if answer is not Answer.MEASURE:
         return answer.value
     if decision.with_outcome(Outcome.FASTER):
-        return "Measure under load before turning it on"
+        more = "" if all(point.load.is_single for point in decision.points) else "more "
+        return f"Measure {more}under load before turning it on"
     if any(point.limits_that_are(Standing.DOUBTFUL) for point in decision.points):
         return "Measure more: a limit may be broken"
     leanings = {leaning(point) for point in decision.points}

@@ -22,11 +22,12 @@ def _pooled(runs: Sequence[Comparison]) -> Comparison:
     """Return the largest run, the latest of equals, with the figures of all runs like it.
 
     A run with wrong output makes the whole wrong. Runs that differ in kind, such as overloaded
-    ones, are not averaged.
+    ones, are not averaged. Neither are runs too short for an interval, if others have one.
     """
-    main = runs[-1]
     wrong = next((run.output for run in runs if run.output.is_wrong), None)
-    alike = [run for run in runs if _kind(run) == _kind(main)]
+    measured = [run for run in runs if run.gain is not None and run.gain.has_interval] or runs
+    main = measured[-1]
+    alike = [run for run in measured if _kind(run) == _kind(main)]
     if len(alike) == 1:
         return replace(main, output=wrong or main.output)
     num_equal = sum(run.output.num_equal for run in alike) if main.output.num_equal else 0

@@ -22,6 +22,7 @@ from specresearch.settings.sentences import (
 from specresearch.settings.user_classes import has_default, problems_of_class
 
 MAX_LISTED = 3  # of problems in one message
+SAME_THING = {"batch_size": "max_running", "max_running": "batch_size"}  # run and load
 UNKNOWN, MISSING = "extra_forbidden", "missing"  # types of pydantic's errors
 UNRESOLVED = "${"  # begins a value that depends on a key this command does not have
 
@@ -92,9 +93,14 @@ def unknown_key(path: str, schema: type[Settings]) -> str:
     prefix, _, name = path.rpartition(".")
     elsewhere = {other for other in paths_of(schema) if other.rpartition(".")[2] == name}
     if elsewhere:
-        meant = " or ".join(sorted(elsewhere)[:MAX_LISTED])
+        depth = min(other.count(".") for other in elsewhere)
+        nearest_to_top = sorted(other for other in elsewhere if other.count(".") == depth)
+        meant = " or ".join(nearest_to_top[:MAX_LISTED])
         return f"there is no setting {path}; did you mean {meant}?"
-    return f"there is no setting {path}{nearest(name, names_below(schema, prefix))}"
+    names = names_below(schema, prefix)
+    if SAME_THING.get(name) in names and not prefix:
+        return f"there is no setting {path}; did you mean {SAME_THING[name]}?"
+    return f"there is no setting {path}{nearest(name, names)}"
 
 
 def _plain(container: Any, name: Any) -> Any:

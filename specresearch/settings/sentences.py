@@ -95,6 +95,11 @@ def _plural(annotation: Any) -> str:
         annotation, *metadata = get_args(annotation)
     if get_origin(annotation) is list:
         return "lists of " + _plural(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = map(_plural, get_args(annotation))
+        return " or ".join(sorted(parts, key=lambda words: words == "0"))
+    if Ge(0) in metadata and Le(0) in metadata:
+        return "0"
     noun = NOUNS[annotation][1] if annotation in NOUNS else "settings"
     if annotation is str and metadata:
         return f"{noun} that are not empty"

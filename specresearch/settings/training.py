@@ -1,6 +1,7 @@
 """Settings of the commands that train drafters and write them: distill, tree and export."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from specresearch.settings.base import TARGET, Choice, Settings, key, progress_key, seed_key
@@ -33,7 +34,7 @@ class CorpusSchema(Settings):
     )
     seed: int = seed_key("of the order")
     text_files: list[str] = key("UTF-8 text files: paths or patterns", ["books/*.txt"])
-    refresh_every: int = key("optimiser steps between two rounds of the student's text", 100, ge=1)
+    refresh_every: int = key("optimizer steps between two rounds of the student's text", 100, ge=1)
     predict_prompts: bool = key("learn from prompts as well as replies", True)
     folder: str | None = key("folder of the target's text; null: the run's folder", "corpus")
     generation: Annotated[Any, GENERATION] = key("how replies are generated", None)
@@ -154,21 +155,21 @@ STUDENT = Choice(
 
 
 class TrainSchema(Settings):
-    steps: int = key("optimiser steps", 1000, ge=1)
+    steps: int = key("optimizer steps", 1000, ge=1)
     batch_size: int = key("examples of one pass on one device", 8, ge=1)
-    accumulate: int = key("passes per optimiser step", 4, ge=1)
+    accumulate: int = key("passes per optimizer step", 4, ge=1)
     learning_rate: float = key("learning rate after warm-up", 1e-3, gt=0, le=10)
-    warmup_steps: int = key("optimiser steps of linear warm-up", 50, ge=0)
+    warmup_steps: int = key("optimizer steps of linear warm-up", 50, ge=0)
     schedule: str = key("any learning rate schedule of the transformers library", "cosine")
-    weight_decay: float = key("weight decay of the optimiser", 0.01, ge=0)
+    weight_decay: float = key("weight decay of the optimizer", 0.01, ge=0)
     max_grad_norm: float = key("gradients are clipped to this norm; 0 does not clip", 1.0, ge=0)
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "precision of the student; auto: the target's", "bfloat16"
     )
     seed: int = seed_key("of order and dropout")
-    log_every: int = key("optimiser steps between metrics", 20, ge=1)
-    evaluate_every: int = key("optimiser steps between evaluations", 200, ge=1)
-    save_every: int = key("optimiser steps between checkpoints", 200, ge=1)
+    log_every: int = key("optimizer steps between metrics", 20, ge=1)
+    evaluate_every: int = key("optimizer steps between evaluations", 200, ge=1)
+    save_every: int = key("optimizer steps between checkpoints", 200, ge=1)
     keep_checkpoints: int = key("checkpoints kept", 2, ge=1)
 
 
@@ -185,6 +186,8 @@ class EvaluationSchema(Settings):
 
 
 HEADS = [f"specresearch.proposers.{name}" for name in ("Eagle", "Eagle3", "Medusa")]
+TRAINED = frozenset({"specresearch.proposers.DraftModel", *HEADS})
+TRAINABLE = replace(PROPOSER, excluded=frozenset(PROPOSER.models) - TRAINED)
 
 
 class PublicationSchema(Settings):
@@ -207,7 +210,7 @@ class DistillSchema(PublicationSchema):
     heads: dict[str, str] | None = key(
         "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
     )
-    proposer: Annotated[Any, PROPOSER] = key("the drafter to train", "draft_model")
+    proposer: Annotated[Any, TRAINABLE] = key("the drafter to train", "draft_model")
     student: Annotated[Any, STUDENT] = key("what of it is trained", None, default=None)
     dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
     corpus: Annotated[Any, CORPUS] = key("the text to train on", "target")

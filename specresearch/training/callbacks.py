@@ -1,4 +1,4 @@
-"""Evaluation, checkpoints and timing between optimiser steps."""
+"""Evaluation, checkpoints and timing between optimizer steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from specresearch.training.evaluation import Evaluation
 from specresearch.training.progress import TokenProgress
 from specresearch.training.train_settings import TrainSettings
 
-CUSTOM_RATE = "own_rate"  # key of optimiser groups in checkpoints
+CUSTOM_RATE = "own_rate"  # key of optimizer groups in checkpoints
 Log = Callable[[int, Mapping[str, Any]], None]
 
 

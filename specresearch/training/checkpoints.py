@@ -15,7 +15,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """Return the optimiser step a checkpoint was saved after."""
+    """Return the optimizer step a checkpoint was saved after."""
     return int(checkpoint.name.rpartition("-")[2])
 
 

@@ -78,7 +78,7 @@ class Distillation(nn.Module):
         """Return the mean loss of the tokens to be predicted.
 
         Args:
-            num_predicted: Tokens to be predicted in all batches of the optimiser step, over all
+            num_predicted: Tokens to be predicted in all batches of the optimizer step, over all
                 devices; None counts this batch.
             states: The target's states at `layers`, if cached.
         """

@@ -63,7 +63,7 @@ class MemoryForecast:
         free = available_bytes(device)
         summary = (
             f"memory, in GB: in use {_gb(self.in_use)}, weights of {_gb(self.weights)} included; "
-            f"in addition gradients {_gb(self.gradients)}, optimiser {_gb(self.optimizer)}, loss "
+            f"in addition gradients {_gb(self.gradients)}, optimizer {_gb(self.optimizer)}, loss "
             f"{_gb(self.loss)}, activations up to {_gb(self.activations)}; peak up to "
             f"{_gb(self.in_use + self.additional)}; free {_gb(free)}"
         )

@@ -188,6 +188,11 @@ class TrainingRun:
         console.print(
             f"  {measuring_command(overrides, self.choices['proposer'], output, backbone)}"
         )
+        if self.dataset.source.kind in ("file", "sample") and self.corpus.text < 1:
+            console.print(
+                "this decodes prompts that it was trained on; name others by dataset.path= to see "
+                "what it gains on new ones"
+            )
         if self.student.verifier is not None:
             console.print(
                 "it belongs to a new target, which did all decoding above and whose outputs are no "

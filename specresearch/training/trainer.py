@@ -35,7 +35,7 @@ class TrainingStoppedError(RuntimeError):
 class DistillTrainer(Trainer):
     """Trains `distillation.module` on a mix, in its order, batch by batch across processes.
 
-    Examples are drawn only for the current optimiser step, so the student's text is written with
+    Examples are drawn only for the current optimizer step, so the student's text is written with
     its current weights, in resumed runs as well.
 
     Args:
@@ -108,7 +108,7 @@ class DistillTrainer(Trainer):
         )
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the library's optimiser, with separate groups for custom learning rates."""
+        """Create the library's optimizer, with separate groups for custom learning rates."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new:

@@ -122,11 +122,17 @@ def use(choice: TreeChoice, proposer: Mapping[str, Any], output: str | None) -> 
         proposer: The proposer's settings. Without paths, it may still draft a chain.
     """
     if output:
-        return f"{'proposer.tree=static ' if 'tree' in proposer else ''}proposer.paths={output}"
+        return _paths(output, proposer)
     is_chain = choice.depth == choice.num_draft_tokens
     if is_chain and "paths" not in proposer and "num_draft_tokens" in proposer:
         return f"proposer.num_draft_tokens={choice.num_draft_tokens}"
+    if is_chain and proposer.get("tree") == "chain":
+        return f"proposer.tree=chain proposer.num_draft_tokens={choice.num_draft_tokens}"
     return None
+
+
+def _paths(file: str, proposer: Mapping[str, Any]) -> str:
+    return f"{'proposer.tree=static ' if 'tree' in proposer else ''}proposer.paths={file}"
 
 
 def save_choice(

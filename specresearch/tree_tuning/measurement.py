@@ -160,6 +160,11 @@ def read_steps(run: Path) -> pd.DataFrame:
 
 def _read_drafting_run(run: Path) -> pd.DataFrame:
     steps = read_steps(run)
+    if "draft_depth" not in steps:
+        raise ValueError(
+            f"run={run} is a load test, whose steps do not say what was drafted where; give the "
+            "folder of a python -m specresearch.run"
+        )
     if drafting_steps(steps).empty:
         raise ValueError(
             f"run={run} drafted nothing; measure one with a proposer, "

@@ -151,7 +151,7 @@ def test_a_run_decodes_what_fits_together_and_says_why(
         runner = make_runner(proposer=NGram(4), method="ngram", settings=settings)
     assert [len(group) for group in runner.groups] == [2, 2]
     assert "batch_size=auto is 2: one more would leave less than 50% of free memory" in caplog.text
-    assert "memory foretold for 2 requests of up to 60 tokens: weights" in caplog.text
+    assert "memory forecast for 2 requests of up to 60 tokens: weights" in caplog.text
     results = runner.run()
     memory = results.provenance["memory"]
     assert (memory["num_running"], memory["max_len"]) == (2, 60)

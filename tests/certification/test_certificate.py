@@ -102,12 +102,22 @@ class TestExactMethodsAreCertified:
         certificate = certify_it(tmp_path, Lookahead(3, 3, 3), **CROWD)
         assert certificate.verdict == CERTIFIED
 
+    @pytest.mark.slow
+    def test_short_drafts_are_sampled_until_enough_requests_were_preempted(
+        self, tmp_path: Path
+    ) -> None:
+        crowd = CROWD | {"shortest_prompt": 18, "visible_tv": 0.15}
+        certificate = certify_it(tmp_path, NGram(2, n_min=1), **crowd)
+        assert certificate.verdict == CERTIFIED
+        assert certificate.sampled[0].visible_tv < 0.12  # more samples than 0.15 asks for
+
     def test_too_few_preemptions_leave_preemption_untested(self, tmp_path: Path) -> None:
         certificate = certify_it(
             tmp_path, Copycat(), max_cache_tokens=100_000, max_step_tokens=280, visible_tv=0.15
         )
         assert certificate.verdict == UNTESTED
         assert "0 preempted requests in all outputs of plain in only" in certificate.statement
+        assert f"where {certificate.sampled[0].num_needed:,.0f} are needed" in certificate.statement
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_a_target_in_low_precision(self, tmp_path: Path, dtype: str) -> None:
@@ -158,6 +168,18 @@ class TestExactMethodsAreCertified:
             f"{certificate.sampled[0].num_draft_tokens} drafts in all outputs of everything in only"
             in certificate.statement
         )
+
+    def test_where_drafts_are_rare_more_outputs_are_sampled(self, tmp_path: Path) -> None:
+        controller = Seldom()
+        controller.every = 12
+        sampled = {"everything": SETTINGS["everything"]}
+        certificate = certify_it(
+            tmp_path, Copycat(), controller=controller, sampled=sampled, batch_size=16
+        )
+        (test,) = certificate.sampled
+        assert certificate.verdict == CERTIFIED
+        assert test.visible_tv < 0.8 * test.asked_tv
+        assert "everything" in printed(certificate)
 
     def test_a_greedy_rule_is_certified_for_temperature_0(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, NGram(), Greedy(), greedy=GREEDY)

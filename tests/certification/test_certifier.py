@@ -72,6 +72,22 @@ class TestResuming:
             assert certify_it(tmp_path / "parts", Copycat()).sampled == uninterrupted.sampled
         assert sum(chunk_sizes[3:]) == uninterrupted.sampled[0].fit.num_samples - 1000
 
+    def test_counts_of_every_round_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        once = certify_it(tmp_path / "once", Copycat()).sampled[0]
+        monkeypatch.setattr(sampled_outputs, "MOST_ROUNDS", 3)
+        monkeypatch.setattr(sampled_outputs, "_needs_more", lambda case, totals: True)
+        more = certify_it(tmp_path, Copycat()).sampled[0]
+        assert more.fit.num_samples == 3 * once.fit.num_samples
+        assert more.fit.statistic != pytest.approx(once.fit.statistic)  # other seeds
+
+        def decode_nothing(*args: object) -> Iterator[Decoded]:
+            raise AssertionError
+
+        monkeypatch.setattr(sampled_outputs, "in_bursts", decode_nothing)
+        assert certify_it(tmp_path, Copycat()).sampled[0] == more
+
     def test_counts_of_other_settings_are_rejected(self, tmp_path: Path) -> None:
         certify_it(tmp_path, Copycat())
         with pytest.raises(ValueError, match="was sampled with other settings: samples, seed"):

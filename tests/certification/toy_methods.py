@@ -229,13 +229,14 @@ WARM: dict[str, Callable[[], Proposer]] = {
 
 
 class Seldom(Fixed):
-    """Draft in every fortieth step."""
+    """Draft in every fortieth step, or as often as `every` says."""
 
+    every = 40
     num_steps = 0
 
     def budget(self, batch: Batch) -> list[int | None]:
         self.num_steps += 1
-        return [None if self.num_steps % 40 == 0 else 0] * len(batch)
+        return [None if self.num_steps % self.every == 0 else 0] * len(batch)
 
 
 CROWD: dict[str, Any] = {

@@ -48,7 +48,7 @@ FILES = {
     "modules/imports_missing.py": "import nowhere\n",
     "trained/student/config.json": "{}",
     "modules/bad_classes.py": """
-from specresearch.proposal import DraftKind
+from specresearch.proposal import DraftKind, Proposal
 from specresearch.proposers import Proposer
 
 class Repeat(Proposer):
@@ -65,9 +65,17 @@ class Returns(Proposer):
     num_draft_tokens = 2
     kind = DraftKind(scored=True)
 
+class DraftsNothing(Proposer):
+    def propose(self, batch, budget):
+        raise NotImplementedError
+
 class ReturnsList(Returns):
     def propose(self, batch, budget):
         return [[1, 2] for _ in budget]
+
+class ChainsOneRow(Returns):
+    def propose(self, batch, budget):
+        return Proposal.chain(batch.roots[:, 0], batch.roots[:, 0])
 
 class ReturnsNone(Returns):
     def propose(self, batch, budget):
@@ -158,11 +166,14 @@ def _write_models(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _measure(folder: Path) -> None:
-    """Record a short run, and write a certificate."""
+    """Record a short run, test a method under load, and write a certificate."""
     small = "num_prompts=3 warmup=0 sampling.max_new_tokens=24 dataset.max_prompt_tokens=20"
     recorded = f"+proposer=draft_model record=true {small} hydra.run.dir={folder}/recorded"
     certificate = f"+proposer=lookahead acceptance=block hydra.run.dir={folder}/certificate"
-    for command, typed in (("run", recorded), ("certify", certificate)):
+    loaded = "+proposer=ngram arrivals=closed_loop arrivals.concurrency=1 num_requests=4 warmup=0"
+    loaded += f" sampling.max_new_tokens=4 hydra.run.dir={folder}/loaded"
+    commands = {"run": recorded, "load": loaded, "certify": certificate}
+    for command, typed in commands.items():
         ended = run_forked(command, typed.split(), folder, folder)
         assert ended.code == 0, ended.err
 

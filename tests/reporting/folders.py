@@ -11,7 +11,7 @@ from specresearch.reporting import gather
 from specresearch.reporting.material import Material
 from specresearch.rows import SCHEMA
 
-Interval = tuple[float, float, float]  # value, low, high
+Interval = tuple[float, float | None, float | None]  # value, low, high
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 OUTPUT = {
     "output_statement": "output unchanged",

@@ -32,6 +32,11 @@ from tests.reporting.folders import Interval, write_load, write_run
             "Measure more: it is too early to tell faster from slower",
         ),
         ([FASTER], Answer.MEASURE, "Measure under load before turning it on"),
+        (
+            [FASTER, (1.4, None, None)],
+            Answer.MEASURE,
+            "Measure more under load before turning it on",
+        ),
     ],
 )
 def test_answers(

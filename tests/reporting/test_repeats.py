@@ -103,6 +103,19 @@ def test_all_runs_of_a_setting_count(tmp_path: Path) -> None:
     assert len(point.pooled_with) == 1
 
 
+def test_a_run_too_short_for_an_interval_does_not_take_away_that_of_another(
+    tmp_path: Path,
+) -> None:
+    short = write_run(tmp_path / "short", (1.4, None, None), batch_size=8)
+    write_run(tmp_path / "long", (1.2, 1.1, 1.3), batch_size=8)
+    (decision,) = decide(gather([tmp_path]).comparisons, Requirements())
+    (point,) = decision.points
+    assert point.gain is not None
+    assert (point.gain.value, point.gain.low) == (pytest.approx(1.2), pytest.approx(1.1))
+    assert decision.answer is Answer.ON
+    assert short not in point.pooled_with
+
+
 def test_one_run_with_wrong_output_is_enough(tmp_path: Path) -> None:
     write_run(tmp_path / "a", batch_size=8, num_outputs_equal=100)
     write_run(tmp_path / "b", batch_size=8)

@@ -44,6 +44,17 @@ def test_nothing_is_recommended_and_everything_is_marked(
         assert "python -m specresearch" not in text.partition("Provenance")[0].partition("id=")[0]
 
 
+@pytest.mark.parametrize(
+    ("num", "says"), [(3, "Workloads: data0, "), (4, "So it is for 4 of 4 workloads")]
+)
+def test_only_a_few_workloads_are_named_at_the_top(tmp_path: Path, num: int, says: str) -> None:
+    for index in range(num):
+        write_run(tmp_path / str(index), FASTER, data=f"data{index}", proposer=SYNTHETIC)
+    page = write(compose(gather([tmp_path]), Requirements()), tmp_path / "out")
+    for path in (page, page.with_suffix(".md")):
+        assert says in path.read_text()
+
+
 def test_a_measured_drafter_beside_it_is_still_recommended(
     tmp_path: Path, decide_on: Decide
 ) -> None:

@@ -70,6 +70,9 @@ def test_the_advice_names_settings_that_the_proposer_has() -> None:
     assert use(tree, {"paths": None}, "best.json") == "proposer.paths=best.json"
     assert use(chain, {"num_draft_tokens": 10}, None) == "proposer.num_draft_tokens=3"
     assert use(tree, {"num_draft_tokens": 10}, None) is None
+    by_chains = {"tree": "chain", "paths": None, "num_draft_tokens": None}
+    assert use(chain, by_chains, None) == "proposer.tree=chain proposer.num_draft_tokens=3"
+    assert use(tree, by_chains, None) is None
 
 
 def test_a_saved_choice_is_a_proposer_setting(tmp_path: Path) -> None:

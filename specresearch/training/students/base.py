@@ -98,7 +98,7 @@ class Student(ABC):
         """Restore the `extra_state` of a checkpoint."""
 
     def start_step(self, progress: float) -> None:
-        """Prepare for an optimiser step; `progress` is the share of steps already done."""
+        """Prepare for an optimizer step; `progress` is the share of steps already done."""
 
     def merged(self) -> AbstractContextManager[None]:
         """Return a context in which adapters are merged into plain weights."""
