@@ -110,18 +110,18 @@ class _Case:
         uniforms = sampling.uniforms(ACCEPT_STREAM, self.num_nodes)
         token_ids, lengths = proposal.token_ids, proposal.lengths
         parts = [
-            GraphInput(token_ids, token_ids.new_zeros(shape)),
-            GraphInput(lengths, lengths.new_ones(self.rows)),
-            GraphInput(self.logits, self.logits.new_zeros((*shape, self.logits.shape[2]))),
-            GraphInput(columns, columns.new_ones((len(columns), self.rows, 1, 1))),
-            GraphInput(uniforms, uniforms.new_zeros(shape)),
+            GraphInput.padded(token_ids, shape),
+            GraphInput.padded(lengths, shape[:1], fill=1),
+            GraphInput.padded(self.logits, shape),
+            GraphInput.padded(columns, (len(columns), self.rows), fill=1),
+            GraphInput.padded(uniforms, shape),
         ]
         for name, part in self.optional.items():
             part = part.expand(len(self.logits), *part.shape[1:])
-            padding = part.new_zeros((*shape, *part.shape[2:]))
             if name == "parents":
-                padding = part[:1].expand(shape)
-            parts.append(GraphInput(part, padding))
+                parts.append(GraphInput(part, lambda row=part[:1]: row.expand(shape)))
+            else:
+                parts.append(GraphInput.padded(part, shape))
         return parts
 
     def function(self) -> Callable[..., Tensors]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.graphs import GraphInput, Tensors
-from specresearch.models.pass_graphs import PENDING, PaddedPass, PassGraphs, at_least, zeros
+from specresearch.models.pass_graphs import PENDING, PaddedPass, PassGraphs, at_least
 from specresearch.proposal import Topology, upload
 
 
@@ -103,6 +103,6 @@ def _inputs(
     where = passes.where(padded, slots, [passes.model.lengths[slot] for slot in slots])
     last: Int[Tensor, "1 B"] = upload([[len(row) - 1 for row in tokens] + [0] * missing], device)
     return [
-        GraphInput(token_ids, zeros(token_ids, (padded.rows, num_nodes))),
+        GraphInput.padded(token_ids, (padded.rows, num_nodes)),
         GraphInput(torch.cat([where, last])),
     ]

@@ -34,16 +34,24 @@ class GraphInput:
 
     Attributes:
         values: Copied into the leading corner of a buffer.
-        padding: What the buffer holds at first, of its shape; behind the corner, it may later hold
-            values of earlier calls. None: the buffer has the shape of the values.
+        padding: Makes what the buffer holds at first; behind the corner, it may later hold values
+            of earlier calls. None: the buffer has the shape of the values.
     """
 
     values: Shaped[Tensor, "*shape"]
-    padding: Shaped[Tensor, "*padded"] | None = None
+    padding: Callable[[], Shaped[Tensor, "*padded"]] | None = None
+
+    @staticmethod
+    def padded(
+        values: Shaped[Tensor, "*shape"], shape: Sequence[int], fill: int = 0
+    ) -> "GraphInput":
+        """Pad the first axes to `shape` with a number."""
+        whole = (*shape, *values.shape[len(shape) :])
+        return GraphInput(values, lambda: values.new_full(whole, fill))
 
     def buffer(self) -> Shaped[Tensor, "*padded"]:
-        like = self.values if self.padding is None else self.padding
-        return like.to(self.values.dtype).clone(memory_format=torch.contiguous_format)
+        whole = self.values if self.padding is None else self.padding()
+        return whole.clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ positions, masks and columns follow from it inside.
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,7 +56,7 @@ class PassGraphs:
     """The graphs of one model's passes.
 
     Attributes:
-        spare: Columns at the end of every slot for padding, of nodes and of rows.
+        sizes: The numbers of nodes that passes are padded to.
     """
 
     def __init__(self, model: "SlotModel", *, compile: bool = False) -> None:
@@ -124,12 +125,12 @@ class PassGraphs:
         """
         rows, num_new = len(slots), topology.num_nodes - padded.first
         shape = (padded.rows, padded.num_nodes - padded.first)
-        parts = [GraphInput(part, zeros(part, shape)) for part in inputs]
+        parts = [GraphInput.padded(part, shape) for part in inputs]
         lengths = [self.model.lengths[slot] - behind for slot in slots]
         parts.append(GraphInput(self.where(padded, slots, lengths)))
         if not padded.is_chain:
             ancestors = topology.ancestors.expand(rows, -1, -1)
-            parts.append(GraphInput(ancestors, _own_paths(padded, ancestors.device)))
+            parts.append(GraphInput(ancestors, partial(_own_paths, padded, ancestors.device)))
         chain = Topology.chain(padded.num_nodes, self.model.device)
         num_inputs = len(inputs)
 
@@ -203,10 +204,6 @@ def at_least(number: int, sizes: Sequence[int]) -> int | None:
     """Return the first size that is no smaller than the number; None if there is none."""
     index = bisect_left(sizes, number)
     return sizes[index] if index < len(sizes) else None
-
-
-def zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
-    return like.new_zeros((*shape, *like.shape[2:]))
 
 
 def _own_paths(padded: PaddedPass, device: torch.device) -> Bool[Tensor, "B N N"]:

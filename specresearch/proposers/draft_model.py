@@ -193,10 +193,9 @@ class DraftModel(Proposer):
             if not sampled:
                 return []
             columns, uniforms = sampling.columns, sampling.uniforms(DRAFT_STREAM, num_drafts)
-            padding = columns.new_ones((len(columns), num_rows, 1, 1))
             return [
-                GraphInput(columns, padding),
-                GraphInput(uniforms, uniforms.new_zeros((num_rows, num_drafts))),
+                GraphInput.padded(columns, (len(columns), num_rows), fill=1),
+                GraphInput.padded(uniforms, (num_rows,)),
             ]
 
         def choose(i: int, logits: Float[Tensor, "B 1 V"], *given: Tensor) -> tuple[Tensor, ...]:

@@ -85,8 +85,7 @@ class GrowthGraph:
             return None
         lengths = [passes.model.lengths[slot] - self.behind for slot in self.slots]
         parts = [GraphInput(passes.where(padded, self.slots, lengths))]
-        for state in self.states:
-            parts.append(GraphInput(state, state.new_zeros((padded.rows, *state.shape[1:]))))
+        parts += [GraphInput.padded(state, (padded.rows,)) for state in self.states]
         num_states, make_drafter, width = len(self.states), self.make_drafter, padded.width
 
         def function(where: Tensor, *buffers: Tensor) -> Tensors:

@@ -55,10 +55,11 @@ def grow_static(
         return _grow_levels(drafter, sampling.given(*given), roots, logits, tree, given[1])
 
     def inputs(num_rows: int) -> list[GraphInput]:
-        parts = [_by_row(batch.roots, num_rows), _by_row(root_logits, num_rows)]
+        parts = [GraphInput.padded(part, (num_rows,)) for part in (batch.roots, root_logits)]
         if uniforms is not None:
-            padding = sampling.columns.new_ones((len(sampling.columns), num_rows, 1, 1))
-            parts += [GraphInput(sampling.columns, padding), _by_row(uniforms, num_rows)]
+            columns = sampling.columns
+            parts.append(GraphInput.padded(columns, (len(columns), num_rows), fill=1))
+            parts.append(GraphInput.padded(uniforms, (num_rows,)))
         return parts
 
     grown = None
@@ -77,10 +78,6 @@ def grow_static(
         probe=crop.arrange(exhausted) if sample else None,
         host_lengths=crop.lengths,
     )
-
-
-def _by_row(values: Tensor, num_rows: int) -> GraphInput:
-    return GraphInput(values, values.new_zeros((num_rows, *values.shape[1:])))
 
 
 def _grow_levels(
@@ -225,7 +222,9 @@ def grow_dynamic(
     if graph is not None:
         kind = ("dynamic", depth, k, num_nodes, is_uniform, root_logits.shape[2])
         values = (batch.roots, root_logits, limits)
-        grown = graph.run(kind, grow, lambda num_rows: [_by_row(part, num_rows) for part in values])
+        grown = graph.run(
+            kind, grow, lambda num_rows: [GraphInput.padded(part, (num_rows,)) for part in values]
+        )
     if grown is None:
         grown = grow(drafter, batch.roots, root_logits, limits)
     token_ids, parents, scores = grown

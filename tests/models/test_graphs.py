@@ -70,13 +70,13 @@ class TestCapture:
         assert first.tolist() == [4.0]
 
     def test_inputs_fill_the_corner_of_a_buffer(self, mock: MockCuda) -> None:
-        graphs, padding = Graphs(DEVICE), torch.full((4,), 9.0, device=DEVICE)
+        graphs = Graphs(DEVICE)
 
         def summed(values: Tensor) -> Tensors:
             return values * 1, values.sum()[None]
 
         def call(*values: float) -> list[list[float]]:
-            inputs = [GraphInput(on_device(*values), padding)]
+            inputs = [GraphInput.padded(on_device(*values), (4,), fill=9)]
             outputs = graphs.run(
                 ("sum",), summed, inputs, lambda outputs: (outputs[0][: len(values)], outputs[1])
             )
