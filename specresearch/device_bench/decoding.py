@@ -25,6 +25,7 @@ from specresearch.device_bench.timing import (
     compared,
     decode,
     host_gap,
+    over_eager,
     take_turns,
     without_graphs,
 )
@@ -34,7 +35,6 @@ from specresearch.models.kv_cache import available_bytes
 OURS, GENERATE, CONTINUOUS = "ours", "generate", "generate_batch"
 LEAST_ROOFLINE = 70.0  # percent, at batch 1
 LEAST_OVER_GENERATE = 3.0  # times
-LEAST_OVER_EAGER = 1.0
 
 
 def cases(bench: Bench) -> Iterator[BenchCase]:
@@ -99,7 +99,7 @@ def _measure(
     how = "tokens per second, decoding only, in turns"
     yield compared("over generate", turns, OURS, GENERATE, how, LEAST_OVER_GENERATE)
     yield compared("over generate_batch", turns, OURS, CONTINUOUS, how)
-    yield compared("graphs over passes without", turns, OURS, EAGER, how, LEAST_OVER_EAGER)
+    yield over_eager(turns, OURS, how)
     yield from host_gap(bench, engine, prompts, statistics.median(steps))
 
 

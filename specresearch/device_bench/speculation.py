@@ -20,6 +20,7 @@ from specresearch.device_bench.timing import (
     compared,
     decode,
     host_gap,
+    over_eager,
     take_turns,
     without_graphs,
 )
@@ -33,7 +34,6 @@ METHOD, PLAIN, ASSISTED = "method", "plain", "assisted generation"
 CHAIN, HEAD_CHAIN, HEAD_DEPTH, LOOKUP = 5, 4, 7, 10  # drafts, or levels of a tree
 LEAST_EFFICIENCY = 0.9
 MOST_OVER_BYTES = 1.3
-LEAST_OVER_EAGER = 1.0
 HEAD_ROOM = 64  # tokens behind an output
 
 
@@ -169,7 +169,7 @@ def _measure(
     yield Measurement.of("tokens a step", tokens, "", "target's own included")
     yield compared("speedup over plain", turns, METHOD, PLAIN, how)
     yield compared("speedup over assisted generation", turns, METHOD, ASSISTED, how)
-    yield compared("graphs over passes without", turns, METHOD, EAGER, how, LEAST_OVER_EAGER)
+    yield over_eager(turns, METHOD, how)
     context = len(prompt)
     target_bytes = weights_read(bench.weights) + context * target.bytes_per_token
     byte_ratio = _pass_bytes(drafter, target, context) / target_bytes

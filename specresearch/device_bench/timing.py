@@ -148,6 +148,11 @@ def compared(
     return Measurement.of(name, turns.ratios(side, other), "x", how, expectation)
 
 
+def over_eager(turns: Turns, side: str, how: str) -> Measurement:
+    """Return how much faster a side is with graphs than without."""
+    return compared("graphs over passes without", turns, side, EAGER, how, least=1.0)
+
+
 def host_gap(
     bench: Bench,
     engine: Engine,

@@ -25,6 +25,7 @@ from specresearch.engine.settings import SchedulerSettings
 from specresearch.engine.step import Judged, StepObserver, StepRecorder
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Proposal
 from specresearch.proposers import Autoregressive, Proposer
 from specresearch.proposers.base import drafts_of
@@ -227,6 +228,7 @@ class Engine:
     def _decode_step(self) -> Judged | None:
         """Prefill, draft, verify and accept; return None if no request has finished prefill."""
         clock = self.clock
+        self._stop_clock_for_captures()
         self._schedule_and_prefill()
         batch = self._batch()
         if not batch.rows:
@@ -241,6 +243,12 @@ class Engine:
         with clock.lap("accept"):
             delivery, shift = self._judge(batch, proposal, output)
         return Judged(batch, proposal, output, delivery, shift)
+
+    def _stop_clock_for_captures(self) -> None:
+        """Exclude captures of graphs from all times of the engine whose turn it is."""
+        for model in (self.target, *self.proposer.models):
+            if isinstance(model, SlotModel) and model.passes is not None:
+                model.passes.graphs.paused = self.clock.paused
 
     def _schedule_and_prefill(self) -> None:
         plan = self.scheduler.plan()

@@ -7,7 +7,8 @@ tested on every machine.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -79,6 +80,8 @@ class Graphs:
     Attributes:
         num_bytes: Memory that captures have taken, beside the buffers.
         refused: Keys of what runs as it is.
+        paused: Stops a clock for the duration of a capture, which takes many times as long as what
+            it captures and happens once.
     """
 
     def __init__(self, device: torch.device, *, compile: bool = False) -> None:
@@ -88,6 +91,7 @@ class Graphs:
             config = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
         self.num_bytes = 0
+        self.paused: Callable[..., AbstractContextManager[None]] = _running
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
         self.refused: set[tuple[Any, ...]] = set()
 
@@ -143,27 +147,46 @@ class Graphs:
         if self.device.type != "cuda":
             self._graphs[key] = _Graph(buffers, lambda: function(*buffers), function)
             return crop(function(*buffers))
+        with self.paused(wait=True):
+            graph = self._try_capture(key, function, buffers, crop)
+        if graph is None:
+            return crop(function(*buffers))
+        self._graphs[key] = graph
+        return _cloned(crop(graph.replay()))
+
+    def _try_capture(
+        self,
+        key: tuple[Any, ...],
+        function: Callable[..., Tensors],
+        buffers: Tensors,
+        crop: Callable[[Tensors], Tensors],
+    ) -> _Graph | None:
+        """Capture a function whose replay gives its own numbers; None if that cannot be."""
         if available_bytes(self.device) < RESERVE:
             self._refuse(key, f"less than {RESERVE / 1e9:.1f} GB of memory are free")
-            return crop(function(*buffers))
+            return None
         expected = _cloned(crop(_warmed_up(function, buffers)))
         before = torch.cuda.memory_reserved(self.device)
         try:
             graph = _captured(function, buffers, self.device)
-            replayed = _cloned(crop(graph.replay()))
-            if not all(map(_is_close, replayed, expected)):
+            if not all(map(_is_close, _cloned(crop(graph.replay())), expected)):
                 raise RuntimeError("its replay gives other numbers")
         except (RuntimeError, AssertionError) as error:  # out of memory is a RuntimeError, too
             self._refuse(key, first_line(error))
-            return expected
-        self._graphs[key] = graph
+            return None
         self.num_bytes += torch.cuda.memory_reserved(self.device) - before
-        return replayed
+        return graph
 
     def _refuse(self, key: tuple[Any, ...], reason: str) -> None:
         if not self.refused:
             logger.warning("some passes run without CUDA graphs: %s", reason)
         self.refused.add(key)
+
+
+@contextmanager
+def _running(*, wait: bool = False) -> Iterator[None]:
+    """Stop no clock."""
+    yield
 
 
 def _fill(buffers: Tensors, inputs: Sequence[GraphInput]) -> None:

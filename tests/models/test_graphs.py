@@ -6,6 +6,7 @@ memory, and nothing else.
 
 import copy
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from specresearch import CausalLM, Engine, Proposer, SamplingParams
 from specresearch.acceptance import Greedy, Rejection
+from specresearch.clock import Clock
 from specresearch.mock_cuda import DEVICE, MockCuda
 from specresearch.models import graphs as graphs_module
 from specresearch.models.graphs import GraphInput, Graphs, Tensors
@@ -61,6 +63,23 @@ class TestCapture:
         assert mock.activity.num_launches == 3  # with a copy in and a copy out
         assert mock.activity.waits == []
         assert output.tolist() == [6.0, 10.0]
+
+    def test_a_clock_stops_for_the_capture_alone(self, mock: MockCuda) -> None:
+        clock, graphs = Clock(), Graphs(DEVICE)
+        graphs.paused = clock.paused
+        at: list[float] = []
+
+        def slow(values: Tensor) -> Tensors:
+            at.append(clock.now())
+            time.sleep(0.001)
+            return (values * 2,)
+
+        assert run(graphs, on_device(1.0), slow) == [2.0]
+        assert len(at) == 3  # two calls to warm up, and one to capture
+        assert len(set(at)) == 1
+        assert clock.now() > at[0]
+        assert run(graphs, on_device(3.0), slow) == [6.0]
+        assert len(at) == 3
 
     def test_outputs_survive_the_next_replay(self, mock: MockCuda) -> None:
         graphs = Graphs(DEVICE)
