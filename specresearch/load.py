@@ -8,6 +8,7 @@ from specresearch.cli import (
     open_folder,
     quick_imports,
     stay_offline_without_hub,
+    warn_of_busy_cores,
 )
 
 
@@ -26,6 +27,7 @@ def load(cfg: DictConfig) -> None:
         from specresearch.loadtest.settings import LoadSettings
 
     stay_offline_without_hub(cfg)
+    warn_of_busy_cores()
     settings = LoadSettings.from_config(cfg)
     folder = open_folder(cfg, LoadFolder)
     results = folder.read_results() if folder.is_complete else None

@@ -8,6 +8,7 @@ from specresearch.cli import (
     open_folder,
     quick_imports,
     stay_offline_without_hub,
+    warn_of_busy_cores,
 )
 
 PROGRAM = "specresearch.run"
@@ -25,6 +26,7 @@ def run(cfg: DictConfig) -> None:
         from specresearch.bench.build import build_runner, build_settings
 
     stay_offline_without_hub(cfg)
+    warn_of_busy_cores()
     settings = build_settings(cfg)
     folder = open_folder(cfg, ResultsFolder)
     results = build_runner(cfg, settings, folder).run(progress=cfg.progress)

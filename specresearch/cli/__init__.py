@@ -1,5 +1,6 @@
 """What all commands share: configuration, folders, interruption, and errors in one line."""
 
+from specresearch.cli.busy import warn_of_busy_cores
 from specresearch.cli.config import PACKAGE, conf_dir
 from specresearch.cli.entry import entry_point, exit_on_user_errors
 from specresearch.cli.errors import one_line
@@ -36,4 +37,5 @@ __all__ = [
     "resume_command",
     "stay_offline_without_hub",
     "sweep_folder",
+    "warn_of_busy_cores",
 ]
