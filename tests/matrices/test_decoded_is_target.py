@@ -93,6 +93,8 @@ def settings() -> dict[str, SampledSetting]:
             prompt=prompt,
             distribution=distribution,
             num_samples=num_samples,
+            alpha=ALPHA,
+            power=POWER,
         )
     return result
 
