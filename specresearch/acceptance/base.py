@@ -15,7 +15,8 @@ class AcceptanceSampler(Protocol):
     """A rule that decides which drafts to accept and which token comes after them.
 
     A rule that sets `capturable = True` runs as a CUDA graph. All that it draws on must then be its
-    arguments' tensors: what it decides on the host is decided once.
+    arguments' tensors and its attributes, which are numbers: what it decides on the host is decided
+    once.
 
     Attributes:
         lossless: The output has exactly the target's distribution, whatever the drafts. Other

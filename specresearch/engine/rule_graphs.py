@@ -89,7 +89,8 @@ class _Case:
     def key(self) -> tuple[object, ...]:
         sampling, logits = self.sampling, self.logits
         return (
-            self.rule,
+            type(self.rule),
+            tuple(sorted(vars(self.rule).items())),  # engines with equal rules share their graphs
             (self.rows, self.num_nodes, logits.shape[2], logits.dtype),
             (self.is_chain, self.bounds, self.proposal.with_replacement),
             tuple((name, part.dtype) for name, part in self.optional.items()),
