@@ -33,6 +33,8 @@ class Batch:
 
     Attributes:
         formed_at: When the batch was formed, on the clock.
+        max_depth: The longest path to draft in this step, set before anything reads `room`; None:
+            no limit but the room.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Batch:
         self.clock = clock or Clock()
         self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
+        self.max_depth: int | None = None
         self._counts = counts
 
     def __len__(self) -> int:
@@ -65,16 +68,20 @@ class Batch:
     def room(self) -> tuple[int, ...]:
         """Return how many drafts each row can still use.
 
-        One token of every step is the target's own.
+        One token of every step is the target's own, and no path is longer than `max_depth`.
         """
-        return tuple([max(row.num_remaining - 1, 0) for row in self.rows])
+        room = tuple([max(row.num_remaining - 1, 0) for row in self.rows])
+        deepest = self.max_depth
+        return room if deepest is None else tuple([min(left, deepest) for left in room])
 
     def select(self, rows: Sequence[int]) -> "Batch":
         """Return the batch of these rows."""
         if len(rows) == len(self):
             return self
         chosen = [self.rows[row] for row in rows]
-        return Batch(chosen, self.device, self.vocab_size, self.decode, self.clock, self._counts)
+        batch = Batch(chosen, self.device, self.vocab_size, self.decode, self.clock, self._counts)
+        batch.max_depth = self.max_depth
+        return batch
 
     @cached_property
     def sampling(self) -> SamplingBatch:

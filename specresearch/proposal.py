@@ -69,12 +69,14 @@ class DraftKind:
         sampled: Every proposal has `draft_probs`.
         scored: Every proposal has `scores`.
         chain_setting: The setting that makes it draft chains, for errors; None if there is none.
+        max_depth: The longest path of a tree; None if that is not known before it is drafted.
     """
 
     trees: bool = False
     sampled: bool = False
     scored: bool = False
     chain_setting: str | None = field(default=None, compare=False)
+    max_depth: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ class Capped(Controller):
             return drafts
         return self.limit if drafts is None else min(drafts, self.limit)
 
+    def max_depth(self, batch: Batch) -> int | None:
+        return self.controller.max_depth(batch)
+
     def observe(self, record: StepRecord) -> None:
         self.controller.observe(record)
 

@@ -39,6 +39,13 @@ class Controller(ABC):
         `num_draft_tokens` replaces its entry.
         """
 
+    def max_depth(self, batch: Batch) -> int | None:
+        """Return the longest path to draft in this step, after `budget`; None sets no limit.
+
+        In a tree a budget counts nodes. A drafter needs a pass for each level of one.
+        """
+        return None
+
     def trim(self, proposal: Proposal) -> Proposal:
         """Return the part of the proposal that is to be verified.
 
@@ -71,6 +78,7 @@ def draft_demand(
         requested = row.request.num_draft_tokens
         number = budget if requested is None else requested
         wanted.append(num_draft_tokens if number is None else min(number, num_draft_tokens))
+    batch.max_depth = controller.max_depth(batch)
     limits = list(batch.room)
     if kind.trees:
         limits = [num_draft_tokens if room else 0 for room in limits]

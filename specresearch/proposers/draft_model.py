@@ -62,6 +62,7 @@ class DraftModel(Proposer):
             sampled=sample and self.shape.name != "dynamic",
             scored=True,
             chain_setting="proposer.tree=chain",
+            max_depth=self.shape.max_depth,
         )
 
     @property

@@ -75,6 +75,7 @@ class Eagle(Proposer):
             sampled=self.sample,
             scored=True,
             chain_setting="proposer.tree=chain",
+            max_depth=self.shape.max_depth,
         )
         self.model: EagleModel | None = None
         self._pending = PendingFeatures()

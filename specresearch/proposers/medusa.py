@@ -6,6 +6,7 @@ Cai et al. (arXiv 2401.10774).
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,6 +95,7 @@ class Medusa(Proposer):
                 "change proposer.paths"
             )
         self.num_draft_tokens = self.tree.num_drafts
+        self.kind = replace(self.kind, max_depth=self.tree.depth)
         self._head_of_node = self.tree.topology.depth[0] - 1
         shape = (num_slots, self.heads.hidden_size)
         self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)

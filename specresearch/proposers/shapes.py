@@ -76,6 +76,11 @@ class TreeShape:
         self.num_draft_tokens = size
 
     @property
+    def max_depth(self) -> int:
+        """The longest path."""
+        return self.depth if self.static is None else self.static.depth
+
+    @property
     def max_fed(self) -> int:
         """The most nodes in the drafter's cache while a tree grows, root included."""
         if self.name == "dynamic":

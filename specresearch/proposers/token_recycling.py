@@ -36,8 +36,6 @@ class TokenRecycling(Proposer):
             own empty one, so that its steps do not depend on other requests.
     """
 
-    kind = DraftKind(trees=True)
-
     def __init__(
         self,
         num_draft_tokens: int = 80,
@@ -61,6 +59,7 @@ class TokenRecycling(Proposer):
                 "raise top_k"
             )
         self.num_draft_tokens = self.tree.num_drafts
+        self.kind = DraftKind(trees=True, max_depth=self.tree.depth)
         self.top_k, self.warm = top_k, warm
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
