@@ -33,8 +33,7 @@ class Batch:
 
     Attributes:
         formed_at: When the batch was formed, on the clock.
-        max_depth: The longest path to draft in this step, set before anything reads `room`; None:
-            no limit but the room.
+        max_depth: The longest path to draft in this step; None sets no limit but the room.
     """
 
     def __init__(
@@ -45,6 +44,7 @@ class Batch:
         decode: Callable[[list[int]], str] | None = None,
         clock: Clock | None = None,
         counts: TokenCounts | None = None,
+        max_depth: int | None = None,
     ) -> None:
         self.rows = rows
         self.device = device
@@ -53,7 +53,7 @@ class Batch:
         self.clock = clock or Clock()
         self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
-        self.max_depth: int | None = None
+        self.max_depth = max_depth
         self._counts = counts
 
     def __len__(self) -> int:
@@ -79,9 +79,20 @@ class Batch:
         if len(rows) == len(self):
             return self
         chosen = [self.rows[row] for row in rows]
-        batch = Batch(chosen, self.device, self.vocab_size, self.decode, self.clock, self._counts)
-        batch.max_depth = self.max_depth
-        return batch
+        return Batch(
+            chosen,
+            self.device,
+            self.vocab_size,
+            self.decode,
+            self.clock,
+            self._counts,
+            self.max_depth,
+        )
+
+    def limit_depth(self, depth: int | None) -> None:
+        """Let no path be longer than this in this step, whatever room there is."""
+        self.max_depth = depth
+        self.__dict__.pop("room", None)
 
     @cached_property
     def sampling(self) -> SamplingBatch:

@@ -16,9 +16,11 @@ class Controller(ABC):
     Attributes:
         per_request: True if what a request may draft depends on that request's own steps alone.
             The engine relies on it for what a seed promises.
+        needs_scores: True if it cannot do without the scores of drafts.
     """
 
     per_request: bool = False
+    needs_scores: bool = False
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         """Prepare for a proposer. The engine calls this once, unless nothing drafts.
@@ -49,7 +51,8 @@ class Controller(ABC):
     def trim(self, proposal: Proposal) -> Proposal:
         """Return the part of the proposal that is to be verified.
 
-        To be lossless, whether a token stays may depend on the tokens before it only.
+        To be lossless, whether a sampled token stays may depend on the tokens before it only. Of
+        point masses any may be left out.
         """
         return proposal
 
@@ -78,7 +81,7 @@ def draft_demand(
         requested = row.request.num_draft_tokens
         number = budget if requested is None else requested
         wanted.append(num_draft_tokens if number is None else min(number, num_draft_tokens))
-    batch.max_depth = controller.max_depth(batch)
+    batch.limit_depth(controller.max_depth(batch))
     limits = list(batch.room)
     if kind.trees:
         limits = [num_draft_tokens if room else 0 for room in limits]

@@ -29,6 +29,7 @@ class Confidence(TracedController):
     """
 
     per_request = True
+    needs_scores = True
 
     def __init__(
         self,

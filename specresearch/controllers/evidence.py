@@ -1,40 +1,18 @@
-"""What steps have shown about drafts: how many were accepted, and how many were made at all."""
+"""What steps have shown about drafts: how deep they were accepted, and how many were made."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import inf
-from operator import mul
-from statistics import fmean
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from specresearch.controllers.per_request import PerRequest
 from specresearch.metrics import StepRecord
-from specresearch.request import RequestState
 
-_REQUEST_MEMORY = 40.0  # steps after which what a request has shown counts 1/e
-_RUN_MEMORY = 50.0  # the same for the whole run, in steps that drafted
-_IDLE_MEMORY = 2000.0  # and in steps that did not
-_SUPPLY_WEIGHT = 5.0  # steps until a request's own supply counts as much as the run's mean
-_MIN_RATE, _MAX_RATE = 0.01, 0.99  # acceptance is never assumed to be certain
-_NEWS = 2.0  # standard errors of the acceptance in a step that make it news
-
-
-@dataclass
-class FadingRate:
-    """How often something happened out of how often it could have; both fade."""
-
-    happened: float = 0.0
-    tried: float = 0.0
-
-    def add(self, happened: float, tried: int, memory: float) -> None:
-        self.happened += happened - self.happened / memory
-        self.tried += tried - self.tried / memory
-
-    def rate(self, prior: float, weight: float) -> float:
-        """Return the rate, shrunk towards a prior that counts as much as `weight` tries."""
-        return (self.happened + weight * prior) / (self.tried + weight)
+_UNKNOWN = 0.5  # acceptance of the first level before anything is known
+_REQUEST_MEMORY = 60.0  # judged drafts of a request that count
+_MAX_RATE = 0.99  # acceptance is never assumed to be certain
 
 
 @dataclass
@@ -42,149 +20,142 @@ class RequestEvidence:
     """What the steps of one request have shown.
 
     Attributes:
-        acceptance: Accepted drafts out of judged ones, whose predecessors were all accepted.
-        supply: Steps with a draft out of those in which one was asked for.
+        num_accepted: Accepted levels.
+        num_judged: Levels that were accepted or refused.
         num_prefilled: Tokens at its last draft, which a lazy drafter has prefilled.
-        num_asked: Drafts asked for in all steps.
-        slack: Seconds that it may still lose before it is slower than the slowdown bound allows.
+        slack: Seconds that it may still lose before it is slower than `max_slowdown` allows.
     """
 
-    acceptance: FadingRate = field(default_factory=FadingRate)
-    supply: FadingRate = field(default_factory=FadingRate)
+    num_accepted: float = 0.0
+    num_judged: float = 0.0
     num_prefilled: int = 0
-    num_asked: int = 0
     slack: float = 0.0
 
 
 class Evidence:
-    """The evidence of every request and of the whole run.
+    """The evidence of every request and of the whole run, by level of the draft.
+
+    A draft that was asked for and not made counts as refused, and as no node.
 
     Args:
-        prior_weight: Drafts of its own after which a request's acceptance counts as much as the
-            run's mean.
-
-    Attributes:
-        whole_trees: A tree counts as one draft, and its acceptance may be above 1.
+        num_levels: The longest path that is drafted.
+        memory: Steps with drafts after which a step counts 1/e.
+        prior_weight: Accepted drafts of its own after which a request's acceptance counts as much
+            as the run's mean.
     """
 
-    def __init__(self, prior_weight: float) -> None:
+    def __init__(self, num_levels: int, memory: float, prior_weight: float) -> None:
         self.prior_weight = prior_weight
-        self.whole_trees = False
         self.requests = PerRequest(RequestEvidence)
-        self.clear()
+        self._kept = 1 - 1 / memory
+        self._accepted, self._tried, self._nodes, self._asked = np.zeros((4, num_levels))
 
-    def clear(self) -> None:
-        self.requests.clear()
-        self._acceptance = FadingRate()
-        self._supply = FadingRate()
+    def rates(self) -> Float[np.ndarray, " K"]:
+        """Return the acceptance of each level once the one before is accepted.
 
-    def acceptance(
-        self, requests: Sequence[RequestEvidence], optimism: float = 0.0, trust: float = 1.0
-    ) -> list[float]:
-        """Return the acceptance rate of each request, shrunk towards the run's.
+        What was never tried is assumed to be like the level before it.
+        """
+        rates, rate = [], _UNKNOWN
+        for accepted, tried in zip(self._accepted.tolist(), self._tried.tolist(), strict=True):
+            rate = (accepted + rate) / (tried + 1)
+            rates.append(rate)
+        return np.array(rates)
+
+    def nodes(self) -> Float[np.ndarray, " K"]:
+        """Return the nodes that a row makes in each level."""
+        nodes, number = [], 1.0
+        for made, asked in zip(self._nodes.tolist(), self._asked.tolist(), strict=True):
+            number = (made + number) / (asked + 1)
+            nodes.append(number)
+        return np.array(nodes)
+
+    def survival(
+        self, requests: Sequence[RequestEvidence], doubt: float = 0.0, trust: float = 1.0
+    ) -> Float[np.ndarray, "R K"]:
+        """Return the chance of each request's draft to be accepted down to each level.
 
         Args:
-            optimism: Standard errors by which the run's rate is raised. It starts at a half.
+            doubt: Standard errors by which the run's acceptance is lowered.
             trust: How many times as much as usual a request's own evidence counts.
         """
-        mean = self._acceptance.rate(0.5, 1.0)
+        rates = self.rates()
+        if doubt:
+            rates = rates - doubt * np.sqrt(rates * (1 - rates) / (self._tried + 1))
         weight = self.prior_weight / trust
-        spread = self._variance(mean) / (self._acceptance.tried + 1)
-        mean += optimism * spread**0.5
-        rates = (request.acceptance.rate(mean, weight) for request in requests)
-        most = inf if self.whole_trees else _MAX_RATE
-        return [min(max(rate, _MIN_RATE), most) for rate in rates]
+        own = np.array([(request.num_accepted, request.num_judged) for request in requests])
+        rates = (own[:, :1] + weight * rates) / (own[:, 1:] + weight)
+        return rates.clip(0.0, _MAX_RATE).cumprod(axis=1)
 
-    def _variance(self, rate: float) -> float:
-        """Return the variance of a draft's accepted tokens: of a coin, or of a count for trees."""
-        return rate if self.whole_trees else rate * (1 - rate)
-
-    def supply(self, requests: Sequence[RequestEvidence], trust: float = 1.0) -> list[float]:
-        """Return each request's share of drafts that are made when asked for.
-
-        It is shrunk towards the run's, which starts at 1.
-        """
-        mean = self._supply.rate(1.0, 1.0)
-        weight = _SUPPLY_WEIGHT / trust
-        return [max(request.supply.rate(mean, weight), _MIN_RATE) for request in requests]
-
-    def num_unprefilled(
-        self, rows: Sequence[RequestState], num_drafts: int
-    ) -> Int[np.ndarray, " R"]:
-        """Return the tokens of each selected row that a lazy drafter has yet to prefill.
+    def num_unprefilled(self, lengths: Sequence[int], num_drafts: int) -> Int[np.ndarray, " R"]:
+        """Return the tokens of each selected request that a lazy drafter has yet to prefill.
 
         Args:
+            lengths: The tokens of each request.
             num_drafts: The most drafts of a step, whose tokens are fed with the next draft.
         """
-        numbers = []
-        for row, request in zip(rows, self.requests.selected, strict=True):
-            number = len(row.tokens) - request.num_prefilled
-            numbers.append(number if number > num_drafts + 1 else 0)
-        return np.array(numbers)
+        known = [request.num_prefilled for request in self.requests.selected]
+        missing = np.array(lengths) - np.array(known)
+        return np.where(missing > num_drafts + 1, missing, 0)
 
-    def is_news(self, record: StepRecord, requests: Sequence[RequestEvidence]) -> bool:
-        """Return whether a step's acceptance was surprisingly high or low."""
-        num_accepted, num_judged = self._judged(record)
-        rates = self.acceptance(requests)
-        expected = sum(map(mul, num_judged, rates))
-        variances = map(self._variance, rates)
-        variance = sum(map(mul, num_judged, variances))
-        return abs(sum(num_accepted) - expected) > _NEWS * variance**0.5 + 0.5
-
-    def observe(
-        self, record: StepRecord, requests: Sequence[RequestEvidence], asked: Sequence[int]
-    ) -> None:
-        """Add a step.
-
-        Args:
-            asked: Drafts that each request was to have.
-        """
-        num_accepted, num_judged = self._judged(record)
-        num_drafted = self.counted(record).num_draft_tokens
-        supplied = []
-        for b, request in enumerate(requests):
-            request.acceptance.add(num_accepted[b], num_judged[b], _REQUEST_MEMORY)
-            request.num_asked += asked[b]
-            num_drafts = num_drafted[b]
-            if num_drafts:
-                request.num_prefilled = record.context[b]
-            if asked[b]:
-                supplied.append(min(num_drafts / asked[b], 1.0))
-                request.supply.add(supplied[-1], 1, _REQUEST_MEMORY)
-        memory = _RUN_MEMORY if any(num_judged) else _IDLE_MEMORY
-        self._acceptance.add(sum(num_accepted), sum(num_judged), memory)
-        if supplied:
-            self._supply.add(fmean(supplied), 1, _RUN_MEMORY)
-
-    def _judged(self, record: StepRecord) -> tuple[list[float], list[int]]:
-        """Return the accepted tokens and the judged drafts of every row."""
-        if not self.whole_trees:
-            return judged_drafts(record)
-        num_trees = self.counted(record).num_draft_tokens
-        return [*map(float, record.num_accepted_tokens)], [*num_trees]
-
-    def counted(self, record: StepRecord) -> StepRecord:
-        """Return the record with every row's tree counted as one draft, if trees are drafted."""
-        if not self.whole_trees:
-            return record
-        numbers = tuple(min(number, 1) for number in record.num_draft_tokens)
-        return replace(record, num_draft_tokens=numbers, num_nodes=1 + max(numbers))
+    def observe(self, steps: Sequence["AskedStep"]) -> None:
+        """Add steps, the newest last."""
+        requests = [request for step in steps for request in step.requests]
+        asked = np.array([depth for step in steps for depth in step.asked])
+        num_accepted = _joined(step.record.num_accepted_tokens for step in steps)
+        num_new = _joined(step.record.num_new_tokens for step in steps)
+        levels = np.arange(len(self._tried))
+        drawn = levels < asked[:, None]
+        accepted = (levels < num_accepted[:, None]) * 1.0
+        # What lies behind the end of an output is not judged.
+        tried = (levels < (num_accepted + (num_new > num_accepted))[:, None]) & drawn
+        expected = [step.record.expected_acceptance or [()] * len(step.asked) for step in steps]
+        for b, rates in enumerate(chain.from_iterable(expected)):
+            accepted[b, : len(rates)] = rates[: len(levels)]
+        accepted *= tried
+        sums = accepted.sum(1).tolist(), tried.sum(1).tolist()
+        context = _joined(step.record.context for step in steps).tolist()
+        for request, got, judged, depth, length in zip(
+            requests, *sums, asked.tolist(), context, strict=True
+        ):
+            request.num_accepted += got
+            request.num_judged += judged
+            fades = min(1.0, _REQUEST_MEMORY / (request.num_judged + 1e-9))
+            request.num_accepted *= fades
+            request.num_judged *= fades
+            if depth:
+                request.num_prefilled = length
+        num_drafting = sum(any(step.asked) for step in steps)
+        if num_drafting:
+            nodes = sum(step.num_nodes(len(levels)) for step in steps)
+            news = (accepted.sum(0), tried.sum(0), nodes, drawn.sum(0))
+            totals = (self._accepted, self._tried, self._nodes, self._asked)
+            for total, new in zip(totals, news, strict=True):
+                total *= self._kept**num_drafting
+                total += new
 
 
-def judged_drafts(record: StepRecord) -> tuple[list[float], list[int]]:
-    """Return the accepted and the judged drafts of every row.
+@dataclass(frozen=True)
+class AskedStep:
+    """A step, and what was asked for in it.
 
-    Where the rule gives the expected number of accepted drafts, that is returned: it varies less.
+    Attributes:
+        asked: The levels that each request was to draft.
+        nodes: The nodes of each level that were verified; None: as many in every level.
     """
-    num_accepted: list[float] = []
-    num_judged: list[int] = []
-    for b, (accepted, drafted) in enumerate(
-        zip(record.num_accepted_tokens, record.num_draft_tokens, strict=True)
-    ):
-        # Drafts behind an end token are not judged: the row is cut behind an accepted draft.
-        was_rejected = accepted < drafted and record.num_new_tokens[b] > accepted
-        number = accepted + was_rejected
-        expected = record.expected_acceptance
-        num_accepted.append(float(accepted if expected is None else sum(expected[b][:number])))
-        num_judged.append(number)
-    return num_accepted, num_judged
+
+    record: StepRecord
+    requests: Sequence[RequestEvidence]
+    asked: Sequence[int]
+    nodes: Float[np.ndarray, " L"] | None = None
+
+    def num_nodes(self, num_levels: int) -> Float[np.ndarray, " K"]:
+        """Return the nodes of all rows that were verified in each level."""
+        if self.nodes is not None:
+            return np.resize(np.append(self.nodes, np.zeros(num_levels)), num_levels)
+        numbers, depths = np.array([self.record.num_draft_tokens, self.record.draft_depth])
+        is_drawn = np.arange(num_levels) < depths[:, None]
+        return (is_drawn * (numbers / depths.clip(min=1))[:, None]).sum(axis=0)
+
+
+def _joined(parts: Iterable[Sequence[int]]) -> Int[np.ndarray, " R"]:
+    return np.array([value for part in parts for value in part])

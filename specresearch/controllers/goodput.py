@@ -1,297 +1,354 @@
 """Drafts that make the whole batch fastest, by times and acceptance measured during the run.
 
-SmartSpec (Liu et al., https://arxiv.org/abs/2406.14066), with a length per request: k = argmax of
-sum_r (1 - a_r^(k_r + 1)) / (1 - a_r) over t_draft(k) + t_verify(tokens, context) + overhead.
+After SmartSpec (Liu et al., https://arxiv.org/abs/2406.14066): expected tokens of all requests over
+the time of the step, with a length for each request and, in trees, a choice of nodes.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from math import ceil
-from statistics import fmean
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from specresearch.batch import Batch
-from specresearch.controllers.allocation import Affordable, Rows, allocate
-from specresearch.controllers.evidence import Evidence, RequestEvidence
-from specresearch.controllers.lazy_prefill import LazyPrefillTime
-from specresearch.controllers.probes import Probes
-from specresearch.controllers.slowdown import SlowdownBound
-from specresearch.controllers.step_time import StepTime
+from specresearch.controllers.draft_plan import (
+    DraftPlan,
+    Prospects,
+    TimeLimit,
+    fastest,
+    fastest_within,
+    least_loss,
+    plan_of,
+)
+from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
+from specresearch.controllers.exploration import Exploration
+from specresearch.controllers.score_calibration import ScoreCalibration, ScoredTree
+from specresearch.controllers.step_time import DraftCosts, StepTime
 from specresearch.controllers.trace import TracedController
+from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind
+from specresearch.proposal import DraftKind, Proposal
 
-_START_ROUNDS = 3  # plain steps, and as many with a draft: any single one may be slow by accident
-_PROBE_FRACTION = 3  # one request in 3 drafts a token in a probe, one in 3k drafts k tokens
-_HOPE = 1.0  # standard errors of optimism about acceptance, so that little evidence gets more
-_MAX_STEPS = 8  # for which a decision to draft holds; doubled each time that the next confirms it
-_MAX_IDLE_STEPS = 32  # for which a decision not to draft holds, from which there is little to learn
+_START = (
+    0,
+    0,
+    0,
+    1,
+    1,
+    3,
+    3,
+)  # levels of the first steps; the first of each kind is left out of times
+_UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
+_START_WIDTH = 4  # nodes of each level of a tree in these steps
+_START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
+_PATIENCE = 4.0  # times as long acceptance is remembered as times: it varies more, drifts less
+_MAX_HELD = 8  # steps for which a decision to draft holds; doubled each time the next confirms it
+_MAX_IDLE = 32  # steps for which a decision not to draft holds, from which there is little to learn
+_DOUBT = 0.2  # plain steps are not tried where drafts gain more than a fifth over them
+_EARLY = 500.0
 _CAUTION = 5.0  # times as much a request's own evidence counts if the request is to lose nothing
 
 
 class Goodput(TracedController):
-    """Maximizes expected tokens per second over the draft lengths of all requests.
+    """Maximizes expected tokens per second over what all requests draft.
 
-    A decision that confirms the previous one holds for twice as many steps: to draft, for the same
-    requests; not to draft, for any.
+    A step has two decisions, each by what it may look at:
 
-    The run starts with plain steps and single drafts in turn. Drafts then grow while that pays, to
-    at most twice the longest so far. Every `probe_every` steps, and up to four times as rarely
-    while nothing changes, a probe measures another length, which shows when speculation pays again.
-    Only a few requests draft in a probe: those that have drafted least, as long as their lazy
-    prefill takes a small share of the time.
+    - Before drafting, how deep each request drafts, from earlier steps. A drafter with a model
+      needs a pass for each level.
+    - After drafting, which nodes are verified, by the drafter's own scores, if all drafts are point
+      masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
+      drafts are shortened by the first decision alone.
 
-    Acceptance is assumed to be higher than observed, by less the more was observed. Where a drafter
-    has to prefill a prompt first, drafts must be worth that as well.
+    Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
+    confirms the one before holds for twice as many steps.
 
-    Decisions depend on earlier steps only and never on the drafts themselves, so the controller is
-    lossless. But it reads a clock: a seed fixes the distribution of sampled tokens, not the tokens.
+    Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
+    of every request included. A share of the time, `explore`, goes into trying the other choice.
 
-    A tree is drafted whole or not at all: it counts as one draft, whose acceptance is the number of
-    tokens that are accepted of it.
+    Decisions depend on earlier steps, and on the scores of point masses, never on sampled drafts;
+    so the controller is lossless. But it reads a clock: a seed fixes the distribution of sampled
+    tokens, not the tokens.
+
+    On a GPU, choosing nodes by their scores waits for the drafts. It is done only where verifying
+    all of them would cost more than `margin`.
 
     Args:
-        max_draft_tokens: The longest chain to consider, within what the proposer makes.
+        max_draft_tokens: The longest path to consider; None leaves that to the proposer.
         max_slowdown: The most that a request's time per token may be, relative to plain steps of
-            the same batch, as predicted from a pessimistic acceptance. None maximizes throughput
-            alone: requests with rejected drafts pay for the others.
+            the same batch, as predicted from a pessimistic acceptance. It has priority over
+            throughput. None maximizes throughput alone: requests with rejected drafts pay for the
+            others.
+        margin: Gain in throughput below which no drafts are made.
+        explore: Share of the time that may be lost by trying the other choice, at the start more.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean.
-        memory: Steps after which a measured time counts 1/e.
+        memory: Steps after which a measured time counts 1/e; acceptance is remembered for four
+            times as many.
     """
 
     def __init__(
         self,
-        max_draft_tokens: int = 10,
+        max_draft_tokens: int | None = None,
         max_slowdown: float | None = None,
-        probe_every: int = 25,
+        margin: float = 0.02,
+        explore: float = 0.005,
         prior_weight: float = 15.0,
         memory: float = 50.0,
         trace_every: int = 100,
     ) -> None:
-        if max_draft_tokens < 1:
-            raise ValueError(
-                f"controller.max_draft_tokens={max_draft_tokens} must be at least 1; to decode "
-                "plainly use controller=fixed controller.num_draft_tokens=0"
-            )
-        if probe_every < 2:
-            raise ValueError(
-                f"controller.probe_every={probe_every} must be at least 2, or every step is a probe"
-            )
-        if prior_weight <= 0:
-            raise ValueError(
-                f"controller.prior_weight={prior_weight} must be above 0; 1 trusts a request's own "
-                "drafts"
-            )
-        if memory <= 1:
-            raise ValueError(f"controller.memory={memory} must be above 1 step")
+        checks = (
+            (
+                max_draft_tokens is None or max_draft_tokens >= 1,
+                "max_draft_tokens",
+                max_draft_tokens,
+                "at least 1; to decode plainly use controller=fixed controller.num_draft_tokens=0",
+            ),
+            (
+                max_slowdown is None or max_slowdown >= 1,
+                "max_slowdown",
+                max_slowdown,
+                "at least 1, as slow as plain decoding; null sets no limit",
+            ),
+            (0 <= margin < 1, "margin", margin, "a share in [0, 1)"),
+            (
+                0 <= explore < 1,
+                "explore",
+                explore,
+                "a share of the time in [0, 1); 0 tries nothing after the first steps",
+            ),
+            (
+                prior_weight > 0,
+                "prior_weight",
+                prior_weight,
+                "above 0; 1 trusts a request's own drafts",
+            ),
+            (memory > 1, "memory", memory, "above 1 step"),
+        )
+        for passed, name, value, rule in checks:
+            if not passed:
+                raise ValueError(f"controller.{name}={value} must be {rule}")
         super().__init__(trace_every)
-        self.max_draft_tokens = max_draft_tokens
-        self.max_slowdown = max_slowdown
-        self.probe_every = probe_every
-        self.memory = memory
-        self._max_length = self._max_proposed = max_draft_tokens
-        self._evidence = Evidence(prior_weight)
-        self._bound = None if max_slowdown is None else SlowdownBound(max_slowdown)
-        self.reset()
+        self.max_draft_tokens, self.max_slowdown = max_draft_tokens, max_slowdown
+        self.margin, self.explore = margin, explore
+        self.prior_weight, self.memory = prior_weight, memory
+        self.bind(DraftKind(), max_draft_tokens or _UNBOUND_DEPTH)
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
-        self._evidence.whole_trees = kind.trees
-        self._max_length = 1 if kind.trees else min(self.max_draft_tokens, num_draft_tokens)
-        self._max_proposed = num_draft_tokens
+        self._kind, self._max_nodes = kind, num_draft_tokens
+        depth = kind.max_depth or num_draft_tokens
+        self._max_depth = min(depth, self.max_draft_tokens or depth)
         self.reset()
 
     def reset(self) -> None:
         super().reset()
-        self._evidence.clear()
-        self._probes = Probes(self.probe_every)
-        self._step_time = StepTime(2 * _START_ROUNDS, self.memory)
-        self._lazy_prefill = LazyPrefillTime(self.memory)
+        self._evidence = Evidence(self._max_depth, _PATIENCE * self.memory, self.prior_weight)
+        self._step_time = StepTime(self.memory)
+        self._prefill_time = WindowFit(2, self.memory)
+        self._calibration = ScoreCalibration(self._max_depth, self.memory)
+        self._exploration = Exploration(self.explore, _EARLY)
         self._num_steps = 0
-        self._is_drafting = False
-        self._is_probing = False
-        self._longest = 0  # draft of the last decision to draft
-        self._longest_tried = 1
-        self._asked: list[int] = []
-        self._decision: list[int] = []
+        self._next_decision = len(_START)
+        self._num_held = 1
         self._decided_for: list[RequestEvidence] = []
-        self._next_decision = 0  # step
-        self._num_held = 1  # steps for which the decision holds
-        self._unlearned: list[tuple[int, StepRecord, list[int], list[RequestEvidence]]] = []
+        self._depths: list[int] = []  # decided
+        self._asked: list[int] = []  # in this step
+        self._is_drafting = False
+        self._is_exploring = False
+        self._price = self._node_cost = self._trial_lost = 0.0
+        self._tree: tuple[ScoredTree, np.ndarray] | None = None
+        self._unlearned: list[AskedStep] = []
 
     def budget(self, batch: Batch) -> list[int | None]:
-        self._evidence.requests.select(batch.rows)
-        length = self._probe_length()
-        self._is_probing = length is not None
-        self._asked = self._decided(batch) if length is None else self._probe(length, batch)
-        if self._evidence.whole_trees:
-            return [None if number else 0 for number in self._asked]
-        return [*self._asked]
+        requests = self._evidence.requests.select(batch.rows)
+        if self._num_steps < len(_START):
+            self._asked = self._start(_START[self._num_steps], batch)
+        else:
+            has_changed = max(self._depths, default=0) > 0 and self._decided_for is not requests
+            if self._num_steps >= self._next_decision or has_changed:
+                self._decide(batch)
+                self._decided_for = requests
+            room = batch.room
+            self._asked = (
+                list(map(min, self._depths, room)) if any(self._depths) else [0] * len(batch)
+            )
+        if not self._kind.trees:
+            return [*self._asked]
+        is_start = self._num_steps < len(_START)
+        nodes = _START_WIDTH * max(self._asked) if is_start else self._max_nodes
+        return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
-    def _decided(self, batch: Batch) -> list[int]:
-        """Return the lengths decided now or a few steps ago."""
-        requests = self._evidence.requests.selected
-        has_changed = self._is_drafting and self._decided_for is not requests
-        if self._num_steps >= self._next_decision or has_changed:
-            self._learn()
-            self._decision = self._decide(batch)
-            self._decided_for = requests
-        if not self._is_drafting:
-            return [0] * len(batch)
-        return list(map(min, self._decision, batch.room))
+    def max_depth(self, batch: Batch) -> int | None:
+        return max(self._asked) if self._kind.trees else None
 
-    def _decide(self, batch: Batch) -> list[int]:
-        """Choose draft lengths; keep them for several steps if they confirm the last ones."""
-        self._next_decision = self._num_steps + 1
-        requested = [row.request.num_draft_tokens for row in batch.rows]
-        is_free = np.array([number is None for number in requested])
-        room = np.array(batch.room)
-        limits = np.minimum(room, min(self._max_length, 2 * self._longest_tried))
-        limits = np.where(is_free, limits, 0)
-        most = 1 if self._evidence.whole_trees else self._max_proposed
-        given = np.minimum(room.clip(max=most), [number or 0 for number in requested])
-        if not limits.any():
-            return given.tolist()
-        context = sum(len(row.tokens) - 1 for row in batch.rows)
-        lengths = allocate(
-            self._rows(limits, given, _HOPE),
-            partial(self._step_time.seconds, len(batch), context),
-            self._affordable(limits, given, context),
-            self._prefill_per_token(batch) if self._lazy_prefill.is_known else None,
-        )
-        was_drafting = self._is_drafting
-        self._is_drafting = bool((lengths > given).any())
-        self._probes.note_change(self._is_drafting != was_drafting)
-        if self._is_drafting:
-            self._longest = int(lengths[limits > 0].max())
-        is_confirmed = self._is_drafting == was_drafting and self._longest <= self._longest_tried
-        max_held = _MAX_STEPS if self._is_drafting else _MAX_IDLE_STEPS
-        self._num_held = min(2 * self._num_held, max_held) if is_confirmed else 1
-        self._next_decision = self._num_steps + self._num_held
-        self._longest_tried = max(self._longest_tried, self._longest)
-        return lengths.tolist()
-
-    def _rows(
-        self,
-        limits: Int[np.ndarray, " R"],
-        given: Int[np.ndarray, " R"],
-        optimism: float,
-        trust: float = 1.0,
-    ) -> Rows:
-        """Return the rows of the step; see `Evidence` for `optimism` and `trust`."""
-        requests = self._evidence.requests.selected
-        acceptance = np.array(self._evidence.acceptance(requests, optimism, trust))
-        supply = np.array(self._evidence.supply(requests, trust))
-        return Rows(acceptance, supply, limits, given)
-
-    def _affordable(
-        self, limits: Int[np.ndarray, " R"], given: Int[np.ndarray, " R"], context: int
-    ) -> Affordable | None:
-        """Return the longest that a step of some lengths may take; None without a bound."""
-        if self._bound is None:
-            return None
-        cautious = self._rows(limits, given, -_HOPE, _CAUTION)
-        plain = self._step_time.plain(len(limits), context)
-        num_steps = min(2 * self._num_held, _MAX_STEPS)
-        requests = self._evidence.requests.selected
-        return self._bound.affordable(cautious, requests, plain, num_steps)
-
-    def _prefill_per_token(self, batch: Batch) -> Float[np.ndarray, " R"]:
-        """Return the seconds of a joint lazy prefill per token that each row has left."""
-        num_tokens = self._evidence.num_unprefilled(batch.rows, self._max_proposed)
-        return self._lazy_prefill.seconds(num_tokens) / (np.array(batch.room) + 1)
-
-    def _probe_length(self) -> int | None:
-        """Return the length to measure, or None if the step is to be as fast as possible.
-
-        While drafting pays, every other probe is a plain step.
-        """
-        if not self._step_time.is_ready:
-            return self._num_steps % 2
-        if not self._probes.is_due(self._num_steps, self._step_time.num_surprises):
-            return None
-        if not self._is_drafting:
-            return 1
-        turn, is_second = divmod(self._probes.number, 2)
-        if not is_second or turn % 2 == 0:
-            return int(is_second)
-        longer = 2 * self._longest
-        return longer if longer <= self._max_length else max(self._longest // 2, 1)
-
-    def _probe(self, length: int, batch: Batch) -> list[int]:
-        """Let a few rows draft `length` tokens: those that were asked for the fewest drafts so far.
-
-        Ties are broken by another row each time. Once times are known, rows whose lazy prefill
-        would take too long have to wait.
-        """
-        self._learn()
-        num_rows = len(batch)
-        requests = self._evidence.requests.selected
-        unprefilled = np.zeros(num_rows, int)
-        if self._step_time.is_ready and self._lazy_prefill.is_known:
-            unprefilled = self._evidence.num_unprefilled(batch.rows, self._max_proposed)
-        steered = []
-        for b, row in enumerate(batch.rows):
-            if row.request.num_draft_tokens is None and batch.room[b]:
-                order = (requests[b].num_asked, unprefilled[b], (b + self._num_steps) % num_rows)
-                steered.append((order, b))
-        num_probing = ceil(len(steered) / (_PROBE_FRACTION * length)) if length else 0
-        probing: list[int] = []
-        for _, b in sorted(steered):
-            if len(probing) == num_probing:
-                break
-            if self._lazy_prefill.allows_probe(unprefilled[[*probing, b]]):
-                probing.append(b)
-        return [length if b in probing else 0 for b in range(num_rows)]
+    def trim(self, proposal: Proposal) -> Proposal:
+        self._tree = None
+        if proposal.scores is None or proposal.draft_probs is not None:
+            return proposal
+        num_drafts = proposal.topology.num_nodes - 1
+        if proposal.probe is not None or num_drafts * self._node_cost * self._price <= self.margin:
+            return proposal
+        tree = ScoredTree.of(proposal)
+        threshold = self._price * self._node_cost
+        keep = tree.is_valid & (self._calibration.survival(tree) >= min(threshold, 1.0))
+        self._tree = tree, keep
+        return tree.kept(keep, proposal)
 
     def observe(self, record: StepRecord) -> None:
-        # Learning from several steps together is cheaper, and decisions need it only then.
-        requests = self._evidence.requests.selected
-        self._unlearned.append((self._num_steps, record, self._asked, requests))
+        requests, nodes = self._evidence.requests.selected, None
+        if self._tree is not None:
+            tree, keep = self._tree
+            nodes = np.bincount(tree.depth[keep], minlength=1)[1:].astype(float)
+        self._unlearned.append(AskedStep(record, requests, self._asked, nodes))
+        is_trial = self._is_exploring or self._num_steps < len(_START)
+        seconds, lost = record.times.work + record.times.lazy_prefill, 0.0
+        if is_trial and self._price:
+            lost = seconds - sum(record.num_new_tokens) / self._price
+        self._trial_lost += lost
+        self._exploration.observe(seconds, lost)
         self._num_steps += 1
-        if self._is_probing:
-            self._learn()
+
+    def _start(self, depth: int, batch: Batch) -> list[int]:
+        """Let a few rows draft, others each time."""
+        given = self._given(batch)
+        free = [b for b, row in enumerate(batch.rows) if row.request.num_draft_tokens is None]
+        num = ceil(len(free) / _START_FRACTION) if depth else 0
+        first = (self._num_steps - 1) // 2 * num
+        for b in {free[(first + i) % len(free)] for i in range(num)}:
+            given[b] = min(depth, self._max_depth, batch.room[b])
+        return given
+
+    def _given(self, batch: Batch) -> list[int]:
+        """Return the depth that requests with a number of drafts of their own have."""
+        given = []
+        for row, room in zip(batch.rows, batch.room, strict=True):
+            number = row.request.num_draft_tokens or 0
+            depth = self._max_depth if self._kind.trees and number else number
+            given.append(min(depth, room))
+        return given
 
     def _learn(self) -> None:
-        unlearned, self._unlearned = self._unlearned, []
-        if not unlearned:
+        steps, self._unlearned = self._unlearned, []
+        if not steps:
             return
-        # The trace shows the acceptance that was assumed before these steps.
-        acceptance = fmean(self._evidence.acceptance(self._evidence.requests.selected))
-        for step, record, asked, requests in unlearned:
-            self._learn_times(record, requests, acceptance)
-            is_news = self._probes.is_first(step) and (
-                self._step_time.was_gain or self._evidence.is_news(record, requests)
+        acceptance = float(self._evidence.rates()[0])  # that was assumed before these steps
+        for step in steps:
+            record, asked = step.record, step.asked
+            estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
+            num_read = record.num_lazy_prefill_tokens
+            if num_read:
+                self._prefill_time.observe(0, [1.0, num_read / 100.0], record.times.lazy_prefill)
+            seconds = sum(estimates.values())
+            if self.max_slowdown is not None:
+                # By estimates: an outlier would have hit a plain step just as well.
+                plain = self._step_time.plain(len(asked), sum(record.context))
+                for request, new in zip(step.requests, record.num_new_tokens, strict=True):
+                    request.slack += new * self.max_slowdown * plain - seconds
+            self._trace.add(
+                num_requests=len(asked),
+                mean_length=sum(record.num_draft_tokens) / len(asked),
+                acceptance=acceptance,
+                **{f"{name}_seconds": value for name, value in estimates.items()},
+                estimated_seconds=seconds,
+                measured_seconds=record.times.work,
             )
-            num_surprises = self._step_time.num_surprises
-            self._probes.note_change(num_surprises > 1 or is_news)
-            self._probes.observe(step, num_surprises)
-            self._evidence.observe(record, requests, asked)
-            self._lazy_prefill.observe(record)
-        self._step_time.update()
+        self._evidence.observe(steps)
+        if self._tree is not None:
+            self._calibration.observe(*self._tree, steps[-1].record)
+            self._calibration.solve()
+        self._step_time.solve()
+        self._prefill_time.solve()
 
-    def _learn_times(
-        self, record: StepRecord, requests: Sequence[RequestEvidence], acceptance: float
-    ) -> None:
-        was_ready = self._step_time.is_ready
-        estimates = self._step_time.observe(self._evidence.counted(record))
-        if not was_ready:
-            return
-        seconds = sum(estimates.values())
-        self._trace.add(
-            num_requests=len(requests),
-            mean_length=sum(record.num_draft_tokens) / len(requests),
-            acceptance=acceptance,
-            **{f"{name}_seconds": value for name, value in estimates.items()},
-            estimated_seconds=seconds,
-            measured_seconds=record.times.work,
+    def _decide(self, batch: Batch) -> None:
+        """Choose depths, and keep them for several steps if they confirm the last ones."""
+        self._learn()
+        prospects = self._prospects(batch)
+        costs, context = self._step_time.costs(), sum(len(row.tokens) - 1 for row in batch.rows)
+        seconds = self._step_time.plain(len(batch), context)
+        plain = plan_of(prospects, costs, seconds, prospects.given)
+        best, limit = fastest(prospects, costs, seconds), None
+        if self.max_slowdown is not None:
+            limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _MAX_HELD))
+            best = fastest_within(limit, best, prospects, costs, seconds)
+        newcomers = replace(prospects, prefill=self._prefill_of_all(batch))
+        policy = plan_of(newcomers, costs, seconds, best.depths)
+        drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
+        chosen = best if drafts else plain
+        self._price, self._node_cost = chosen.rate, costs.node
+        was_exploring, self._is_exploring = self._is_exploring, False
+        if not was_exploring:
+            other = plain if drafts else self._trial(batch, prospects, costs, seconds, plain.rate)
+            lost = 2 * (other.seconds - other.tokens / chosen.rate)
+            is_open = other.rate > (1 - _DOUBT) * chosen.rate if drafts else other.depths.any()
+            if limit is not None:
+                is_open &= other.seconds <= self._time_limit(prospects, seconds, 2)(other.depths)
+            if is_open and lost <= self._exploration.allowance:
+                self._is_exploring = True
+                self._trial_lost = 0.0
+                self._depths = other.depths.tolist()
+                self._next_decision = self._num_steps + 2
+                return
+        is_confirmed = drafts == self._is_drafting
+        most = _MAX_HELD if drafts or limit else _MAX_IDLE
+        is_confirmed &= not (was_exploring and self._trial_lost < 0)
+        self._num_held = min(2 * self._num_held, most) if is_confirmed else 2
+        self._next_decision = self._num_steps + self._num_held
+        self._is_drafting = drafts
+        self._depths = chosen.depths.tolist()
+
+    def _prospects(self, batch: Batch) -> Prospects:
+        requests = self._evidence.requests.selected
+        given = np.array(self._given(batch))
+        is_free = np.array([row.request.num_draft_tokens is None for row in batch.rows])
+        limits = np.where(is_free, np.minimum(batch.room, self._max_depth), 0)
+        unread = self._evidence.num_unprefilled(
+            [len(row.tokens) for row in batch.rows], self._max_nodes
         )
-        if self._bound is not None:
-            # By estimates: an outlier would have hit a plain step just as well.
-            plain = self._step_time.plain(len(requests), sum(record.context))
-            self._bound.observe(requests, record.num_new_tokens, plain, seconds)
+        prefill = self._prefill_seconds(unread) / (np.array(batch.room) + 1)
+        survival, nodes = self._evidence.survival(requests), self._evidence.nodes()
+        return Prospects(survival, nodes, limits, given, prefill)
+
+    def _prefill_seconds(self, num_tokens: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
+        """Return the seconds of each row in a joint lazy prefill."""
+        per_pass, per_token = self._prefill_time.weights
+        is_in_pass = num_tokens > 0
+        return is_in_pass * per_pass / max(is_in_pass.sum(), 1) + per_token * num_tokens / 100.0
+
+    def _prefill_of_all(self, batch: Batch) -> Float[np.ndarray, " R"]:
+        """Return the lazy prefill of whole prompts, for each token of whole outputs.
+
+        A prompt that has been read is paid for, but who comes next will have to pay again.
+        """
+        prompts = np.array([len(row.tokens) - row.num_generated for row in batch.rows])
+        outputs = np.array([row.num_generated + row.num_remaining for row in batch.rows])
+        return self._prefill_seconds(prompts) / outputs
+
+    def _trial(
+        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float, price: float
+    ) -> DraftPlan:
+        """Return the plan to explore drafts with: the rows that have the least to prefill first."""
+        plan = least_loss(prospects, costs, plain, price)
+        spent = prospects.prefill * (np.array(batch.room) + 1)
+        order = np.argsort(spent, kind="stable")
+        affordable = spent[order].cumsum() <= self._exploration.allowance
+        depths = plan.depths.copy()
+        depths[order[~affordable]] = 0
+        whole = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
+        return replace(whole, seconds=whole.seconds + float(spent[depths > 0].sum()) / 2)
+
+    def _time_limit(self, prospects: Prospects, plain: float, num_steps: int) -> TimeLimit:
+        """Return how long each of some steps may take if no request is to fall behind.
+
+        Nor may one fall further behind than by a plain step.
+        """
+        assert self.max_slowdown is not None
+        requests = self._evidence.requests.selected
+        survival = self._evidence.survival(requests, doubt=1.0, trust=_CAUTION)
+        allowed = self.max_slowdown * plain
+        slack = np.array([request.slack for request in requests])
+        spare = (slack / num_steps).clip(min=(1 - self.max_slowdown) * plain)
+        cautious = replace(prospects, survival=survival)
+        return lambda depths: float((allowed * (1 + cautious.accepted(depths)) + spare).min())
 
     def trace(self) -> list[dict[str, float]]:
         self._learn()

@@ -112,15 +112,18 @@ class HeuristicSchema(Settings):
 
 
 class GoodputSchema(Settings):
-    max_draft_tokens: int = key("longest chain; trees are drafted whole or not at all", 10, ge=1)
+    max_draft_tokens: int | None = key(
+        "longest path to consider; null leaves that to the proposer", 10, ge=1
+    )
     max_slowdown: float | None = key(
-        "1.05: no request's time per token may exceed plain decoding's by more than 5%; null "
-        "maximizes throughput alone",
+        "1.05: no request's time per token may exceed plain decoding's by more than 5%, even if "
+        "that costs throughput; null maximizes throughput alone",
         1.05,
         ge=1,
     )
-    probe_every: int = key(
-        "fewest steps between two measurements; four times as many in steady state", 25, ge=2
+    margin: float = key("gain in throughput below which nothing is drafted", 0.02, ge=0, lt=1)
+    explore: float = key(
+        "share of the time that may be lost by trying the other choice", 0.005, ge=0, lt=1
     )
     prior_weight: float = key(
         "number of its own drafts at which a request's acceptance weighs as much as the run's mean",

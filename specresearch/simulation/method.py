@@ -30,6 +30,6 @@ class Method:
     def proposer(self, machine: Machine) -> ReplayingProposer:
         """Return a proposer that runs on the machine."""
         of_kind = ReplayingDraftModel if self.lazy_prefill else ReplayingProposer
-        reads_scores = type(self.controller).trim is not Controller.trim
-        score_reader = type(self.controller).__name__ if reads_scores else None
+        needs_scores = self.controller.needs_scores
+        score_reader = type(self.controller).__name__ if needs_scores else None
         return of_kind(machine, self.kind, self.num_draft_tokens, score_reader)

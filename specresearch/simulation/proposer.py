@@ -40,7 +40,7 @@ class ReplayingProposer(Proposer):
     """Drafts what the recordings of the requests say.
 
     Args:
-        score_reader: Name of the controller, if it reads the scores of drafts.
+        score_reader: Name of the controller, if it needs the scores of drafts.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "batch_size_cutoff": lambda: BatchSizeCutoff(3),
     "acceptance_gate": lambda: AcceptanceGate(0.6, window=2, probe_every=2),
     "heuristic": lambda: Heuristic(start=2),
-    "goodput": lambda: Goodput(2, probe_every=4),
+    "goodput": lambda: Goodput(2),
     "confidence": lambda: Confidence(0.5),
 }
 TRACED = ("acceptance_gate", "heuristic", "goodput", "confidence")
@@ -192,7 +192,7 @@ class OnAKnownMachine(Goodput):
 
 STEERING: dict[str, Callable[[], Controller]] = CONTROLLERS | {
     "batch_size_cutoff": lambda: BatchSizeCutoff(GROUP - SLOTS),
-    "goodput": lambda: OnAKnownMachine(3, max_slowdown=None, probe_every=3),
+    "goodput": lambda: OnAKnownMachine(3),
 }
 
 

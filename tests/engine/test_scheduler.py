@@ -359,7 +359,7 @@ class TestInterface:
         assert [step.start for step in steps] == sorted(step.start for step in steps)
 
     def test_controllers_keep_their_state_of_a_preempted_request(self, target: CausalLM) -> None:
-        controller = Goodput(3, probe_every=4)
+        controller = Goodput(3)
         settings = SchedulerSettings(max_step_tokens=20, max_cache_tokens=80)
         engine = Engine(
             target,

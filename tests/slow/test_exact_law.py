@@ -210,7 +210,7 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "cutoff": lambda: BatchSizeCutoff(50),
     "confidence": lambda: Confidence(0.3),
     "heuristic": Heuristic,
-    "goodput": lambda: Goodput(max_slowdown=None, probe_every=2),
+    "goodput": lambda: Goodput(),
 }
 CROWDED = SchedulerSettings(max_step_tokens=96, max_cache_tokens=400)
 

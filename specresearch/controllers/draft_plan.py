@@ -1,0 +1,146 @@
+"""Which drafts are worth their time: those that yield more tokens than the same time elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from specresearch.controllers.step_time import DraftCosts
+
+TimeLimit = Callable[[Int[np.ndarray, " R"]], float]
+
+_MAX_ROUNDS = 5  # of Dinkelbach's method, which mostly converges in two
+_MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
+_PRICES = [
+    1.25**i for i in range(1, 13)
+]  # of time, relative to the best plan, at which a plan within a limit is looked for
+
+
+@dataclass(frozen=True)
+class Prospects:
+    """What is expected of drafts, by row and level.
+
+    Attributes:
+        survival: Chance that the draft of a row is accepted down to each level.
+        nodes: Nodes that a row makes in each level.
+        limits: The deepest level of each row; 0 for rows that may not draft.
+        given: The depth of rows whose number of drafts is given, 0 for all others.
+        prefill: Seconds of lazy prefill for each token that the row still makes.
+    """
+
+    survival: Float[np.ndarray, "R K"]
+    nodes: Float[np.ndarray, " K"]
+    limits: Int[np.ndarray, " R"]
+    given: Int[np.ndarray, " R"]
+    prefill: Float[np.ndarray, " R"]
+
+    def accepted(self, depths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
+        """Return the expected accepted drafts of each row."""
+        return (self.survival * self.is_drawn(depths)).sum(axis=1)
+
+    def is_drawn(self, depths: Int[np.ndarray, " R"]) -> Bool[np.ndarray, "R K"]:
+        """Return the levels that are drafted at these depths."""
+        return np.arange(self.survival.shape[1]) < depths[:, None]
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """How deep each row drafts.
+
+    Attributes:
+        tokens: Expected tokens of the step.
+        seconds: Expected time of the step, with its share of lazy prefill.
+    """
+
+    depths: Int[np.ndarray, " R"]
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+def fastest(prospects: Prospects, costs: DraftCosts, plain: float) -> DraftPlan:
+    """Return the plan with most expected tokens per second.
+
+    The best plan is the one whose tokens less its time at a price are most, if the price of a
+    second is what the plan itself makes of it (Dinkelbach 1967). Given the price, rows are
+    independent but for the levels that they share.
+
+    Args:
+        plain: Seconds of the step without drafts.
+    """
+    plan = plan_of(prospects, costs, plain, prospects.given)
+    for _ in range(_MAX_ROUNDS):
+        better = at_price(prospects, costs, plain, plan.rate)
+        if better.rate <= plan.rate:
+            break
+        plan = better
+    return plan
+
+
+def fastest_within(
+    limit: TimeLimit, best: DraftPlan, prospects: Prospects, costs: DraftCosts, plain: float
+) -> DraftPlan:
+    """Return the best plan that takes no longer than its limit, at ever higher prices of time."""
+    plan = best
+    for price in _PRICES:
+        if plan.seconds <= limit(plan.depths):
+            return plan
+        plan = at_price(prospects, costs, plain, price * best.rate)
+    return plan_of(prospects, costs, plain, prospects.given)
+
+
+def _values(
+    prospects: Prospects, costs: DraftCosts, price: float
+) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " K"]]:
+    """Return, in tokens, what each depth of each row is worth and what the levels cost them all."""
+    prefill = price * prospects.prefill[:, None]
+    levels = np.arange(1, prospects.survival.shape[1] + 1)
+    gain = prospects.survival * (1 - prefill)
+    gain -= price * (costs.node * prospects.nodes + costs.row_level)
+    deepest_given = int(prospects.given.max())
+    shared = costs.level * (levels - deepest_given).clip(min=0) + costs.any * (deepest_given == 0)
+    value = gain.cumsum(axis=1) - prefill
+    return np.where(levels > prospects.limits[:, None], -np.inf, value), price * shared
+
+
+def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
+    """Return the plan with most tokens less its time at a price in tokens per second."""
+    value, shared = _values(prospects, costs, price)
+    best = np.maximum.accumulate(value, axis=1)
+    totals = best.clip(min=0).sum(axis=0) - shared
+    depth = int(totals.argmax()) + 1
+    depths = prospects.given
+    if totals[depth - 1] > 0:
+        chosen = value[:, :depth].argmax(axis=1) + 1
+        depths = np.where(best[:, depth - 1] > 0, chosen, depths)
+    return plan_of(prospects, costs, plain, depths)
+
+
+def least_loss(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
+    """Return the plan with one depth for all rows that loses least where drafts do not pay."""
+    value, shared = _values(prospects, costs, price)
+    free = prospects.limits > 0
+    totals = np.where(free[:, None], value.clip(min=-1e9), 0.0).sum(axis=0) - shared
+    depths = np.where(free, np.minimum(int(totals.argmax()) + 1, prospects.limits), prospects.given)
+    return plan_of(prospects, costs, plain, depths)
+
+
+def plan_of(
+    prospects: Prospects, costs: DraftCosts, plain: float, depths: Int[np.ndarray, " R"]
+) -> DraftPlan:
+    """Return the plan of these depths with its expected tokens and time."""
+    gained, drawn = prospects.accepted(depths), prospects.is_drawn(depths)
+    is_drafting = depths > 0
+    seconds = (
+        max(plain, _MIN_SECONDS)
+        + costs.any * bool(is_drafting.any())
+        + costs.level * int(depths.max(initial=0))
+    )
+    seconds += costs.row_level * int(depths.sum())
+    seconds += costs.node * float((prospects.nodes * drawn).sum())
+    seconds += float((prospects.prefill * (1 + gained) * is_drafting).sum())
+    return DraftPlan(depths, len(depths) + float(gained.sum()), seconds)

@@ -1,0 +1,32 @@
+"""What a controller may spend on trying the choice that it does not believe to be the best."""
+
+
+class Exploration:
+    """Keeps account of the time lost by exploring: never more than a share of all time.
+
+    The share of the first steps may be spent at once, since what is learned early serves longest.
+
+    Args:
+        share: Of the time, e.g. 0.005.
+        early: Steps whose share may be spent at the start.
+    """
+
+    def __init__(self, share: float, early: float) -> None:
+        self.share = share
+        self._early = early
+        self._seconds = self._spent = 0.0
+        self._num_steps = 0
+
+    def observe(self, seconds: float, lost: float = 0.0) -> None:
+        """Add the time of a step, and what was lost in it by exploring."""
+        self._seconds += seconds
+        self._spent += lost
+        self._num_steps += 1
+
+    @property
+    def allowance(self) -> float:
+        """Return the seconds that may still be lost."""
+        if not self._num_steps:
+            return 0.0
+        early = self._early * self._seconds / self._num_steps
+        return self.share * (self._seconds + early) - self._spent

@@ -1,0 +1,28 @@
+"""The account of what exploring costs."""
+
+from specresearch.controllers.exploration import Exploration
+
+
+def test_no_more_than_the_share_is_spent() -> None:
+    account, lost, num_trials = Exploration(0.01, early=100.0), 0.0, []
+    for step in range(1000):
+        is_trial = account.allowance >= 0.5
+        account.observe(1.0 + 0.5 * is_trial, 0.5 * is_trial)
+        lost += 0.5 * is_trial
+        if is_trial:
+            num_trials.append(step)
+    assert lost <= 0.01 * (1000 + 100) * 1.5
+    assert len(num_trials) >= 18
+    assert num_trials[:2] == [1, 2]  # the share of the first hundred steps is spent at once
+
+
+def test_trials_that_gain_may_go_on() -> None:
+    account = Exploration(0.01, early=0.0)
+    account.observe(1.0)
+    before = account.allowance
+    account.observe(1.0, -0.2)
+    assert account.allowance > before + 0.2
+
+
+def test_nothing_is_tried_before_anything_is_known() -> None:
+    assert Exploration(0.5, early=100.0).allowance == 0

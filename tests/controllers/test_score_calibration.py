@@ -1,0 +1,126 @@
+"""What scores of drafts are worth, and trees with a part of their nodes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulation import record_of
+
+from specresearch.controllers.score_calibration import ScoreCalibration, ScoredTree
+from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftKind, Proposal, Topology
+
+PARENTS = [[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 2, 0, 0]]
+SCORES = [[1.0, 0.6, 0.3, 0.9, 0.12, 0.5], [1.0, 0.9, 0.9, 0.9, 0.04, 0.0]]
+LENGTHS = (6, 5)
+
+
+def proposal() -> Proposal:
+    return Proposal(
+        torch.arange(12).view(2, 6),
+        Topology.from_parents(torch.tensor(PARENTS)),
+        torch.tensor(LENGTHS),
+        scores=torch.tensor(SCORES),
+        host_lengths=LENGTHS,
+    )
+
+
+def keep(*rows: list[int]) -> Any:
+    mask = np.zeros((2, 6), dtype=bool)
+    for b, nodes in enumerate(rows):
+        mask[b, nodes] = True
+    return mask.ravel()
+
+
+def test_the_tree_is_read_as_it_was_drafted() -> None:
+    tree = ScoredTree.of(proposal())
+    assert tree.depth.reshape(2, 6).tolist() == [[0, 1, 1, 2, 2, 2], [0, 1, 2, 3, 1, 1]]
+    assert tree.is_valid.reshape(2, 6).sum(axis=1).tolist() == list(LENGTHS)
+    chain = Proposal.chain(torch.arange(8).view(2, 4), torch.tensor([4, 2]), host_lengths=[4, 2])
+    tree = ScoredTree.of(replace(chain, scores=torch.ones(2, 4)))
+    assert tree.depth.reshape(2, 4).tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_survival_is_the_product_along_the_path() -> None:
+    tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 50.0)
+    survival = calibration.survival(tree).reshape(2, 6)
+    at = {
+        score: float(
+            calibration._rates[
+                0, np.searchsorted([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95], score)
+            ]
+        )
+        for score in (0.6, 0.9, 0.12)
+    }
+    assert survival[0, 3] == pytest.approx(at[0.6] * at[0.9])
+    assert survival[0, 4] == pytest.approx(at[0.6] * at[0.12])
+    assert survival[1, 3] == pytest.approx(at[0.9] ** 3)
+    assert survival[:, 0].tolist() == [1, 1]
+
+
+def test_a_part_of_a_tree_is_a_tree() -> None:
+    drafted = proposal()
+    tree = ScoredTree.of(drafted)
+    part = tree.kept(keep([0, 2, 5], [0, 1, 2, 3]), drafted)
+    part.check(drafted.token_ids[:, :1], [5, 5], DraftKind(trees=True, scored=True), 12)
+    assert part.host_lengths == (3, 4)
+    assert part.token_ids[0, :3].tolist() == [0, 2, 5]
+    assert part.token_ids[1].tolist() == [6, 7, 8, 9]
+    assert part.topology.parents[0, :3].tolist() == [-1, 0, 1]
+    assert part.topology.is_chain
+    assert part.scores is not None
+    assert part.scores[1].tolist() == pytest.approx([1.0, 0.9, 0.9, 0.9])
+    branching = tree.kept(keep([0, 1, 3, 4], [0]), drafted)
+    branching.check(drafted.token_ids[:, :1], [5, 5], DraftKind(trees=True, scored=True), 12)
+    assert branching.topology.parents[0].tolist() == [-1, 0, 1, 1]
+    assert branching.host_lengths == (4, 1)
+    assert tree.kept(tree.is_valid, drafted) is drafted
+
+
+def record(accepted: list[int], ranks: tuple[tuple[int, ...], ...]) -> StepRecord:
+    return replace(record_of([5, 4], accepted), accepted_ranks=ranks)
+
+
+def test_judged_nodes_are_counted_by_level_and_score() -> None:
+    """Row 0 accepts nodes 2 and 5; row 1 accepts node 1, and node 2 below it is refused."""
+    tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
+    calibration.observe(tree, tree.is_valid, record([2, 1], ((1, 0), (0,))))
+    classes = tree.classes.reshape(2, 6)
+    judged, accepted = calibration._judged, calibration._accepted
+    assert judged.sum() == 2 + 1 + 2 + 1
+    assert accepted.sum() == 3
+    assert accepted[0, classes[0, 2]] == accepted[1, classes[0, 5]] == 1
+    assert accepted[0, classes[1, 1]] == 1
+    assert judged[1, classes[1, 2]] == 1
+    assert accepted[1, classes[1, 2]] == 0
+
+
+def test_nodes_that_were_left_out_are_not_judged() -> None:
+    """Without node 1 the accepted node 2 is the first child."""
+    tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
+    calibration.observe(tree, keep([0, 2, 5], [0]), record([2, 0], ((0, 0), ())))
+    assert calibration._judged.sum() == calibration._accepted.sum() == 2
+
+
+def test_an_output_that_ends_in_a_draft_is_not_judged() -> None:
+    tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
+    ended = replace(record([2, 0], ((1, 0), ())), num_new_tokens=(2, 1))
+    calibration.observe(tree, tree.is_valid, ended)
+    assert calibration._judged.sum() == 2
+
+
+def test_learns_what_scores_mean_and_keeps_their_order() -> None:
+    """A drafter that is always sure, and right in two of five cases."""
+    rng, calibration = np.random.default_rng(0), ScoreCalibration(2, 200.0)
+    chain = Proposal.chain(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]), host_lengths=[2])
+    for _ in range(400):
+        score = float(rng.choice([0.3, 0.97]))
+        tree = ScoredTree.of(replace(chain, scores=torch.tensor([[1.0, score]])))
+        accepted = int(rng.random() < 0.4)
+        calibration.observe(tree, tree.is_valid, record_of([1], [accepted]))
+    calibration.solve()
+    assert calibration.survival(tree)[1] == pytest.approx(0.4, abs=0.1)
+    assert (np.diff(calibration._rates, axis=1) >= 0).all()
+    assert calibration._rates[1, -1] > 0.9  # nothing was seen of the second level

@@ -1,0 +1,52 @@
+"""Fits of times that are sometimes absurd."""
+
+import numpy as np
+import pytest
+
+from specresearch.controllers.window_fit import WindowFit
+
+TRUE = np.array([5.0, 2.0, 0.5])
+
+
+def observe(fit: WindowFit, rng: np.random.Generator, num: int, scale: float = 1.0) -> None:
+    for _ in range(num):
+        kind = int(rng.integers(0, 4))
+        x = [1.0, float(kind), float(rng.uniform(0, 3))]
+        noise = float(np.exp(0.05 * rng.standard_normal()))
+        fit.observe(kind, x, scale * float(TRUE @ x) * noise)
+
+
+def test_finds_the_weights_despite_noise_and_absurd_times() -> None:
+    fit, rng = WindowFit(3, 50.0), np.random.default_rng(0)
+    observe(fit, rng, 60)
+    for kind in range(4):
+        fit.observe(kind, [1.0, float(kind), 1.0], 500.0)
+    fit.solve()
+    assert fit.weights == pytest.approx(TRUE, rel=0.15)
+
+
+def test_weights_are_never_negative() -> None:
+    fit = WindowFit(2, 50.0)
+    for x in (0.0, 1.0, 2.0):
+        fit.observe(x, [1.0, x], 3.0 - x)
+    fit.solve()
+    assert min(fit.weights) >= 0
+
+
+def test_follows_a_change() -> None:
+    fit, rng = WindowFit(3, 20.0), np.random.default_rng(0)
+    observe(fit, rng, 60)
+    observe(fit, rng, 60, scale=3.0)
+    fit.solve()
+    assert fit.weights == pytest.approx(3 * TRUE, rel=0.15)
+
+
+def test_what_was_measured_long_ago_is_not_forgotten() -> None:
+    """A hundred steps of another kind, of which the fit keeps only the newest."""
+    fit = WindowFit(2, 20.0)
+    for _ in range(3):
+        fit.observe("plain", [1.0, 0.0], 10.0)
+    for _ in range(100):
+        fit.observe("drafting", [1.0, 1.0], 14.0)
+        fit.solve()
+    assert fit.weights == pytest.approx([10.0, 4.0], rel=0.05)
