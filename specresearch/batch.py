@@ -33,6 +33,7 @@ class Batch:
 
     Attributes:
         formed_at: When the batch was formed, on the clock.
+        budget: The drafts that each row was granted; empty before the engine has decided.
         max_depth: The longest path to draft in this step; None sets no limit but the room.
     """
 
@@ -54,6 +55,7 @@ class Batch:
         self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
         self.max_depth = max_depth
+        self.budget: Sequence[int] = ()
         self._counts = counts
 
     def __len__(self) -> int:

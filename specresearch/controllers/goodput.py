@@ -199,7 +199,10 @@ class Goodput(TracedController):
         if self._tree is not None:
             tree, keep = self._tree
             nodes = np.bincount(tree.depth[keep], minlength=1)[1:].astype(float)
-        self._unlearned.append(AskedStep(record, requests, self._asked, nodes))
+        # The scheduler may grant less, and a drafter that is still reading makes nothing.
+        granted = record.budget or self._asked
+        asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
+        self._unlearned.append(AskedStep(record, requests, asked, nodes))
         is_trial = self._is_exploring or self._num_steps < len(_START)
         seconds, lost = record.times.work + record.times.lazy_prefill, 0.0
         if is_trial and self._price:

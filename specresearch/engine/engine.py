@@ -235,9 +235,10 @@ class Engine:
             return None
         with clock.lap("control"):
             budget = self._budget(batch)
-        self.prefill.run_lazily(batch, budget)
+        limit = self.scheduler.lazy_prefill_limit(len(batch))
+        batch.budget = self.prefill.run_lazily(batch, budget, limit)
         with clock.lap("propose"):
-            proposal = self._draft(batch, budget)
+            proposal = self._draft(batch, batch.budget)
         with clock.lap("verify"):
             output = self._verify(batch, proposal)
         with clock.lap("accept"):

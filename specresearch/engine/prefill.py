@@ -68,16 +68,28 @@ class Prefill:
         self._untimed.append((lap, [chunk.row for chunk in chunks]))
         self._counts.num_tokens += sum(chunk.num_cached for chunk in chunks)
 
-    def run_lazily(self, batch: Batch, budget: Sequence[int]) -> None:
-        """Let the proposer prefill what it had put off, for the rows that are about to draft."""
+    def run_lazily(self, batch: Batch, budget: Sequence[int], max_tokens: int) -> list[int]:
+        """Let the proposer prefill what it had put off, for the rows that are about to draft.
+
+        Args:
+            max_tokens: The most tokens to prefill in this step.
+
+        Returns:
+            The budget without that of rows that could not be prefilled whole.
+        """
         rows = [row for row, allowed in zip(batch.rows, budget, strict=True) if allowed > 0]
         if not rows:
-            return
+            return list(budget)
         with self.clock.lap(LAZY_PREFILL) as lap:
-            num_tokens = self.proposer.lazy_prefill(rows)
+            num_tokens = self.proposer.lazy_prefill(rows, max_tokens)
         if num_tokens == 0:
             self.clock.discard(lap)
         self._counts.num_lazy_tokens += num_tokens
+        behind = {row.slot for row in rows if self.proposer.is_behind(row)}
+        return [
+            0 if slot in behind else allowed
+            for slot, allowed in zip(batch.slots, budget, strict=True)
+        ]
 
     def pop_counts(self) -> PrefillCounts:
         """Return what was prefilled since the last call, and bring the rows' times up to date."""

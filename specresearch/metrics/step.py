@@ -39,6 +39,7 @@ class StepRecord:
         num_lazy_prefill_tokens: Tokens that the proposer had put off and prefilled in this step.
         num_judged_tokens: Drafts that the end of the output did not cut off.
         judged_depth: Drafts on the accepted path, and one below it, that were accepted or refused.
+        budget: The drafts that each row was granted.
     """
 
     request_ids: tuple[str, ...]
@@ -59,6 +60,7 @@ class StepRecord:
     num_lazy_prefill_tokens: int = 0
     num_judged_tokens: tuple[int, ...] = ()
     judged_depth: tuple[int, ...] = ()
+    budget: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -108,6 +110,7 @@ class StepRecord:
             num_lazy_prefill_tokens=num_lazy_prefill_tokens,
             num_judged_tokens=num_judged,
             judged_depth=tuple(judged_depth),
+            budget=tuple(batch.budget),
         )
 
 

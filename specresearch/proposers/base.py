@@ -93,15 +93,20 @@ class Proposer(ABC):
                 token.
         """
 
-    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
         """Prefill rows that are about to draft, for the first time or after steps without drafts.
 
-        The time counts as prefill.
+        The time counts as prefill. A row for which `max_tokens` leaves too little drafts nothing in
+        this step, and goes on in the next one.
 
         Returns:
             The number of tokens that were prefilled.
         """
         return 0
+
+    def is_behind(self, row: RequestState) -> bool:
+        """Return whether a row cannot draft before more of it is prefilled lazily."""
+        return False
 
     @abstractmethod
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:

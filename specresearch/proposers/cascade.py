@@ -62,9 +62,12 @@ class Cascade(Proposer):
         indexes = map(self.hidden_layers.index, proposer.hidden_layers)
         return ModelOutput(output.logits, tuple(output.hidden[index] for index in indexes))
 
-    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
         """Prefill the first proposer; the others prefill when they are asked."""
-        return self.proposers[0].lazy_prefill(rows)
+        return self.proposers[0].lazy_prefill(rows, max_tokens)
+
+    def is_behind(self, row: RequestState) -> bool:
+        return self.proposers[0].is_behind(row)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if not any(budget):

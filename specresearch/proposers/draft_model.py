@@ -86,16 +86,22 @@ class DraftModel(Proposer):
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self.finish([row.slot for row in rows])
 
-    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
-        slots = []
-        prompts = []
-        for row in rows:
-            if len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND:
+    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
+        """Prefill at most a chunk of the draft LM's, the first rows first."""
+        slots, chunks = [], []
+        left = min(max_tokens, self.draft.prefill_chunk)
+        for row in filter(self.is_behind, rows):
+            chunk = self._pending(row)[:-1][:left]
+            left -= len(chunk)
+            if chunk:
                 slots.append(row.slot)
-                prompts.append(self._pending(row)[:-1])
+                chunks.append(chunk)
         if slots:
-            self.draft.extend(slots, prompts, want_logits=False)
-        return sum(map(len, prompts))
+            self.draft.extend(slots, chunks, want_logits=False)
+        return sum(map(len, chunks))
+
+    def is_behind(self, row: RequestState) -> bool:
+        return len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND
 
     def _pending(self, row: RequestState) -> list[int]:
         """Return the tokens that the draft's cache does not hold yet.

@@ -25,7 +25,7 @@ class TokenRecycling(Proposer):
 
     Needs no model and no training. Successors come from every node that a step verifies, rejected
     drafts too; prefill computes no logits and adds nothing. A token that was never verified is
-    followed by token 0, a wasted draft.
+    followed by token 0, a wasted draft. The score of a node is the typical acceptance of its rank.
 
     Args:
         num_draft_tokens: Nodes of the tree that is best for a typical acceptance by rank.
@@ -59,7 +59,7 @@ class TokenRecycling(Proposer):
                 "raise top_k"
             )
         self.num_draft_tokens = self.tree.num_drafts
-        self.kind = DraftKind(trees=True, max_depth=self.tree.depth)
+        self.kind = DraftKind(trees=True, scored=True, max_depth=self.tree.depth)
         self.top_k, self.warm = top_k, warm
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
@@ -81,6 +81,9 @@ class TokenRecycling(Proposer):
                 "lower it"
             )
         self.tree = self.tree.to(target.device)
+        typical = list(TYPICAL_RANK_ACCEPTANCE)
+        typical += typical[-1:] * (self.top_k - len(typical))
+        self._typical = upload(typical, target.device)  # of each rank; the root's is not read
         num_tables = 1 if self.warm else num_slots
         shape = (num_tables, target.vocab_size + 1, self.top_k)
         self._successors = torch.zeros(shape, dtype=torch.int32, device=target.device)
@@ -111,6 +114,7 @@ class TokenRecycling(Proposer):
             token_ids=crop.arrange(torch.cat(levels, dim=1)),
             topology=crop.topology,
             lengths=upload(crop.lengths, batch.device),
+            scores=crop.arrange(self._typical[tree.ranks].expand(len(batch), -1)),
             host_lengths=crop.lengths,
         )
 

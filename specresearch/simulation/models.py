@@ -35,6 +35,7 @@ class SimulatedModel(CausalLM):
         Slots.__init__(self, 0)
         self._spend_prefill = spend_prefill
         self.max_len = max_len
+        self.prefill_chunk = 1024  # as of a `CausalLM` by default
         self.tokenizer = None
         self.name = "simulated"
         self._compiled = None

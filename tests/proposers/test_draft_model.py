@@ -279,3 +279,26 @@ def test_draft_prefill_runs_on_the_first_draft_of_a_request(
         for name, num in zip(step.request_ids, step.num_draft_tokens, strict=True)
     }
     assert drafted["never"] == 0 < min(drafted["late"], drafted["short"])
+
+
+def test_a_long_prompt_is_prefilled_in_chunks(target: CausalLM) -> None:
+    """Others draft meanwhile, and the request itself once it has been read."""
+    prompts = {"long": tuple(range(1, 31)), "short": (5, 1)}
+    sampling = SamplingParams(max_new_tokens=10)
+    requests = [Request(prompt, sampling, name) for name, prompt in prompts.items()]
+    plain = {out.id: out.token_ids for out in Engine(target).generate(requests)}
+    draft = CausalLM(copy.deepcopy(TARGET), max_len=48, prefill_chunk=6)
+    steps: list[StepRecord] = []
+    engine = Engine(
+        target,
+        DraftModel(draft, 3),
+        controller=Some(set(prompts)),
+        max_batch_size=2,
+        observers=[lambda step: steps.append(step.record)],
+    )
+    assert {out.id: out.token_ids for out in engine.generate(requests)} == plain
+    row = steps[0].request_ids.index("long")
+    assert [step.num_lazy_prefill_tokens for step in steps[:4]] == [6, 6, 6, 0]
+    assert [step.budget[row] for step in steps[:4]] == [0, 0, 3, 3]
+    assert [step.num_draft_tokens[row] for step in steps[:3]] == [0, 0, 3]
+    assert all(step.num_draft_tokens[1 - row] for step in steps[:2])

@@ -1,0 +1,113 @@
+"""Goodput steers trees by depth before drafting, and by scores after it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from shape_checks import unchecked
+
+from specresearch import Engine, SamplingParams
+from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
+from specresearch.certification.counts import Tally
+from specresearch.certification.targets import Toy
+from specresearch.controllers import Controller, Goodput
+from specresearch.metrics import StepRecord
+from specresearch.metrics.times import StepTimes
+from specresearch.proposal import Proposal
+from specresearch.proposers import (
+    DraftModel,
+    Eagle,
+    Eagle3,
+    Medusa,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
+)
+ALPHA, POWER, VISIBLE_TV, SLOTS = 1e-4, 0.95, 0.12, 32
+LEVEL, NODE = 0.02, 0.003  # seconds; plain steps take one
+
+
+class OnAMachine(Goodput):
+    """Reads the times of a machine on which nodes cost, instead of a clock."""
+
+    def __init__(self, node: float = NODE) -> None:
+        super().__init__()
+        self.node = node
+        self.num_left_out = 0
+        self.depths: set[int] = set()
+
+    def trim(self, proposal: Proposal) -> Proposal:
+        part = super().trim(proposal)
+        self.num_left_out += int(proposal.lengths.sum() - part.lengths.sum())
+        return part
+
+    def observe(self, record: StepRecord) -> None:
+        self.depths.add(max(self._asked))
+        propose = LEVEL * max(self._asked)
+        verify = 1.0 + self.node * sum(record.num_draft_tokens)
+        times = StepTimes(propose, verify, 0.0, 0.0, propose + verify)
+        super().observe(replace(record, times=times))
+
+
+TREES: dict[str, Callable[[Toy], Proposer]] = {
+    "eagle": lambda toy: Eagle.toy(toy.target(), 1),
+    "eagle3": lambda toy: Eagle3.toy(toy.target(), 1),
+    "eagle_static": lambda toy: Eagle.toy(toy.target(), 1, tree="static"),
+    "medusa": lambda toy: Medusa.toy(toy.target(), 1),
+    "draft_model": lambda toy: DraftModel(toy.draft(), 12, tree="dynamic", depth=3, top_k=3),
+    "draft_model_sampled": lambda toy: DraftModel(
+        toy.draft(), tree="static", paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+    ),
+    "token_recycling": lambda toy: TokenRecycling.toy(toy.target(), 1),
+    "suffix": lambda toy: Suffix(8, offset=2.0),
+}
+
+
+def decoded(toy: Toy, proposer: Proposer, controller: Controller) -> tuple[Tally, SampledSetting]:
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=4)
+    setting = SampledSetting.build(
+        "plain", 0, sampling, (1, 2), toy=toy, tv=VISIBLE_TV, alpha=ALPHA, power=POWER
+    )
+    tally = Tally([0] * len(setting.distribution.outputs))
+    engine = Engine(toy.target(), proposer, controller=controller, max_batch_size=SLOTS)
+    with unchecked():
+        for chunk in range(-(-setting.num_samples // CHUNK_SIZE)):
+            for output in engine.generate(setting.requests(chunk, seed=0)):
+                tally.add(output, setting.distribution)
+    return tally, setting
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_sampled_output_has_the_enumerated_distribution(name: str) -> None:
+    # Random heads give every token nearly the same score, which is worth more than a cheap node.
+    node = 4 * NODE if name == "medusa" else NODE
+    toy, controller = Toy(4, seed=4), OnAMachine(node)
+    tally, setting = decoded(toy, TREES[name](toy), controller)
+    assert tally.fit(setting.distribution).p_value > ALPHA
+    assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
+    assert (controller.num_left_out > 0) == (name != "draft_model_sampled")
+    assert len(controller.depths) > 1
+
+
+class TrimsSampledDrafts(OnAMachine):
+    """Takes sampled drafts for point masses: keeps those of a high score alone."""
+
+    def trim(self, proposal: Proposal) -> Proposal:
+        trimmed = super().trim(replace(proposal, draft_probs=None))
+        probs = proposal.draft_probs
+        if probs is None or trimmed is proposal:
+            return trimmed
+        return replace(trimmed, draft_probs=probs[:, : trimmed.topology.num_nodes])
+
+
+def test_sampled_drafts_must_not_be_chosen_by_their_own_score() -> None:
+    """The control: the same choice among the drafts of a sampled chain is refuted."""
+    toy = Toy(4, seed=4)
+    tally, setting = decoded(toy, DraftModel(toy.draft(), 3), TrimsSampledDrafts(0.01))
+    assert tally.fit(setting.distribution).p_value < 1e-9
+    tally, setting = decoded(toy, DraftModel(toy.draft(), 3), OnAMachine(0.01))
+    assert tally.fit(setting.distribution).p_value > ALPHA
