@@ -83,6 +83,8 @@ def _setting(results: Results) -> Table:
     method = provenance["method"]
     if method and method["description"]:
         table.add_row("drafter", method["description"])
+    if method and method.get("shape"):
+        table.add_row("drafts", method["shape"]["summary"])
     if method and method["memory"]:
         table.add_row("learning", _memory(method["memory"], provenance))
     if summary["num_prompts_cut"]:

@@ -22,7 +22,8 @@ from specresearch.bench.progress import figures_so_far
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.settings import RunSettings
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
-from specresearch.controllers import Controller
+from specresearch.calibration import Calibration, settle_shape
+from specresearch.controllers import Controller, Fixed
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, SchedulerSettings, Step
 from specresearch.metrics import StepRecord
@@ -35,7 +36,10 @@ from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
+from specresearch.shape_store import ShapeChoice
 from specresearch.trackers import NoTracker, Tracker
+
+MOST_PROMPTS = 64  # that a calibration may choose from
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +108,7 @@ class Runner:
             is_greedy=self.sampling.is_greedy,
             verify_greedy=self.settings.verify_greedy,
         )
+        self.shape = self._settle_shape()
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
@@ -129,6 +134,29 @@ class Runner:
         batch.log(fit)
         return fit
 
+    def _settle_shape(self) -> ShapeChoice | None:
+        """Choose what the method drafts, where `auto` does; a resumed run keeps its choice."""
+        if self.proposer is None:
+            return None
+        step = max(len(self.rows) // MOST_PROMPTS, 1)
+        calibration = Calibration(
+            self.target,
+            self.proposer,
+            lambda: [self._prompt(row.id, ()).token_ids for row in self.rows[::step]],
+            self.sampling,
+            acceptance=self.acceptance,
+            batch_size=self.size,
+            scheduling=self.scheduling,
+            seed=self.settings.seed,
+        )
+        kept = (self.folder.provenance().get("method") or {}).get("shape")
+        return settle_shape(
+            calibration,
+            self.controller or Fixed(),
+            self.dataset.source.fingerprint,
+            kept and ShapeChoice.from_json(kept),
+        )
+
     def _engine(self, *parts: Any) -> Engine:
         """Return an engine on the target with a proposer, rule and controller, if any."""
         return Engine(
@@ -148,6 +176,8 @@ class Runner:
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
         provenance = describe(self.target, [self.dataset], self.settings.seed)
+        if method is not None:
+            method["shape"] = self.shape and self.shape.to_json()
         provenance |= {"order": self.settings.order, "method": method}
         provenance["memory"] = self.memory.to_json()
         provenance["caveats"] = caveats_of(self.folder.config)
