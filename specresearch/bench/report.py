@@ -54,6 +54,9 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
     for section in sections:
         console.print()
         console.print(section)
+    if results.advice:
+        console.print()
+        console.print(Text(results.advice, style="bold"))
     console.print()
     footer = f"{folder}/results.json holds every figure with its definition"
     console.print(Text(footer, style="dim"), soft_wrap=True)

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.bench.advice import Advisor
 from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
@@ -38,8 +39,6 @@ from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
 from specresearch.shape_store import ShapeChoice
 from specresearch.trackers import NoTracker, Tracker
-
-MOST_PROMPTS = 64  # that a calibration may choose from
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +111,7 @@ class Runner:
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
+            self._observer.advisor = self._advisor(self.proposer)
         self.plan = PassPlan(self.groups, tuple(self.engines), self.settings.repeats)
 
     def _fit_memory(self, num_rows: int) -> MemoryFit:
@@ -138,24 +138,33 @@ class Runner:
         """Choose what the method drafts, where `auto` does; a resumed run keeps its choice."""
         if self.proposer is None:
             return None
-        step = max(len(self.rows) // MOST_PROMPTS, 1)
+        rows = random.Random(self.settings.seed).sample(self.rows, len(self.rows))
         calibration = Calibration(
             self.target,
             self.proposer,
-            lambda: [self._prompt(row.id, ()).token_ids for row in self.rows[::step]],
+            (self._prompt(row.id, ()).token_ids for row in rows),
             self.sampling,
             acceptance=self.acceptance,
             batch_size=self.size,
             scheduling=self.scheduling,
             seed=self.settings.seed,
         )
-        kept = (self.folder.provenance().get("method") or {}).get("shape")
         return settle_shape(
             calibration,
             self.controller or Fixed(),
             self.dataset.source.fingerprint,
-            kept and ShapeChoice.from_json(kept),
+            self.folder.provenance(),
         )
+
+    def _advisor(self, proposer: Proposer) -> Advisor | None:
+        """Return who says what to draft instead, if the same is drafted in every step."""
+        shape, controller = proposer.shape_now, self.controller or Fixed()
+        if not isinstance(controller, Fixed):
+            return None
+        if controller.num_draft_tokens is not None:
+            num_drafts = min(controller.num_draft_tokens, shape.num_draft_tokens)
+            shape = replace(shape, num_draft_tokens=num_drafts)
+        return Advisor(shape) if shape.num_draft_tokens else None
 
     def _engine(self, *parts: Any) -> Engine:
         """Return an engine on the target with a proposer, rule and controller, if any."""
@@ -353,11 +362,15 @@ class Runner:
             comparison = self._comparer.compare(requests, groups, examine=examine)
         figures = summarize(requests, groups, comparison)
         memory = memory_use(self.target, self.proposer, self._earlier, self.memory.memory)
+        advisor, advice = self._observer.advisor, None
+        if examine and advisor is not None and (figures.summary["speedup"] or 1.0) < 1:
+            advice = advisor.advise(groups, self.size)
         parts: dict[str, Any] = dict(vars(figures))
         parts["summary"] = {"method": self.method} | figures.summary | memory
         return Results(
             **parts,
             complete=complete,
+            advice=advice,
             definitions=RUN_DEFINITIONS,
             provenance=dict(provenance),
         )

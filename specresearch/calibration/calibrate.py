@@ -1,7 +1,7 @@
 """Choose the shape of drafts for one target, proposer and kind of request, by decoding some."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from itertools import cycle
@@ -12,6 +12,7 @@ from specresearch.calibration.scope import Scope
 from specresearch.clock import Clock
 from specresearch.controllers import Fixed
 from specresearch.engine import Engine, SchedulerSettings, Step
+from specresearch.engine.step import StepObserver
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.proposers.draft_shape import DraftShape
@@ -23,6 +24,7 @@ LEAST_STEPS = 150  # where steps are slow: for a mean acceptance length within a
 LEAST_PROMPTS = 6  # prompts differ more than the positions of one output do
 # What drafts from the output itself finds more towards its end, and its steps are cheap.
 LEAST_STEPS_OF_LOOKUPS, LEAST_PROMPTS_OF_LOOKUPS = 300, 3
+CONFIRMATION = 0.5  # of all that
 NUM_SIZES = 3  # of each kind that are timed
 
 
@@ -70,12 +72,13 @@ class Calibration:
 
     Attributes:
         proposer: Left bound, and drafting in the last of these shapes.
-        prompts: Returns the prompts, which are decoded in turns until enough is measured.
+        prompts: Token ids of some that are to be decoded, in random order; used again if they do
+            not suffice.
     """
 
     target: CausalLM
     proposer: Proposer
-    prompts: Callable[[], Sequence[Sequence[int]]]
+    prompts: Iterable[Sequence[int]]
     sampling: SamplingParams
     _: KW_ONLY
     acceptance: AcceptanceSampler = field(default_factory=Rejection)
@@ -85,36 +88,22 @@ class Calibration:
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
-        self._progress = _Progress()
-        self._num_requests = 0
+        self._prompts = cycle(self.prompts)
+        self._num_steps = self._num_requests = 0
         self._prefill = self._draft_prefill = 0.0
-        self._rotation: list[DraftShape] = []
-        self._shape = PLAIN
 
     def measure(self, scope: Scope) -> ShapeMeasurement:
-        """Return what every shape took, and what the target accepted."""
-        self.measurement = ShapeMeasurement(scope.shapes, is_num_auto=scope.is_num_auto)
-        self._rotation = [PLAIN, *(size for shape in scope.shapes for size in sizes_of(shape))]
-        self.proposer.draft_as(scope.shapes[-1])
-        controller = Fixed()
-        engine = Engine(
-            self.target,
-            self.proposer,
-            self.acceptance,
-            controller,
-            max_batch_size=self.batch_size,
-            observers=[self._observe],
-            scheduling=self.scheduling,
-            seed=self.seed,
-            clock=self.clock,
-            num_checked=0,  # the check knows the drafts of one shape
-        )
-        try:
-            self._decode(engine, controller)
-        finally:
-            engine.abort()
-            self.proposer.reset()
-        return self.measurement
+        """Return what shapes of every kind and size took, and what the target accepted."""
+        measurement = ShapeMeasurement(scope.shapes, is_num_auto=scope.is_num_auto)
+        sizes = [size for shape in scope.shapes for size in sizes_of(shape)]
+        self._decode(measurement, sizes, 1.0)
+        return measurement
+
+    def confirm(self, shape: DraftShape) -> ShapeMeasurement:
+        """Return what one shape took: of many, the one that seemed fastest was also lucky."""
+        measurement = ShapeMeasurement([shape])
+        self._decode(measurement, [shape], CONFIRMATION)
+        return measurement
 
     def request_costs(self) -> RequestCosts:
         """Return what a request took beside its steps."""
@@ -126,47 +115,77 @@ class Calibration:
     def describe(self) -> str:
         """Return what was measured, in words."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return (
-            f"measured {now} in {self._progress.num_steps} steps of {self._num_requests} requests"
-        )
+        return f"measured {now} in {self._num_steps} steps of {self._num_requests} requests"
 
-    def _decode(self, engine: Engine, controller: Fixed) -> None:
-        prompts = cycle(self.prompts())
-        shuffle = random.Random(self.seed).shuffle
-        waiting: list[DraftShape] = []
+    def _decode(
+        self, measurement: ShapeMeasurement, shapes: Sequence[DraftShape], effort: float
+    ) -> None:
+        """Decode prompts, each step in another shape or plainly, in random order."""
+        rotation = [PLAIN, *shapes]
+        shape = PLAIN
+        progress = _Progress()
+
+        def observe(step: Step) -> None:
+            nonlocal progress
+            times = step.record.times
+            progress += _Progress(1, times.total)
+            self._draft_prefill += times.draft_prefill
+            self._prefill += times.prefill - times.draft_prefill
+            if progress.num_steps > len(rotation):  # first calls are slow
+                measurement.add(step, shape)
+
         num_steps, num_prompts = LEAST_STEPS, LEAST_PROMPTS
         if not self.proposer.models:
             num_steps, num_prompts = LEAST_STEPS_OF_LOOKUPS, LEAST_PROMPTS_OF_LOOKUPS
-        share = _Progress(num_steps / num_prompts, SECONDS / num_prompts)
-        begun: dict[str, _Progress] = {}  # where each running request began
-        while not self._progress.has_passed(_Progress(num_steps, SECONDS)):
-            while len(begun) < self.batch_size:
-                id = engine.submit(Request(next(prompts), self.sampling))
-                begun[id] = self._progress
-                self._num_requests += 1
-            if not waiting:
-                waiting = list(self._rotation)
-                shuffle(waiting)
-            self._shape = waiting.pop()
-            controller.num_draft_tokens = 0
-            if self._shape.num_draft_tokens:
-                controller.num_draft_tokens = None
-                self.proposer.draft_as(self._shape)
-            engine.step()
-            for output in engine.pop_finished():
-                del begun[output.id]
-            for id, start in list(begun.items()):
-                if (self._progress - start).has_passed(share):
-                    engine.cancel(id)
-                    del begun[id]
+        end = _Progress(effort * num_steps, effort * SECONDS)
+        share = _Progress(num_steps / num_prompts, SECONDS / num_prompts)  # of a request
+        begun: dict[str, _Progress] = {}
+        shuffle = random.Random(self.seed).shuffle
+        waiting: list[DraftShape] = []
+        engine, controller = self._engine(observe, shapes[-1])
+        try:
+            while not progress.has_passed(end):
+                while len(begun) < self.batch_size:
+                    id = engine.submit(Request(next(self._prompts), self.sampling))
+                    begun[id] = progress
+                    self._num_requests += 1
+                if not waiting:
+                    waiting = list(rotation)
+                    shuffle(waiting)
+                shape = waiting.pop()
+                controller.num_draft_tokens = 0
+                if shape.num_draft_tokens:
+                    controller.num_draft_tokens = None
+                    self.proposer.draft_as(shape)
+                engine.step()
+                for output in engine.pop_finished():
+                    del begun[output.id]
+                for id, start in list(begun.items()):
+                    if (progress - start).has_passed(share):
+                        engine.cancel(id)
+                        del begun[id]
+        finally:
+            engine.abort()
+            self.proposer.reset()
+        self._num_steps += int(progress.num_steps)
 
-    def _observe(self, step: Step) -> None:
-        times = step.record.times
-        self._progress += _Progress(1, times.total)
-        self._draft_prefill += times.draft_prefill
-        self._prefill += times.prefill - times.draft_prefill
-        if self._progress.num_steps > len(self._rotation):  # first calls are slow
-            self.measurement.add(step, self._shape)
+    def _engine(self, observe: StepObserver, largest: DraftShape) -> tuple[Engine, Fixed]:
+        """Return an engine that has room for the largest shape, and its controller."""
+        self.proposer.draft_as(largest)
+        controller = Fixed()
+        engine = Engine(
+            self.target,
+            self.proposer,
+            self.acceptance,
+            controller,
+            max_batch_size=self.batch_size,
+            observers=[observe],
+            scheduling=self.scheduling,
+            seed=self.seed,
+            clock=self.clock,
+            num_checked=0,  # the check knows the drafts of one shape
+        )
+        return engine, controller
 
 
 def sizes_of(largest: DraftShape) -> Iterator[DraftShape]:

@@ -1,11 +1,11 @@
 """What a calibration measured: acceptance and times; and the fastest shape by them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from specresearch.calibration.acceptance_table import AcceptanceTable
+from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
 from specresearch.calibration.shape_times import ShapeTimes
 from specresearch.engine import Step
 from specresearch.proposers.draft_shape import DraftShape
@@ -22,12 +22,14 @@ class Prediction:
         tokens: Tokens of a request.
         acceptance_length: Tokens of a request that has drafts.
         seconds: Of the whole batch's step.
+        num_rows: Rows that the prediction of tokens rests on.
     """
 
     shape: DraftShape
     tokens: float
     acceptance_length: float
     seconds: float
+    num_rows: int = 0
 
 
 class ShapeMeasurement:
@@ -52,8 +54,9 @@ class ShapeMeasurement:
         num_nodes = len(num_drafts) + sum(num_drafts)
         if not shape.num_draft_tokens:
             self.times.add(PLAIN.tree, 0, num_nodes, step.record)
-            for kind in self.tables:
+            for kind, table in self.tables.items():
                 self.times.rest[kind].add(num_nodes, _rest(step))
+                table.add_plain(step)
             return
         self.times.add(shape.tree, _draft_size(shape), num_nodes, step.record)
         self.tables[shape.tree].add(step, shape)
@@ -67,32 +70,54 @@ class ShapeMeasurement:
     def predictions(self) -> Iterator[Prediction]:
         """Yield a prediction for every shape that may be chosen."""
         for table in self.tables.values():
-            for shape, tokens in self._options(table):
-                share = 1 - table.num_undrafted / max(table.num_rows, 1)
-                length = 1 + (tokens - 1) / share if share else 1.0
-                yield Prediction(shape, tokens, length, self._seconds(shape))
+            for shape, acceptance in self._options(table):
+                yield self._prediction(shape, acceptance)
 
-    def _options(self, table: AcceptanceTable) -> Iterator[tuple[DraftShape, float]]:
-        """Yield the shapes of one kind with their expected tokens."""
+    def confirmed(self, earlier: Prediction) -> Prediction:
+        """Return the prediction for a shape that was chosen by other steps and measured by these.
+
+        Its time is that of these steps; both tell what is accepted.
+        """
+        table = self.tables[earlier.shape.tree]
+        share = table.num_rows / max(table.num_rows + earlier.num_rows, 1)
+        new = table.acceptance(earlier.shape)
+        mixed = Acceptance(
+            share * new.tokens + (1 - share) * earlier.tokens,
+            share * new.length + (1 - share) * earlier.acceptance_length,
+        )
+        return self._prediction(earlier.shape, mixed)
+
+    def _prediction(self, shape: DraftShape, acceptance: Acceptance) -> Prediction:
+        return Prediction(
+            shape=shape,
+            tokens=acceptance.tokens,
+            acceptance_length=acceptance.length,
+            seconds=self.seconds(shape),
+            num_rows=self.tables[shape.tree].num_rows,
+        )
+
+    def _options(self, table: AcceptanceTable) -> Iterator[tuple[DraftShape, Acceptance]]:
+        """Yield the shapes of one kind with what is accepted of them."""
         largest = table.largest
         first = 1 if self.is_num_auto else largest.num_draft_tokens
         sizes = range(first, largest.num_draft_tokens + 1)
         if largest.tree == "static":
             paths = likeliest_paths(table.by_rank.acceptance(), largest.num_draft_tokens)
-            tokens = 1 + np.cumsum([probability for _, probability in paths])
+            means = 1 + np.cumsum([probability for _, probability in paths])
             for size in sizes[: len(paths)]:
-                kept = tuple(path for path, _ in paths[:size])
-                yield DraftShape(size, "static", paths=kept), float(tokens[size - 1])
+                shape = DraftShape(size, "static", paths=tuple(path for path, _ in paths[:size]))
+                tokens = float(means[size - 1]) * table.evenness(shape)
+                yield shape, Acceptance(tokens, tokens)
             return
         for size in sizes:
-            depths = [None]
+            depths: Iterable[int | None] = [None]
             if largest.depth is not None:
                 depths = range(1, min(largest.depth, size) + 1)
             for depth in depths:
                 shape = DraftShape(size, largest.tree, depth)
-                yield shape, table.expected_tokens(shape)
+                yield shape, table.acceptance(shape)
 
-    def _seconds(self, shape: DraftShape) -> float:
+    def seconds(self, shape: DraftShape) -> float:
         """Return the predicted seconds of a step in this shape."""
         draft = self.times.draft[shape.tree].at([_draft_size(shape)])[0]
         sizes = []

@@ -43,8 +43,13 @@ class Scope:
         return Scope(
             shapes=tuple(judged) or shapes,
             is_num_auto=is_num_auto,
-            is_steered=not isinstance(controller, LEAVE_NUMBER),
+            is_steered=Scope.is_steered_by(controller),
         )
+
+    @staticmethod
+    def is_steered_by(controller: Controller) -> bool:
+        """Return whether the controller chooses the number of drafts itself."""
+        return not isinstance(controller, LEAVE_NUMBER)
 
     @property
     def only(self) -> DraftShape | None:

@@ -93,6 +93,11 @@ class Proposer(ABC):
             ValueError: If the target does not fit.
         """
 
+    @property
+    def shape_now(self) -> DraftShape:
+        """What it drafts at present, by its settings or by `draft_as`."""
+        return DraftShape(self.num_draft_tokens)
+
     def draft_as(self, shape: DraftShape) -> None:
         """Draft in a shape that is no larger than one of `shapes`, from the next step on."""
         self.chosen = shape

@@ -110,6 +110,10 @@ class Medusa(Proposer):
         self.kind = replace(self.kind, max_depth=self.tree.depth)
         self._head_of_node = self.tree.topology.depth[0] - 1
 
+    @property
+    def shape_now(self) -> DraftShape:
+        return DraftShape(self.num_draft_tokens, "static")
+
     def draft_as(self, shape: DraftShape) -> None:
         super().draft_as(shape)
         self.paths = shape.paths

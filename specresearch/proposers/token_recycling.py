@@ -70,6 +70,10 @@ class TokenRecycling(Proposer):
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
 
+    @property
+    def shape_now(self) -> DraftShape:
+        return DraftShape(self.num_draft_tokens, "static")
+
     def draft_as(self, shape: DraftShape) -> None:
         super().draft_as(shape)
         if shape.paths:

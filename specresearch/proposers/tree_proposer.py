@@ -51,6 +51,11 @@ class TreeProposer(Proposer):
         self.max_fed = max(shape.max_fed for shape in shapes)
         self._use(shapes[-1])
 
+    @property
+    def shape_now(self) -> DraftShape:
+        depth = self.shape.depth if self.shape.name == "dynamic" else None
+        return DraftShape(self.num_draft_tokens, self.shape.name, depth)
+
     def draft_as(self, shape: DraftShape) -> None:
         super().draft_as(shape)
         if shape.num_draft_tokens:

@@ -80,4 +80,4 @@ def calibration_of(machine: Machine, acceptance: float) -> Calibration:
 
     target.forward = timed
     proposer = Timed(machine, clock, acceptance)
-    return Calibration(target, proposer, lambda: PROMPTS, SAMPLING, clock=clock)
+    return Calibration(target, proposer, PROMPTS, SAMPLING, clock=clock)

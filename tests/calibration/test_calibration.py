@@ -72,8 +72,9 @@ def test_a_measured_shape_is_kept_and_used_again() -> None:
 
 def test_a_resumed_run_keeps_its_shape() -> None:
     calibration = calibration_of(Machine(node=0.05, draft=0.1), 0.8)
-    kept = ShapeChoice.from_json(choice_of(Machine(draft=5.0), 0.1).to_json())
-    assert settle_shape(calibration, Fixed(), "prompts", kept) == kept
+    kept = choice_of(Machine(draft=5.0), 0.1)
+    earlier = {"method": {"shape": kept.to_json()}}
+    assert settle_shape(calibration, Fixed(), "prompts", earlier) == kept
     assert calibration.proposer.num_draft_tokens == 0
 
 
