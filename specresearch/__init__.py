@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specresearch.acceptance import AcceptanceSampler
     from specresearch.batch import Batch
+    from specresearch.calibration import calibrate
     from specresearch.clock import Clock
     from specresearch.controllers import Controller
     from specresearch.engine import (
@@ -45,6 +46,7 @@ __all__ = [
     "Step",
     "Verdict",
     "__version__",
+    "calibrate",
 ]
 
 # Imported on first use: help and wrong settings need no torch, which takes seconds to import.
@@ -64,6 +66,7 @@ _MODULES = {
     "SchedulerSettings": "engine",
     "Step": "engine",
     "Verdict": "proposal",
+    "calibrate": "calibration",
 }
 
 

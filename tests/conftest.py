@@ -108,3 +108,11 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(checks, "OWN_CHECKS", sys.maxsize)
     monkeypatch.setattr(checks, "FOREIGN_CHECKS", sys.maxsize)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Keep shapes that a test measures out of the home folder, and from other tests."""
+    monkeypatch.setenv("SPECRESEARCH_CACHE", str(tmp_path_factory.mktemp("cache")))

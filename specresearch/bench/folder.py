@@ -41,9 +41,11 @@ class Results(Figures):
 
     Attributes:
         complete: Whether every group was decoded; False after an interruption.
+        advice: What to draft instead, if the method was slower than plain decoding.
     """
 
     complete: bool
+    advice: str | None = None
     schema: int = SCHEMA
     definitions: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -54,6 +54,9 @@ def print_report(results: Results, folder: Path, console: Console | None = None)
     for section in sections:
         console.print()
         console.print(section)
+    if results.advice:
+        console.print()
+        console.print(Text(results.advice, style="bold"))
     console.print()
     footer = f"{folder}/results.json holds every figure with its definition"
     console.print(Text(footer, style="dim"), soft_wrap=True)
@@ -83,6 +86,8 @@ def _setting(results: Results) -> Table:
     method = provenance["method"]
     if method and method["description"]:
         table.add_row("drafter", method["description"])
+    if method and method.get("shape"):
+        table.add_row("drafts", method["shape"]["summary"])
     if method and method["memory"]:
         table.add_row("learning", _memory(method["memory"], provenance))
     if summary["num_prompts_cut"]:

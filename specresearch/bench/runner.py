@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
+from specresearch.bench.advice import Advisor
 from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
@@ -22,7 +23,8 @@ from specresearch.bench.progress import figures_so_far
 from specresearch.bench.rows import GroupRow
 from specresearch.bench.settings import RunSettings
 from specresearch.bench.summary import RUN_DEFINITIONS, summarize
-from specresearch.controllers import Controller
+from specresearch.calibration import Calibration, settle_shape
+from specresearch.controllers import Controller, Fixed
 from specresearch.data import Prompt, PromptDataset, Row
 from specresearch.engine import Engine, SchedulerSettings, Step
 from specresearch.metrics import StepRecord
@@ -35,6 +37,7 @@ from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.sampling import SamplingParams, derive_seed
+from specresearch.shape_store import ShapeChoice
 from specresearch.trackers import NoTracker, Tracker
 
 logger = logging.getLogger(__name__)
@@ -104,9 +107,11 @@ class Runner:
             is_greedy=self.sampling.is_greedy,
             verify_greedy=self.settings.verify_greedy,
         )
+        self.shape = self._settle_shape()
         self.engines = {BASELINE: self._engine()}
         if self.proposer is not None:
             self.engines[METHOD] = self._engine(self.proposer, self.acceptance, self.controller)
+            self._observer.advisor = self._advisor(self.proposer)
         self.plan = PassPlan(self.groups, tuple(self.engines), self.settings.repeats)
 
     def _fit_memory(self, num_rows: int) -> MemoryFit:
@@ -129,6 +134,38 @@ class Runner:
         batch.log(fit)
         return fit
 
+    def _settle_shape(self) -> ShapeChoice | None:
+        """Choose what the method drafts, where `auto` does; a resumed run keeps its choice."""
+        if self.proposer is None:
+            return None
+        rows = random.Random(self.settings.seed).sample(self.rows, len(self.rows))
+        calibration = Calibration(
+            self.target,
+            self.proposer,
+            (self._prompt(row.id, ()).token_ids for row in rows),
+            self.sampling,
+            acceptance=self.acceptance,
+            batch_size=self.size,
+            scheduling=self.scheduling,
+            seed=self.settings.seed,
+        )
+        return settle_shape(
+            calibration,
+            self.controller or Fixed(),
+            self.dataset.source.fingerprint,
+            self.folder.provenance(),
+        )
+
+    def _advisor(self, proposer: Proposer) -> Advisor | None:
+        """Return who says what to draft instead, if the same is drafted in every step."""
+        shape, controller = proposer.shape_now, self.controller or Fixed()
+        if not isinstance(controller, Fixed):
+            return None
+        if controller.num_draft_tokens is not None:
+            num_drafts = min(controller.num_draft_tokens, shape.num_draft_tokens)
+            shape = replace(shape, num_draft_tokens=num_drafts)
+        return Advisor(shape) if shape.num_draft_tokens else None
+
     def _engine(self, *parts: Any) -> Engine:
         """Return an engine on the target with a proposer, rule and controller, if any."""
         return Engine(
@@ -148,6 +185,8 @@ class Runner:
         if method and method["description"]:
             logger.info("drafter: %s", method["description"])
         provenance = describe(self.target, [self.dataset], self.settings.seed)
+        if method is not None:
+            method["shape"] = self.shape and self.shape.to_json()
         provenance |= {"order": self.settings.order, "method": method}
         provenance["memory"] = self.memory.to_json()
         provenance["caveats"] = caveats_of(self.folder.config)
@@ -323,11 +362,15 @@ class Runner:
             comparison = self._comparer.compare(requests, groups, examine=examine)
         figures = summarize(requests, groups, comparison)
         memory = memory_use(self.target, self.proposer, self._earlier, self.memory.memory)
+        advisor, advice = self._observer.advisor, None
+        if examine and advisor is not None and (figures.summary["speedup"] or 1.0) < 1:
+            advice = advisor.advise(groups, self.size)
         parts: dict[str, Any] = dict(vars(figures))
         parts["summary"] = {"method": self.method} | figures.summary | memory
         return Results(
             **parts,
             complete=complete,
+            advice=advice,
             definitions=RUN_DEFINITIONS,
             provenance=dict(provenance),
         )

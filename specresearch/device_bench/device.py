@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from specresearch.machine import device_name
 from specresearch.models.memory import peak_bytes
-from specresearch.results.provenance import device_name
 
 
 @dataclass(frozen=True)

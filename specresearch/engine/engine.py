@@ -11,6 +11,7 @@ from specresearch.acceptance import AcceptanceSampler, Rejection
 from specresearch.batch import Batch
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
+from specresearch.engine.auto_shape import settled
 from specresearch.engine.checks import ProposalCheck, check_rule
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
@@ -43,6 +44,7 @@ class Engine:
 
     Args:
         proposer: The way of drafting; None decodes plainly. It starts with nothing learned.
+            One that leaves its shape to `auto` drafts as `specresearch.calibrate` has found.
         acceptance: The acceptance rule; rejection sampling by default.
         controller: Chooses how much to draft; by default as much as the proposer likes.
         max_batch_size: Requests decoded together.
@@ -82,7 +84,7 @@ class Engine:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size={max_batch_size} must be at least 1")
         self.target = target
-        self.proposer = proposer or Autoregressive()
+        self.proposer = settled(proposer or Autoregressive(), target, max_batch_size)
         self.acceptance = acceptance or Rejection()
         check_rule(self.acceptance, self.proposer)
         self.controller = controller or Fixed()

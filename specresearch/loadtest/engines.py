@@ -1,7 +1,7 @@
 """The engines of a load test: one per side, all on one target."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specresearch.acceptance import AcceptanceSampler
@@ -9,6 +9,7 @@ from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.memory_fit import BatchSetting, MemoryFit
 from specresearch.bench.output_check import OutputCheck
 from specresearch.bench.pass_observer import PassObserver
+from specresearch.calibration import Scope
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import Engine, SchedulerSettings
 from specresearch.loadtest.settings import LoadSettings
@@ -35,6 +36,8 @@ class SideEngines:
         variants: Controllers that are measured as sides of their own, by name.
         batch: The setting of how many requests of each side decode together.
         sampling: Of all requests.
+        settle: Chooses what the method drafts, given the size of the batch; called before the
+            engines are built.
         memory: That number, and the forecast of the memory that it takes.
         engines: By side.
         observers: By side.
@@ -55,6 +58,7 @@ class SideEngines:
     batch: BatchSetting
     sampling: Sequence[SamplingParams]
     scheduling: SchedulerSettings
+    settle: Callable[[int], None]
 
     def __post_init__(self) -> None:
         controllers = self._controllers()
@@ -89,6 +93,7 @@ class SideEngines:
         num_sides = 1 if self.why_whole else len(controllers)
         self.memory = self._fit_memory(num_sides)
         size = self.memory.num_running
+        self.settle(size)
         self.target.allocate(size * num_sides)
         for side, controller in controllers.items():
             drafts = side != BASELINE
@@ -141,6 +146,12 @@ class SideEngines:
                 )
             return controllers
         controllers[METHOD] = self.controller
+        if compare and self.proposer.shapes and not Scope.is_steered_by(self.controller or Fixed()):
+            raise ValueError(
+                f"compare={compare} drafts several lengths, and proposer.num_draft_tokens=auto "
+                "chooses one for all sides with this controller; set proposer.num_draft_tokens to "
+                "the largest, or use controller=goodput"
+            )
         for length in compare:
             if length > self.proposer.num_draft_tokens:
                 raise ValueError(

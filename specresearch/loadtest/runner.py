@@ -1,6 +1,7 @@
 """A load test: the same requests at the same times by plain decoding and by every other side."""
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -11,7 +12,8 @@ from specresearch.bench.flush import Flush
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.memory_fit import AUTO, BatchSetting, shortage_of
 from specresearch.bench.memory_use import memory_use
-from specresearch.controllers import Controller
+from specresearch.calibration import Calibration, settle_shape
+from specresearch.controllers import Controller, Fixed
 from specresearch.engine import SchedulerSettings
 from specresearch.loadtest.arrivals import Arrivals
 from specresearch.loadtest.engines import SideEngines
@@ -30,6 +32,7 @@ from specresearch.recording.recorder import Recorder, describe_recording
 from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
 from specresearch.rows import BASELINE, PassKey
+from specresearch.shape_store import ShapeChoice
 from specresearch.trackers import NoTracker, Tracker
 
 PROGRAM = "specresearch.load"
@@ -73,6 +76,7 @@ class LoadRunner:
         settings, concurrency = self.settings, self.arrivals.concurrency
         self.num_requests = settings.count(self.arrivals)
         scheduling = self.scheduling or SchedulerSettings()
+        self.shape: ShapeChoice | None = None
         self._sides = SideEngines(
             target=self.target,
             proposer=self.proposer,
@@ -90,6 +94,7 @@ class LoadRunner:
             ),
             sampling=[part.sampling for part in self.classes],
             scheduling=scheduling,
+            settle=self._settle_shape,
         )
         self.memory = self._sides.memory
         self.max_running = self.memory.num_running
@@ -102,6 +107,34 @@ class LoadRunner:
             self._sides.check_outputs()
         if self.record:
             self._record()
+
+    def _settle_shape(self, batch_size: int) -> None:
+        """Choose what the method drafts, where `auto` does, for the largest class of requests."""
+        tokenizer = self.target.tokenizer
+        if self.proposer is None or tokenizer is None:
+            return
+        part = max(self.classes, key=lambda each: each.share)
+        rows = part.dataset.rows
+        max_tokens = max(self.target.max_len - part.sampling.max_new_tokens, 1)
+        calibration = Calibration(
+            self.target,
+            self.proposer,
+            (
+                part.dataset.prompt(tokenizer, row, (), max_tokens=max_tokens).token_ids
+                for row in random.Random(self.settings.seed).sample(rows, len(rows))
+            ),
+            part.sampling,
+            acceptance=self.acceptance,
+            batch_size=batch_size,
+            scheduling=self.scheduling,
+            seed=self.settings.seed,
+        )
+        self.shape = settle_shape(
+            calibration,
+            self.controller or Fixed(),
+            part.dataset.source.fingerprint,
+            self.folder.provenance(),
+        )
 
     def _record(self) -> None:
         """Let a recorder observe every side. What they write is one recording."""
@@ -241,8 +274,11 @@ class LoadRunner:
         trace = getattr(self.arrivals, "trace", None)
         if trace is not None:
             trace = {name: getattr(trace, name) for name in ("location", "fingerprint", "note")}
+        method = describe_method(self.method, self.proposer, self.acceptance)
+        if method is not None:
+            method["shape"] = self.shape and self.shape.to_json()
         return provenance | {
-            "method": describe_method(self.method, self.proposer, self.acceptance),
+            "method": method,
             "caveats": caveats_of(self.folder.config),
             "memory": self.memory.to_json(),
             "controller": self.controller_name,

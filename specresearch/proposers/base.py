@@ -11,6 +11,7 @@ from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import DraftKind, InvalidProposalError, Proposal, Verdict
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.request import RequestState
 
 
@@ -28,6 +29,10 @@ class Proposer(ABC):
         hidden_layers: The target's hidden states that `start` and `observe` need, in the
             adapter's numbering.
         proposers: The proposers that it combines, if any.
+        shapes: The largest shape of each kind that `auto` chooses from, any of which may be drafted
+            until `draft_as`; empty if the settings say what to draft.
+        is_num_auto: Whether `auto` chooses the number of drafts too, none included.
+        chosen: The shape that was chosen, if any.
     """
 
     num_draft_tokens: int = 0
@@ -35,6 +40,9 @@ class Proposer(ABC):
     kind: DraftKind = DraftKind()
     hidden_layers: tuple[int, ...] = ()
     proposers: "tuple[Proposer, ...]" = ()
+    shapes: tuple[DraftShape, ...] = ()
+    is_num_auto: bool = True
+    chosen: DraftShape | None = None
 
     @property
     def max_nodes(self) -> int:
@@ -84,6 +92,16 @@ class Proposer(ABC):
         Raises:
             ValueError: If the target does not fit.
         """
+
+    @property
+    def shape_now(self) -> DraftShape:
+        """What it drafts at present, by its settings or by `draft_as`."""
+        return DraftShape(self.num_draft_tokens)
+
+    def draft_as(self, shape: DraftShape) -> None:
+        """Draft in a shape that is no larger than one of `shapes`, from the next step on."""
+        self.chosen = shape
+        self.num_draft_tokens = shape.num_draft_tokens
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Set up requests that were admitted, for the first time or after a preemption.
@@ -168,6 +186,11 @@ def drafts_of(proposer: Proposer, batch: Batch, budget: Sequence[int]) -> Propos
 def is_own(proposer: Proposer) -> bool:
     """Return whether a proposer ships with the package, so that its proposals are tested."""
     return type(proposer).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def number_or(num_draft_tokens: NumDrafts, largest: int) -> int:
+    """Return the number, or the largest to choose from if it is `auto`."""
+    return largest if num_draft_tokens == AUTO else check_num_draft_tokens(num_draft_tokens)
 
 
 def check_num_draft_tokens(num_draft_tokens: int) -> int:

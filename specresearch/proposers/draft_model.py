@@ -17,34 +17,36 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.chain_graph import ChainChoice, draft_chain
 from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
-from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
-from specresearch.proposers.base import Proposer
+from specresearch.proposal import Proposal, Topology, Verdict, upload
+from specresearch.proposers.draft_shape import NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.partial import PartialProposal, merge
-from specresearch.proposers.shapes import TreeShape
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.proposers.tree_proposer import TreeProposer
 from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
 
 MOST_BEHIND = 16  # tokens, root included, that `propose` feeds itself; more need a prefill
 
 
-class DraftModel(Proposer):
+class DraftModel(TreeProposer):
     """Drafts with a draft LM over its own slot cache.
 
     Draft prefill is lazy: it runs on a request's first draft.
 
     Args:
-        num_draft_tokens: As in `TreeShape`, like `tree`, `paths`, `depth` and `top_k`.
+        num_draft_tokens: As in `TreeProposer`, like `tree`, `paths`, `depth` and `top_k`.
         sample: Draw drafts from the draft's distribution (as the request's temperature, top-k and
             top-p shape it) and report it. False drafts its likeliest tokens as point masses, as
             greedy requests and dynamic trees always do.
     """
 
+    samples_trees = True
+
     def __init__(
         self,
         draft: CausalLM,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: NumDrafts | None = None,
         sample: bool = True,
         tree: str = "chain",
         paths: Sequence[Sequence[int]] | str | None = None,
@@ -52,18 +54,7 @@ class DraftModel(Proposer):
         top_k: int = 8,
     ) -> None:
         self.draft = draft
-        self.shape = TreeShape(
-            tree, num_draft_tokens=num_draft_tokens, paths=paths, depth=depth, top_k=top_k
-        )
-        self.num_draft_tokens = self.shape.num_draft_tokens
-        self.sample = sample
-        self.kind = DraftKind(
-            trees=self.shape.name != "chain",
-            sampled=sample and self.shape.name != "dynamic",
-            scored=True,
-            chain_setting="proposer.tree=chain",
-            max_depth=self.shape.max_depth,
-        )
+        super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
 
     @property
     def compiled(self) -> bool:
@@ -80,8 +71,8 @@ class DraftModel(Proposer):
                 "load the draft separately"
             )
         check_pair(target, self.draft)
-        self.draft.allocate(num_slots, self.shape.max_fed, max_len=target.max_len)
-        self.shape.bind(target.vocab_size, self.draft.device)
+        self.draft.allocate(num_slots, self.max_fed, max_len=target.max_len)
+        self.bind_shape(target.vocab_size, self.draft.device)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self.finish([row.slot for row in rows])
@@ -144,7 +135,7 @@ class DraftModel(Proposer):
             batch.slots,
             partial(_ExpanderInGraph, self, batch.vocab_size),
             [],
-            max_fed=self.shape.max_fed,
+            max_fed=self.max_fed,
         )
         if self.shape.static is not None:
             return grow_static(

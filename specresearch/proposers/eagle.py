@@ -15,18 +15,19 @@ from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.random_weights import Weights
-from specresearch.proposal import DraftKind, Proposal, Topology, Verdict, upload
-from specresearch.proposers.base import Proposer
+from specresearch.proposal import Proposal, Topology, Verdict, upload
+from specresearch.proposers.draft_shape import AUTO, NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.pending_features import PendingFeatures
-from specresearch.proposers.shapes import TreeShape, small_paths
+from specresearch.proposers.shapes import small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
+from specresearch.proposers.tree_proposer import TreeProposer
 from specresearch.request import RequestState
 
 TOY_LAYERS = (0, 1, 2)
 
 
-class Eagle(Proposer):
+class Eagle(TreeProposer):
     """Drafts with an EAGLE-1 head; the default tree is EAGLE-2's.
 
     A draft's feature is predicted by the head; once the target has verified the draft, the true
@@ -35,8 +36,8 @@ class Eagle(Proposer):
 
     Args:
         head: A folder, hub id or `zoo:` name with its `revision`, or a loaded head.
-        tree: chain, static or dynamic; for `num_draft_tokens`, `paths`, `depth` and `top_k` see
-            `TreeShape`.
+        tree: chain, static, dynamic or auto; for `num_draft_tokens`, `paths`, `depth` and `top_k`
+            see `TreeProposer`.
         sample: Draw the drafts of a chain from the head's distribution and report it. Trees and
             greedy requests get the likeliest tokens as point masses.
         overrides: Replace keys of the head's config, e.g. rope_theta.
@@ -51,7 +52,7 @@ class Eagle(Proposer):
     def __init__(
         self,
         head: str | EagleHead | None = None,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: NumDrafts | None = None,
         tree: str = "dynamic",
         paths: Sequence[Sequence[int]] | str | None = None,
         depth: int = 7,
@@ -66,17 +67,7 @@ class Eagle(Proposer):
         self.head, self.overrides, self.revision = head, overrides, revision
         self.weights: Weights = weights
         self.layer_ids, self.id_convention = layer_ids, id_convention
-        self.shape = TreeShape(tree, num_draft_tokens, paths, depth, top_k)
-        self.num_draft_tokens = self.shape.num_draft_tokens
-        is_chain = self.shape.name == "chain"
-        self.sample = sample and is_chain
-        self.kind = DraftKind(
-            trees=not is_chain,
-            sampled=self.sample,
-            scored=True,
-            chain_setting="proposer.tree=chain",
-            max_depth=self.shape.max_depth,
-        )
+        super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
         self.model: EagleModel | None = None
         self._pending = PendingFeatures()
 
@@ -86,6 +77,8 @@ class Eagle(Proposer):
         config: Any = target.model.config
         format = cls.format.new(config, config.hidden_size, TOY_LAYERS, target.vocab_size)
         settings |= {"num_draft_tokens": 24, "depth": 3, "top_k": min(4, target.vocab_size)}
+        if settings.get("tree") == AUTO:
+            settings["tree"] = "dynamic"  # the largest of what `auto` chooses from
         if settings.get("tree") == "static" and not settings.get("paths"):
             settings |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
         with torch.random.fork_rng(devices=()):
@@ -123,8 +116,8 @@ class Eagle(Proposer):
         if self.model is None or self.model.target is not target:
             self.model = self.load(target)
         self.hidden_layers = self.model.captured_layers
-        self.model.reserve(num_slots, target.max_len, self.shape.max_fed)
-        self.shape.bind(self.model.draft_vocab_size, target.device)
+        self.model.reserve(num_slots, target.max_len, self.max_fed)
+        self.bind_shape(self.model.draft_vocab_size, target.device)
         self._pending = PendingFeatures()
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
@@ -163,7 +156,7 @@ class Eagle(Proposer):
             batch.slots,
             partial(_GrowthInGraph, self.model),
             [fed_back],
-            max_fed=self.shape.max_fed,
+            max_fed=self.max_fed,
             behind=1,
         )
         if self.shape.static is None:

@@ -3,8 +3,6 @@
 Cai et al. (arXiv 2401.10774).
 """
 
-import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,14 +16,16 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
 from specresearch.models.random_weights import Weights, name_of
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
-from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
+from specresearch.proposers.base import Proposer, number_or
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
+from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, likeliest_paths
 from specresearch.proposers.shapes import read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
 from specresearch.request import RequestState
 from specresearch.sampling import penalize
 
 FADE = 0.8
+LARGEST = 63  # nodes of a tree
 
 
 class Medusa(Proposer):
@@ -37,7 +37,7 @@ class Medusa(Proposer):
 
     Args:
         head: A folder, hub id or `zoo:` name with its `revision`, or loaded heads.
-        num_draft_tokens: Nodes of the tree of `likeliest_paths`.
+        num_draft_tokens: Nodes of the tree of `typical_paths`; auto takes the fastest.
         paths: Another tree, as a list of paths of ranks or as a JSON file; its size is the number
             of drafts.
         weights: `random` takes only the shape of the named heads.
@@ -49,17 +49,20 @@ class Medusa(Proposer):
     def __init__(
         self,
         head: str | MedusaHeads | None = None,
-        num_draft_tokens: int = 63,
+        num_draft_tokens: NumDrafts = LARGEST,
         paths: Sequence[Sequence[int]] | str | None = None,
         revision: str | None = None,
         weights: Weights = "trained",
     ) -> None:
-        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+        self.num_draft_tokens = number_or(num_draft_tokens, LARGEST)
         self.head, self.revision = head, revision
         self.weights: Weights = weights
         self.paths = read_paths(paths) if isinstance(paths, str) else paths
         if self.paths is not None:
             self.num_draft_tokens = StaticTree.from_paths(self.paths).num_drafts
+        elif num_draft_tokens == AUTO:
+            self.shapes = (DraftShape(self.num_draft_tokens, "static"),)
+        self._is_bound = False
         self._known_slots: set[int] = set()  # with a hidden state
 
     @classmethod
@@ -84,9 +87,17 @@ class Medusa(Proposer):
         self.heads, self.target = self.head, target
         self.heads.check_fit(target)
         self.heads.to(device=target.device, dtype=target.dtype).eval()
-        paths = self.paths
+        self._is_bound = True
+        self._set_tree()
+        shape = (num_slots, self.heads.hidden_size)
+        self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)
+        self._known_slots = set()
+
+    def _set_tree(self) -> None:
+        target, paths = self.target, self.paths
         if paths is None:
-            paths = likeliest_paths(len(self.heads), self.num_draft_tokens)
+            num_nodes = LARGEST if self.shapes else self.num_draft_tokens
+            paths = typical_paths(len(self.heads), num_nodes)
         self.tree = StaticTree.from_paths(paths, target.device)
         if self.tree.depth > len(self.heads) or max(self.tree.widths) > target.vocab_size:
             raise ValueError(
@@ -94,12 +105,20 @@ class Medusa(Proposer):
                 f"and there are {len(self.heads)} heads and {target.vocab_size} tokens; "
                 "change proposer.paths"
             )
-        self.num_draft_tokens = self.tree.num_drafts
+        if self.chosen is None:
+            self.num_draft_tokens = self.tree.num_drafts
         self.kind = replace(self.kind, max_depth=self.tree.depth)
         self._head_of_node = self.tree.topology.depth[0] - 1
-        shape = (num_slots, self.heads.hidden_size)
-        self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)
-        self._known_slots = set()
+
+    @property
+    def shape_now(self) -> DraftShape:
+        return DraftShape(self.num_draft_tokens, "static")
+
+    def draft_as(self, shape: DraftShape) -> None:
+        super().draft_as(shape)
+        self.paths = shape.paths
+        if self._is_bound:
+            self._set_tree()
 
     @property
     def models(self) -> tuple[MedusaHeads, ...]:
@@ -170,27 +189,13 @@ class Medusa(Proposer):
         self._known_slots -= set(slots)
 
 
-def likeliest_paths(num_heads: int, num_nodes: int) -> list[RankPath]:
+def typical_paths(num_heads: int, num_nodes: int) -> list[RankPath]:
     """Return the nodes most likely to be accepted, the likeliest first.
 
     The token of rank r of head i is assumed to be right with probability
-    `TYPICAL_RANK_ACCEPTANCE[r]` * FADE^i, independently of the others, so a node's probability is
-    the product along its path. There are fewer than `num_nodes` if the heads have no more.
+    `TYPICAL_RANK_ACCEPTANCE[r]` * FADE^i, independently of the others.
     """
-
-    def acceptance(path: RankPath) -> float:
-        return math.prod(TYPICAL_RANK_ACCEPTANCE[rank] * FADE**i for i, rank in enumerate(path))
-
-    paths: list[RankPath] = []
-    frontier: list[tuple[float, RankPath]] = [(-acceptance((0,)), (0,))]  # a heap
-    while frontier and len(paths) < num_nodes:
-        _, path = heapq.heappop(frontier)
-        paths.append(path)
-        next_rank = path[-1] + 1
-        if next_rank < len(TYPICAL_RANK_ACCEPTANCE):
-            sibling = (*path[:-1], next_rank)
-            heapq.heappush(frontier, (-acceptance(sibling), sibling))
-        if len(path) < num_heads:
-            child = (*path, 0)
-            heapq.heappush(frontier, (-acceptance(child), child))
-    return paths
+    acceptance = []
+    for i in range(num_heads):
+        acceptance.append([rate * FADE**i for rate in TYPICAL_RANK_ACCEPTANCE])
+    return [path for path, _ in likeliest_paths(acceptance, num_nodes)]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal, upload
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.base import Proposer, number_or
+from specresearch.proposers.draft_shape import AUTO, LONGEST_CHAIN, DraftShape, NumDrafts
 from specresearch.request import RequestState
 
 
@@ -18,8 +19,10 @@ class NGram(Proposer):
     temperature.
     """
 
-    def __init__(self, num_draft_tokens: int = 10, n_max: int = 4, n_min: int = 2) -> None:
-        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+    def __init__(self, num_draft_tokens: NumDrafts = 10, n_max: int = 4, n_min: int = 2) -> None:
+        self.num_draft_tokens = number_or(num_draft_tokens, LONGEST_CHAIN)
+        if num_draft_tokens == AUTO:
+            self.shapes = (DraftShape(self.num_draft_tokens),)
         if not 1 <= n_min <= n_max:
             raise ValueError(f"proposer.n_min={n_min}, n_max={n_max}: need 1 <= n_min <= n_max")
         self.n_max, self.n_min = n_max, n_min

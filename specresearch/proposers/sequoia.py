@@ -1,8 +1,9 @@
 """Sequoia's search for the best static draft tree (arXiv 2402.12374)."""
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,6 +11,82 @@ from jaxtyping import Float, Int
 from specresearch.proposers.static_tree import RankPath
 
 TYPICAL_RANK_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04, 0.025, 0.015, 0.01, 0.008)
+
+
+PRIOR_VISITS = 4  # that a rank's acceptance at one depth is shrunk to that of all depths with
+
+
+@dataclass
+class RankTable:
+    """Counts how often the child of each rank was the accepted one, by depth of the parent.
+
+    Attributes:
+        visits: Nodes on accepted paths that had such a child.
+        accepted: Those whose child of this rank was accepted.
+    """
+
+    visits: list[list[int]] = field(default_factory=list)
+    accepted: list[list[int]] = field(default_factory=list)
+
+    def add(self, ranks: Sequence[int], num_children: Sequence[int]) -> None:
+        """Count an accepted path: the ranks of its drafts, and the children of root and drafts."""
+        for depth, num in enumerate(num_children):
+            for table in (self.visits, self.accepted):
+                table.extend([] for _ in range(depth + 1 - len(table)))
+                table[depth].extend([0] * (num - len(table[depth])))
+            for rank in range(num):
+                self.visits[depth][rank] += 1
+        for depth, rank in enumerate(ranks):
+            self.accepted[depth][rank] += 1
+
+    def acceptance(self) -> list[list[float]]:
+        """Return the acceptance by depth and rank, in which no rank exceeds the one before it.
+
+        That of few visits is shrunk to the acceptance of the rank at all depths.
+        """
+        by_depth = []
+        for visits, accepted in zip(self.visits, self.accepted, strict=True):
+            rates: list[float] = []
+            for rank, (num, hits) in enumerate(zip(visits, accepted, strict=True)):
+                rate = (hits + PRIOR_VISITS * self._overall(rank)) / (num + PRIOR_VISITS)
+                rates.append(min([rate, *rates[-1:]]))
+            by_depth.append(rates)
+        return by_depth
+
+    def _overall(self, rank: int) -> float:
+        num = sum(visits[rank] for visits in self.visits if rank < len(visits))
+        hits = sum(accepted[rank] for accepted in self.accepted if rank < len(accepted))
+        return hits / num if num else 0.0
+
+
+def likeliest_paths(
+    acceptance: Sequence[Sequence[float]], num_nodes: int
+) -> list[tuple[RankPath, float]]:
+    """Return the paths most likely to be accepted with their probabilities, the likeliest first.
+
+    They are the best tree of their number: each node adds its own probability to the expected
+    tokens of a step. There are fewer than `num_nodes` if the table has no more.
+
+    Args:
+        acceptance: By depth, then rank, given that the parent was accepted; falls with the rank.
+    """
+    paths: list[tuple[RankPath, float]] = []
+    frontier: list[tuple[float, RankPath]] = []  # a heap
+
+    def push(path: RankPath, above: float) -> None:
+        depth, rank = len(path) - 1, path[-1]
+        if depth < len(acceptance) and rank < len(acceptance[depth]):
+            heapq.heappush(frontier, (-above * acceptance[depth][rank], path))
+
+    above: dict[RankPath, float] = {(): 1.0}
+    push((0,), 1.0)
+    while frontier and len(paths) < num_nodes:
+        negative, path = heapq.heappop(frontier)
+        above[path] = -negative
+        paths.append((path, -negative))
+        push((*path[:-1], path[-1] + 1), above[path[:-1]])
+        push((*path, 0), -negative)
+    return paths
 
 
 @dataclass(frozen=True)

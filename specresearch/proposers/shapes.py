@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from specresearch.proposers.base import check_num_draft_tokens
+from specresearch.proposers.draft_shape import AUTO, LONGEST_CHAIN, DraftShape, NumDrafts
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, best_tree
 from specresearch.proposers.static_tree import RankPath, StaticTree
 
@@ -98,6 +99,32 @@ class TreeShape:
                 "lower proposer.paths"
             )
         self.static = self.static.to(device)
+
+
+def shapes_to_choose(
+    tree: str,
+    num_draft_tokens: NumDrafts | None,
+    paths: Sequence[Sequence[int]] | str | None,
+    depth: int,
+    top_k: int,
+) -> tuple[DraftShape, ...]:
+    """Return the largest shape of each kind that these settings leave to `auto`.
+
+    Arguments are those of `TreeShape`, and `auto`. Chains and dynamic trees cover what a drafter of
+    both kinds can do: a chain may be sampled and is drafted fastest, and of all trees the dynamic
+    one holds the likeliest nodes.
+    """
+    if paths is not None or AUTO not in (tree, num_draft_tokens):
+        return ()
+    shapes = []
+    for name in ("chain", "dynamic") if tree == AUTO else (tree,):
+        num = None if num_draft_tokens == AUTO else num_draft_tokens
+        if name == "chain" and num_draft_tokens == AUTO:
+            num = LONGEST_CHAIN
+        shape = TreeShape(name, num, None, depth, top_k)
+        levels = shape.depth if name == "dynamic" else None
+        shapes.append(DraftShape(shape.num_draft_tokens, name, levels))
+    return tuple(shapes)
 
 
 def _static_tree(

@@ -11,10 +11,13 @@ from typing import Literal
 
 from specresearch.batch import Batch
 from specresearch.proposal import DraftKind, Proposal
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.base import Proposer, number_or
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.host_tree import HostTree, stack_trees
 from specresearch.proposers.suffix_trie import Follower, SuffixTrie
 from specresearch.request import RequestState
+
+LARGEST = 32  # nodes of a draft
 
 
 class Suffix(Proposer):
@@ -35,7 +38,7 @@ class Suffix(Proposer):
 
     def __init__(
         self,
-        num_draft_tokens: int = 32,
+        num_draft_tokens: NumDrafts = LARGEST,
         max_factor: float = 1.0,
         offset: float = 0.0,
         min_probability: float = 0.1,
@@ -44,7 +47,9 @@ class Suffix(Proposer):
         use_global: bool = False,
         max_global_nodes: int = 500_000,
     ) -> None:
-        self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
+        self.num_draft_tokens = number_or(num_draft_tokens, LARGEST)
+        if num_draft_tokens == AUTO:
+            self.shapes = (DraftShape(self.num_draft_tokens),)
         checks = (
             (max_factor > 0, "max_factor", max_factor, "must be above 0"),
             (offset >= 0, "offset", offset, "must be 0 or above"),

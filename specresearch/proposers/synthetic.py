@@ -16,6 +16,7 @@ from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer
+from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.oracle import Oracle
 from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM
@@ -69,6 +70,12 @@ class Synthetic(Proposer):
         self.num_probe_nodes = self.drafter.num_probe_nodes
         self.hidden_layers = self.drafter.hidden_layers
         self.kind = DraftKind(trees=self.drafter.kind.trees)
+        self.shapes, self.is_num_auto = self.drafter.shapes, self.drafter.is_num_auto
+
+    def draft_as(self, shape: DraftShape) -> None:
+        self.drafter.draft_as(shape)
+        self.chosen = shape
+        self._adopt()
 
     def describe(self) -> str:
         parts = [

@@ -5,6 +5,7 @@ Luo et al. (arXiv 2408.08696).
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -14,10 +15,13 @@ from torch import Tensor
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
-from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.base import Proposer, number_or
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, best_tree
 from specresearch.proposers.shapes import read_paths
 from specresearch.proposers.static_tree import StaticTree
+
+LARGEST = 80  # nodes of a tree
 
 
 class TokenRecycling(Proposer):
@@ -38,19 +42,21 @@ class TokenRecycling(Proposer):
 
     def __init__(
         self,
-        num_draft_tokens: int = 80,
+        num_draft_tokens: NumDrafts = LARGEST,
         top_k: int = 8,
         depth: int = 6,
         paths: Sequence[Sequence[int]] | str | None = None,
         warm: bool = False,
     ) -> None:
-        check_num_draft_tokens(num_draft_tokens)
+        num_nodes = number_or(num_draft_tokens, LARGEST)
         if top_k < 1 or depth < 1:
             raise ValueError(
                 f"proposer.top_k={top_k}, proposer.depth={depth}: both must be at least 1"
             )
         if paths is None:
-            paths = best_tree(TYPICAL_RANK_ACCEPTANCE[:top_k], num_draft_tokens, depth).paths
+            paths = best_tree(TYPICAL_RANK_ACCEPTANCE[:top_k], num_nodes, depth).paths
+            if num_draft_tokens == AUTO:
+                self.shapes = (DraftShape(len(paths), "static"),)
         self.tree = StaticTree.from_paths(read_paths(paths) if isinstance(paths, str) else paths)
         width = max(self.tree.widths)
         if width > top_k:
@@ -63,6 +69,16 @@ class TokenRecycling(Proposer):
         self.top_k, self.warm = top_k, warm
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
+
+    @property
+    def shape_now(self) -> DraftShape:
+        return DraftShape(self.num_draft_tokens, "static")
+
+    def draft_as(self, shape: DraftShape) -> None:
+        super().draft_as(shape)
+        if shape.paths:
+            self.tree = StaticTree.from_paths(shape.paths, self._successors.device)
+            self.kind = replace(self.kind, max_depth=self.tree.depth)
 
     @property
     def memory(self) -> Literal["cold", "warm"]:

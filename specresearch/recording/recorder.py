@@ -16,6 +16,7 @@ from specresearch.acceptance import AcceptanceSampler
 from specresearch.controllers import Controller, Fixed
 from specresearch.engine import Step
 from specresearch.files import written_whole
+from specresearch.machine import device_name
 from specresearch.metrics import StepRecord
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind
@@ -24,7 +25,6 @@ from specresearch.recording.header import Header
 from specresearch.recording.probabilities import probability_columns
 from specresearch.recording.schema import RECORDING, SCHEMA, TIMES
 from specresearch.request import RequestState
-from specresearch.results.provenance import device_name
 
 PARTS = "recording"  # folder of the finished passes
 _ROWS_PER_PART = 4096

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specresearch.results.provenance import package_version
+from specresearch.machine import package_version
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")  # that outputs depend on
@@ -19,6 +19,8 @@ DECODING = (
     "controllers",
     "data",
     "engine",
+    "files",
+    "machine.py",
     "metrics",
     "models",
     "proposal.py",
@@ -28,6 +30,7 @@ DECODING = (
     "request.py",
     "sampling.py",
     "sampling_params.py",
+    "shape_store",
     "token_counts.py",
     "topology.py",
 )  # code that determines a request's outputs, counts and times

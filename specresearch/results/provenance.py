@@ -7,10 +7,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 
 from specresearch.acceptance import AcceptanceSampler
 from specresearch.data import PromptDataset
+from specresearch.machine import cpu_model, device_name, package_version
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 
@@ -109,14 +108,6 @@ def describe_process(program: Sequence[str], device: torch.device) -> dict[str, 
     }
 
 
-def package_version(package: str) -> str | None:
-    """Return the installed version, or None if the package is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def git_commit(folder: Path) -> str | None:
     """Return the commit of the checkout that tracks `folder`, or None outside of one.
 
@@ -138,15 +129,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def cpu_model() -> str:
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()

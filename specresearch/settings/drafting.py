@@ -8,7 +8,9 @@ from annotated_types import Ge, Le, MinLen
 from specresearch.settings.base import Choice, Settings, key
 
 MAX_DRAFTS = 1024  # of a step; more is a slip of the keyboard
-TreeSchema = Literal["chain", "static", "dynamic"]
+TreeSchema = Literal["auto", "chain", "static", "dynamic"]
+Auto = Literal["auto"]
+NumDrafts = Annotated[int, Ge(1), Le(MAX_DRAFTS)] | Auto
 Paths = list[list[Annotated[int, Ge(0)]]] | str | None
 Layers = list[int] | None
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
@@ -80,15 +82,15 @@ DRAFT = Choice(None, {"specresearch.models.CausalLM.from_pretrained": DraftSchem
 
 class _TreeSchema(Settings):
     tree: TreeSchema = key(
-        "a chain, fixed paths of child ranks (static), or the most confident nodes (dynamic)",
+        "a chain, fixed paths of child ranks (static), the most confident nodes (dynamic), or the "
+        "fastest of chain and dynamic (auto)",
         "dynamic",
         default="chain",
     )
-    num_draft_tokens: int | None = key(
-        "nodes of a tree, or length of a chain; null: 60 (dynamic), 24 (static), 5 (chain)",
+    num_draft_tokens: NumDrafts | None = key(
+        "nodes of a tree, or length of a chain; auto: the fastest; null: 60 (dynamic), 24 "
+        "(static), 5 (chain)",
         16,
-        ge=1,
-        le=MAX_DRAFTS,
         default=None,
     )
     depth: int = key("levels of a tree", 6, ge=1, le=MAX_DRAFTS, default=6)
@@ -144,14 +146,14 @@ class MedusaSchema(Settings):
     head: str | None = _head()
     weights: Weights = _weights()
     revision: str | None = key("commit, tag or branch on the hub", "main")
-    num_draft_tokens: int = key("nodes of the tree", 63, ge=1, le=MAX_DRAFTS)
+    num_draft_tokens: NumDrafts = key("nodes of the tree; auto: the fastest", 63)
     paths: Paths = key(
         "paths of another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]]
     )
 
 
 class NGramSchema(Settings):
-    num_draft_tokens: int = key("longest draft", 10, ge=1, le=MAX_DRAFTS)
+    num_draft_tokens: NumDrafts = key("longest draft; auto: the fastest", 10)
     n_max: int = key("longest match looked for", 4, ge=1, le=MAX_DRAFTS)
     n_min: int = key("shortest match looked for", 2, ge=1, le=MAX_DRAFTS)
 
@@ -161,7 +163,7 @@ class NGramSchema(Settings):
 
 
 class SuffixSchema(Settings):
-    num_draft_tokens: int = key("nodes of a draft", 32, ge=1, le=MAX_DRAFTS)
+    num_draft_tokens: NumDrafts = key("nodes of a draft; auto: the fastest", 32)
     max_factor: float = key("at most max_factor x (length of the match) + offset nodes", 1.0, gt=0)
     offset: float = key("see max_factor", 0.0, ge=0)
     min_probability: float = key(
@@ -176,7 +178,7 @@ class SuffixSchema(Settings):
 
 
 class TokenRecyclingSchema(Settings):
-    num_draft_tokens: int = key("nodes of the tree", 80, ge=1, le=MAX_DRAFTS)
+    num_draft_tokens: NumDrafts = key("nodes of the tree; auto: the fastest", 80)
     top_k: int = key("successors kept for every token", 8, ge=1, le=MAX_DRAFTS)
     depth: int = key("levels of the tree", 6, ge=1, le=MAX_DRAFTS)
     paths: Paths = key(

@@ -16,7 +16,7 @@ from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal
 from specresearch.proposers import Cascade, Medusa, NGram
-from specresearch.proposers.medusa import FADE, likeliest_paths
+from specresearch.proposers.medusa import FADE, typical_paths
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE
 from specresearch.proposers.static_tree import StaticTree
 
@@ -207,7 +207,7 @@ class TestTheDefaultTree:
                 chances |= {
                     (*path, r): chance * p * FADE**i for r, p in enumerate(TYPICAL_RANK_ACCEPTANCE)
                 }
-        paths = likeliest_paths(num_heads, num_nodes)
+        paths = typical_paths(num_heads, num_nodes)
         assert len(set(paths)) == num_nodes
         best = sorted((chance for path, chance in chances.items() if path), reverse=True)[
             :num_nodes

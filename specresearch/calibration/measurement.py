@@ -1,0 +1,136 @@
+"""What a calibration measured: acceptance and times; and the fastest shape by them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
+from specresearch.calibration.shape_times import ShapeTimes
+from specresearch.engine import Step
+from specresearch.proposers.draft_shape import DraftShape
+from specresearch.proposers.sequoia import likeliest_paths
+
+PLAIN = DraftShape(0)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step is predicted to do in a shape.
+
+    Attributes:
+        tokens: Tokens of a request.
+        acceptance_length: Tokens of a request that has drafts.
+        seconds: Of the whole batch's step.
+        num_rows: Rows that the prediction of tokens rests on.
+    """
+
+    shape: DraftShape
+    tokens: float
+    acceptance_length: float
+    seconds: float
+    num_rows: int = 0
+
+
+class ShapeMeasurement:
+    """Steps of a proposer in several shapes, and of plain decoding among them.
+
+    Args:
+        shapes: The largest shape of each kind.
+        is_num_auto: Whether smaller ones may be chosen.
+    """
+
+    def __init__(self, shapes: Sequence[DraftShape], *, is_num_auto: bool = True) -> None:
+        self.tables = {shape.tree: AcceptanceTable(shape) for shape in shapes}
+        self.times = ShapeTimes()
+        self.is_num_auto = is_num_auto
+        self._drafts: dict[str | None, list[tuple[int, list[int]]]] = {
+            shape.tree: [] for shape in shapes
+        }
+
+    def add(self, step: Step, shape: DraftShape) -> None:
+        """Add a step that drafted in this shape."""
+        num_drafts = [length - 1 for length in step.delivery.lengths]
+        num_nodes = len(num_drafts) + sum(num_drafts)
+        if not shape.num_draft_tokens:
+            self.times.add(PLAIN.tree, 0, num_nodes, step.record)
+            for kind, table in self.tables.items():
+                self.times.rest[kind].add(num_nodes, _rest(step))
+                table.add_plain(step)
+            return
+        self.times.add(shape.tree, _draft_size(shape), num_nodes, step.record)
+        self.tables[shape.tree].add(step, shape)
+        self._drafts[shape.tree].append((shape.num_draft_tokens, num_drafts))
+
+    def plain(self, batch_size: int) -> Prediction:
+        """Return what plain decoding does."""
+        kind = next(iter(self.tables))
+        return Prediction(PLAIN, 1.0, 1.0, float(self.times.rest[kind].at([batch_size])[0]))
+
+    def predictions(self) -> Iterator[Prediction]:
+        """Yield a prediction for every shape that may be chosen."""
+        for table in self.tables.values():
+            for shape, acceptance in self._options(table):
+                yield self._prediction(shape, acceptance)
+
+    def confirmed(self, earlier: Prediction) -> Prediction:
+        """Return the prediction for a shape that was chosen by other steps and measured by these.
+
+        Its time is that of these steps; both tell what is accepted.
+        """
+        table = self.tables[earlier.shape.tree]
+        share = table.num_rows / max(table.num_rows + earlier.num_rows, 1)
+        new = table.acceptance(earlier.shape)
+        mixed = Acceptance(
+            share * new.tokens + (1 - share) * earlier.tokens,
+            share * new.length + (1 - share) * earlier.acceptance_length,
+        )
+        return self._prediction(earlier.shape, mixed)
+
+    def _prediction(self, shape: DraftShape, acceptance: Acceptance) -> Prediction:
+        return Prediction(
+            shape=shape,
+            tokens=acceptance.tokens,
+            acceptance_length=acceptance.length,
+            seconds=self.seconds(shape),
+            num_rows=self.tables[shape.tree].num_rows,
+        )
+
+    def _options(self, table: AcceptanceTable) -> Iterator[tuple[DraftShape, Acceptance]]:
+        """Yield the shapes of one kind with what is accepted of them."""
+        largest = table.largest
+        first = 1 if self.is_num_auto else largest.num_draft_tokens
+        sizes = range(first, largest.num_draft_tokens + 1)
+        if largest.tree == "static":
+            paths = likeliest_paths(table.by_rank.acceptance(), largest.num_draft_tokens)
+            means = 1 + np.cumsum([probability for _, probability in paths])
+            for size in sizes[: len(paths)]:
+                shape = DraftShape(size, "static", paths=tuple(path for path, _ in paths[:size]))
+                tokens = float(means[size - 1]) * table.evenness(shape)
+                yield shape, Acceptance(tokens, tokens)
+            return
+        for size in sizes:
+            depths: Iterable[int | None] = [None]
+            if largest.depth is not None:
+                depths = range(1, min(largest.depth, size) + 1)
+            for depth in depths:
+                shape = DraftShape(size, largest.tree, depth)
+                yield shape, table.acceptance(shape)
+
+    def seconds(self, shape: DraftShape) -> float:
+        """Return the predicted seconds of a step in this shape."""
+        draft = self.times.draft[shape.tree].at([_draft_size(shape)])[0]
+        sizes = []
+        for cap, num_drafts in self._drafts[shape.tree]:
+            if cap >= shape.num_draft_tokens:
+                sizes.append(sum(1 + min(num, shape.num_draft_tokens) for num in num_drafts))
+        return float(draft + self.times.rest[shape.tree].at(sizes).mean())
+
+
+def _rest(step: Step) -> float:
+    return step.record.times.work - step.record.times.propose
+
+
+def _draft_size(shape: DraftShape) -> int:
+    """Return what the time of drafting grows with: passes of a drafter."""
+    return shape.num_draft_tokens if shape.depth is None else shape.depth

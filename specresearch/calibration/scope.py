@@ -1,0 +1,85 @@
+"""What is left to `auto`, by the proposer's settings, the acceptance rule and the controller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specresearch.acceptance import AcceptanceSampler
+from specresearch.controllers import AcceptanceGate, BatchSizeCutoff, Controller, Fixed
+from specresearch.proposers import Proposer
+from specresearch.proposers.draft_shape import DraftShape
+
+LEAVE_NUMBER = (AcceptanceGate, BatchSizeCutoff, Fixed)  # to the proposer, if they name none
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The shapes to choose from.
+
+    Attributes:
+        shapes: The largest of each kind.
+        is_num_auto: Smaller shapes may be chosen, and none at all.
+        is_steered: The controller chooses the number of drafts, so that only the kind is chosen.
+    """
+
+    shapes: tuple[DraftShape, ...]
+    is_num_auto: bool
+    is_steered: bool
+
+    @staticmethod
+    def of(proposer: Proposer, acceptance: AcceptanceSampler, controller: Controller) -> "Scope":
+        """Return what there is to choose.
+
+        Raises:
+            ValueError: If the controller asks for more drafts than `auto` considers.
+        """
+        shapes, is_num_auto = proposer.shapes, proposer.is_num_auto
+        number = None
+        if isinstance(controller, LEAVE_NUMBER):
+            number = controller.num_draft_tokens
+        if number is not None:
+            shapes, is_num_auto = _with_number(shapes, number), False
+        judged = [shape for shape in shapes if _fits(proposer, shape, acceptance, controller)]
+        # If none fits, the engine says why.
+        return Scope(
+            shapes=tuple(judged) or shapes,
+            is_num_auto=is_num_auto,
+            is_steered=Scope.is_steered_by(controller),
+        )
+
+    @staticmethod
+    def is_steered_by(controller: Controller) -> bool:
+        """Return whether the controller chooses the number of drafts itself."""
+        return not isinstance(controller, LEAVE_NUMBER)
+
+    @property
+    def only(self) -> DraftShape | None:
+        """Return the one shape that is possible, if there is only one."""
+        shape, *others = self.shapes
+        if others:
+            return None
+        return shape if self.is_steered or not (self.is_num_auto or shape.depth) else None
+
+
+def _with_number(shapes: Sequence[DraftShape], number: int) -> tuple[DraftShape, ...]:
+    most = max(shape.num_draft_tokens for shape in shapes)
+    if number > most:
+        raise ValueError(
+            f"controller.num_draft_tokens={number} is more than the {most} drafts that "
+            "proposer.num_draft_tokens=auto considers; set the second to a number, too"
+        )
+    fitting = [shape for shape in shapes if shape.num_draft_tokens >= number]
+    return tuple(replace(shape, num_draft_tokens=number) for shape in fitting)
+
+
+def _fits(
+    proposer: Proposer, shape: DraftShape, acceptance: AcceptanceSampler, controller: Controller
+) -> bool:
+    """Return whether rule and controller take drafts of this shape."""
+    if not shape.num_draft_tokens:
+        return True
+    proposer.draft_as(shape)
+    try:
+        controller.bind(proposer.kind, shape.num_draft_tokens)
+    except ValueError:
+        return False
+    return acceptance.refuses(proposer.kind) is None

@@ -1,0 +1,60 @@
+"""A shape of drafts, chosen for its predicted speed."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specresearch.proposers.draft_shape import DraftShape
+
+
+@dataclass(frozen=True)
+class ShapeChoice:
+    """What `auto` chose, and why.
+
+    Attributes:
+        shape: What is drafted, which may be nothing.
+        best: The fastest shape that drafts; the predictions are for it.
+        expected_tokens: Tokens per step of a request.
+        acceptance_length: Tokens per step of a request that has drafts.
+        predicted_speedup: Speed over plain decoding, the drafter's prefill included.
+        measured: From what, in words.
+    """
+
+    shape: DraftShape
+    best: DraftShape
+    expected_tokens: float
+    acceptance_length: float
+    predicted_speedup: float
+    measured: str
+
+    def __str__(self) -> str:
+        prediction = (
+            f"{self.expected_tokens:.2f} tokens per step and {self.predicted_speedup:.2f}x the "
+            f"speed of plain decoding expected"
+        )
+        if self.shape.num_draft_tokens:
+            return f"auto chose {self.shape}: {prediction}; {self.measured}"
+        return (
+            f"auto decodes plainly, since no draft is expected to pay: of {self.best}, "
+            f"{prediction}; {self.measured}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choice as it is written: with its sentence, and settings that repeat it."""
+        return asdict(self) | {"summary": str(self), "settings": self.shape.overrides}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "ShapeChoice":
+        """Return a choice as `to_json` wrote it.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is none.
+        """
+        return ShapeChoice(
+            shape=DraftShape.from_json(data["shape"]),
+            best=DraftShape.from_json(data["best"]),
+            expected_tokens=float(data["expected_tokens"]),
+            acceptance_length=float(data["acceptance_length"]),
+            predicted_speedup=float(data["predicted_speedup"]),
+            measured=str(data["measured"]),
+        )

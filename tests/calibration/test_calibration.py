@@ -1,0 +1,96 @@
+"""Calibration finds the fastest shape of a machine whose times are known."""
+
+import pytest
+from machine import Machine, calibration_of
+
+from specresearch.acceptance import Rejection
+from specresearch.calibration import settle_shape
+from specresearch.calibration.choose import choose
+from specresearch.calibration.scope import Scope
+from specresearch.controllers import Fixed, Goodput
+from specresearch.shape_store import ShapeChoice
+
+NEAR = 0.95  # of the best speed: acceptance is known from few steps
+
+
+def speed(machine: Machine, acceptance: float, length: int) -> float:
+    tokens = sum(acceptance**i for i in range(length + 1))
+    return tokens / machine.seconds(length)
+
+
+def choice_of(machine: Machine, acceptance: float) -> ShapeChoice:
+    calibration = calibration_of(machine, acceptance)
+    scope = Scope.of(calibration.proposer, Rejection(), Fixed())
+    return choose(calibration, scope)
+
+
+@pytest.mark.parametrize(
+    ("machine", "acceptance"),
+    [
+        (Machine(node=0.01, draft=0.02), 0.9),  # 10 drafts
+        (Machine(node=0.1, draft=0.2), 0.6),  # 1
+    ],
+)
+def test_chooses_nearly_the_best_length(machine: Machine, acceptance: float) -> None:
+    best = max(speed(machine, acceptance, length) for length in range(11))
+    choice = choice_of(machine, acceptance)
+    assert speed(machine, acceptance, choice.shape.num_draft_tokens) >= NEAR * best
+    predicted = sum(acceptance**i for i in range(choice.best.num_draft_tokens + 1))
+    assert choice.expected_tokens == pytest.approx(predicted, rel=0.15)
+    gain = speed(machine, acceptance, choice.best.num_draft_tokens) / speed(machine, acceptance, 0)
+    assert choice.predicted_speedup == pytest.approx(gain, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("machine", "acceptance"),
+    [
+        (Machine(node=0.1, draft=0.1), 0.0),  # a drafter that is never right
+        (Machine(node=0.5, draft=0.5), 0.5),  # and one that costs more than it saves
+    ],
+)
+def test_a_drafter_that_does_not_pay_drafts_nothing(machine: Machine, acceptance: float) -> None:
+    choice = choice_of(machine, acceptance)
+    assert choice.shape.num_draft_tokens == 0
+    assert choice.best.num_draft_tokens > 0
+    assert choice.predicted_speedup < 1.03
+    assert str(choice).startswith("auto decodes plainly, since no draft is expected to pay")
+
+
+def test_a_measured_shape_is_kept_and_used_again() -> None:
+    machine = Machine(node=0.05, draft=0.1)
+    first = settle_shape(calibration_of(machine, 0.8), Fixed(), "prompts")
+    slower = Machine(node=1.0, draft=1.0)  # would choose otherwise, but is not measured
+    again = settle_shape(calibration_of(slower, 0.8), Fixed(), "prompts")
+    other = settle_shape(calibration_of(slower, 0.8), Fixed(), "other prompts")
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert again.shape == first.shape
+    assert "kept in" in again.measured
+    assert other.shape.num_draft_tokens == 0
+
+
+def test_a_resumed_run_keeps_its_shape() -> None:
+    calibration = calibration_of(Machine(node=0.05, draft=0.1), 0.8)
+    kept = choice_of(Machine(draft=5.0), 0.1)
+    earlier = {"method": {"shape": kept.to_json()}}
+    assert settle_shape(calibration, Fixed(), "prompts", earlier) == kept
+    assert calibration.proposer.num_draft_tokens == 0
+
+
+def test_numbers_win_over_auto() -> None:
+    calibration = calibration_of(Machine(node=1.0, draft=1.0), 0.1)
+    assert settle_shape(calibration, Fixed(4), "prompts") is None
+    assert calibration.proposer.num_draft_tokens == 4
+
+
+def test_a_controller_that_chooses_lengths_gets_the_largest_shape() -> None:
+    calibration = calibration_of(Machine(node=1.0, draft=1.0), 0.1)
+    assert settle_shape(calibration, Goodput(), "prompts") is None
+    assert calibration.proposer.num_draft_tokens == 10
+
+
+def test_more_drafts_than_auto_considers_are_refused() -> None:
+    calibration = calibration_of(Machine(), 0.5)
+    with pytest.raises(ValueError, match=r"controller\.num_draft_tokens=11 is more than the 10"):
+        settle_shape(calibration, Fixed(11), "prompts")
