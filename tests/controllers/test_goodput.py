@@ -274,14 +274,14 @@ def test_drafts_grow_as_long_as_that_pays() -> None:
 
 
 def test_first_refusals_do_not_decide() -> None:
-    """Speculation pays even if the first drafts are rejected. The worst of twenty runs.
+    """Speculation pays even if the first drafts are rejected. The worst of eight runs.
 
     Without trials it would not be found out.
     """
 
     def worst(explore: float) -> float:
         machine, shares = Machine(draft=3e-3), []
-        for seed in range(20):
+        for seed in range(8):
             simulation = Simulation(Goodput(explore=explore), [0.55], machine)
             simulation.rng = np.random.default_rng(seed)
             shares.append(share_of_best(simulation, simulation.run(600)))
