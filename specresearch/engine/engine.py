@@ -237,8 +237,7 @@ class Engine:
             return None
         with clock.lap("control"):
             budget = self._budget(batch)
-        limit = self.scheduler.lazy_prefill_limit(len(batch))
-        batch.budget = self.prefill.run_lazily(batch, budget, limit)
+        batch.budget = self.prefill.run_lazily(batch, budget)
         with clock.lap("propose"):
             proposal = self._draft(batch, batch.budget)
         with clock.lap("verify"):

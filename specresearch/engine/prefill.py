@@ -68,11 +68,8 @@ class Prefill:
         self._untimed.append((lap, [chunk.row for chunk in chunks]))
         self._counts.num_tokens += sum(chunk.num_cached for chunk in chunks)
 
-    def run_lazily(self, batch: Batch, budget: Sequence[int], max_tokens: int) -> list[int]:
+    def run_lazily(self, batch: Batch, budget: Sequence[int]) -> list[int]:
         """Let the proposer prefill what it had put off, for the rows that are about to draft.
-
-        Args:
-            max_tokens: The most tokens to prefill in this step.
 
         Returns:
             The budget without that of rows that could not be prefilled whole.
@@ -81,7 +78,7 @@ class Prefill:
         if not rows:
             return list(budget)
         with self.clock.lap(LAZY_PREFILL) as lap:
-            num_tokens = self.proposer.lazy_prefill(rows, max_tokens)
+            num_tokens = self.proposer.lazy_prefill(rows)
         if num_tokens == 0:
             self.clock.discard(lap)
         self._counts.num_lazy_tokens += num_tokens

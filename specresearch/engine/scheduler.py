@@ -155,10 +155,6 @@ class Scheduler:
         room = min(room_in_step, room_in_cache) - num_probe_nodes * len(wanted)
         return _fit([min(*pair) for pair in zip(wanted, limits, strict=True)], room)
 
-    def lazy_prefill_limit(self, num_decoding: int) -> int:
-        """Return how many tokens a drafter may prefill lazily in this step, at least one."""
-        return max(self.step_limit - self._num_prefill_tokens - num_decoding, 1)
-
     def retire(self) -> list[int]:
         """Move requests that have ended to `finished`, and return their slots, now free."""
         with self.clock.lap(_SCHEDULE, on_host=True):

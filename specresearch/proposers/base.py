@@ -111,11 +111,11 @@ class Proposer(ABC):
                 token.
         """
 
-    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Prefill rows that are about to draft, for the first time or after steps without drafts.
 
-        The time counts as prefill. A row for which `max_tokens` leaves too little drafts nothing in
-        this step, and goes on in the next one.
+        The time counts as prefill. It may do a part, so that a long prompt does not hold up the
+        other requests; a row that `is_behind` afterwards drafts nothing in this step.
 
         Returns:
             The number of tokens that were prefilled.

@@ -62,9 +62,9 @@ class Cascade(Proposer):
         indexes = map(self.hidden_layers.index, proposer.hidden_layers)
         return ModelOutput(output.logits, tuple(output.hidden[index] for index in indexes))
 
-    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Prefill the first proposer; the others prefill when they are asked."""
-        return self.proposers[0].lazy_prefill(rows, max_tokens)
+        return self.proposers[0].lazy_prefill(rows)
 
     def is_behind(self, row: RequestState) -> bool:
         return self.proposers[0].is_behind(row)

@@ -77,10 +77,10 @@ class DraftModel(TreeProposer):
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self.finish([row.slot for row in rows])
 
-    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
-        """Prefill at most a chunk of the draft LM's, the first rows first."""
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
+        """Prefill at most one chunk of all prompts together, the first rows first."""
         slots, chunks = [], []
-        left = min(max_tokens, self.draft.prefill_chunk)
+        left = self.draft.prefill_chunk
         for row in filter(self.is_behind, rows):
             chunk = self._pending(row)[:-1][:left]
             left -= len(chunk)

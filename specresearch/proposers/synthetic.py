@@ -105,8 +105,8 @@ class Synthetic(Proposer):
             self._outputs[row.slot] = _Output(self._known.setdefault(prompt, []))
         self.drafter.start(rows, output)
 
-    def lazy_prefill(self, rows: Sequence[RequestState], max_tokens: int) -> int:
-        return self.drafter.lazy_prefill(rows, max_tokens)
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
+        return self.drafter.lazy_prefill(rows)
 
     def is_behind(self, row: RequestState) -> bool:
         return self.drafter.is_behind(row)

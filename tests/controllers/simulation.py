@@ -81,7 +81,7 @@ class Simulation:
         supply: Chance of each row to draft when asked to.
         reading: Seconds of lazy prefill before a row's first draft.
         room: Tokens that rows have left at any time.
-        control: Seconds that the controller itself takes when it changes its choice.
+        control: Seconds that the controller itself takes in a step with drafts.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class Simulation:
         )
         self.most, self.noise, self.outlier = most, noise, outlier
         self.supply, self.reading, self.room, self.control = supply, reading, room, control
-        self._before: list[int] = []
         self.rng = np.random.default_rng(seed)
         self.num_steps = 0
         self.replace_rows()
@@ -143,12 +142,11 @@ class Simulation:
             if reads and self.reading
         )
         lazy_prefill = self.reading * sum(read_now)
-        control = self.control if lengths != self._before else 0.0
+        control = self.control if any(lengths) else 0.0
         total = times.total - times.verify + verify + control
         times = replace(
             times, verify=verify, total=total, lazy_prefill=lazy_prefill, control=control
         )
-        self._before = lengths
         context = len(self.rows[0].tokens)
         self.controller.observe(
             replace(record_of(lengths, accepted, times, context), num_lazy_prefill_tokens=num_read)

@@ -330,8 +330,8 @@ class TestForwarding:
         first.bind(CausalLM(copy.deepcopy(TARGET), max_len=48, self_test=False), 1)
         batch = batch_of(1)
         batch.rows[0].tokens = [1] * 30
-        assert later.lazy_prefill(batch.rows, 100) == 0
-        assert first.lazy_prefill(batch.rows, 100) == 29
+        assert later.lazy_prefill(batch.rows) == 0
+        assert first.lazy_prefill(batch.rows) == 29
 
     def test_bind_and_finish_are_forwarded(self) -> None:
         parts, target = [Stub(), Stub()], CausalLM(copy.deepcopy(TARGET), self_test=False)
