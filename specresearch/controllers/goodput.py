@@ -204,7 +204,7 @@ class Goodput(TracedController):
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, nodes))
         is_trial = self._is_exploring or self._num_steps < len(_START)
-        seconds, lost = record.times.work + record.times.lazy_prefill, 0.0
+        seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         if is_trial and self._price:
             lost = seconds - sum(record.num_new_tokens) / self._price
         self._trial_lost += lost

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 from specresearch.metrics import StepRecord
 from specresearch.proposal import Proposal, Topology, upload
+from specresearch.readback import Readback
 
 _EDGES = np.array([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])  # of classes of scores
 _SCORES = np.array([0.005, 0.02, 0.06, 0.15, 0.28, 0.42, 0.6, 0.78, 0.9, 0.98])  # of each class
@@ -34,17 +35,17 @@ class ScoredTree:
     def of(proposal: Proposal) -> "ScoredTree":
         """Bring a proposal with scores to the host; on a GPU this waits for the drafts."""
         assert proposal.scores is not None
-        scores = proposal.scores.cpu().numpy()
+        readback = Readback()
+        fetched = readback.add_all([proposal.scores, proposal.topology.parents, proposal.lengths])
+        readback.fetch()
+        scores, above, lengths = (part.values.numpy() for part in fetched)
         rows, width = scores.shape
         index = np.arange(width)
         if proposal.topology.is_chain:
             parents = np.broadcast_to((index - 1).clip(min=0), scores.shape)
         else:
-            shape = (rows, width)
-            parents = proposal.topology.parents.cpu().numpy().clip(min=0)
-            parents = np.broadcast_to(parents, shape)
+            parents = np.broadcast_to(above.clip(min=0), scores.shape)
         parents = (parents + width * np.arange(rows)[:, None]).ravel()
-        lengths = np.array(proposal.host_lengths or proposal.lengths.tolist())
         depth, above = (parents != np.arange(rows * width)) * 1, parents
         reach = 1
         while reach < proposal.topology.max_depth:  # each pass doubles the reach of a path

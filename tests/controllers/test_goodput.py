@@ -237,14 +237,14 @@ def test_requests_that_come_and_go_are_served_at_nearly_the_best_length(name: st
 
 
 def test_its_own_time_counts_as_a_cost_of_drafts() -> None:
-    """Drafts gain a twentieth, and steering them takes a tenth of a step."""
+    """Drafts gain a twentieth, and steering them takes a fifth of a step."""
     machine, acceptance = Machine(draft=4.3e-3), [0.5] * 4
     assert 1.03 < machine.rate([1] * 4, acceptance) / machine.rate([0] * 4, acceptance) < 1.07
     share = []
-    for control in (0.0, 1e-3):
+    for control in (0.0, 2e-3):
         simulation = Simulation(Goodput(), acceptance, machine, control=control)
         share.append(float(np.mean([any(step) for step in simulation.run(600)[300:]])))
-    assert share[0] > 0.7 > 0.3 > share[1]
+    assert share[0] > 0.7 > 0.2 > share[1]
 
 
 def test_a_request_that_is_ahead_may_wait() -> None:

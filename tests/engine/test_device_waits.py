@@ -177,6 +177,15 @@ def test_a_step_waits_once_for_every_controller(waits: Callable[..., Steps], nam
     assert max(map(len, steps)) == 1, steps
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("name", ["eagle_dynamic", "draft_dynamic", "medusa"])
+def test_choosing_nodes_by_score_waits_at_most_once_more(
+    waits: Callable[..., Steps], name: str, graphs: bool
+) -> None:
+    steps = waits((ALL | TREES)[name], controller=Goodput(margin=0.0), graphs=graphs)
+    assert max(map(len, steps)) <= 2, steps
+
+
 class Looking(NGram):
     """Reads a tensor of the device where it learns."""
 
