@@ -40,8 +40,9 @@ def draft() -> Student:
     return DraftStudent(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60), TARGET)
 
 
-def medusa() -> Student:
-    heads = MedusaHeads(16, VOCAB, 3).double()
+def medusa(reduced: bool = False) -> Student:
+    target_ids = torch.randperm(VOCAB)[:19].sort().values if reduced else None
+    heads = MedusaHeads(16, 19 if reduced else VOCAB, 3, target_ids=target_ids).double()
     randomize(heads, 0.4)
     return MedusaStudent(heads, TARGET)
 
@@ -64,6 +65,7 @@ def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStu
 STUDENTS: dict[str, Callable[[], Student]] = {
     "draft_model": draft,
     "medusa": medusa,
+    "medusa, reduced vocabulary": lambda: medusa(reduced=True),
     "eagle": lambda: eagle(1),
     "eagle3": lambda: eagle(3),
     "eagle3, reduced vocabulary": lambda: eagle(3, reduced=True),
