@@ -678,6 +678,10 @@ def test_wandb_gets_the_metrics_and_the_drafter(
             "+proposer=eagle +student.draft_vocab_size=9",
             "an EAGLE-1 head drafts from the whole vocabulary",
         ),
+        (
+            "+proposer=medusa student.own_lm_head=false student.draft_vocab_size=9",
+            "set student.own_lm_head=true",
+        ),
         ("+proposer=eagle3 student.draft_vocab_size=99", "must lie between 1 and the target's 31"),
         ("+proposer=medusa train.steps=0", "train.steps=0 must be a whole number from 1"),
         (

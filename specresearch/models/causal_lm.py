@@ -131,14 +131,15 @@ class CausalLM(HFModel, SlotModel):
         graphs: bool | None = None,
         self_test: bool = True,
         weights: Weights = "trained",
+        gguf_file: str | None = None,
         **load: Any,
     ) -> "CausalLM":
         """Load by zoo name (`zoo:tiny`), local path or hub id.
 
         Args:
-            weights: `random`, like `load`, is explained at `loading.load_model`.
+            weights: `random`, like `gguf_file` and `load`, is explained at `loading.load_model`.
         """
-        loaded, tokenizer = loading.load_model(model, weights=weights, **load)
+        loaded, tokenizer = loading.load_model(model, weights=weights, gguf_file=gguf_file, **load)
         return cls(
             loaded,
             tokenizer,
@@ -148,7 +149,7 @@ class CausalLM(HFModel, SlotModel):
             compile=compile,
             pack_weights=pack_weights,
             graphs=graphs,
-            name=name_of(model, weights),
+            name=name_of(model, weights, gguf_file),
             self_test=self_test,
         )
 

@@ -80,11 +80,15 @@ def own_keys(method: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def medusa_config(heads: MedusaHeads) -> dict[str, Any]:
     """Return the published keys; version 2 has no LM heads of its own."""
+    reduced = {}
+    if heads.target_ids is not None:
+        reduced = {"truncated_vocab_size": len(heads.target_ids)}
     return {
         "medusa_num_heads": len(heads),
         "medusa_num_layers": heads.num_layers,
         "base_model_name_or_path": heads.base_model,
         "version": "1" if heads.vocab_size is not None else "2",
+        **reduced,
     }
 
 

@@ -21,6 +21,7 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from specresearch.models.gguf_file import SUFFIX, load_gguf
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
 from specresearch.models.random_weights import Weights, random_model, shape_file
@@ -59,7 +60,13 @@ def resolve(model: str) -> str:
         )
     if not model.startswith("zoo:"):
         is_path = model.startswith(("/", "./", "../", "~"))
-        if is_path and not Path(model).expanduser().is_dir():
+        file = Path(model).expanduser()
+        if file.suffix == SUFFIX and file.is_file():
+            raise ModelNotLoadedError(
+                f"{model} is a file; name its folder and the file, as in "
+                f"target.model={file.parent} target.gguf_file={file.name}"
+            )
+        if is_path and not file.is_dir():
             raise ModelNotLoadedError(f"there is no folder {model}; correct the path")
         return str(packaged_folder(model) or model)
     names = sorted(path.parent.name for path in ZOO.glob("*/config.json"))
@@ -93,6 +100,7 @@ def load_model(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     quantization: Mapping[str, Any] | None = None,
+    gguf_file: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer.
 
@@ -103,6 +111,7 @@ def load_model(
         device: `auto` is the GPU if there is one. Also a device_map name such as `balanced`.
         allow_pickle: Also accept weights that are not safetensors.
         quantization: transformers' `quant_method` (default bitsandbytes) and its settings.
+        gguf_file: A GGUF file of the folder or repository, to be dequantised into `dtype`.
 
     Raises:
         ModelNotLoadedError: With the reason.
@@ -110,6 +119,11 @@ def load_model(
     is_random = weights == "random"
     if is_random and quantization:
         raise ValueError("target.weights=random cannot be quantized; leave out target.quantization")
+    if gguf_file is not None and (is_random or quantization):
+        raise ValueError(
+            f"gguf_file={gguf_file} names trained weights, which are dequantised; leave out "
+            "weights=random and quantization"
+        )
     path = _random_source(model) if is_random else resolve(model)
     device = default_device() if device == "auto" else device
     spread = device in SPREAD
@@ -120,8 +134,14 @@ def load_model(
     placement: dict[str, Any] = {"device_map": device} if spread else {}
     if quantized:
         placement = {"device_map": {"": device}} | placement | {"quantization_config": quantized}
-    _check_folder(Path(path))
     torch_dtype = resolve_dtype(dtype, "cuda" if spread else device)
+    if gguf_file is not None:
+        loaded: Any
+        loaded, tokenizer = load_gguf(path, gguf_file, torch_dtype, **placement, **common)
+        vocab_size = loaded.config.get_text_config(decoder=True).vocab_size
+        check_vocabulary(model, tokenizer, vocab_size)
+        return (loaded if spread else loaded.to(device)), tokenizer
+    _check_folder(Path(path))
     try:
         config = AutoConfig.from_pretrained(path, **common)
         if is_random:

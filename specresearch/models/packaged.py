@@ -6,13 +6,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from filelock import FileLock
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HOME
-from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specresearch.models.gguf_file import load_gguf
 
 CACHE = Path(HF_HOME) / "specresearch"
 
@@ -65,15 +65,7 @@ def _convert(package: Package, folder: Path) -> None:
     with TemporaryDirectory(dir=CACHE) as scratch:
         source, part = Path(scratch) / "source.gguf", Path(scratch) / "model"
         assemble(source)
-        name = source.name
-        tokenizer = AutoTokenizer.from_pretrained(scratch, gguf_file=name)
-        load: Any = AutoModelForCausalLM.from_pretrained
-        loaded = load(scratch, gguf_file=name, dtype=torch.float32)
-        # The weights are no longer quantised, and a config that says so would not load.
-        if hasattr(loaded.config, "quantization_config"):
-            del loaded.config.quantization_config
-        plain = type(loaded)(loaded.config).to(torch.bfloat16)
-        plain.load_state_dict(loaded.state_dict())
-        plain.save_pretrained(part)
+        loaded, tokenizer = load_gguf(scratch, source.name, torch.bfloat16)
+        loaded.save_pretrained(part)
         tokenizer.save_pretrained(part)
         shutil.move(part, folder)

@@ -24,8 +24,10 @@ SEED = 0
 CONFIDENCE = 8.0  # standard deviation of logits: distributions are as peaked as trained ones
 
 
-def name_of(model: str, weights: Weights) -> str:
-    """Return what results and messages call a model, which tells random weights from trained."""
+def name_of(model: str, weights: Weights, gguf_file: str | None = None) -> str:
+    """Return what results and messages call a model, which tells its weights from others."""
+    if gguf_file is not None:
+        return f"{model}/{gguf_file}"
     return f"{model} with random weights" if weights == "random" else model
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
@@ -99,10 +101,11 @@ class Medusa(Proposer):
             num_nodes = LARGEST if self.shapes else self.num_draft_tokens
             paths = typical_paths(len(self.heads), num_nodes)
         self.tree = StaticTree.from_paths(paths, target.device)
-        if self.tree.depth > len(self.heads) or max(self.tree.widths) > target.vocab_size:
+        num_tokens = self.heads.vocab_size or target.vocab_size
+        if self.tree.depth > len(self.heads) or max(self.tree.widths) > num_tokens:
             raise ValueError(
                 f"the tree has {self.tree.depth} levels and rank {max(self.tree.widths) - 1}, "
-                f"and there are {len(self.heads)} heads and {target.vocab_size} tokens; "
+                f"and there are {len(self.heads)} heads and {num_tokens} tokens; "
                 "change proposer.paths"
             )
         if self.chosen is None:
@@ -132,6 +135,8 @@ class Medusa(Proposer):
         lm_heads = "LM heads of their own"
         if self.head.vocab_size is None:
             lm_heads = "the target's LM head"
+        elif self.head.target_ids is not None:
+            lm_heads += f" over {self.head.vocab_size:,} tokens"
         return (
             f"{heads} of {target}; blocks in each: {self.head.num_layers}; "
             f"read the final norm of the target; end in {lm_heads}"
@@ -170,20 +175,33 @@ class Medusa(Proposer):
             return Proposal.empty(batch.roots)
         state = self._state[upload(batch.slots, batch.device)]
         logits = self.heads(state, lm_head_of(self.target)).to(batch.device)
-        logits = penalize(logits[:, : self.tree.depth], batch.sampling)  # [B, K, V]
+        logits = self._penalized(logits[:, : self.tree.depth], batch)
         best = logits.topk(max(self.tree.widths), dim=-1)
+        tokens = best.indices
+        if self.heads.target_ids is not None:
+            tokens = self.heads.target_ids[tokens].to(batch.device)
         crop = self.tree.crop(limits, batch.room)
         nodes = crop.tree.original_nodes[crop.nodes[:, 1:]]  # [#B, n]
         row = torch.arange(len(batch), device=batch.device)[:, None]
         head, rank = self._head_of_node[nodes], self.tree.ranks[nodes]
         scores = (best.values[row, head, rank] - logits.logsumexp(-1)[row, head]).exp()
         return Proposal(
-            token_ids=torch.cat([batch.roots, best.indices[row, head, rank]], dim=1),
+            token_ids=torch.cat([batch.roots, tokens[row, head, rank]], dim=1),
             topology=crop.topology,
             lengths=upload(crop.lengths, batch.device),
             scores=torch.cat([torch.ones_like(scores[:, :1]), scores], dim=1),
             host_lengths=crop.lengths,
         )
+
+    def _penalized(self, logits: Float[Tensor, "B K D"], batch: Batch) -> Float[Tensor, "B K D"]:
+        """Apply penalties, which count tokens of the target's vocabulary."""
+        target_ids = self.heads.target_ids
+        if target_ids is None or not batch.sampling.has_penalty:
+            return penalize(logits, batch.sampling)
+        target_ids = target_ids.to(logits.device)
+        shape = (*logits.shape[:2], self.target.vocab_size)
+        whole = logits.new_zeros(shape).index_copy(2, target_ids, logits)
+        return penalize(whole, batch.sampling).index_select(2, target_ids)
 
     def finish(self, slots: Sequence[int]) -> None:
         self._known_slots -= set(slots)

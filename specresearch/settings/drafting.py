@@ -59,8 +59,19 @@ class ModelSchema(Settings):
         {"load_in_4bit": True},
         default=None,
     )
+    gguf_file: str | None = key(
+        "GGUF file of the folder or repository, dequantised (pip install 'specresearch[gguf]')",
+        "model-Q4_K_M.gguf",
+        default=None,
+        min_length=6,
+    )
 
     def conflicts(self) -> Iterator[str]:
+        if self.gguf_file and (self.weights == "random" or self.quantization):
+            yield (
+                f"gguf_file={self.gguf_file} names trained weights, which are dequantised; leave "
+                "out weights=random and quantization"
+            )
         if self.weights == "random" and self.quantization:
             yield "target.weights=random cannot be quantized; leave out target.quantization"
 

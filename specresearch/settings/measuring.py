@@ -40,6 +40,9 @@ class MeasurementSchema(Settings):
     draft_weights: str | None = key(
         "of the draft model and of heads, like target.weights", "random", default=None
     )
+    draft_gguf_file: str | None = key(
+        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
+    )
     heads: dict[str, str] | None = key(
         "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
     )

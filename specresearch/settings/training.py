@@ -105,14 +105,18 @@ class DraftStudentSchema(Settings):
     seed: int = _seed()
 
 
-class EagleStudentSchema(Settings):
-    num_steps: int = key("drafting steps unrolled in training", 7, ge=1)
-    draft_vocab_size: int | None = key(
+def _draft_vocab_size() -> Any:
+    return key(
         "draft only so many of the corpus's most frequent tokens; null: all",
         32000,
         ge=1,
         default=None,
     )
+
+
+class EagleStudentSchema(Settings):
+    num_steps: int = key("drafting steps unrolled in training", 7, ge=1)
+    draft_vocab_size: int | None = _draft_vocab_size()
     token_weight: float = key("weight of the objective", 0.1, ge=0)
     feature_weight: float = key(
         "weight of the smooth L1 distance to the target's features", 1.0, ge=0
@@ -137,6 +141,7 @@ class MedusaStudentSchema(Settings):
     num_heads: int = key("number of new heads, if proposer.head names none", 4, ge=1, le=64)
     num_layers: int = key("residual layers of a new head", 1, ge=1, le=64)
     own_lm_head: bool = key("each head gets a copy of the target's LM head; false shares it", False)
+    draft_vocab_size: int | None = _draft_vocab_size()
     joint: JointSchema | None = key(
         "Medusa-2, which trains the target with the heads; {} for the defaults",
         {"warmup": 0.25, "head_weight": 0.2},
@@ -206,6 +211,9 @@ class DistillSchema(PublicationSchema):
     draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
     draft_weights: str | None = key(
         "of the draft model and of heads, like target.weights", "random", default=None
+    )
+    draft_gguf_file: str | None = key(
+        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
     )
     heads: dict[str, str] | None = key(
         "heads made for the target, by proposer", {"eagle": "out/student"}, default=None

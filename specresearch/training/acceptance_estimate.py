@@ -18,10 +18,11 @@ from torch import Tensor
 
 from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
-from specresearch.training.objectives import Labels, Logits
+from specresearch.sampling import argmax
+from specresearch.training.objectives import Labels, Logits, indices_in
 from specresearch.training.students import Student
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ class AcceptancePredictor:
     def probs(self, prompt: Sequence[int], output: Sequence[int]) -> Float[Tensor, "K T"]:
         """Return acceptance probabilities of the tokens of one text.
 
-        Entry (i, t) is the probability that token t is accepted as draft i of a step, given that
-        the drafts before it were. K is `num_drafts`, or less if the student drafts fewer.
+        Entry (i, t) is the probability that token t of the output is accepted as draft i of a step,
+        given that the drafts before it were. K is `num_drafts`, or less if the student drafts
+        fewer. Entries of the prompt are 0.
         """
         token_ids = torch.tensor([[*prompt, *output]], device=self.target.device)
         num_tokens = token_ids.shape[1]
@@ -80,20 +82,27 @@ class AcceptancePredictor:
         layers = (FINAL_NORM, *self.student.hidden_layers)
         final, *hidden = self.target.forward_whole(token_ids, layers).hidden
         table = torch.zeros((num_drafts, num_tokens), dtype=torch.float64)
+        log_p = None
+        if not self._is_certain:
+            log_p = self._target_log_probs(final[0], token_ids[0], len(prompt))
         steps = list(self.student.steps(token_ids, hidden, num_drafts))[:num_drafts]
         for i, step in enumerate(steps):
             offset = step.shift + 1
             num_rows = min(step.states.shape[1], num_tokens - offset)
-            for begin in range(step.first_row, num_rows, CHUNK_ROWS):
+            first_row = max(step.first_row, len(prompt) - offset)
+            for begin in range(first_row, num_rows, CHUNK_ROWS):
                 end = min(begin + CHUNK_ROWS, num_rows)
-                target_states = final[0, begin + step.shift : end + step.shift]
-                probs = self._token_probs(
-                    target_logits=self.target.readout(target_states).double(),
-                    draft_logits=step.readout(step.states[0, begin:end]).double(),
-                    labels=token_ids[0, begin + offset : end + offset],
-                    target_ids=step.target_ids,
-                )
-                table[i, begin + offset : end + offset] = probs.cpu()
+                columns = slice(begin + offset, end + offset)
+                logits = step.readout(step.states[0, begin:end])
+                labels = token_ids[0, columns]
+                if step.target_ids is not None:
+                    labels = indices_in(labels, step.target_ids)
+                if log_p is None:
+                    probs = (argmax(logits) == labels).double()
+                else:
+                    log_q = self._log_probs(logits, labels.clamp(min=0))
+                    probs = (log_q - log_p[columns]).exp().clamp(max=1)
+                table[i, columns] = probs.masked_fill(labels < 0, 0).cpu()
         table[len(steps) :] = table[len(steps) - 1]
         return table
 
@@ -106,23 +115,26 @@ class AcceptancePredictor:
         ]
         return reduce(add, estimates)
 
-    def _token_probs(
-        self,
-        *,
-        target_logits: Logits,
-        draft_logits: Float[Tensor, "R D"],
-        labels: Labels,
-        target_ids: Int[Tensor, " D"] | None,
-    ) -> Float[Tensor, " R"]:
-        if target_ids is not None:
-            full = draft_logits.new_full(target_logits.shape, float("-inf"))
-            draft_logits = full.index_copy_(-1, target_ids, draft_logits)
-        if self.temperature == 0 or not self.student.samples:
-            return (draft_logits.argmax(-1) == labels).double()
-        indices = labels[:, None]
-        log_p = (target_logits / self.temperature).log_softmax(-1).gather(1, indices)[:, 0]
-        log_q = (draft_logits / self.temperature).log_softmax(-1).gather(1, indices)[:, 0]
-        return (log_q - log_p).exp().clamp(max=1)
+    @property
+    def _is_certain(self) -> bool:
+        """True if the text alone decides whether a draft is accepted."""
+        return self.temperature == 0 or not self.student.samples
+
+    def _target_log_probs(
+        self, final: Float[Tensor, "T H"], token_ids: Int[Tensor, " T"], num_prompt_tokens: int
+    ) -> Float[Tensor, " T"]:
+        """Return the target's log-probability of every token of the output; 0 for the prompt's."""
+        log_probs = [token_ids.new_zeros(num_prompt_tokens, dtype=torch.float64)]
+        states = final[num_prompt_tokens - 1 : -1].split(CHUNK_ROWS)
+        labels = token_ids[num_prompt_tokens:].split(CHUNK_ROWS)
+        for rows, tokens in zip(states, labels, strict=True):
+            log_probs.append(self._log_probs(self.target.readout(rows), tokens))
+        return torch.cat(log_probs)
+
+    def _log_probs(self, logits: Logits, labels: Labels) -> Float[Tensor, " R"]:
+        """Return the log-probability of one token of each row at the temperature."""
+        scaled = logits.double() / self.temperature
+        return scaled.gather(1, labels[:, None])[:, 0] - scaled.logsumexp(-1)
 
 
 def expected_steps(

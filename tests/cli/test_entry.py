@@ -235,6 +235,15 @@ def test_a_target_and_its_draft_share_device_and_dtype(compose: Callable[..., Di
     )
 
 
+def test_target_and_draft_name_gguf_files_of_their_own(compose: Callable[..., DictConfig]) -> None:
+    for proposer in ("draft_model", "cascade"):
+        cfg = compose(
+            f"+proposer={proposer}", "target.gguf_file=large.gguf", "draft_gguf_file=small.gguf"
+        )
+        drafter = cfg.proposer if proposer == "draft_model" else cfg.proposer.proposers[1]
+        assert (cfg.target.gguf_file, drafter.draft.gguf_file) == ("large.gguf", "small.gguf")
+
+
 def test_errors_become_one_line(compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(Exception, match="dataset") as unknown:
         compose("dataset=nope")

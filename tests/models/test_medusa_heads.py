@@ -111,6 +111,39 @@ def test_medusa_2_keeps_its_heads_inside_the_model(tmp_path: Path, sharded: bool
         heads.check_fit(TARGET)
 
 
+def test_a_reduced_vocabulary_is_saved_and_must_be_the_targets(tmp_path: Path) -> None:
+    target_ids = torch.tensor([7, VOCAB - 1, 3])
+    heads = MedusaHeads(H, 3, 2, target_ids=target_ids).double()
+    save_medusa_heads(heads, tmp_path / "made", {})
+    again = MedusaHeads.from_pretrained(str(tmp_path / "made"))
+    assert again.target_ids is not None
+    assert torch.equal(again.target_ids, target_ids)
+    again.check_fit(TARGET)
+    with torch.no_grad():
+        assert torch.equal(again(HIDDEN, lm_head()), heads(HIDDEN, lm_head()))
+    beyond = MedusaHeads(H, 3, 2, target_ids=torch.tensor([7, VOCAB, 3]))
+    with pytest.raises(ValueError, match="use heads of this target"):
+        beyond.check_fit(TARGET)
+
+
+@pytest.mark.parametrize(
+    ("token_map", "match"),
+    [
+        (torch.arange(VOCAB - 1), "rows; it must name one token for each"),
+        (torch.zeros(VOCAB, dtype=torch.long), "names a token twice"),
+        (torch.arange(VOCAB) - 1, "or one below 0"),
+        (torch.arange(VOCAB).float(), "is torch.float32"),
+    ],
+)
+def test_a_token_map_that_fits_no_lm_head_is_refused(
+    tmp_path: Path, token_map: Tensor, match: str
+) -> None:
+    weights = tensors() | {"token_map": token_map}
+    folder = write(tmp_path, weights, "medusa_lm_head.safetensors")
+    with pytest.raises(ModelNotLoadedError, match=match):
+        MedusaHeads.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("vocab_size", [VOCAB, None])
 def test_saved_heads_load_unchanged(tmp_path: Path, vocab_size: int | None) -> None:
     heads = MedusaHeads(H, vocab_size, 4, 2, base_model="lmsys/vicuna-tiny")

@@ -1,7 +1,6 @@
 """Models from Python packages: which are used, and that a conversion is whole or absent."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +20,7 @@ MODEL, MODULE = "acme/letters", "letters_gguf_for_tests"
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Install a stand-in for a package of weights; return the files that it was asked for.
 
-    What reads GGUF files returns a tiny random model that says it is quantized, as the library's
-    own reader does.
+    What reads GGUF files returns a tiny random model.
     """
     assembled: list[Path] = []
     module: Any = ModuleType(MODULE)
@@ -31,24 +29,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         assembled.append(file)
         file.write_bytes(b"GGUF")
 
-    def read_model(folder: str, *, gguf_file: str, dtype: torch.dtype) -> Any:
+    def read(folder: str, gguf_file: str, dtype: torch.dtype) -> tuple[Any, Any]:
         assert (Path(folder) / gguf_file).read_bytes() == b"GGUF"
-        model = build("llama", seed=3, dtype=dtype)
-        model.config.quantization_config = {"quant_method": "gguf"}
-        return model
+        model: Any = build("llama", seed=3, dtype=torch.float32)
+        return model.to(dtype), letters_tokenizer(VOCAB)
 
     module.assemble = assemble
     module.__spec__ = type(sys.__spec__)(MODULE, None)
     monkeypatch.setitem(sys.modules, MODULE, module)
     monkeypatch.setitem(PACKAGES, MODEL, Package(MODULE, ("gguf", "letters-gguf")))
     monkeypatch.setattr(packaged, "CACHE", tmp_path / "cache")
-    _replace(monkeypatch, "AutoTokenizer", lambda *_, **__: letters_tokenizer(VOCAB))
-    _replace(monkeypatch, "AutoModelForCausalLM", read_model)
+    monkeypatch.setattr(packaged, "load_gguf", read)
     return assembled
-
-
-def _replace(monkeypatch: pytest.MonkeyPatch, name: str, read: Callable[..., Any]) -> None:
-    monkeypatch.setattr(packaged, name, type(name, (), {"from_pretrained": staticmethod(read)}))
 
 
 def test_the_weights_are_converted_once_and_load_as_a_plain_model(package: list[Path]) -> None:
@@ -57,7 +49,6 @@ def test_the_weights_are_converted_once_and_load_as_a_plain_model(package: list[
     assert resolve(MODEL) == str(folder) == str(packaged_folder(MODEL))
     assert len(package) == 1
     loaded, tokenizer = load_model(MODEL, dtype="bfloat16")
-    assert not hasattr(loaded.config, "quantization_config")
     original: Any = build("llama", seed=3, dtype=torch.float32)
     original = original.to(torch.bfloat16)
     for name, value in original.state_dict().items():
@@ -72,7 +63,7 @@ def test_an_interrupted_conversion_leaves_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        _replace(patch, "AutoModelForCausalLM", fail)
+        patch.setattr(packaged, "load_gguf", fail)
         with pytest.raises(KeyboardInterrupt):
             packaged_folder(MODEL)
     assert [path.suffix for path in packaged.CACHE.iterdir()] == [".lock"]

@@ -41,6 +41,20 @@ def make_heads(num_heads: int = 3, own_lm_head: bool = True) -> MedusaHeads:
     return heads
 
 
+def reduced(heads: MedusaHeads, target_ids: torch.Tensor) -> tuple[MedusaHeads, MedusaHeads]:
+    """Return heads that draft some tokens only: with LM heads of their rows, and of all rows."""
+    small = MedusaHeads(H, len(target_ids), len(heads), target_ids=target_ids).double()
+    large = copy.deepcopy(heads)
+    outside = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, target_ids, False)
+    pairs: Any = zip(small, large, strict=True)
+    for narrow, wide in pairs:
+        narrow[0].load_state_dict(wide[0].state_dict())
+        narrow[1].weight.data.copy_(wide[1].weight[target_ids])
+        bias = torch.zeros(VOCAB, dtype=torch.float64).masked_fill(outside, -1e9)
+        wide[1].bias = torch.nn.Parameter(bias)
+    return small, large
+
+
 class Budgets(Controller):
     """Change the budget in every step and row."""
 
@@ -248,3 +262,30 @@ def test_heads_and_paths_are_loaded_from_files(target: CausalLM, tmp_path: Path)
     assert [
         output.token_ids for output in decode(Engine(target, proposer, max_batch_size=3))
     ] == plain
+
+
+@pytest.mark.parametrize("repetition_penalty", [1.0, 1.3])
+def test_a_reduced_vocabulary_drafts_what_the_whole_one_would_of_its_tokens(
+    target: CausalLM, repetition_penalty: float
+) -> None:
+    small, large = reduced(make_heads(), torch.tensor([3, 28, 5, 14, 9, 1]))
+    seen: list[Seen] = []
+    for heads in (small, large):
+        proposer = Medusa(heads, paths=PATHS)
+        seen.append(watch(proposer))
+        decode(
+            Engine(target, proposer, max_batch_size=3),
+            repetition_penalty=repetition_penalty,
+            temperature=0.0,
+        )
+    assert len(seen[0]) == len(seen[1]) > 3
+    for (_, _, ours), (_, _, theirs) in zip(*seen, strict=True):
+        assert torch.equal(ours.token_ids, theirs.token_ids)
+        torch.testing.assert_close(ours.scores, theirs.scores)
+
+
+def test_a_tree_wider_than_a_reduced_vocabulary_is_refused(target: CausalLM) -> None:
+    heads = MedusaHeads(H, 2, 3, target_ids=torch.tensor([3, 5])).double()
+    with pytest.raises(ValueError, match="3 heads and 2 tokens"):
+        Medusa(heads, paths=PATHS).bind(target, 1)
+    assert "over 2 tokens" in str(Medusa(heads).describe())

@@ -145,6 +145,36 @@ def test_a_draft_learns_nothing_from_tokens_outside_its_vocabulary(
     torch.testing.assert_close(sums[0, 1], case.whole_acceptance(objective, draft))
 
 
+class Widths(ForwardKL):
+    """Records the sizes of vocabularies over which it normalises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        self.seen.add(logits.shape[-1])
+        return super().log_probs(logits)
+
+
+def test_the_whole_vocabulary_is_normalised_only_for_drafts_over_all_of_it() -> None:
+    case = Case()
+    reduced, whole = Widths(), Widths()
+    case.chunked(reduced, 7, case.drafts[2:])
+    case.chunked(whole, 7)
+    assert reduced.seen == {len(IDS)}
+    assert whole.seen == {len(IDS), V}
+
+
+def test_tokens_that_the_target_masks_are_never_accepted() -> None:
+    case = Case()
+    with torch.no_grad():
+        case.target.weight[IDS[:2]] = 0
+        case.target.bias[IDS[:2]] = float("-inf")
+    _, sums = case.chunked(ForwardKL(), 7, case.drafts[2:])
+    torch.testing.assert_close(sums[0, 1], case.whole(ForwardKL())[1][2, 1])
+
+
 def test_no_gradients_are_computed_if_disabled() -> None:
     case = Case()
     with torch.no_grad():

@@ -58,6 +58,9 @@ STUDENTS: dict[str, Callable[[CausalLM], Student]] = {
     "draft_model": draft,
     "medusa": lambda of: medusa_student(Medusa(), of, []),
     "medusa, sharing": lambda of: medusa_student(Medusa(), of, [], num_heads=2, own_lm_head=False),
+    "medusa, reduced vocabulary": lambda of: medusa_student(
+        Medusa(), of, EXAMPLES, draft_vocab_size=17
+    ),
     "eagle": lambda of: eagle_student(
         Eagle(), of, [], num_steps=1, token_weight=0.1, feature_weight=1.0
     ),

@@ -311,6 +311,14 @@ def test_exported_medusa_heads_are_the_same(
     assert read_provenance(str(folder)) == TRAINED
 
 
+def test_a_reduced_medusa_vocabulary_is_exported_as_vllm_calls_it(exported: Exported) -> None:
+    target_ids = torch.tensor([2, 30, 7])
+    heads = MedusaHeads(16, 3, 2, base_model=BASE, target_ids=target_ids)
+    folder = exported(heads, "medusa")
+    assert json.loads((folder / "config.json").read_text())["truncated_vocab_size"] == 3
+    assert torch.equal(load_file(folder / "medusa_lm_head.safetensors")["token_map"], target_ids)
+
+
 def test_medusa_heads_that_do_not_fit_are_rejected(
     exported: Exported, target_folder: Callable[..., str]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from shape_checks import unchecked
 from tiny_models import VOCAB, build, config_of
-from torch import nn
+from torch import Tensor, nn
 
 from specresearch import CausalLM, SamplingParams
 from specresearch.models.eagle import EagleModel
@@ -40,8 +40,9 @@ def draft() -> Student:
     return DraftStudent(CausalLM(build("llama", seed=2, num_hidden_layers=1), max_len=60), TARGET)
 
 
-def medusa() -> Student:
-    heads = MedusaHeads(16, VOCAB, 3).double()
+def medusa(reduced: bool = False) -> Student:
+    target_ids = torch.randperm(VOCAB)[:19].sort().values if reduced else None
+    heads = MedusaHeads(16, 19 if reduced else VOCAB, 3, target_ids=target_ids).double()
     randomize(heads, 0.4)
     return MedusaStudent(heads, TARGET)
 
@@ -64,6 +65,7 @@ def eagle(version: int, reduced: bool = False, normed: bool = False) -> EagleStu
 STUDENTS: dict[str, Callable[[], Student]] = {
     "draft_model": draft,
     "medusa": medusa,
+    "medusa, reduced vocabulary": lambda: medusa(reduced=True),
     "eagle": lambda: eagle(1),
     "eagle3": lambda: eagle(3),
     "eagle3, reduced vocabulary": lambda: eagle(3, reduced=True),
@@ -132,6 +134,26 @@ def test_sampled_drafts_are_accepted_as_predicted(name: str) -> None:
         assert abs(parity.z).max() < 4.5
     else:
         assert parity.measured == parity.predicted.mean_acceptance_length > 1
+
+
+def test_the_targets_logits_are_read_once_for_a_token_and_never_if_the_text_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    student, trials = decoded("eagle3, reduced vocabulary", HOT)
+    num_rows: list[int] = []
+    readout = TARGET.readout
+
+    def counted(states: Tensor) -> Tensor:
+        num_rows.append(len(states))
+        return readout(states)
+
+    monkeypatch.setattr(TARGET, "readout", counted)
+    text = trials[0]
+    predictor(student, HOT).probs(text.prompt, text.output)
+    assert sum(num_rows) == len(text.output)
+    num_rows.clear()
+    predictor(student, 0.0).probs(text.prompt, text.output)
+    assert not num_rows
 
 
 def test_expected_steps_are_those_of_many_runs() -> None:

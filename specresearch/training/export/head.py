@@ -135,7 +135,7 @@ def _cast(module: AnyModule, dtype: str | None) -> AnyModule:
 
 
 def _medusa_contents(heads: MedusaHeads, name: str, target: TargetConfig) -> Contents:
-    if heads.hidden_size != target.hidden_size or heads.vocab_size not in (None, target.vocab_size):
+    if not heads.fits(target.hidden_size, target.vocab_size):
         raise ValueError(
             f"{name} is for hidden states of {heads.hidden_size} and "
             f"{heads.vocab_size or 'any number of'} tokens, and {target.name} has "

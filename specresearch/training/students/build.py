@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from jaxtyping import Int
+from torch import Tensor
+
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
-from specresearch.models.eagle_format import EagleFormat
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
 from specresearch.training.corpus.examples import Example
@@ -61,10 +63,13 @@ def medusa_student(
     num_heads: int = 4,
     num_layers: int = 1,
     own_lm_head: bool = True,
+    draft_vocab_size: int | None = None,
     joint: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> MedusaStudent:
     """Build a Medusa student; the sizes are those of new heads, if the proposer names none.
+
+    LM heads of their own may draft only frequent tokens of `examples`.
 
     `joint` holds the settings of Medusa-2, which trains the target, too; None is Medusa-1.
     """
@@ -77,7 +82,16 @@ def medusa_student(
     heads = proposer.head
     if isinstance(heads, str):
         heads = MedusaHeads.from_pretrained(heads, revision=proposer.revision)
-    heads = heads or new_medusa_heads(target, num_heads, num_layers, own_lm_head)
+    if heads and draft_vocab_size is not None:
+        raise _names_a_head(draft_vocab_size)
+    if draft_vocab_size is not None and not own_lm_head:
+        raise ValueError(
+            f"student.draft_vocab_size={draft_vocab_size}: the target's LM head has all tokens; "
+            "set student.own_lm_head=true"
+        )
+    if not heads:
+        target_ids = _reduced_vocabulary(draft_vocab_size, examples, target)
+        heads = new_medusa_heads(target, num_heads, num_layers, own_lm_head, target_ids)
     if joint is None:
         return MedusaStudent(heads, target)
     lora = _parse(Lora, joint.get("lora"), "student.joint.lora")
@@ -101,16 +115,15 @@ def eagle_student(
     assert isinstance(proposer, Eagle)
     if proposer.head:
         if draft_vocab_size is not None:
-            raise ValueError(
-                f"student.draft_vocab_size={draft_vocab_size} is for new heads, and proposer.head "
-                "names one; leave one out"
-            )
+            raise _names_a_head(draft_vocab_size)
         model = proposer.load(target)
     else:
-        target_ids = None
-        if draft_vocab_size is not None:
-            _check_vocabulary(draft_vocab_size, proposer.format, target)
-            target_ids = most_frequent(examples, draft_vocab_size, target.vocab_size)
+        if draft_vocab_size is not None and not proposer.format.reduces_vocabulary:
+            raise ValueError(
+                f"student.draft_vocab_size={draft_vocab_size}: an EAGLE-1 head drafts from the "
+                "whole vocabulary; use proposer=eagle3"
+            )
+        target_ids = _reduced_vocabulary(draft_vocab_size, examples, target)
         layer_ids = _layer_ids(proposer, target)
         head = new_eagle_head(target, proposer.format, layer_ids, target_ids, seed)
         head.name = f"a new EAGLE-{proposer.format.version} head"
@@ -128,17 +141,25 @@ def _parse(kind: type[Settings], values: Mapping[str, Any] | None, key: str) -> 
     return kind(**values)
 
 
-def _check_vocabulary(draft_vocab_size: int, format: type[EagleFormat], target: CausalLM) -> None:
-    if not format.reduces_vocabulary:
-        raise ValueError(
-            f"student.draft_vocab_size={draft_vocab_size}: an EAGLE-1 head drafts from the whole "
-            "vocabulary; use proposer=eagle3"
-        )
+def _names_a_head(draft_vocab_size: int) -> ValueError:
+    return ValueError(
+        f"student.draft_vocab_size={draft_vocab_size} is for new heads, and proposer.head "
+        "names one; leave one out"
+    )
+
+
+def _reduced_vocabulary(
+    draft_vocab_size: int | None, examples: Iterable[Example], target: CausalLM
+) -> Int[Tensor, " D"] | None:
+    """Return the most frequent tokens of the examples; None for the whole vocabulary."""
+    if draft_vocab_size is None:
+        return None
     if not 1 <= draft_vocab_size <= target.vocab_size:
         raise ValueError(
             f"student.draft_vocab_size={draft_vocab_size} must lie between 1 and the target's "
             f"{target.vocab_size}"
         )
+    return most_frequent(examples, draft_vocab_size, target.vocab_size)
 
 
 def _layer_ids(proposer: Eagle, target: CausalLM) -> tuple[int, ...]:

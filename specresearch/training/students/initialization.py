@@ -26,17 +26,31 @@ COPIED_KEYS = (
 
 
 def new_medusa_heads(
-    target: CausalLM, num_heads: int, num_layers: int, own_lm_head: bool
+    target: CausalLM,
+    num_heads: int,
+    num_layers: int,
+    own_lm_head: bool,
+    target_ids: Int[Tensor, " D"] | None = None,
 ) -> MedusaHeads:
-    """Return heads that predict what the target predicts, each with an LM head if asked."""
+    """Return heads that predict what the target predicts, each with an LM head if asked.
+
+    LM heads of their own cover `target_ids`, or all tokens.
+    """
     lm_head = lm_head_of(target)
-    vocab_size = target.vocab_size if own_lm_head else None
+    rows = lm_head.weight.detach()
+    if target_ids is not None:
+        rows = rows[target_ids]
     heads = MedusaHeads(
-        lm_head.in_features, vocab_size, num_heads, num_layers, base_model=target.name
+        lm_head.in_features,
+        len(rows) if own_lm_head else None,
+        num_heads,
+        num_layers,
+        base_model=target.name,
+        target_ids=target_ids,
     )
     if own_lm_head:
         for head in heads:
-            head[-1].weight.data.copy_(lm_head.weight)  # pyright: ignore[reportIndexIssue]
+            head[-1].weight.data.copy_(rows)  # pyright: ignore[reportIndexIssue]
     return heads
 
 

@@ -1,7 +1,9 @@
 """Medusa heads in training."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from specresearch.models import CausalLM
 from specresearch.models.head_fit import lm_head_of
@@ -32,6 +34,15 @@ class MedusaStudent(Student):
         self.module = heads
         self.max_drafts = len(heads)
 
+    @property
+    def extra_state(self) -> dict[str, Tensor]:
+        """The reduced vocabulary, since another corpus would select another one."""
+        return {} if self.heads.target_ids is None else {"target_ids": self.heads.target_ids}
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        if "target_ids" in state:
+            self.heads.token_map = state["target_ids"].to(self.target.device)
+
     def steps(
         self, token_ids: TokenIds, hidden: HiddenStates, num_steps: int | None = None
     ) -> Iterator[StudentStep]:
@@ -43,7 +54,13 @@ class MedusaStudent(Student):
             states = hidden[0]
             for block in blocks:
                 states = block(states)
-            yield StudentStep(states, lm_head, shift=1 + i, weight=STEP_DECAY**i)
+            yield StudentStep(
+                states,
+                lm_head,
+                shift=1 + i,
+                weight=STEP_DECAY**i,
+                target_ids=self.heads.target_ids,
+            )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
         depth = min(num_draft_tokens, len(self.heads))
