@@ -1,39 +1,56 @@
 #!/usr/bin/env bash
-# Trains the drafters of the tiny target: DATA holds the text of the pair, WORK is scratch space outside the repository.
-# Names of drafters as arguments train those alone. A run that was stopped goes on where it was.
+# Trains the drafters of the zoo's targets: DATA holds the text of the pair, WORK is scratch space outside the repository.
+# Names of drafters as arguments train those alone. A run that was stopped goes on where it was. DEEP names another folder of
+# the deep target than the zoo's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH=.
-[ -f "$WORK/prompts.json" ] || python experiments/tiny_zoo/prompts.py --data "$DATA" --output "$WORK/prompts.json"
+
+prompts() { # file, then options of prompts.py
+    [ -f "$1" ] || python experiments/tiny_zoo/prompts.py --data "$DATA" --output "$1" "${@:2}"
+}
 
 distill() { # name, then what makes it
     local run=$WORK/$1 resume=false
     [ -f "$run/student/config.json" ] && return
     [ -d "$run" ] && resume=true
-    python -m specresearch.distill dataset=sharegpt "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
-        corpus.predict_prompts=true corpus.generation.temperature=0.7 corpus.generation.max_new_tokens=128 \
-        corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=1 train.accumulate=8 \
-        train.warmup_steps=30 train.evaluate_every=300 train.save_every=100 evaluation.num_texts=48 evaluation.num_prompts=12 \
-        "hydra.run.dir=$run" "resume=$resume" "${@:2}"
+    python -m specresearch.distill dataset=sharegpt corpus.predict_prompts=true corpus.generation.temperature=0.7 \
+        corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=1 \
+        train.save_every=100 evaluation.num_texts=48 evaluation.num_prompts=12 "hydra.run.dir=$run" "resume=$resume" "${@:2}"
 }
 
-stage() { # of an EAGLE-3 head: name, what it begins with, drafting steps unrolled, optimiser steps, learning rate
-    distill "$1" +proposer=eagle3 "proposer.head=$2" 'proposer.layer_ids=[2,5,8]' "student.num_steps=$3" "train.steps=$4" \
-        "train.learning_rate=$5" train.accumulate=2 train.evaluate_every=1000
+draft() { # name, then what makes it
+    prompts "$WORK/prompts.json"
+    distill "$1" +proposer=draft_model "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
+        corpus.generation.max_new_tokens=128 train.accumulate=8 train.warmup_steps=30 train.evaluate_every=300 "${@:2}"
 }
 
-[ $# -gt 0 ] || set -- tiny_draft_distilled tiny_medusa tiny_eagle tiny_eagle3
+head() { # name, then what makes it; many small steps, on texts as long as those decoded
+    prompts "$WORK/prompts_long.json" --long
+    distill "$1" "dataset.path=$WORK/prompts_long.json" "corpus.folder=$WORK/corpus_${1%%_*}" corpus.max_len=2048 \
+        corpus.generation.max_new_tokens=256 train.accumulate=2 train.warmup_steps=100 train.evaluate_every=1000 "${@:2}"
+}
+
+staged() { # name, steps of two stages, rate of the first, then what makes it; what is drafted third and later learns in the second
+    head "$1_first" "${@:5}" proposer.head=null student.num_steps=2 "train.learning_rate=$4" "train.steps=$2"
+    head "$1" "${@:5}" "proposer.head=$WORK/$1_first/student" student.num_steps=5 train.learning_rate=1e-3 "train.steps=$3"
+}
+
+eagle=(+proposer=eagle student.token_weight=1)
+medusa=(+proposer=medusa proposer.head=null student.num_heads=4 student.own_lm_head=false train.learning_rate=2e-3)
+eagle3=(+proposer=eagle3)
+deep=("target.model=${DEEP:-zoo:deep}")
+
+[ $# -gt 0 ] || set -- tiny_draft_distilled tiny_eagle tiny_medusa tiny_eagle3 deep_eagle deep_medusa deep_eagle3
 for drafter in "$@"; do
     case $drafter in
-    tiny_draft_distilled) distill $drafter +proposer=draft_model draft=zoo:tiny_draft train.learning_rate=5e-4 train.steps=800 ;;
-    tiny_medusa) distill $drafter +proposer=medusa proposer.head=null student.num_heads=4 student.own_lm_head=false \
-        train.learning_rate=2e-3 train.steps=700 ;;
-    tiny_eagle) distill $drafter +proposer=eagle proposer.head=null student.num_steps=2 student.token_weight=1 \
-        train.learning_rate=2e-3 train.steps=1000 ;;
-    tiny_eagle3) # many small steps; what is drafted third and later learns in the last stage
-        stage eagle3_first null 2 4000 1e-3
-        stage eagle3_second "$WORK/eagle3_first/student" 2 8000 3e-3
-        stage $drafter "$WORK/eagle3_second/student" 5 1200 1e-3 ;;
+    tiny_draft_distilled) draft $drafter draft=zoo:tiny_draft train.learning_rate=5e-4 train.steps=800 ;;
+    tiny_eagle) staged $drafter 3000 6000 2e-3 "${eagle[@]}" ;;
+    tiny_medusa) head $drafter "${medusa[@]}" train.steps=5000 ;;
+    tiny_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,5,8]' ;;
+    deep_eagle) staged $drafter 4000 6000 2e-3 "${eagle[@]}" "${deep[@]}" ;;
+    deep_medusa) head $drafter "${medusa[@]}" train.steps=5000 "${deep[@]}" ;;
+    deep_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
     esac
 done

@@ -8,9 +8,11 @@ Their text is not used for any measurement.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import corpora
+from corpora import Turn
 from documents import Writer
 from transformers import AutoTokenizer
 
@@ -18,26 +20,49 @@ from specresearch.data.templates import CODE, MATHS, SUMMARY, Template
 
 NUM_SUMMARIES, NUM_MATHS, NUM_FUNCTIONS = 900, 600, 400
 MAX_PROMPT_TOKENS = 880  # leaves room for the reply in examples of 1024 tokens
-SHORT, LONG = range(140, 280), range(280, MAX_PROMPT_TOKENS - 20)  # tokens of a passage
-PASSAGES = (SHORT, SHORT, LONG)  # to choose from: a third teaches to copy from afar
+SHORTEST, SHORT = 140, 280  # tokens of a passage; a third is longer and teaches to copy from afar
+
+LONG_MAX_PROMPT_TOKENS = 1760  # the same in examples of 2048 tokens
+LONG_REPEATS = 3  # times that a chat is asked for, each with other sampled replies
+LONG_NUM_SUMMARIES = 2400
 
 
-def rows(writer: Writer) -> Iterator[tuple[str, Template | None, str, str]]:
-    """Yield the kind, template, question and published answer of every prompt."""
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation to be answered turn by turn, and how its questions are phrased."""
+
+    kind: str
+    template: Template | None
+    turns: list[Turn]
+
+
+def asked(kind: str, template: Template | None, question: str, answer: str) -> Prompt:
+    """Return a prompt of one question."""
+    return Prompt(kind, template, [Turn("user", question), Turn("assistant", answer)])
+
+
+def prompts(writer: Writer, *, long: bool) -> Iterator[Prompt]:
+    """Yield every prompt with its published answers."""
     text = writer.text
-    for chat in text.chats:
-        for question_turn, answer_turn in zip(chat[::2], chat[1::2], strict=True):
-            yield "chat", None, question_turn.text, answer_turn.text
+    for _ in range(LONG_REPEATS if long else 1):
+        for chat in text.chats:
+            for start in range(0, len(chat), 2):
+                yield Prompt("chat", None, chat[start : start + 2])
+            if long and len(chat) > 2:
+                yield Prompt("conversation", None, chat)
     for question, answer in writer.random.sample(text.maths, NUM_MATHS):
-        yield "maths", MATHS, question, answer
+        yield asked("maths", MATHS, question, answer)
     for function in writer.random.sample(text.functions, NUM_FUNCTIONS):
-        yield "code", CODE, function.head, function.body
+        yield asked("code", CODE, function.head, function.body)
+    max_prompt_tokens = LONG_MAX_PROMPT_TOKENS if long else MAX_PROMPT_TOKENS
+    short, longer = range(SHORTEST, SHORT), range(SHORT, max_prompt_tokens - 20)
+    lengths = (short, longer) if long else (short, short, longer)
     num_drawn = 0
-    while num_drawn < NUM_SUMMARIES:
-        passage = writer.passage(writer.random.choice(writer.random.choice(PASSAGES)))
+    while num_drawn < (LONG_NUM_SUMMARIES if long else NUM_SUMMARIES):
+        passage = writer.passage(writer.random.choice(writer.random.choice(lengths)))
         if passage is not None:
             num_drawn += 1
-            yield "summary", SUMMARY, passage.text, passage.quote
+            yield asked("summary", SUMMARY, passage.text, passage.quote)
 
 
 def main() -> None:
@@ -52,16 +77,26 @@ def main() -> None:
     )
     parser.add_argument("--tokenizer", type=Path, default=Path("specresearch/zoo/tiny"))
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="for examples of 2048 tokens: longer passages and more of them, whole conversations",
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
     writer = Writer(tokenizer, corpora.load(arguments.data, held_out=False), arguments.seed)
+    max_prompt_tokens = LONG_MAX_PROMPT_TOKENS if arguments.long else MAX_PROMPT_TOKENS
     written = []
-    for number, (kind, template, question, answer) in enumerate(rows(writer)):
-        prompt = question if template is None else template.chat.replace("{text}", question)
-        if len(writer.encode(prompt)) <= MAX_PROMPT_TOKENS:
-            turns = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
-            written.append({"id": f"{kind}-{number}", "conversations": turns})
+    for number, prompt in enumerate(prompts(writer, long=arguments.long)):
+        turns = []
+        for turn in prompt.turns:
+            text = turn.text
+            if turn.role == "user" and prompt.template is not None:
+                text = prompt.template.chat.replace("{text}", text)
+            turns.append({"from": "human" if turn.role == "user" else "gpt", "value": text})
+        if len(writer.encode(turns[0]["value"])) <= max_prompt_tokens:
+            written.append({"id": f"{prompt.kind}-{number}", "conversations": turns})
     arguments.output.write_text(
         json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
     )

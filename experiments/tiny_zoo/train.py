@@ -1,10 +1,12 @@
-"""Train a model of the pair for a given time on the packed shards, with checkpoints.
+"""Train a model of the zoo for a given time or on a given number of tokens, with checkpoints.
 
     python experiments/tiny_zoo/train.py target --work WORK --minutes 60 [--resume] \\
         [--export specresearch/zoo/tiny]
+    python experiments/tiny_zoo/train.py shallow --work WORK --tokens 6e6 [--resume]
 
-The learning rate and the curriculum follow the share of `--minutes` that has been spent, not a
-number of steps, so a slower machine still ends with the rate at zero. Each worker thread takes one
+The learning rate and the curriculum follow the share of `--minutes` or `--tokens` that has been
+spent, not a number of steps. With `--minutes` a slower machine still ends with the rate at zero;
+with `--tokens` a machine whose load varies gives the same training. Each worker thread takes one
 micro-batch at a time and runs its operators single-threaded: unlike operators split over the cores,
 this keeps its speed when other programs take part of them.
 """
@@ -24,7 +26,7 @@ from documents import LOSS_WEIGHTS, Kind
 from jaxtyping import Float, Int
 from mix import PHASES, Phase
 from muon import Muon
-from pair import build, export
+from pair import SHAPES, build, export, grow
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -32,6 +34,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 MUON_RATE, ADAM_RATE, EMBEDDING_RATE = 0.01, 2e-3, 4e-3
 WARM_UP, DECAY_FROM = 0.015, 0.40
 MICRO_TOKENS = 1024
+AHEAD_WEIGHTS = (0.3, 0.2)  # of the losses of the second and third next token, with --ahead
 
 
 @dataclass
@@ -84,14 +87,43 @@ class Shards:
         return Rows(ids, kinds, weights / weights[:, 1:].sum())
 
 
+class Ahead(torch.nn.Module):
+    """Predictors of the tokens after the next from a model's last state, through its LM head.
+
+    They are only for training (arXiv 2404.19737): with them the state tells more of what follows,
+    which is what drafters read it for. They start as the identity.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Linear(width, width, bias=False) for _ in AHEAD_WEIGHTS
+        )
+        for block in self.blocks:
+            torch.nn.init.zeros_(block.weight)
+
+    def forward(self, states: Float[Tensor, "... width"]) -> list[Float[Tensor, "... width"]]:
+        """Return the states that predict the second next token and those after it."""
+        return [states + torch.nn.functional.silu(block(states)) for block in self.blocks]
+
+
 class Trainer:
     """A model, its optimisers, and the threads that share micro-batches and updates."""
 
-    def __init__(self, model: LlamaForCausalLM, *, dtype: torch.dtype, num_workers: int) -> None:
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        *,
+        dtype: torch.dtype,
+        num_workers: int,
+        ahead: Ahead | None = None,
+    ) -> None:
         self.model = model
+        self.ahead = ahead
         self.dtype = dtype
-        self.parameters = list(model.parameters())
-        self.optimisers = optimisers(model, dtype)
+        extra = [] if ahead is None else list(ahead.parameters())
+        self.parameters = [*model.parameters(), *extra]
+        self.optimisers = optimisers(model, extra, dtype)
         self.base_rates = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
         torch.set_num_threads(1)
         self.pool = ThreadPoolExecutor(
@@ -129,18 +161,35 @@ class Trainer:
 
     def _part(self, rows: Rows) -> Part:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            logits = self.model(input_ids=rows.ids, use_cache=False).logits[:, :-1]
-        targets = rows.ids[:, 1:]
+            states = self.model.model(input_ids=rows.ids, use_cache=False).last_hidden_state
+            losses = self._losses(states, rows, 1)
+            total = (losses * rows.weights[:, 1:]).sum()
+            if self.ahead is not None:
+                parts = zip(AHEAD_WEIGHTS, self.ahead(states), strict=True)
+                for shift, (weight, further) in enumerate(parts, start=2):
+                    further_losses = self._losses(further, rows, shift)
+                    total = total + weight * (further_losses * rows.weights[:, shift:]).sum()
+        return Part(torch.autograd.grad(total, self.parameters), losses.detach())
+
+    def _losses(
+        self, states: Float[Tensor, "rows length width"], rows: Rows, shift: int
+    ) -> Float[Tensor, "rows predicted"]:
+        """Return losses in nats of predicting the token `shift` places on."""
+        logits = self.model.lm_head(states[:, :-shift])
+        targets = rows.ids[:, shift:]
         losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten(), reduction="none"
         )
-        losses = losses.view_as(targets)
-        total = (losses * rows.weights[:, 1:]).sum()
-        return Part(torch.autograd.grad(total, self.parameters), losses.detach())
+        return losses.view_as(targets)
 
 
-def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.optim.Optimizer]:
-    """Return Muon for layer matrices, in halves for two workers, and AdamW for the rest."""
+def optimisers(
+    model: LlamaForCausalLM, extra: list[torch.nn.Parameter], muon_dtype: torch.dtype
+) -> list[torch.optim.Optimizer]:
+    """Return Muon for layer matrices, in halves for two workers, and AdamW for the rest.
+
+    extra: parameters besides the model's.
+    """
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     embeddings = [] if model.config.tie_word_embeddings else [model.model.embed_tokens.weight]
     others = [
@@ -152,7 +201,7 @@ def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.o
             Muon(part, lr=MUON_RATE, dtype=muon_dtype)
             for part in (matrices[:half], matrices[half:])
         ),
-        torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW([*others, *extra], lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
         *(
             torch.optim.AdamW([p], lr=EMBEDDING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
             for p in embeddings
@@ -162,16 +211,15 @@ def optimisers(model: LlamaForCausalLM, muon_dtype: torch.dtype) -> list[torch.o
 
 def rate(progress: float) -> float:
     """Return the factor of the learning rates: a short warm-up, level, then linear to zero."""
-    return min(1.0, progress / WARM_UP, (1 - progress) / (1 - DECAY_FROM))
+    return max(0.0, min(1.0, progress / WARM_UP, (1 - progress) / (1 - DECAY_FROM)))
 
 
 class Log:
     """Report mean losses by kind of token, and speed, on screen and as JSON Lines."""
 
-    def __init__(self, path: Path, progress: Progress, minutes: float) -> None:
+    def __init__(self, path: Path, progress: Progress) -> None:
         self.file = path.open("a", encoding="utf-8")
         self.console = Console(width=200)
-        self.minutes = minutes
         self._restart(progress)
 
     def add(self, kinds: Int[Tensor, "rows n"], losses: Float[Tensor, "rows n"]) -> None:
@@ -179,7 +227,7 @@ class Log:
         self.sums += torch.bincount(kinds.flatten(), losses.flatten(), minlength=len(Kind))
         self.counts += torch.bincount(kinds.flatten(), minlength=len(Kind))
 
-    def report(self, progress: Progress, phase: Phase, factor: float) -> None:
+    def report(self, progress: Progress, share: float, phase: Phase, factor: float) -> None:
         """Write one line and reset the counts."""
         losses = {
             k.name.lower(): round(float(self.sums[k] / self.counts[k]), 3)
@@ -195,11 +243,11 @@ class Log:
         }
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
-        spent = progress.seconds / 60
+        left = progress.seconds * (1 / share - 1) / 60
         self.console.print(
-            f"{spent:5.1f}/{self.minutes:g} min  {progress.num_tokens / 1e6:5.2f} M tokens  "
-            f"{speed:.0f}/s"
-            f"  ETA {max(0.0, self.minutes - spent):.0f} min  {phase.name}  "
+            f"{100 * share:3.0f}%  {progress.seconds / 60:5.1f} min"
+            f"  {progress.num_tokens / 1e6:5.2f} M tokens  {speed:.0f}/s"
+            f"  ETA {max(0.0, left):.0f} min  {phase.name}  "
             + "  ".join(f"{name} {value:.2f}" for name, value in losses.items())
         )
         self._restart(progress)
@@ -215,26 +263,34 @@ def train(arguments: argparse.Namespace) -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
     model = build(arguments.model, tokenizer)
     if arguments.init:
-        model.load_state_dict(
-            LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32).state_dict()
-        )
-    trainer = Trainer(model, dtype=getattr(torch, arguments.dtype), num_workers=arguments.workers)
+        begun = LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32)
+        if len(begun.model.layers) < len(model.model.layers):
+            grow(model, begun)
+        else:
+            model.load_state_dict(begun.state_dict())
+    trainer = Trainer(
+        model,
+        dtype=getattr(torch, arguments.dtype),
+        num_workers=arguments.workers,
+        ahead=Ahead(model.config.hidden_size) if arguments.ahead else None,
+    )
     progress = Progress(0.0, 0, 0, {phase.name: 0 for phase in PHASES})
     checkpoint = arguments.work / f"{arguments.model}.pt"
     if arguments.resume and checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         trainer.model.load_state_dict(saved["model"])
+        if trainer.ahead is not None:
+            trainer.ahead.load_state_dict(saved["ahead"])
         for optimiser, state in zip(trainer.optimisers, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
         progress = Progress(**saved["progress"])
         progress.rows_read = {phase.name: 0 for phase in PHASES} | progress.rows_read
     shards = Shards(arguments.work)
-    log = Log(arguments.work / f"{arguments.model}.jsonl", progress, arguments.minutes)
-    budget = arguments.minutes * 60
+    log = Log(arguments.work / f"{arguments.model}.jsonl", progress)
     saved_at = logged_at = progress.seconds
     started = time.monotonic() - progress.seconds
-    while progress.seconds < budget:
-        share = progress.seconds / budget
+    share = spent(progress, arguments)
+    while share < 1:
         phase = next(
             phase for phase, end in zip(PHASES, arguments.ends, strict=True) if share < end
         )
@@ -246,9 +302,10 @@ def train(arguments: argparse.Namespace) -> None:
         progress.num_tokens += rows.ids.numel()
         progress.num_steps += 1
         progress.seconds = time.monotonic() - started
-        over = progress.seconds >= budget
+        share = spent(progress, arguments)
+        over = share >= 1
         if over or progress.seconds - logged_at >= arguments.log_seconds:
-            log.report(progress, phase, rate(share))
+            log.report(progress, share, phase, rate(share))
             logged_at = progress.seconds
         if over or progress.seconds - saved_at >= arguments.save_seconds:
             save(trainer, progress, checkpoint)
@@ -257,14 +314,25 @@ def train(arguments: argparse.Namespace) -> None:
             saved_at = progress.seconds
 
 
+def spent(progress: Progress, arguments: argparse.Namespace) -> float:
+    """Return the share of the training's time or tokens that is spent."""
+    if arguments.tokens:
+        return progress.num_tokens / arguments.tokens
+    return progress.seconds / (60 * arguments.minutes)
+
+
 def save(trainer: Trainer, progress: Progress, checkpoint: Path) -> None:
     """Write what a resumed run needs; if killed meanwhile, the previous checkpoint remains."""
     fresh = checkpoint.with_suffix(".new")
     states = [optimiser.state_dict() for optimiser in trainer.optimisers]
-    torch.save(
-        {"model": trainer.model.state_dict(), "optimisers": states, "progress": vars(progress)},
-        fresh,
-    )
+    saved = {
+        "model": trainer.model.state_dict(),
+        "optimisers": states,
+        "progress": vars(progress),
+    }
+    if trainer.ahead is not None:
+        saved["ahead"] = trainer.ahead.state_dict()
+    torch.save(saved, fresh)
     fresh.replace(checkpoint)
 
 
@@ -273,16 +341,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", choices=["target", "draft"])
+    parser.add_argument("model", choices=SHAPES)
     parser.add_argument(
         "--work",
         type=Path,
         required=True,
         help="folder of the shards; checkpoints and logs go there",
     )
-    parser.add_argument(
-        "--minutes", type=float, required=True, help="training time, before a resume included"
-    )
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--minutes", type=float, help="training time, before a resume included")
+    budget.add_argument("--tokens", type=float, help="tokens read, before a resume included")
     parser.add_argument(
         "--dtype",
         choices=["float32", "bfloat16"],
@@ -303,7 +371,11 @@ def main() -> None:
     parser.add_argument(
         "--init",
         type=Path,
-        help="exported folder to take the first weights from, its optimiser state lost",
+        help="exported folder to take the first weights from, its optimiser state lost; a "
+        "shallower model's layers are spread over the depth",
+    )
+    parser.add_argument(
+        "--ahead", action="store_true", help="also learn to predict the two tokens after the next"
     )
     parser.add_argument("--resume", action="store_true")
     parser.add_argument(

@@ -58,8 +58,8 @@ def repeats(tokens: Sequence[int], begin: int) -> list[bool]:
     return marks
 
 
-def sample(target: CausalLM, prompts: Sequence[list[int]], seed: int) -> Marked:
-    sampling = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=NEW_TOKENS)
+def sample(target: CausalLM, prompts: Sequence[list[int]], seed: int, temperature: float) -> Marked:
+    sampling = SamplingParams(temperature, top_p=0.95, max_new_tokens=NEW_TOKENS)
     engine = Engine(target, max_batch_size=len(prompts), seed=seed)
     requests = [Request(prompt, sampling, str(i)) for i, prompt in enumerate(prompts)]
     rows = [[*prompts[int(done.id)], *done.token_ids] for done in engine.generate(requests)]
@@ -101,6 +101,14 @@ def main() -> None:
         "--share", type=float, default=0.3, help="how far from the first weights to the last"
     )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument(
+        "--temperatures",
+        type=float,
+        nargs=2,
+        default=[0.8, 0.8],
+        help="at which each half of the replies is sampled; 0 is greedy",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="threads")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.work / "tokenizer")
@@ -109,7 +117,7 @@ def main() -> None:
     samplers = [
         CausalLM(copy.deepcopy(model), tokenizer, max_len=MAX_PROMPT + NEW_TOKENS) for _ in range(2)
     ]
-    trainer = Trainer(model, dtype=getattr(torch, args.dtype), num_workers=2)
+    trainer = Trainer(model, dtype=getattr(torch, args.dtype), num_workers=args.workers)
     text = corpora.load(args.data, held_out=False)
     chats = [render(tokenizer, CHAT, [chat[0].text[:600]]) for chat in text.chats]
     chats = [prompt for prompt in chats if len(prompt) <= MAX_PROMPT]
@@ -124,7 +132,7 @@ def main() -> None:
         half = NUM_SAMPLES // 2
         prompts = [choose.sample(chats, half - 4) + choose.sample(stories, 4) for _ in samplers]
         seeds = [args.seed + 2 * number, args.seed + 2 * number + 1]
-        batches = list(trainer.pool.map(sample, samplers, prompts, seeds))
+        batches = list(trainer.pool.map(sample, samplers, prompts, seeds, args.temperatures))
         num_marks = sum(int(batch.repeats.sum()) for batch in batches)
         looping = sum(int((batch.repeats.sum(1) > 0).sum()) for batch in batches)
         cuts = [
