@@ -29,15 +29,8 @@ from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal
 
-_START = (
-    0,
-    0,
-    0,
-    1,
-    1,
-    3,
-    3,
-)  # levels of the first steps; the first of each kind is left out of times
+# Levels of the first steps; the first step of each depth is left out of the times.
+_START = (0, 0, 0, 1, 1, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
@@ -45,7 +38,7 @@ _PATIENCE = 4.0  # times as long acceptance is remembered as times: it varies mo
 _MAX_HELD = 8  # steps for which a decision to draft holds; doubled each time the next confirms it
 _MAX_IDLE = 32  # steps for which a decision not to draft holds, from which there is little to learn
 _DOUBT = 0.2  # plain steps are not tried where drafts gain more than a fifth over them
-_EARLY = 500.0
+_EARLY = 500.0  # steps whose share of trials may be spent at the start
 _CAUTION = 5.0  # times as much a request's own evidence counts if the request is to lose nothing
 
 

@@ -1,0 +1,106 @@
+"""Write results.csv, table.md and speedups.png from the runs of `run.sh`.
+
+python experiments/defaults/table.py outputs/defaults
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from specresearch.bench.folder import RESULTS
+
+HERE = Path(__file__).parent
+CELL = ["proposer", "dataset", "temperature", "load"]
+ALONE = "alone"
+TICKS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """Return a row: throughput over plain decoding's with its interval, and what was drafted."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    dataset, load = path.parent.parent.name.rsplit("-", 1)
+    proposer, temperature = path.parent.name.rsplit("-temperature", 1)
+    low, high = results["intervals"].get("speedup") or (math.nan, math.nan)
+    method = results["provenance"].get("method") or {}
+    shape = method.get("shape") or {}
+    return {
+        "proposer": proposer,
+        "dataset": dataset,
+        "temperature": float(temperature),
+        "load": load,
+        "speedup": results["summary"]["speedup"],
+        "low": low,
+        "high": high,
+        "shape": shape.get("summary", ""),
+    }
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """Return a table with a line per method, and a column per dataset, temperature and load."""
+    settings = [tuple(key) for key in rows[CELL[1:]].drop_duplicates().to_numpy().tolist()]
+    heads = [f"{dataset}, {temperature:g}, {load}" for dataset, temperature, load in settings]
+    lines = ["| method | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    for proposer, group in rows.groupby("proposer"):
+        cells = []
+        by_setting = group.set_index(CELL[1:])
+        for setting in settings:
+            if setting not in by_setting.index:
+                cells.append("")
+                continue
+            row = by_setting.loc[setting]
+            cells.append(f"{row['speedup']:.2f} ({row['low']:.2f} to {row['high']:.2f})")
+        lines.append(f"| {proposer} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plot(rows: pd.DataFrame, file: Path) -> None:
+    """Draw the speedup of every method by load, a panel for each dataset and temperature."""
+    panels = list(rows.groupby(["dataset", "temperature"]))
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.2), sharey=True)
+    loads = [ALONE, *sorted((x for x in rows["load"].unique() if x != ALONE), key=int)]
+    for axis, ((dataset, temperature), group) in zip(
+        [axes] if len(panels) == 1 else axes, panels, strict=True
+    ):
+        for number, (proposer, line) in enumerate(group.groupby("proposer")):
+            line = line.set_index("load").reindex(loads).dropna(subset=["speedup"])
+            x = [loads.index(load) + 0.06 * (number - 4) for load in line.index]
+            error = [line["speedup"] - line["low"], line["high"] - line["speedup"]]
+            axis.errorbar(x, line["speedup"], yerr=error, fmt="o-", markersize=4, label=proposer)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_yscale("log")
+        axis.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axis.minorticks_off()
+        axis.set_xticks(range(len(loads)), loads)
+        axis.set_xlabel("auto alone, then goodput by requests in flight")
+        axis.set_title(f"{dataset}, temperature {temperature:g}")
+    figure.axes[0].set_ylabel("throughput over plain decoding's")
+    figure.axes[-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    runs = parser.parse_args().runs
+    cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
+    if not cells:
+        raise SystemExit(f"{runs} holds no results of run.sh; give the folder that it wrote to")
+    rows = pd.DataFrame(cells).sort_values(CELL)
+    rows.round(4).to_csv(HERE / "results.csv", index=False)
+    table = markdown(rows)
+    (HERE / "table.md").write_text(table + "\n", encoding="utf-8")
+    plot(rows, HERE / "speedups.png")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
