@@ -79,13 +79,15 @@ def _trial(cfg: DictConfig, name: str) -> Trial:
         raise ValueError(f"trials.{name}: {error}") from error
     toy: Toy = instantiate(OmegaConf.merge(cfg.toy, settings.toy), _convert_="all")
     target = toy.target()
-    has_proposer = bool(cfg.get("proposer"))
+    proposer = build_on_toy(cfg.proposer, toy, target) if cfg.get("proposer") else Autoregressive()
+    if proposer.shapes:
+        proposer.draft_as(proposer.shapes[0])  # times of a toy say nothing
     return Trial(
         name=name,
         settings=settings,
         toy=toy,
         target=target,
-        proposer=build_on_toy(cfg.proposer, toy, target) if has_proposer else Autoregressive(),
+        proposer=proposer,
         controller=instantiate(cfg.controller, _convert_="all"),
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
     )

@@ -22,6 +22,8 @@ class TreeProposer(Proposer):
             masses, as greedy requests and dynamic trees always do.
 
     Attributes:
+        may_sample: The setting `sample`.
+        max_depth: The setting `depth`, like `top_k`.
         shape: What is drafted.
         sample: Whether drafts of this shape are sampled.
         max_fed: The most nodes in the drafter's cache while a tree of any of the shapes grows.
@@ -39,7 +41,7 @@ class TreeProposer(Proposer):
         *,
         sample: bool,
     ) -> None:
-        self._may_sample, self._depth, self._top_k = sample, depth, top_k
+        self.may_sample, self.max_depth, self.top_k = sample, depth, top_k
         self._bound: tuple[int, torch.device] | None = None
         self.shapes = shapes_to_choose(tree, num_draft_tokens, paths, depth, top_k)
         self.is_num_auto = num_draft_tokens == AUTO
@@ -64,15 +66,17 @@ class TreeProposer(Proposer):
     def _tree_shape(self, shape: DraftShape) -> TreeShape:
         assert shape.tree is not None
         num = None if shape.paths else shape.num_draft_tokens
-        depth = shape.depth or self._depth
-        return TreeShape(shape.tree, num, shape.paths, depth, self._top_k)
+        depth = shape.depth or self.max_depth
+        if num is not None and shape.tree == "dynamic":
+            num = min(num, self.top_k + (depth - 1) * self.top_k**2)  # there are no more
+        return TreeShape(shape.tree, num, shape.paths, depth, self.top_k)
 
     def _use(self, shape: TreeShape) -> None:
         self.shape = shape
         self.num_draft_tokens = shape.num_draft_tokens
         is_chain = shape.name == "chain"
         is_sampled_tree = self.samples_trees and shape.name == "static"
-        self.sample = self._may_sample and (is_chain or is_sampled_tree)
+        self.sample = self.may_sample and (is_chain or is_sampled_tree)
         self.kind = DraftKind(
             trees=not is_chain,
             sampled=self.sample,

@@ -14,6 +14,7 @@ from specresearch.models.slot_model import SlotModel
 from specresearch.proposers.base import Proposer
 
 PACKAGES = ("specresearch", "torch", "transformers")
+SET_BY_SHAPE = ("chosen", "num_draft_tokens", "sample")  # attributes that `draft_as` may change
 NUM_SAMPLED = 16  # numbers of every weight: weights that were trained differ in nearly all
 
 
@@ -83,7 +84,7 @@ def _describe(proposer: Proposer) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in vars(proposer).items()
-        if isinstance(value, plain) and not name.startswith("_") and name != "chosen"
+        if isinstance(value, plain) and not name.startswith("_") and name not in SET_BY_SHAPE
     }
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",

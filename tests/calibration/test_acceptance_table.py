@@ -1,0 +1,99 @@
+"""A step with a large tree tells what every smaller one would have had accepted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import VOCAB, build, letters_tokenizer
+
+from specresearch import CausalLM, Engine, SamplingParams, Step
+from specresearch.calibration.acceptance_table import AcceptanceTable
+from specresearch.calibration.measurement import ShapeMeasurement
+from specresearch.proposers import DraftModel
+from specresearch.proposers.draft_shape import DraftShape
+from specresearch.proposers.sequoia import RankTable, likeliest_paths
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+
+LARGEST = DraftShape(20, "dynamic", 4)
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def model(noise: float = 0.0) -> CausalLM:
+    """Return a target, or a draft model that nearly agrees with it."""
+    built = build("llama", seed=1, max_position_embeddings=64)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in built.parameters():
+            weight += noise * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    return CausalLM(built, letters_tokenizer(VOCAB), max_len=64)
+
+
+def first_step(
+    shape: DraftShape, prompt: Sequence[int], temperature: float
+) -> tuple[AcceptanceTable, int]:
+    """Return what the first step after a prompt tells, and the number of accepted drafts.
+
+    It draws the same numbers for every shape.
+    """
+    table = AcceptanceTable(LARGEST)
+    num_accepted: list[int] = []
+
+    def observe(step: Step) -> None:
+        if not num_accepted:
+            table.add(step, shape)
+        num_accepted.append(int(step.delivery.verdict.num_accepted[0]))
+
+    drafter = DraftModel(model(0.1), shape.num_draft_tokens, tree="dynamic", depth=4, top_k=4)
+    if shape != LARGEST:
+        drafter.draft_as(shape)
+    engine = Engine(model(), drafter, observers=[observe])
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=30, seed=7)
+    engine.generate_all([prompt], sampling)
+    return table, num_accepted[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_smaller_tree_accepts_what_the_larger_one_foretells(temperature: float) -> None:
+    accepted = set()
+    for begin in range(4):
+        prompt = PROMPT[begin:] + PROMPT[:begin]
+        table, _ = first_step(LARGEST, prompt, temperature)
+        for shape in (DraftShape(2, "dynamic", 2), DraftShape(6, "dynamic", 3), LARGEST):
+            _, num_accepted = first_step(shape, prompt, temperature)
+            assert table.acceptance(shape).tokens == pytest.approx(1 + num_accepted)
+            accepted.add(num_accepted)
+    assert len(accepted) > 2, "all trees had equally much accepted, which tests nothing"
+
+
+def test_steps_count_by_the_text_they_stand_for() -> None:
+    """Half of the text is predictable; half of the steps in it would overstate it."""
+    table = AcceptanceTable(DraftShape(9, "chain"))
+    easy, hard = table._stretch("easy"), table._stretch("hard")
+    for stretch, num_accepted in ((easy, 9), (hard, 0)):
+        stretch.num_steps = 10
+        stretch.num_tokens = 100
+        stretch.drafted[:] = 1000
+        stretch.accepted[:, :num_accepted] = 1000
+    tokens = table.acceptance(DraftShape(9, "chain")).tokens
+    assert tokens == pytest.approx(2 / (1 / 10 + 1 / 1), rel=0.02)  # as in a run of both
+    assert table.evenness(DraftShape(9, "chain")) == pytest.approx(tokens / 5.5)
+
+
+def test_without_any_step_nothing_is_accepted() -> None:
+    measurement = ShapeMeasurement([DraftShape(3, "chain")])
+    table = measurement.tables["chain"]
+    assert table.acceptance(DraftShape(3, "chain")).tokens == 1
+
+
+def test_the_likeliest_paths_of_counted_ranks() -> None:
+    counted: Any = RankTable()
+    for _ in range(60):
+        counted.add([0, 0], [2, 2, 0])
+    for _ in range(40):
+        counted.add([1], [2, 2])
+    paths = likeliest_paths(counted.acceptance(), 10)
+    assert [path for path, _ in paths] == [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 1)]
+    assert paths[0][1] == pytest.approx(0.6, abs=0.01)
+    assert paths[2][1] == pytest.approx(0.36, abs=0.03)

@@ -1,0 +1,97 @@
+"""Engines with a proposer that leaves its shape to `auto`."""
+
+import logging
+
+import pytest
+from tiny_models import VOCAB, build, letters_tokenizer
+
+import specresearch
+from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer, TokenRecycling
+from specresearch.proposers.draft_shape import AUTO, DraftShape
+from specresearch.shape_store import Identity, ShapeChoice, ShapeStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+
+MAX_LEN = 64
+GREEDY = SamplingParams(temperature=0.0, max_new_tokens=12)
+PROMPTS = [[1, 2, 3, 1, 2], [5, 6, 7], [8, 9, 8, 9]]
+
+
+def model(seed: int = 1) -> CausalLM:
+    return CausalLM(
+        build("llama", seed=seed, max_position_embeddings=MAX_LEN),
+        letters_tokenizer(VOCAB),
+        max_len=MAX_LEN,
+    )
+
+
+def keep(target: CausalLM, proposer: Proposer, shape: DraftShape, batch_size: int = 1) -> None:
+    proposer.bind(target, 0)
+    choice = ShapeChoice(shape, shape, 1.5, 1.5, 1.2, "measured in a test")
+    ShapeStore(Identity.of(target, proposer, batch_size)).save({}, choice)
+
+
+@pytest.mark.parametrize(
+    ("proposer", "length"),
+    [
+        (NGram(AUTO), 3),
+        (TokenRecycling(AUTO), 3),
+        (DraftModel(model(2), AUTO, tree=AUTO), 3),
+        (DraftModel(model(2), 7, tree=AUTO), 7),
+    ],
+)
+def test_without_a_measurement_it_drafts_little_and_says_so_once(
+    proposer: Proposer, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = model()
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            engine = Engine(target, proposer)
+    assert engine.proposer.num_draft_tokens == length
+    assert [record.message for record in caplog.records] == [
+        f"no measurement says how much {type(proposer).__name__} should draft here, so it drafts "
+        f"{proposer.chosen}; specresearch.calibrate measures it"
+    ]
+
+
+def test_takes_the_choice_that_is_kept_for_the_same_models_and_batch_size() -> None:
+    target = model()
+    keep(target, NGram(AUTO), DraftShape(7))
+    assert Engine(target, NGram(AUTO)).proposer.num_draft_tokens == 7
+    assert Engine(target, NGram(AUTO), max_batch_size=2).proposer.num_draft_tokens == 3
+    assert Engine(model(2), NGram(AUTO)).proposer.num_draft_tokens == 3
+
+
+def test_where_nothing_pays_the_drafter_is_left_out() -> None:
+    target = model()
+    keep(target, NGram(AUTO), DraftShape(0))
+    engine = Engine(target, NGram(AUTO))
+    assert isinstance(engine.proposer, Autoregressive)
+    plain = Engine(target).generate_all(PROMPTS, GREEDY)
+    outputs = engine.generate_all(PROMPTS, GREEDY)
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
+
+
+@pytest.mark.parametrize("name", ["ngram", "token_recycling", "draft_model"])
+def test_calibrated_proposers_decode_what_plain_decoding_does(name: str) -> None:
+    target = model()
+    make = {
+        "ngram": lambda: NGram(AUTO),
+        "token_recycling": lambda: TokenRecycling(AUTO, top_k=3, depth=3),
+        "draft_model": lambda: DraftModel(model(2), AUTO, tree=AUTO, depth=3, top_k=3),
+    }[name]
+    proposer = make()
+    choice = specresearch.calibrate(target, proposer, PROMPTS, GREEDY)
+    assert proposer.chosen == choice.shape
+    plain = Engine(target).generate_all(PROMPTS, GREEDY)
+    for shape in (choice.shape, choice.best):
+        proposer.draft_as(shape)
+        outputs = Engine(target, proposer).generate_all(PROMPTS, GREEDY)
+        assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
+    assert Engine(target, make()).proposer.num_draft_tokens == choice.shape.num_draft_tokens
+
+
+def test_there_is_nothing_to_calibrate_without_auto() -> None:
+    with pytest.raises(ValueError, match="leave num_draft_tokens to 'auto'"):
+        specresearch.calibrate(model(), NGram(4), PROMPTS)
