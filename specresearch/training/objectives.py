@@ -26,8 +26,8 @@ Readout = Callable[[Float[Tensor, "R H"]], Float[Tensor, "R V"]]
 class Objective(ABC):
     """A loss in nats for each row.
 
-    No log-probability is below -1e4, that of a logit of -inf included, so that losses and gradients stay finite
-    for masked vocabularies. Losses are not scaled by the squared temperature.
+    No log-probability is below -1e4, that of a logit of -inf included, so that losses and gradients
+    stay finite for masked vocabularies. Losses are not scaled by the squared temperature.
 
     The temperature applies to target and draft, and is ideally that of decoding.
     """
