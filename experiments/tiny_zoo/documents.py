@@ -211,6 +211,16 @@ class Writer:
                 break
         return Passage(text, quote.rstrip()) if quote.strip() else None
 
+    def word(self) -> str:
+        """Return a word of any text, or a made-up name."""
+        if self.random.random() < 0.5:
+            return self.random.choice(self.words)
+        syllables = (
+            self.random.choice(ONSETS) + self.random.choice(RHYMES)
+            for _ in range(self.random.randint(2, 3))
+        )
+        return "".join(syllables).capitalize()
+
     def _render(self, messages: list[dict[str, str]], *, generate: bool) -> list[int]:
         text = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=generate
@@ -301,8 +311,7 @@ class Writer:
         if draw < 0.5:
             share = self.random.choice([0.05, 0.15, 0.4])
             text = " ".join(
-                self._strange() if self.random.random() < share else word
-                for word in text.split(" ")
+                self.word() if self.random.random() < share else word for word in text.split(" ")
             )
         elif draw < 0.7:
             agency = "".join(
@@ -318,16 +327,6 @@ class Writer:
             ]
             text = self.random.choice(leads) + text
         return text
-
-    def _strange(self) -> str:
-        """Return a word of another text, or a made-up name."""
-        if self.random.random() < 0.5:
-            return self.random.choice(self.words)
-        syllables = (
-            self.random.choice(ONSETS) + self.random.choice(RHYMES)
-            for _ in range(self.random.randint(2, 3))
-        )
-        return "".join(syllables).capitalize()
 
     def _pages(self, kind: Kind, room: int) -> Document | None:
         if room < 16:

@@ -14,25 +14,39 @@ distill() { # name, then what makes it
     local run=$WORK/$1 resume=false
     [ -f "$run/student/config.json" ] && return
     [ -d "$run" ] && resume=true
-    python -m specresearch.distill dataset=sharegpt corpus.predict_prompts=true corpus.generation.temperature=0.7 \
-        corpus.generation.batch_size=32 corpus.generation.shard_size=256 target.dtype=bfloat16 train.batch_size=1 \
-        train.save_every=100 evaluation.num_texts=48 evaluation.num_prompts=12 "hydra.run.dir=$run" "resume=$resume" "${@:2}"
+    python -m specresearch.distill dataset=sharegpt target.dtype=bfloat16 train.save_every=100 evaluation.num_texts=48 \
+        evaluation.num_prompts=12 "hydra.run.dir=$run" "resume=$resume" "${@:2}"
 }
+
+replies=(corpus.predict_prompts=true corpus.generation.temperature=0.7 corpus.generation.batch_size=32
+    corpus.generation.shard_size=256 train.batch_size=1)
 
 draft() { # name, then what makes it
     prompts "$WORK/prompts.json"
-    distill "$1" +proposer=draft_model "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
+    distill "$1" +proposer=draft_model "${replies[@]}" "dataset.path=$WORK/prompts.json" "corpus.folder=$WORK/corpus" corpus.max_len=1024 \
         corpus.generation.max_new_tokens=128 train.accumulate=8 train.warmup_steps=30 train.evaluate_every=300 "${@:2}"
 }
 
+long() {
+    prompts "$WORK/prompts_long.json" --long --repeats "$WORK/repeats.txt"
+}
+
 head() { # name, then what makes it; many small steps, on texts as long as those decoded
-    prompts "$WORK/prompts_long.json" --long
-    distill "$1" "dataset.path=$WORK/prompts_long.json" "corpus.folder=$WORK/corpus_${1%%_*}" corpus.max_len=2048 \
+    long
+    distill "$1" "${replies[@]}" "dataset.path=$WORK/prompts_long.json" "corpus.folder=$WORK/corpus_${1%%_*}" corpus.max_len=2048 \
         corpus.generation.max_new_tokens=256 train.accumulate=2 train.warmup_steps=100 train.evaluate_every=1000 "${@:2}"
 }
 
-staged() { # name, steps of two stages, rate of the first, then what makes it; what is drafted third and later learns in the second
-    head "$1_first" "${@:5}" proposer.head=null student.num_steps=2 "train.learning_rate=$4" "train.steps=$2"
+copying() { # name, then what makes it; short spans of words that are repeated, from which a new head learns to copy
+    long
+    distill "$1" "dataset.path=$WORK/prompts_long.json" corpus=text "corpus.text_files=[$WORK/repeats.txt]" corpus.max_len=256 \
+        corpus.generation.max_new_tokens=64 train.batch_size=4 train.warmup_steps=30 train.evaluate_every=1000 train.steps=1500 "${@:2}"
+}
+
+staged() { # name, steps of its last two stages, rate of the first two, then what makes it
+    copying "$1_copying" "${@:5}" proposer.head=null student.num_steps=1 "train.learning_rate=$4"
+    head "$1_first" "${@:5}" "proposer.head=$WORK/$1_copying/student" student.num_steps=2 "train.learning_rate=$4" "train.steps=$2"
+    # what is drafted third and later learns in the last stage
     head "$1" "${@:5}" "proposer.head=$WORK/$1_first/student" student.num_steps=5 train.learning_rate=1e-3 "train.steps=$3"
 }
 
@@ -45,10 +59,10 @@ deep=("target.model=${DEEP:-zoo:deep}")
 for drafter in "$@"; do
     case $drafter in
     tiny_draft_distilled) draft $drafter draft=zoo:tiny_draft train.learning_rate=5e-4 train.steps=800 ;;
-    tiny_eagle) staged $drafter 3000 6000 2e-3 "${eagle[@]}" ;;
+    tiny_eagle) staged $drafter 3000 3000 2e-3 "${eagle[@]}" ;;
     tiny_medusa) head $drafter "${medusa[@]}" train.steps=5000 ;;
     tiny_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,5,8]' ;;
-    deep_eagle) staged $drafter 4000 6000 2e-3 "${eagle[@]}" "${deep[@]}" ;;
+    deep_eagle) staged $drafter 4000 4000 2e-3 "${eagle[@]}" "${deep[@]}" ;;
     deep_medusa) head $drafter "${medusa[@]}" train.steps=5000 "${deep[@]}" ;;
     deep_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;

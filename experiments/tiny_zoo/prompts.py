@@ -3,6 +3,8 @@
 Their text is not used for any measurement.
 
     python experiments/tiny_zoo/prompts.py --data DATA --output WORK/prompts.json
+    python experiments/tiny_zoo/prompts.py --data DATA --long --output WORK/prompts_long.json \\
+        --repeats WORK/repeats.txt
 """
 
 import argparse
@@ -25,6 +27,9 @@ SHORTEST, SHORT = 140, 280  # tokens of a passage; a third is longer and teaches
 LONG_MAX_PROMPT_TOKENS = 1760  # the same in examples of 2048 tokens
 LONG_REPEATS = 3  # times that a chat is asked for, each with other sampled replies
 LONG_NUM_SUMMARIES = 2400
+
+NUM_REPEATS = 30_000  # spans, of up to MAX_SPAN words
+MAX_SPAN = 30
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,14 @@ def prompts(writer: Writer, *, long: bool) -> Iterator[Prompt]:
             yield asked("summary", SUMMARY, passage.text, passage.quote)
 
 
+def repeats(writer: Writer) -> Iterator[str]:
+    """Yield spans of words out of place that are repeated, from which a new head learns to copy."""
+    for _ in range(NUM_REPEATS):
+        length = int(4 * (MAX_SPAN / 4) ** writer.random.random())
+        span = [writer.word() for _ in range(length)]
+        yield " ".join(span * writer.random.randint(2, 6))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -82,6 +95,7 @@ def main() -> None:
         action="store_true",
         help="for examples of 2048 tokens: longer passages and more of them, whole conversations",
     )
+    parser.add_argument("--repeats", type=Path, help="file for spans of words that are repeated")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
@@ -100,6 +114,9 @@ def main() -> None:
     arguments.output.write_text(
         json.dumps(written, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
     )
+    if arguments.repeats:
+        documents = "\n<|endoftext|>\n".join(repeats(writer))
+        arguments.repeats.write_text(documents + "\n", encoding="utf-8")
     print(f"{len(written)} prompts in {arguments.output}")
 
 

@@ -86,6 +86,11 @@ def unlikelihood(trainer: Trainer, marked: Marked, num_marks: int) -> Part:
     return Part(torch.autograd.grad(total, trainer.parameters), losses.detach())
 
 
+def spent(args: argparse.Namespace, num_rounds: int, seconds: float) -> float:
+    """Return the share of the rounds or minutes that is spent."""
+    return num_rounds / args.rounds if args.rounds else seconds / (60 * args.minutes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -97,6 +102,7 @@ def main() -> None:
     parser.add_argument("--init", type=Path, required=True, help="the target so far")
     parser.add_argument("--export", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=12)
+    parser.add_argument("--rounds", type=int, help="how many instead of minutes")
     parser.add_argument(
         "--share", type=float, default=0.3, help="how far from the first weights to the last"
     )
@@ -126,7 +132,7 @@ def main() -> None:
     by_name = {phase.name: phase for phase in PHASES}
     began, number = time.monotonic(), 0
     log = (args.work / "unloop.jsonl").open("a", encoding="utf-8")
-    while (share := (time.monotonic() - began) / (60 * args.minutes)) < 1:
+    while (share := spent(args, number, time.monotonic() - began)) < 1:
         for sampler in samplers:
             sampler.model.load_state_dict(model.state_dict())
         half = NUM_SAMPLES // 2
