@@ -26,7 +26,7 @@ def base(target_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) 
         tmp_path_factory.mktemp("prompts") / "prompts.jsonl", ("abcabcab", "fedfed", "ffffff")
     )
     told = [*target_overrides, *prompts, "progress=false", "warmup=0", "sampling.max_new_tokens=12"]
-    return [*told, "+proposer=ngram", "proposer.n_min=1"]
+    return [*told, "+proposer=ngram", "proposer.n_min=1", "proposer.num_draft_tokens=10"]
 
 
 @pytest.fixture(scope="session")

@@ -111,11 +111,11 @@ class LoadRunner:
     def _settle_shape(self, batch_size: int) -> None:
         """Choose what the method drafts, where `auto` does, for the largest class of requests."""
         tokenizer = self.target.tokenizer
-        if self.proposer is None or tokenizer is None:
-            return
         part = max(self.classes, key=lambda each: each.share)
+        max_tokens = self.target.max_len - part.sampling.max_new_tokens
+        if self.proposer is None or tokenizer is None or max_tokens < 1:
+            return
         rows = part.dataset.rows
-        max_tokens = max(self.target.max_len - part.sampling.max_new_tokens, 1)
         calibration = Calibration(
             self.target,
             self.proposer,

@@ -54,7 +54,7 @@ class TestTheCommand:
         assert {"packages", "git_commit", "code_fingerprint", "seed"} <= certificate[
             "provenance"
         ].keys()
-        assert certificate["config"]["proposer"]["num_draft_tokens"] == 10
+        assert certificate["config"]["proposer"]["num_draft_tokens"] == "auto"
         assert certificate["config"]["sampled"]["top_k"]["top_k"] == 2
         again = command("+proposer=ngram", "hydra.run.dir=out")
         assert again.code == 2

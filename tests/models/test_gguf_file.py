@@ -1,5 +1,6 @@
 """GGUF files written here load as the models that they were written from."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_model_is_trained_and_saved_like_any_other(folder: Path) -> None:
 
 
 def test_a_tokenizer_beside_the_file_comes_first(folder: Path) -> None:
-    tokenizer = letters_tokenizer()
+    tokenizer = copy.deepcopy(letters_tokenizer())
     tokenizer.add_special_tokens({"eos_token": "a"})
     tokenizer.save_pretrained(folder)
     assert load_model(str(folder), device="cpu", gguf_file=FILE)[1].eos_token == "a"

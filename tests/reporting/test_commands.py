@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,18 @@ def jobs(command: str) -> Iterator[tuple[str, list[str]]]:
         yield module.removeprefix("specresearch."), list(job)
 
 
+def number_of(proposer: Mapping[str, Any] | DictConfig) -> int:
+    """Return the proposer's number of drafts, or one that `auto` may have chosen."""
+    number = proposer.get("num_draft_tokens")
+    return number if isinstance(number, int) else 5
+
+
 def check(command: str, *, trees: bool) -> None:
     """Refuse what `run` or `load` would refuse before they load a model."""
     for program, overrides in jobs(command):
         cfg = compose_config(program, overrides)
         check_settings(plain(cfg), schema_of(program))
-        most = cfg.proposer.get("num_draft_tokens") or 5
+        most = number_of(cfg.proposer)
         instantiate(cfg.controller).bind(DraftKind(trees=trees, scored=True), most)
         if program == "load":
             settings = LoadSettings.from_config(cfg)
@@ -84,7 +90,7 @@ def test_what_a_report_of_runs_recommends_is_accepted(tmp_path: Path, method: st
             data=data,
             method=method,
             proposer=proposer,
-            length=proposer.get("num_draft_tokens") or 5,
+            length=number_of(proposer),
             trees=trees,
         )
     commands = recommended(tmp_path / "runs", tmp_path / "out")
@@ -112,7 +118,7 @@ def test_what_a_report_of_load_tests_recommends_is_accepted(tmp_path: Path, meth
                 controller="fixed",
                 concurrency=concurrency,
                 proposer=proposer,
-                bound=None if proposer.get("num_draft_tokens") else 5,
+                bound=number_of(proposer),
                 trees=trees,
             )
     commands = recommended(tmp_path / "loads", tmp_path / "out")
