@@ -106,16 +106,21 @@ def test_ctrl_c_exits_with_130_and_its_advice_resumes_the_run(
 
     with monkeypatch.context() as patched:
         patched.setattr(NGram, "start", interrupt)
-        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        outcome = command("+proposer=ngram", "proposer.num_draft_tokens=10", "hydra.run.dir=out")
     assert outcome.code == INTERRUPTED
     assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is False
     advice = outcome.out.strip().splitlines()[-1]
     assert advice.endswith("resume=true")
     assert f"hydra.run.dir={tmp_path / 'out'}" in advice
-    refused = command("+proposer=ngram", "hydra.run.dir=out")
+    refused = command("+proposer=ngram", "proposer.num_draft_tokens=10", "hydra.run.dir=out")
     assert refused.code == 2
     assert "already holds a run; add resume=true" in refused.err
-    outcome = command("+proposer=ngram", f"hydra.run.dir={tmp_path / 'out'}", "resume=true")
+    outcome = command(
+        "+proposer=ngram",
+        "proposer.num_draft_tokens=10",
+        f"hydra.run.dir={tmp_path / 'out'}",
+        "resume=true",
+    )
     assert outcome.code == 0
     assert "3 of 3" in outcome.out
 
@@ -174,11 +179,16 @@ def test_a_signal_ends_a_run_like_ctrl_c(
 
     with monkeypatch.context() as patched:
         patched.setattr(NGram, "start", stop)
-        outcome = command("+proposer=ngram", "hydra.run.dir=out")
+        outcome = command("+proposer=ngram", "proposer.num_draft_tokens=10", "hydra.run.dir=out")
     assert outcome.code == 128 + number
     assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is False
     assert outcome.out.strip().endswith("resume=true")
-    assert command("+proposer=ngram", "hydra.run.dir=out", "resume=true").code == 0
+    assert (
+        command(
+            "+proposer=ngram", "proposer.num_draft_tokens=10", "hydra.run.dir=out", "resume=true"
+        ).code
+        == 0
+    )
 
 
 def test_a_signal_before_any_output_prints_one_word(
