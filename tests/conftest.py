@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import importlib
 import os
 import sys
 import warnings
@@ -116,3 +117,12 @@ def _cache_of_its_own(
 ) -> None:
     """Keep shapes that a test measures out of the home folder, and from other tests."""
     monkeypatch.setenv("SPECRESEARCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def short_calibration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `auto` take as many steps as elsewhere, but not two seconds of a tiny model's."""
+    if "calibration" not in request.path.parts:
+        # The package has a function of the module's name.
+        module = importlib.import_module("specresearch.calibration.calibrate")
+        monkeypatch.setattr(module, "SECONDS", 0.2)
