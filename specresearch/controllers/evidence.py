@@ -40,8 +40,8 @@ class Evidence:
     Args:
         num_levels: The longest path that is drafted.
         memory: Steps with drafts after which a step counts 1/e.
-        prior_weight: Accepted drafts of its own after which a request's acceptance counts as much
-            as the run's mean.
+        prior_weight: Drafts of its own after which a request's acceptance counts as much as the
+            run's mean.
     """
 
     def __init__(self, num_levels: int, memory: float, prior_weight: float) -> None:

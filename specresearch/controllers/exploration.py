@@ -2,9 +2,10 @@
 
 
 class Exploration:
-    """Keeps account of the time lost by exploring: never more than a share of all time.
+    """Keeps account of the time lost by exploring, which is to be a share of all time.
 
-    The share of the first steps may be spent at once, since what is learned early serves longest.
+    A trial may begin as long as its expected loss is left. The share of the first steps may be
+    spent at once, since what is learned early serves longest.
 
     Args:
         share: Of the time, e.g. 0.005.

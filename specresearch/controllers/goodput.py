@@ -148,7 +148,7 @@ class Goodput(TracedController):
         self._asked: list[int] = []  # in this step
         self._is_drafting = False
         self._is_exploring = False
-        self._price = self._node_cost = self._trial_lost = 0.0
+        self._price = self._step_seconds = self._node_cost = self._trial_lost = 0.0
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
 
@@ -178,8 +178,9 @@ class Goodput(TracedController):
         self._tree = None
         if proposal.scores is None or proposal.draft_probs is not None:
             return proposal
-        num_drafts = proposal.topology.num_nodes - 1
-        if proposal.probe is not None or num_drafts * self._node_cost * self._price <= self.margin:
+        num_drafts = (proposal.topology.num_nodes - 1) * len(proposal.token_ids)
+        is_cheap = num_drafts * self._node_cost <= self.margin * self._step_seconds
+        if proposal.probe is not None or is_cheap:
             return proposal
         tree = ScoredTree.of(proposal)
         threshold = self._price * self._node_cost
@@ -270,12 +271,14 @@ class Goodput(TracedController):
         policy = plan_of(newcomers, costs, seconds, best.depths)
         drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
-        self._price, self._node_cost = chosen.rate, costs.node
+        self._price, self._step_seconds, self._node_cost = chosen.rate, chosen.seconds, costs.node
         was_exploring, self._is_exploring = self._is_exploring, False
         if not was_exploring:
             other = plain if drafts else self._trial(batch, prospects, costs, seconds, plain.rate)
             lost = 2 * (other.seconds - other.tokens / chosen.rate)
-            is_open = other.rate > (1 - _DOUBT) * chosen.rate if drafts else other.depths.any()
+            is_open = other.rate > (1 - _DOUBT) * chosen.rate
+            if not drafts:
+                is_open = bool((other.depths > prospects.given).any())
             if limit is not None:
                 is_open &= other.seconds <= self._time_limit(prospects, seconds, 2)(other.depths)
             if is_open and lost <= self._exploration.allowance:
@@ -285,7 +288,7 @@ class Goodput(TracedController):
                 self._next_decision = self._num_steps + 2
                 return
         is_confirmed = drafts == self._is_drafting
-        most = _MAX_HELD if drafts or limit else _MAX_IDLE
+        most = _MAX_IDLE if limit is None and not drafts else _MAX_HELD
         is_confirmed &= not (was_exploring and self._trial_lost < 0)
         self._num_held = min(2 * self._num_held, most) if is_confirmed else 2
         self._next_decision = self._num_steps + self._num_held
@@ -326,9 +329,9 @@ class Goodput(TracedController):
         plan = least_loss(prospects, costs, plain, price)
         spent = prospects.prefill * (np.array(batch.room) + 1)
         order = np.argsort(spent, kind="stable")
-        affordable = spent[order].cumsum() <= self._exploration.allowance
+        dear = order[spent[order].cumsum() > self._exploration.allowance]
         depths = plan.depths.copy()
-        depths[order[~affordable]] = 0
+        depths[dear] = prospects.given[dear]
         whole = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
         return replace(whole, seconds=whole.seconds + float(spent[depths > 0].sum()) / 2)
 

@@ -23,6 +23,7 @@ class ScoredTree:
         depth: Edges from the root.
         classes: The class of each node's score.
         is_valid: False for padding.
+        num_nodes: Nodes of a row, root and padding included.
     """
 
     parents: Int[np.ndarray, " BN"]

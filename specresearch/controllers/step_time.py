@@ -31,9 +31,8 @@ class StepTime:
     - draft: a constant, another one if anything is drafted, levels, and levels x rows that draft.
     - rest: a constant, another one if anything is drafted, rows, nodes, and context.
 
-    Times do not depend on padding: the target packs the nodes of all rows.
-    The first step after a change between drafting and not drafting, and the first of its depth, is
-    left out: anything may be slow at first.
+    Times do not depend on padding: the target packs the nodes of all rows. The first step after a
+    change of depth is left out: anything may be slow at first.
 
     Args:
         memory: Steps after which an old one counts 1/e.

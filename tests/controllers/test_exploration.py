@@ -11,7 +11,7 @@ def test_no_more_than_the_share_is_spent() -> None:
         lost += 0.5 * is_trial
         if is_trial:
             num_trials.append(step)
-    assert lost <= 0.01 * (1000 + 100) * 1.5
+    assert lost <= 0.01 * (1000 + lost + 100 * 1.02)
     assert len(num_trials) >= 18
     assert num_trials[:2] == [1, 2]  # the share of the first hundred steps is spent at once
 

@@ -210,7 +210,7 @@ def test_probes_prefill_little(seed: int) -> None:
     later = generations(0.1, machine, reading, seed, num=40)[1:]
     num_read = sum(int(np.any(steps, axis=0).sum()) for steps in later)
     share = 0.005 * sum(len(steps) for steps in later)
-    assert num_read <= share * machine.times(4, 0, 0).total / reading + 2
+    assert 1 <= num_read <= share * machine.times(4, 0, 0).total / reading + 2
 
 
 STREAMS = {  # one draft is fastest by a twentieth, or none is, or five are
