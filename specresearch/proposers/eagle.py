@@ -14,6 +14,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.eagle import EagleModel
 from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
+from specresearch.models.packed import has_packed_layers, pack_linear_layers
 from specresearch.models.random_weights import Weights
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 from specresearch.proposers.draft_shape import AUTO, NumDrafts
@@ -103,7 +104,11 @@ class Eagle(TreeProposer):
                 f"{head.name} is an EAGLE-{head.format.version} head; "
                 f"use proposer={head.format.proposer}"
             )
-        return EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
+        model = EagleModel(head, target, layer_ids=self.layer_ids, id_convention=self.id_convention)
+        if head is not self.head:
+            # one that was given loaded may go on training
+            pack_linear_layers(head, has_packed_layers(target.model))
+        return model
 
     @property
     def models(self) -> tuple[EagleModel, ...]:

@@ -16,6 +16,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
+from specresearch.models.packed import has_packed_layers, pack_linear_layers
 from specresearch.models.random_weights import Weights, name_of
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, number_or
@@ -82,6 +83,7 @@ class Medusa(Proposer):
                 "proposer.head names no Medusa heads; set it to a folder or hub id, "
                 "see docs/proposers/medusa.md"
             )
+        is_from_file = isinstance(self.head, str)
         if isinstance(self.head, str):
             self.head = MedusaHeads.from_pretrained(
                 self.head, revision=self.revision, weights=self.weights
@@ -89,6 +91,8 @@ class Medusa(Proposer):
         self.heads, self.target = self.head, target
         self.heads.check_fit(target)
         self.heads.to(device=target.device, dtype=target.dtype).eval()
+        if is_from_file:  # heads that were given loaded may go on training
+            pack_linear_layers(self.heads, has_packed_layers(target.model))
         self._is_bound = True
         self._set_tree()
         shape = (num_slots, self.heads.hidden_size)
