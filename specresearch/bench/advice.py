@@ -22,7 +22,7 @@ class Advisor:
     def __init__(self, shape: DraftShape) -> None:
         self._shape = shape
         self._steps = ShapeMeasurement([shape])
-        self._steps.times.draft[shape.tree].add(0, 0.0)  # a drafter's time grows with its passes
+        self._steps.times.draft[shape.kind].add(0, 0.0)  # a drafter's time grows with its passes
         self._num_plain = 0
         self.side: str | None = None
 
@@ -37,7 +37,7 @@ class Advisor:
         """Return a sentence on what to do instead; None if no step of this session tells."""
         rows = [row for row in groups if row.key.side == METHOD]
         num_requests = sum(row.num_requests for row in rows)
-        if not (num_requests and self._num_plain and self._steps.tables[self._shape.tree].num_rows):
+        if not (num_requests and self._num_plain and self._steps.tables[self._shape.kind].num_rows):
             return None
         costs = RequestCosts(
             round(sum(row.num_generated_tokens for row in rows) / num_requests),
@@ -59,7 +59,7 @@ class Advisor:
         """Yield what the likeliest path of a dynamic tree would have done alone."""
         if self._shape.depth is None:
             return
-        table = self._steps.tables[self._shape.tree]
+        table = self._steps.tables[self._shape.kind]
         first = [ranks[0] for ranks in table.by_rank.acceptance() if ranks]
         tokens = 1 + np.cumsum(np.cumprod(first))
         for length, expected in enumerate(tokens.tolist(), start=1):

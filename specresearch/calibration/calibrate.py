@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import cycle
 
@@ -196,4 +196,4 @@ def sizes_of(largest: DraftShape) -> Iterator[DraftShape]:
     num, depth = largest.num_draft_tokens, largest.depth
     for i in range(NUM_SIZES):
         levels = None if depth is None else max(1, round(depth * (NUM_SIZES - i) / NUM_SIZES))
-        yield DraftShape(max(num >> 2 * i, 1), largest.tree, levels)
+        yield replace(largest, num_draft_tokens=max(num >> 2 * i, 1), depth=levels)

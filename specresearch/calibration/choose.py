@@ -95,8 +95,8 @@ def settle_shape(
     else:
         choice = replace(choice, measured=f"{choice.measured}, kept in {store.file}")
     if scope.is_steered:
-        kinds = {shape.tree: shape for shape in scope.shapes}
-        choice = replace(choice, shape=kinds[choice.best.tree])
+        kinds = {shape.kind: shape for shape in scope.shapes}
+        choice = replace(choice, shape=kinds[choice.best.kind])
     logger.info("%s", choice)
     proposer.draft_as(choice.shape)
     return choice

@@ -1,14 +1,14 @@
 """What a calibration measured: acceptance and times; and the fastest shape by them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
 from specresearch.calibration.shape_times import ShapeTimes
 from specresearch.engine import Step
-from specresearch.proposers.draft_shape import DraftShape
+from specresearch.proposers.draft_shape import DraftKindName, DraftShape
 from specresearch.proposers.sequoia import likeliest_paths
 
 PLAIN = DraftShape(0)
@@ -32,6 +32,26 @@ class Prediction:
     num_rows: int = 0
 
 
+@dataclass(frozen=True)
+class _Drafted:
+    """What a step drafted.
+
+    Attributes:
+        most: Drafts that a row could have had.
+        num_drafts: Drafts of each row.
+        num_probes: Probe nodes of a row; a smaller shape has fewer in proportion.
+    """
+
+    most: int
+    num_drafts: Sequence[int]
+    num_probes: int
+
+    def num_nodes(self, most: int) -> int:
+        """Return the nodes of the step had a row had at most so many drafts."""
+        num_probes = -(-self.num_probes * most // self.most)
+        return sum(1 + num_probes + min(num, most) for num in self.num_drafts)
+
+
 class ShapeMeasurement:
     """Steps of a proposer in several shapes, and of plain decoding among them.
 
@@ -41,26 +61,27 @@ class ShapeMeasurement:
     """
 
     def __init__(self, shapes: Sequence[DraftShape], *, is_num_auto: bool = True) -> None:
-        self.tables = {shape.tree: AcceptanceTable(shape) for shape in shapes}
+        self.tables = {shape.kind: AcceptanceTable(shape) for shape in shapes}
         self.times = ShapeTimes()
         self.is_num_auto = is_num_auto
-        self._drafts: dict[str | None, list[tuple[int, list[int]]]] = {
-            shape.tree: [] for shape in shapes
-        }
+        self._drafted: dict[DraftKindName, list[_Drafted]] = {shape.kind: [] for shape in shapes}
 
     def add(self, step: Step, shape: DraftShape) -> None:
         """Add a step that drafted in this shape."""
         num_drafts = [length - 1 for length in step.delivery.lengths]
-        num_nodes = len(num_drafts) + sum(num_drafts)
+        num_probes = 0
+        if step.proposal.probe is not None:
+            num_probes = step.proposal.topology.num_nodes - max(step.delivery.lengths)
+        num_nodes = len(num_drafts) * (1 + num_probes) + sum(num_drafts)
         if not shape.num_draft_tokens:
-            self.times.add(PLAIN.tree, 0, num_nodes, step.record)
+            self.times.add(PLAIN.kind, 0, num_nodes, step.record)
             for kind, table in self.tables.items():
                 self.times.rest[kind].add(num_nodes, _rest(step))
                 table.add_plain(step)
             return
-        self.times.add(shape.tree, _draft_size(shape), num_nodes, step.record)
-        self.tables[shape.tree].add(step, shape)
-        self._drafts[shape.tree].append((shape.num_draft_tokens, num_drafts))
+        self.times.add(shape.kind, _draft_size(shape), num_nodes, step.record)
+        self.tables[shape.kind].add(step, shape)
+        self._drafted[shape.kind].append(_Drafted(shape.num_draft_tokens, num_drafts, num_probes))
 
     def plain(self, batch_size: int) -> Prediction:
         """Return what plain decoding does."""
@@ -78,7 +99,7 @@ class ShapeMeasurement:
 
         Its time is that of these steps; both tell what is accepted.
         """
-        table = self.tables[earlier.shape.tree]
+        table = self.tables[earlier.shape.kind]
         share = table.num_rows / max(table.num_rows + earlier.num_rows, 1)
         new = table.acceptance(earlier.shape)
         mixed = Acceptance(
@@ -93,7 +114,7 @@ class ShapeMeasurement:
             tokens=acceptance.tokens,
             acceptance_length=acceptance.length,
             seconds=self.seconds(shape),
-            num_rows=self.tables[shape.tree].num_rows,
+            num_rows=self.tables[shape.kind].num_rows,
         )
 
     def _options(self, table: AcceptanceTable) -> Iterator[tuple[DraftShape, Acceptance]]:
@@ -114,17 +135,15 @@ class ShapeMeasurement:
             if largest.depth is not None:
                 depths = range(1, min(largest.depth, size) + 1)
             for depth in depths:
-                shape = DraftShape(size, largest.tree, depth)
+                shape = replace(largest, num_draft_tokens=size, depth=depth)
                 yield shape, table.acceptance(shape)
 
     def seconds(self, shape: DraftShape) -> float:
         """Return the predicted seconds of a step in this shape."""
-        draft = self.times.draft[shape.tree].at([_draft_size(shape)])[0]
-        sizes = []
-        for cap, num_drafts in self._drafts[shape.tree]:
-            if cap >= shape.num_draft_tokens:
-                sizes.append(sum(1 + min(num, shape.num_draft_tokens) for num in num_drafts))
-        return float(draft + self.times.rest[shape.tree].at(sizes).mean())
+        draft = self.times.draft[shape.kind].at([_draft_size(shape)])[0]
+        most = shape.num_draft_tokens
+        sizes = [step.num_nodes(most) for step in self._drafted[shape.kind] if step.most >= most]
+        return float(draft + self.times.rest[shape.kind].at(sizes).mean())
 
 
 def _rest(step: Step) -> float:

@@ -28,6 +28,7 @@ class Certificate:
         lossless_claimed: the rule says that it leaves the target's distribution unchanged.
         speculates: the method drafts at all; plain decoding does not.
         refused: settings and adversaries that the rule refuses to judge, and why.
+        chosen_drafts: what is drafted in each trial where the method leaves it to `auto`.
         config: the command's configuration.
         provenance: when, where and with which software the tests ran.
     """
@@ -42,6 +43,7 @@ class Certificate:
     sampled: tuple[SampledTest, ...] = ()
     greedy: tuple[GreedyTest, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
+    chosen_drafts: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 

@@ -8,12 +8,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from specresearch.acceptance import AcceptanceSampler
+from specresearch.calibration import Scope
 from specresearch.certification.certificate import CERTIFICATE
 from specresearch.certification.plan import TrialPlan
 from specresearch.certification.runner import Certifier
 from specresearch.certification.substitution import build_on_toy
 from specresearch.certification.targets import Toy
 from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
+from specresearch.controllers import Controller
 from specresearch.proposers import Autoregressive
 from specresearch.results.fingerprint import PACKAGE, WHOLE_PACKAGE, describe_software
 from specresearch.results.folder import PROVENANCE, check_software, write_json
@@ -48,10 +51,9 @@ def build_certifier(cfg: DictConfig, folder: Path, sweep_folder: Path | None = N
     Args:
         sweep_folder: Shared by the jobs of a sweep, which share counts that no method changes.
     """
-    trials = []
-    for name, settings in cfg.trials.items():
-        if settings is not None:
-            trials.append(_trial(cfg, str(name)))
+    rule: AcceptanceSampler = instantiate(cfg.acceptance, _convert_="all")
+    names = [str(name) for name, settings in cfg.trials.items() if settings is not None]
+    trials = [_trial(cfg, name, rule, index) for index, name in enumerate(names)]
     if not trials:
         raise ValueError("trials is empty; keep at least one, such as trials.mixed")
     class_name = type(trials[0].proposer).__name__.lower()
@@ -60,7 +62,7 @@ def build_certifier(cfg: DictConfig, folder: Path, sweep_folder: Path | None = N
     config: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, recorded), resolve=False)
     plan = TrialPlan(
         method=HydraConfig.get().runtime.choices.get("proposer") or default_name,
-        rule=instantiate(cfg.acceptance, _convert_="all"),
+        rule=rule,
         trials=trials,
         sampled=_sampling_params(cfg.sampled),
         greedy=_sampling_params(cfg.greedy),
@@ -70,8 +72,12 @@ def build_certifier(cfg: DictConfig, folder: Path, sweep_folder: Path | None = N
     return Certifier(plan, folder, stress_folder, config)
 
 
-def _trial(cfg: DictConfig, name: str) -> Trial:
-    """Build a trial with its own target, proposer and controller."""
+def _trial(cfg: DictConfig, name: str, rule: AcceptanceSampler, index: int) -> Trial:
+    """Build a trial with its own target, proposer and controller.
+
+    Kinds of drafts that `auto` chooses from take turns, the largest first: times of a toy say
+    nothing of which one a real target would get.
+    """
     options: Any = OmegaConf.to_container(cfg.trials[name], resolve=True)
     try:
         settings = TrialSettings(**options)
@@ -80,15 +86,17 @@ def _trial(cfg: DictConfig, name: str) -> Trial:
     toy: Toy = instantiate(OmegaConf.merge(cfg.toy, settings.toy), _convert_="all")
     target = toy.target()
     proposer = build_on_toy(cfg.proposer, toy, target) if cfg.get("proposer") else Autoregressive()
+    controller: Controller = instantiate(cfg.controller, _convert_="all")
     if proposer.shapes:
-        proposer.draft_as(proposer.shapes[0])  # times of a toy say nothing
+        shapes = Scope.of(proposer, rule, controller).shapes
+        proposer.draft_as(shapes[-1 - index % len(shapes)])
     return Trial(
         name=name,
         settings=settings,
         toy=toy,
         target=target,
         proposer=proposer,
-        controller=instantiate(cfg.controller, _convert_="all"),
+        controller=controller,
         scheduling=instantiate(cfg.scheduler, _convert_="all"),
     )
 

@@ -1,6 +1,6 @@
 """Write a certificate to disk, and print it for 80 columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -71,7 +71,18 @@ def _scope(certificate: Certificate) -> str:
     if stressed:
         num_stressed = sum(test.fit.num_samples for test in stressed)
         words += f"; {num_stressed:,} sampled outputs of adversaries"
+    if certificate.chosen_drafts:
+        words += f"\n{_chosen(certificate.chosen_drafts)}"
     return f"{words}\nnot tested: trained models, and outputs longer than those of the settings"
+
+
+def _chosen(drafts: Mapping[str, str]) -> str:
+    """Return what was drafted for `auto`, by the trials that drafted it."""
+    by_shape: dict[str, list[str]] = {}
+    for trial, shape in drafts.items():
+        by_shape.setdefault(shape, []).append(trial)
+    parts = [f"{shape} in {', '.join(trials)}" for shape, trials in by_shape.items()]
+    return f"in place of auto: {'; '.join(parts)}"
 
 
 def _trial_heading(trial: str, tests: Sequence[SampledTest]) -> str:

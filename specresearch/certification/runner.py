@@ -74,6 +74,11 @@ class Certifier:
             sampled=sampled_tests(observed, settings.alpha, settings.power),
             greedy=tuple(greedy),
             refused=plan.refused,
+            chosen_drafts={
+                trial.name: str(trial.proposer.chosen)
+                for trial in plan.trials
+                if trial.proposer.chosen is not None
+            },
             config=dict(self.config),
             provenance=self._provenance(),
         )

@@ -1,6 +1,7 @@
 """The shape of a proposer that left it to `auto`, where nobody has chosen one."""
 
 import logging
+from dataclasses import replace
 
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposers import Autoregressive, Proposer
@@ -38,4 +39,4 @@ def _fallback(proposer: Proposer) -> DraftShape:
     num_drafts = first.num_draft_tokens
     if proposer.is_num_auto:
         num_drafts = min(num_drafts, FALLBACK_LENGTH)
-    return DraftShape(num_drafts, first.tree, first.depth)
+    return replace(first, num_draft_tokens=num_drafts)

@@ -10,7 +10,8 @@ from torch import Tensor
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.proposers.base import Proposer, drafts_of
+from specresearch.proposers.base import Proposer, check_num_draft_tokens, drafts_of
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.request import RequestState
 
@@ -21,16 +22,27 @@ class Cascade(Proposer):
     A proposer sees only the rows that it drafts for, so its state of other rows remains that of
     the committed tokens.
 
+    Args:
+        num_draft_tokens: The most drafts of each proposer; None leaves that to them. `auto`
+            measures how many pay, and how many of the proposers.
+        num_proposers: Of the proposers, those that are asked; None asks all.
+
     Raises:
         ValueError: For a deterministic tree beside sampled drafts: a proposal has draft
             probabilities for all rows or for none, and they cannot express siblings that were
             not drawn. Also for a proposer with probe nodes.
     """
 
-    def __init__(self, proposers: Sequence[Proposer]) -> None:
+    def __init__(
+        self,
+        proposers: Sequence[Proposer],
+        num_draft_tokens: NumDrafts | None = None,
+        num_proposers: int | None = None,
+    ) -> None:
         if len(proposers) < 2:
             raise ValueError(f"a cascade needs at least two proposers; got {len(proposers)}")
         self.proposers = tuple(proposers)
+        self._asked = self._first(num_proposers)
         _check_compatible(self.proposers)
         kinds = [proposer.kind for proposer in proposers]
         self.kind = DraftKind(
@@ -38,9 +50,40 @@ class Cascade(Proposer):
             sampled=all(kind.sampled for kind in kinds),
             scored=all(kind.scored for kind in kinds),
         )
-        self.num_draft_tokens = max(proposer.num_draft_tokens for proposer in proposers)
+        self._lengths = [proposer.num_draft_tokens for proposer in proposers]
+        self.num_draft_tokens = max(self._lengths[: len(self._asked)])
+        if num_draft_tokens == AUTO:
+            self.shapes = tuple(map(self._largest_shape, self._choices(num_proposers)))
+        elif num_draft_tokens is not None:
+            most = check_num_draft_tokens(num_draft_tokens)
+            self.num_draft_tokens = min(most, self.num_draft_tokens)
         self._num_wanted = [0] * len(proposers)  # tensors in the last readback, by proposer
         self._join_layers()
+
+    def _first(self, num_proposers: int | None) -> tuple[Proposer, ...]:
+        num = len(self.proposers) if num_proposers is None else num_proposers
+        if not 1 <= num <= len(self.proposers):
+            raise ValueError(
+                f"proposer.num_proposers={num} must be 1 to {len(self.proposers)}, as many as the "
+                "cascade has; null asks all"
+            )
+        return self.proposers[:num]
+
+    def _choices(self, num_proposers: int | None) -> Sequence[int]:
+        """Return how many proposers may be asked."""
+        return range(1, len(self.proposers) + 1) if num_proposers is None else [num_proposers]
+
+    def _largest_shape(self, num_proposers: int) -> DraftShape:
+        most = max(self._lengths[:num_proposers])
+        return DraftShape(most, num_proposers=num_proposers)
+
+    @property
+    def shape_now(self) -> DraftShape:
+        return DraftShape(self.num_draft_tokens, num_proposers=len(self._asked))
+
+    def draft_as(self, shape: DraftShape) -> None:
+        super().draft_as(shape)
+        self._asked = self._first(shape.num_proposers)
 
     def _join_layers(self) -> None:
         layers: dict[int, None] = {}
@@ -74,10 +117,10 @@ class Cascade(Proposer):
             return Proposal.empty(batch.roots)
         parts: list[PartialProposal] = []
         waiting = [row for row, allowed in enumerate(budget) if allowed > 0]
-        for proposer in self.proposers:
+        for proposer in self._asked:
             if not waiting:
                 break
-            part = _ask(proposer, batch, budget, waiting, is_last=proposer is self.proposers[-1])
+            part = _ask(proposer, batch, budget, waiting, is_last=proposer is self._asked[-1])
             if len(part.batch_rows) == len(batch):
                 return part.proposal
             if part.batch_rows:

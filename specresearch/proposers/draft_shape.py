@@ -10,6 +10,7 @@ LONGEST_CHAIN = 10  # drafts of a chain that `auto` considers; few drafters pay 
 FALLBACK_LENGTH = 3  # drafts while nothing is measured, as most engines suggest for a start
 
 NumDrafts: TypeAlias = int | Literal["auto"]
+DraftKindName: TypeAlias = tuple[str | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,19 @@ class DraftShape:
         tree: chain, static or dynamic; None for a proposer without this setting.
         depth: Levels of a dynamic tree.
         paths: Paths of ranks of a static tree; None keeps the first nodes of the proposer's own.
+        num_proposers: Of the parts of a cascade, those that are asked; None for other proposers.
     """
 
     num_draft_tokens: int
     tree: str | None = None
     depth: int | None = None
     paths: tuple[tuple[int, ...], ...] | None = None
+    num_proposers: int | None = None
+
+    @property
+    def kind(self) -> DraftKindName:
+        """Return what shapes that differ in size alone have in common."""
+        return self.tree, self.num_proposers
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "DraftShape":
@@ -34,7 +42,8 @@ class DraftShape:
         paths = data["paths"]
         if paths is not None:
             paths = tuple(tuple(map(int, path)) for path in paths)
-        return DraftShape(int(data["num_draft_tokens"]), data["tree"], data["depth"], paths)
+        shape = {key: data[key] for key in ("tree", "depth", "num_proposers")}
+        return DraftShape(int(data["num_draft_tokens"]), paths=paths, **shape)
 
     def __str__(self) -> str:
         if not self.num_draft_tokens:
@@ -45,7 +54,10 @@ class DraftShape:
             return f"a dynamic tree of {self.num_draft_tokens} nodes, {self.depth} deep"
         if self.tree == "static":
             return f"a static tree of {self.num_draft_tokens} nodes"
-        return f"at most {self.num_draft_tokens} drafts"
+        most = f"at most {self.num_draft_tokens} drafts"
+        if self.num_proposers is not None:
+            most += f" of the first {self.num_proposers} proposers"
+        return most
 
     @property
     def overrides(self) -> str:
@@ -59,6 +71,8 @@ class DraftShape:
             settings.append(f"proposer.num_draft_tokens={self.num_draft_tokens}")
         else:
             settings.append(f"proposer.paths={json.dumps(self.paths, separators=(',', ':'))}")
+        if self.num_proposers is not None:
+            settings.append(f"proposer.num_proposers={self.num_proposers}")
         if self.depth is not None:
             settings.append(f"proposer.depth={self.depth}")
         return " ".join(settings)

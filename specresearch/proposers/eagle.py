@@ -77,9 +77,9 @@ class Eagle(TreeProposer):
         """Return a proposer with a random head and trees small enough to be certified."""
         config: Any = target.model.config
         format = cls.format.new(config, config.hidden_size, TOY_LAYERS, target.vocab_size)
-        settings |= {"num_draft_tokens": 24, "depth": 3, "top_k": min(4, target.vocab_size)}
-        if settings.get("tree") == AUTO:
-            settings["tree"] = "dynamic"  # the largest of what `auto` chooses from
+        settings |= {"depth": 3, "top_k": min(4, target.vocab_size)}
+        if settings.get("tree") != AUTO:
+            settings["num_draft_tokens"] = 24
         if settings.get("tree") == "static" and not settings.get("paths"):
             settings |= {"num_draft_tokens": None, "paths": small_paths(target.vocab_size)}
         with torch.random.fork_rng(devices=()):

@@ -5,6 +5,8 @@ Fu et al. (arXiv 2402.02057).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -13,7 +15,8 @@ from torch import Tensor
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.proposers.base import Proposer
+from specresearch.proposers.base import Proposer, check_num_draft_tokens
+from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.host_tree import HostTree, stack_trees
 from specresearch.request import RequestState
 from specresearch.sampling import argmax
@@ -32,23 +35,49 @@ class Lookahead(Proposer):
         window_size: W, the positions guessed at once.
         ngram_size: N; the window holds the last N - 1 guesses for every position.
         num_ngrams: G, the most n-grams that are kept for one token and verified in one step.
+        num_draft_tokens: The most drafts; None verifies all n-grams. A smaller number uses the
+            same share of the window's positions. `auto` measures how many pay.
     """
 
     kind = DraftKind(trees=True)
 
-    def __init__(self, window_size: int = 7, ngram_size: int = 5, num_ngrams: int = 7) -> None:
+    def __init__(
+        self,
+        window_size: int = 7,
+        ngram_size: int = 5,
+        num_ngrams: int = 7,
+        num_draft_tokens: NumDrafts | None = None,
+    ) -> None:
         _check_at_least("window_size", window_size, 1)
         _check_at_least("ngram_size", ngram_size, 2)
         _check_at_least("num_ngrams", num_ngrams, 1)
         self.window_size, self.ngram_size, self.num_ngrams = window_size, ngram_size, num_ngrams
-        self.num_draft_tokens = num_ngrams * (ngram_size - 1)
-        self.num_probe_nodes = window_size * (ngram_size - 1)
+        self._most = num_ngrams * (ngram_size - 1)
+        self.num_draft_tokens = self._most
+        if num_draft_tokens == AUTO:
+            self.shapes = (DraftShape(self._most),)
+        elif num_draft_tokens is not None:
+            self.num_draft_tokens = min(check_num_draft_tokens(num_draft_tokens), self._most)
+        self._size_window()
         self._requests: dict[int, _Request] = {}
 
     @classmethod
-    def toy(cls, target: CausalLM, seed: int, **settings: int) -> "Lookahead":
+    def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Lookahead":
         """Return a proposer with a window and a pool small enough to be certified."""
-        return cls(**{name: min(value, TOY_SIZE) for name, value in settings.items()})
+        small = {
+            name: min(value, TOY_SIZE) if name != "num_draft_tokens" else value
+            for name, value in settings.items()
+        }
+        return cls(**small)
+
+    def draft_as(self, shape: DraftShape) -> None:
+        super().draft_as(shape)
+        self._size_window()
+
+    def _size_window(self) -> None:
+        """Use as large a share of the window's positions as of the n-grams."""
+        self._num_positions = ceil(self.window_size * self.num_draft_tokens / self._most)
+        self.num_probe_nodes = self._num_positions * (self.ngram_size - 1)
 
     def start(self, rows: Sequence[RequestState], output: object) -> None:
         for row in rows:
@@ -66,7 +95,8 @@ class Lookahead(Proposer):
         lengths = [len(tree) for tree in trees]
         for row, tree in zip(batch.rows, trees, strict=True):
             tree.pad(max(lengths))
-            _add_window(tree, self._requests[row.slot].window)
+            window = self._requests[row.slot].window
+            _add_window(tree, [guesses[: self._num_positions] for guesses in window])
         proposal = stack_trees(trees, batch.device, lengths=lengths)
         probe = torch.arange(proposal.topology.num_nodes, device=batch.device)[None] >= max(lengths)
         return replace(proposal, probe=probe)
@@ -75,7 +105,7 @@ class Lookahead(Proposer):
         self, batch: Batch, proposal: Proposal, output: ModelOutput
     ) -> Sequence[Int[Tensor, "B W"]]:
         """Return the newest guess for every position of the window."""
-        return () if proposal.probe is None else (argmax(output.logits[:, -self.window_size :]),)
+        return () if proposal.probe is None else (argmax(output.logits[:, -self._num_positions :]),)
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
@@ -85,10 +115,11 @@ class Lookahead(Proposer):
         guesses = verdict.readback[0].tolist()
         for row, newest in zip(batch.rows, guesses, strict=True):
             request = self._requests[row.slot]
-            window = [*request.window, newest]
-            for ngram in zip(*window, strict=True):
-                request.pool.add(ngram)
-            request.window = window[1:]
+            for position in range(len(newest)):
+                guesses = [guesses[position] for guesses in request.window]
+                request.pool.add([*guesses, newest[position]])
+            unused = request.window[-1][len(newest) :]
+            request.window = [*request.window[1:], [*newest, *unused]]
 
     def finish(self, slots: Sequence[int]) -> None:
         for slot in slots:

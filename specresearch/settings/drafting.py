@@ -153,6 +153,14 @@ class Eagle3Schema(EagleSchema):
     )
 
 
+def _size_beside_paths(num_draft_tokens: NumDrafts, paths: Paths) -> Iterator[str]:
+    if paths is not None and num_draft_tokens != "auto":
+        yield (
+            f"proposer.num_draft_tokens={num_draft_tokens} contradicts proposer.paths, whose "
+            "number is that of the drafts; leave it at auto"
+        )
+
+
 class MedusaSchema(Settings):
     head: str | None = _head()
     weights: Weights = _weights()
@@ -161,6 +169,9 @@ class MedusaSchema(Settings):
     paths: Paths = key(
         "paths of another tree, or a file that specresearch.tree wrote", [[0], [1], [0, 0]]
     )
+
+    def conflicts(self) -> Iterator[str]:
+        yield from _size_beside_paths(self.num_draft_tokens, self.paths)
 
 
 class NGramSchema(Settings):
@@ -197,12 +208,19 @@ class TokenRecyclingSchema(Settings):
     )
     warm: bool = key("share one memory among all requests; use it with order=shuffled", True)
 
+    def conflicts(self) -> Iterator[str]:
+        yield from _size_beside_paths(self.num_draft_tokens, self.paths)
+
 
 class LookaheadSchema(Settings):
     window_size: int = key("W: positions guessed at once", 7, ge=1, le=MAX_DRAFTS)
     ngram_size: int = key("N: tokens of an n-gram, the root included", 5, ge=2, le=MAX_DRAFTS)
     num_ngrams: int = key(
         "G: n-grams kept for one token and verified in one step", 7, ge=1, le=MAX_DRAFTS
+    )
+    num_draft_tokens: NumDrafts | None = key(
+        "most drafts, with as large a share of the window; auto: the fastest; null: all n-grams",
+        "auto",
     )
 
 
@@ -223,6 +241,10 @@ class CascadeSchema(Settings):
     proposers: Annotated[list[Any], PROPOSER] = key(
         "each request uses the first that has drafts for it", None, min_length=2
     )
+    num_draft_tokens: NumDrafts | None = key(
+        "most drafts of each; auto: the fastest; null: as the proposers say", "auto"
+    )
+    num_proposers: int | None = key("how many of them are asked; null: all", 1, ge=1)
 
 
 PROPOSERS["specresearch.proposers.Cascade"] = CascadeSchema

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import VOCAB, build, letters_tokenizer
@@ -10,6 +11,7 @@ from tiny_models import VOCAB, build, letters_tokenizer
 from specresearch import CausalLM, Engine, SamplingParams, Step
 from specresearch.calibration.acceptance_table import AcceptanceTable
 from specresearch.calibration.measurement import ShapeMeasurement
+from specresearch.calibration.shape_times import Medians
 from specresearch.proposers import DraftModel
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable, likeliest_paths
@@ -83,7 +85,7 @@ def test_steps_count_by_the_text_they_stand_for() -> None:
 
 def test_without_any_step_nothing_is_accepted() -> None:
     measurement = ShapeMeasurement([DraftShape(3, "chain")])
-    table = measurement.tables["chain"]
+    table = measurement.tables[DraftShape(3, "chain").kind]
     assert table.acceptance(DraftShape(3, "chain")).tokens == 1
 
 
@@ -97,3 +99,14 @@ def test_the_likeliest_paths_of_counted_ranks() -> None:
     assert [path for path, _ in paths] == [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 1)]
     assert paths[0][1] == pytest.approx(0.6, abs=0.01)
     assert paths[2][1] == pytest.approx(0.36, abs=0.03)
+
+
+def test_a_time_from_few_samples_is_outvoted_by_those_of_larger_sizes() -> None:
+    medians = Medians()
+    for size, seconds, number in ((1, 1.0, 20), (2, 5.0, 2), (3, 1.2, 20), (9, 2.0, 20)):
+        for _ in range(number):
+            medians.add(size, seconds)
+    times = medians.at([1, 2, 3, 9])
+    assert (np.diff(times) >= 0).all()
+    assert times[2] < 1.6
+    assert times[3] == 2.0

@@ -130,6 +130,7 @@ PROPOSERS: dict[str, Factory] = {
         paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True
     ),
     "lookahead": lambda: Lookahead(window_size=4, ngram_size=3, num_ngrams=3),
+    "lookahead_3_drafts": lambda: Lookahead(4, 3, 3, num_draft_tokens=3),
     "lookahead_smallest": lambda: Lookahead(window_size=1, ngram_size=2, num_ngrams=1),
     "suffix": lambda: Suffix(8, offset=1.0),
     "suffix_global": lambda: Suffix(
@@ -137,6 +138,9 @@ PROPOSERS: dict[str, Factory] = {
     ),
     "suffix_chains": lambda: Suffix(4, offset=1.0, branch=False),
     "cascade_of_drafts": lambda: Cascade([NGram(3, n_max=2), DraftModel(other_draft(), 4)]),
+    "cascade_of_its_first": lambda: Cascade(
+        [NGram(3, n_max=2), DraftModel(other_draft(), 4)], 2, num_proposers=1
+    ),
     "cascade_of_trees": lambda: Cascade(
         [Suffix(6), NGram(9, n_max=1, n_min=1), TokenRecycling(12, depth=3)]
     ),

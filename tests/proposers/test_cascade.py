@@ -23,6 +23,7 @@ from specresearch.proposers import (
     Suffix,
     TokenRecycling,
 )
+from specresearch.proposers.draft_shape import DraftShape
 from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
@@ -348,6 +349,31 @@ class TestForwarding:
         cascade = Cascade([Stub(hidden_layers=(0,)), Late()])
         cascade.bind(CausalLM(copy.deepcopy(TARGET), self_test=False), 1)
         assert cascade.hidden_layers == (0, 1)
+
+
+class TestShapes:
+    def test_auto_chooses_a_length_and_how_many_proposers_are_asked(self) -> None:
+        cascade = Cascade([Stub(num_draft_tokens=4), Stub(num_draft_tokens=9)], "auto")
+        assert cascade.shapes == (DraftShape(4, num_proposers=1), DraftShape(9, num_proposers=2))
+
+    def test_proposers_that_were_not_chosen_are_not_asked_but_learn(self) -> None:
+        first, second = Stub(chain_of(1)), Stub(chain_of(0, 1, 2))
+        cascade = Cascade([first, second], "auto")
+        cascade.draft_as(DraftShape(4, num_proposers=1))
+        proposal = cascade.propose(batch_of(3), [4, 4, 4])
+        assert proposal.lengths.tolist() == [1, 4, 1]
+        assert second.asked == []
+        cascade.finish([0])
+        assert second.seen == [[0]]
+
+    def test_a_number_limits_every_proposer(self) -> None:
+        cascade = Cascade([Stub(num_draft_tokens=4), Stub(num_draft_tokens=9)], 3)
+        assert cascade.num_draft_tokens == 3
+        assert cascade.shape_now == DraftShape(3, num_proposers=2)
+
+    def test_an_impossible_number_of_proposers_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"proposer\.num_proposers=3 must be 1 to 2"):
+            Cascade([Stub(), Stub()], num_proposers=3)
 
 
 class TestDeclared:

@@ -5,10 +5,11 @@ import pytest
 import torch
 from tiny_models import VOCAB, build
 
-from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch import CausalLM, Engine, Request, SamplingParams, Step
 from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.proposers import Lookahead
+from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.lookahead import NGramPool
 from specresearch.request import RequestState
 
@@ -156,6 +157,34 @@ def test_a_reused_slot_starts_with_an_empty_pool() -> None:
     row = state([5, 6, 5], 0)
     proposer.start([row], None)
     assert proposer.propose(Batch([row], torch.device("cpu"), VOCAB), [9]).lengths.tolist() == [1]
+
+
+def test_fewer_drafts_use_as_small_a_share_of_the_window() -> None:
+    rows = [state([5, 6, 7, 8], 0)]
+    proposer, batch = started(rows, window_size=4, ngram_size=3, num_ngrams=4, num_draft_tokens=3)
+    assert proposer.num_draft_tokens == 3
+    assert proposer.num_probe_nodes == 2 * 2
+    proposal = proposer.propose(batch, [3])
+    assert proposal.probe is not None
+    assert int(proposal.probe.sum()) == 4
+
+
+def test_output_and_memory_survive_shapes_that_change_from_step_to_step(target: CausalLM) -> None:
+    sampling = SamplingParams(max_new_tokens=30)
+    plain = [output.token_ids for output in Engine(target).generate(PROMPTS, sampling)]
+    proposer = Lookahead(window_size=4, ngram_size=3, num_ngrams=4, num_draft_tokens="auto")
+    sizes = [8, 1, 3, 8, 5, 2]
+    widths: list[int] = []
+
+    def change(step: Step) -> None:
+        if step.proposal.probe is not None:
+            widths.append(int(step.proposal.probe[0].sum()))
+        proposer.draft_as(DraftShape(sizes[len(widths) % len(sizes)]))
+
+    proposer.draft_as(DraftShape(sizes[0]))
+    engine = Engine(target, proposer, observers=[change])
+    assert [output.token_ids for output in engine.generate(PROMPTS, sampling)] == plain
+    assert set(widths) == {8, 2, 4, 6}
 
 
 @pytest.mark.parametrize("name", ["window_size", "ngram_size", "num_ngrams"])
