@@ -18,7 +18,6 @@ from specresearch.sampling_params import LARGEST_SEED, SamplingParams
 from specresearch.topology import upload
 
 DRAFT_STREAM, ACCEPT_STREAM = 0, 1
-LARGEST_UNIFORM = 1 - 2.0**-52  # times a total, it is rounded to less than the total
 LARGEST_VOCABULARY = 1 << 24  # more than any model has; float32 holds every number up to it
 _DIGIT_BITS = 11
 SORTED_VOCABULARY = 1 << _DIGIT_BITS  # up to here, sorting costs less than histograms
@@ -84,6 +83,7 @@ class SamplingBatch:
         nuclei = [params.top_k for params in self.params if params.top_p < 1]
         return (
             any(params.is_greedy for params in self.params),
+            any(params.temperature not in (0, 1) for params in self.params),
             any(params.min_p for params in self.params),
             max(params.top_k for params in self.params),
             bool(nuclei),
@@ -204,7 +204,10 @@ def logits_to_probs(
         Probabilities in float32, or in float64 for float64 logits.
     """
     logits = penalize(at_least_float32(logits), sampling, path_tokens, on_path)
-    probs = _truncate(logits / sampling.column("divisor").to(logits.dtype), sampling).softmax(-1)
+    divided = logits
+    if any(params.temperature not in (0, 1) for params in sampling.params):
+        divided = logits / sampling.column("divisor").to(logits.dtype)
+    probs = _truncate(divided, sampling).softmax(-1)
     if any(params.min_p for params in sampling.params):
         floor = sampling.column("min_p").to(probs.dtype) * probs.amax(-1, keepdim=True)
         probs = probs.where(probs >= floor, 0.0)
@@ -296,15 +299,3 @@ def argmax(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
     # numpy's argmax is vectorised, and 10 times as fast as torch's; it has no bfloat16
     wide = logits if logits.dtype.itemsize >= 4 else logits.float()
     return torch.from_numpy(np.asarray(wide.numpy().argmax(-1)))
-
-
-def draw(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Draw one index per row with probability proportional to its weight.
-
-    An index of weight zero is never drawn. If weights are not finite, the index is arbitrary but
-    valid.
-    """
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    point = uniforms.clamp(max=LARGEST_UNIFORM)[:, None] * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    return index.clamp(max=weights.shape[1] - 1)

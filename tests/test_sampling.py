@@ -5,14 +5,7 @@ import pytest
 import torch
 
 from specresearch import sampling
-from specresearch.sampling import (
-    SamplingBatch,
-    SamplingParams,
-    argmax,
-    draw,
-    logits_to_probs,
-    penalize,
-)
+from specresearch.sampling import SamplingBatch, SamplingParams, argmax, logits_to_probs, penalize
 
 V = 12
 
@@ -166,18 +159,6 @@ def test_argmax_is_the_first_of_equals_in_every_precision(dtype: torch.dtype) ->
     assert best[1, 2] == 0
     for row, index in zip(logits.flatten(0, 1).tolist(), best.flatten().tolist(), strict=True):
         assert index == row.index(max(row))
-
-
-class TestDraw:
-    def test_draws_invert_the_cumulative_distribution(self) -> None:
-        weights = torch.tensor([[1.0, 3.0, 0.0, 4.0]])
-        points = torch.tensor([0.0, 0.124, 0.126, 0.499, 0.501, 0.999], dtype=torch.float64)
-        assert draw(weights.expand(6, -1), points).tolist() == [0, 0, 1, 1, 3, 3]
-
-    def test_the_last_token_of_weight_zero_is_not_drawn_by_rounding(self) -> None:
-        weights = torch.full((1, 1000), 1e-3)
-        weights[:, 900:] = 0.0
-        assert int(draw(weights, torch.tensor([1 - 2**-53], dtype=torch.float64))) == 899
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 from shape_checks import unchecked
 
-from specresearch.sampling import derive_seed, draw
+from specresearch.drawing import draw
+from specresearch.sampling import derive_seed
 
 
 def test_wrong_shapes_are_rejected() -> None:
     weights = torch.ones(2, 3)
     uniforms = torch.zeros(4, dtype=torch.float64)
-    with pytest.raises(TypeCheckError, match=r"parameters of specresearch\.sampling\.draw"):
+    with pytest.raises(TypeCheckError, match=r"parameters of specresearch\.drawing\.draw"):
         draw(weights, uniforms)
 
 

@@ -19,8 +19,9 @@ from specresearch.acceptance.base import (
     target_distribution,
 )
 from specresearch.acceptance.greedy import accept_argmax
+from specresearch.drawing import draw
 from specresearch.proposal import DraftKind, Proposal, Verdict
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch
 
 
 class Rejection:

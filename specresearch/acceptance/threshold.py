@@ -10,8 +10,9 @@ from specresearch.acceptance.base import (
     node_rows,
     own_probability,
 )
+from specresearch.drawing import draw
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, logits_to_probs
 
 WORKLOADS = {"code": 0.75, "structured": 0.65, "prose": 0.5}
 

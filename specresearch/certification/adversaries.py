@@ -13,9 +13,10 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.certification.targets import Toy
+from specresearch.drawing import draw
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.proposers import Proposer
-from specresearch.sampling import DRAFT_STREAM, draw
+from specresearch.sampling import DRAFT_STREAM
 
 CHAIN_LENGTH = 5
 TREE_PATHS = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0, 0))

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from specresearch.batch import Batch
+from specresearch.drawing import draw
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.chain_graph import ChainChoice, draft_chain
 from specresearch.models.graphs import GraphInput
@@ -24,7 +25,7 @@ from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
 from specresearch.request import RequestState
-from specresearch.sampling import DRAFT_STREAM, argmax, draw, logits_to_probs, penalize
+from specresearch.sampling import DRAFT_STREAM, argmax, logits_to_probs, penalize
 
 MOST_BEHIND = 16  # tokens, root included, that `propose` feeds itself; more need a prefill
 

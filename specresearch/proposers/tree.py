@@ -11,12 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.batch import Batch
+from specresearch.drawing import draw
 from specresearch.models.graphs import GraphInput, Tensors
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.proposers.candidates import Candidates, FedTree
 from specresearch.proposers.growth_graph import GrowthGraph, TreeDrafter
 from specresearch.proposers.static_tree import StaticTree
-from specresearch.sampling import DRAFT_STREAM, SamplingBatch, draw, logits_to_probs, penalize
+from specresearch.sampling import DRAFT_STREAM, SamplingBatch, logits_to_probs, penalize
 
 TIE = 1e-9  # confidence lost at every level, at least
 

@@ -14,10 +14,11 @@ from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import LossySampler, Rejection, Threshold, Typical, output_shift
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.acceptance.typical import accept_typical
+from specresearch.drawing import draw
 from specresearch.metrics import StepRecord
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import NGram, Proposer, TokenRecycling
-from specresearch.sampling import SamplingBatch, draw
+from specresearch.sampling import SamplingBatch
 
 V, NUM_DRAFTS, NUM_SAMPLES = 4, 2, 100_000
 RULE = Typical(epsilon=0.25, delta=0.8)

@@ -25,6 +25,7 @@ from specresearch.certification.targets import Toy
 from specresearch.certification.trials import CertifierSettings, Trial, TrialSettings
 from specresearch.cli import conf_dir
 from specresearch.controllers import Fixed
+from specresearch.drawing import draw
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import (
@@ -33,7 +34,7 @@ from specresearch.proposers import (
     Suffix,
     TokenRecycling,
 )
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw, logits_to_probs
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, logits_to_probs
 
 PLAIN = {"plain": SamplingParams(temperature=1.0, max_new_tokens=3)}
 SETTINGS = PLAIN | {

@@ -19,8 +19,9 @@ from specresearch.acceptance.base import longest_prefix
 from specresearch.acceptance.block import accept_block
 from specresearch.acceptance.rejection import accept_by_rejection
 from specresearch.certification.goodness_of_fit import Fit, visible_tv
+from specresearch.drawing import draw
 from specresearch.proposal import Proposal, Topology, Verdict
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, draw
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch
 
 ALPHA = 1e-4  # some 40 tests of this file are statistical: one false alarm in 250 choices of seeds
 VISIBLE_TV = 0.01
