@@ -141,7 +141,7 @@ class Prefill:
     def _output(self, rows: Sequence[RequestState]) -> ModelOutput | None:
         """Return the hidden states of these requests' prefill, right-padded, or None if empty."""
         chunks_of_rows = [self._hidden.pop(row.slot) for row in rows]
-        if not any(chunks_of_rows):
+        if not any(len(row.tokens) > row.num_reused + 1 for row in rows):
             return None
         first_chunk = next(chunks[0] for chunks in chunks_of_rows if chunks)
         hidden = []
