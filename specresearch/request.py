@@ -88,6 +88,9 @@ class RequestState:
         is_prefilled: True if everything before the root is cached.
         max_new_tokens: Output tokens that the request's own limit and the context allow.
         end_ids: Tokens that end the output.
+        num_reused: Its first tokens that were cached when it was last admitted.
+        reused_from: The slot that still has to be copied from; None if there is none.
+        total_reused: Tokens that were cached when it was admitted, over all admissions.
     """
 
     request: Request
@@ -106,6 +109,9 @@ class RequestState:
     queue_time: float = 0.0
     num_preemptions: int = 0
     is_prefilled: bool = False
+    num_reused: int = 0
+    reused_from: int | None = None
+    total_reused: int = 0
     num_prompt_tokens: int = field(init=False)
     max_new_tokens: int = field(init=False)
     end_ids: frozenset[int] = field(init=False)

@@ -19,6 +19,7 @@ from specresearch.engine.judge import Judge
 from specresearch.engine.memory_relief import MemoryRelief
 from specresearch.engine.output import RequestOutput
 from specresearch.engine.prefill import Prefill
+from specresearch.engine.prefix_cache import PrefixCache
 from specresearch.engine.requests import as_requests
 from specresearch.engine.scheduler import Scheduler
 from specresearch.engine.seeds import Seeds, isolates_requests
@@ -100,6 +101,10 @@ class Engine:
         self.controller.reset()
         scheduling = scheduling or SchedulerSettings()
         self.isolates_requests = isolates_requests(self.proposer, self.controller, scheduling)
+        slots = slots or range(target.cache.num_slots)
+        prefixes = None
+        if scheduling.reuse_prefixes:
+            prefixes = PrefixCache(target, self.proposer, slots)
         self.scheduler = Scheduler(
             target,
             scheduling,
@@ -108,7 +113,8 @@ class Engine:
             clock=self.clock,
             max_nodes=self.proposer.max_nodes,
             num_probe_nodes=self.proposer.num_probe_nodes,
-            slots=slots or range(target.cache.num_slots),
+            slots=slots,
+            prefixes=prefixes,
         )
         self.prefill = Prefill(target, self.proposer, self.clock)
         self._recorder = StepRecorder(

@@ -58,6 +58,7 @@ class Prefill:
         if not chunks:
             return
         with self.clock.lap(PREFILL) as lap:
+            self._copy_prefixes(chunks)
             self._extend(chunks)
             complete = [chunk.row for chunk in chunks if chunk.is_last]
             if complete:
@@ -111,12 +112,22 @@ class Prefill:
         for slot in slots:
             self._hidden.pop(slot, None)
 
+    def _copy_prefixes(self, chunks: Sequence[PrefillChunk]) -> None:
+        """Copy what admitted rows reuse, in order of admission: a slot may be given away again."""
+        for row in (chunk.row for chunk in chunks):
+            source, row.reused_from = row.reused_from, None
+            if source is None:
+                continue
+            if source != row.slot:
+                self.target.cache.copy(source, row.slot, row.num_reused)
+            self.proposer.reuse(row.slot, source, row.num_reused)
+
     def _extend(self, chunks: Sequence[PrefillChunk]) -> None:
         slots, tokens = [], []
         for chunk in chunks:
             slot = chunk.row.slot
             begin = self.target.lengths[slot]
-            if begin == 0:
+            if begin == chunk.row.num_reused:
                 self._hidden[slot] = []
             slots.append(slot)
             tokens.append(chunk.row.tokens[begin : begin + chunk.num_cached])
@@ -130,7 +141,7 @@ class Prefill:
     def _output(self, rows: Sequence[RequestState]) -> ModelOutput | None:
         """Return the hidden states of these requests' prefill, right-padded, or None if empty."""
         chunks_of_rows = [self._hidden.pop(row.slot) for row in rows]
-        if not any(len(row.tokens) > 1 for row in rows):
+        if not any(len(row.tokens) > row.num_reused + 1 for row in rows):
             return None
         first_chunk = next(chunks[0] for chunks in chunks_of_rows if chunks)
         hidden = []

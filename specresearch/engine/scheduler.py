@@ -9,10 +9,11 @@ from itertools import count
 from specresearch.clock import Clock
 from specresearch.engine.checks import Host, check_request
 from specresearch.engine.prefill import PrefillChunk
+from specresearch.engine.prefix_cache import PrefixCache
 from specresearch.engine.seeds import Seeds
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.metrics import Counts
-from specresearch.request import Request, RequestState
+from specresearch.request import FAILED, Request, RequestState
 
 MAX_DRAFT_SHARE = 4  # while prompts are prefilled: a quarter of what the roots leave
 _SCHEDULE = "schedule"  # the lap of the clock
@@ -49,6 +50,7 @@ class Scheduler:
         max_nodes: The most nodes that the proposer makes for a row.
         num_probe_nodes: How many of these are not drafts.
         slots: Slots of the target that this scheduler may use; None: any.
+        prefixes: Gives slots out if prefixes are reused.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Scheduler:
         max_nodes: int = 1,
         num_probe_nodes: int = 0,
         slots: range | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self.step_limit = settings.max_step_tokens or sys.maxsize
         self.cache_limit = settings.max_cache_tokens or sys.maxsize
@@ -76,7 +79,7 @@ class Scheduler:
         self.seeds = seeds or Seeds()
         self.clock = clock or Clock()
         self.num_probe_nodes = num_probe_nodes
-        self.slots = slots
+        self.slots, self.prefixes = slots, prefixes
         self.waiting: list[tuple[bool, float, int, RequestState]] = []
         self.running: list[RequestState] = []
         self.finished: list[tuple[RequestState, Counts]] = []
@@ -161,6 +164,8 @@ class Scheduler:
             slots = []
             for row in [row for row in self.running if row.finish_reason]:
                 self.running.remove(row)
+                if self.prefixes is not None and row.finish_reason != FAILED:
+                    self.prefixes.keep(row)
                 self.finished.append((row, self.counts.pop(row)))
                 slots.append(row.slot)
             self._release(slots)
@@ -227,6 +232,8 @@ class Scheduler:
         self._num_held = num_tokens + (self._num_reserved - 1) * len(self.running)
         while len(self.running) > 1 and self._num_held > self.cache_limit:
             self._num_held -= self._num_columns(self.running[-1])
+            if self.prefixes is not None:
+                self.prefixes.keep(self.running[-1])
             freed.append(self._evict())
         self._release(freed)
         return freed
@@ -257,7 +264,10 @@ class Scheduler:
         num_held = self._num_held + self._num_columns(row)
         if self.running and num_held > self.cache_limit:
             return None
-        slot = self.target.acquire(self.slots)
+        if self.prefixes is None:
+            slot = self.target.acquire(self.slots)
+        else:
+            slot = self.prefixes.acquire(row, self.running)
         if slot is None:
             return None
         self._acquired.add(slot)

@@ -15,11 +15,15 @@ class SchedulerSettings:
         max_cache_tokens: The most cache columns of running requests, the step's drafts included.
             If the next step does not fit, the request admitted last is preempted and recomputed
             later. None lets every slot fill up.
+        reuse_prefixes: Keep the columns of requests that ended or were preempted until their slot
+            is needed, and begin a new request with the longest prefix of it that any slot holds.
+            Prefill then depends on earlier requests, so measurements leave it off.
     """
 
     policy: AdmissionPolicy = field(default_factory=FirstCome)
     max_step_tokens: int | None = None
     max_cache_tokens: int | None = None
+    reuse_prefixes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_step_tokens", "max_cache_tokens"):

@@ -37,6 +37,8 @@ DEFINITIONS = {
     "of ttft",
     "num_preemptions": "times a request was preempted for lack of cache room; its prompt and its "
     "output so far are prefilled again",
+    "num_reused_tokens": "tokens of a request that were in the cache when it was admitted, left by "
+    "an earlier one, so that they were not prefilled",
     "speedup": "baseline wall time / method wall time, same prompts, interleaved in one run",
     "decode_speedup": "speedup without any prefill, neither the target's nor the drafter's",
     "draft_prefill_speedup": "speedup without the target's prefill: the drafter's prefill counts, "

@@ -28,6 +28,7 @@ class RequestRecord:
     num_preemptions: int = 0
     queue_time: float = 0.0
     arrival_time: float = 0.0
+    num_reused_tokens: int = 0
 
     @staticmethod
     def of(state: RequestState, counts: Counts) -> "RequestRecord":
@@ -48,4 +49,5 @@ class RequestRecord:
             num_preemptions=state.num_preemptions,
             queue_time=state.queue_time,
             arrival_time=state.arrival_time,
+            num_reused_tokens=state.total_reused,
         )

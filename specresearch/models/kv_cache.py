@@ -176,6 +176,11 @@ class SlotCache:
             flat = stack.flatten(1, 2)
             flat.index_copy_(1, target, flat.index_select(1, source))
 
+    def copy(self, source: int, slot: int, num_columns: int) -> None:
+        """Copy the first columns of one slot to another."""
+        for stack in self._stacks:
+            stack[:, slot, :num_columns] = stack[:, source, :num_columns]
+
     def scrub(self, slots: Sequence[int]) -> None:
         """Zero whole slots: a NaN left there would leak through the next request's mask."""
         for stack in self._stacks:

@@ -107,8 +107,25 @@ class Proposer(ABC):
         """Set up requests that were admitted, for the first time or after a preemption.
 
         Args:
-            output: Hidden states of `row.tokens[:-1]`, right-padded; None if every row has one
-                token.
+            output: Hidden states of `row.tokens[row.num_reused:-1]`, right-padded; None if every
+                row has one token.
+        """
+
+    def num_reusable(self, slot: int, num_tokens: int) -> int:
+        """Return of how many first tokens another request needs no hidden states in `start`.
+
+        Args:
+            slot: Of a request that runs or had it last, and whose first `num_tokens` tokens are
+                the same.
+        """
+        return 0 if self.hidden_layers else num_tokens
+
+    def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        """Take over what the slot `source` holds of the first tokens, before `start`.
+
+        Args:
+            slot: Of the new request; may equal `source`.
+            num_tokens: At most `num_reusable`.
         """
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:

@@ -105,6 +105,15 @@ class Cascade(Proposer):
         indexes = map(self.hidden_layers.index, proposer.hidden_layers)
         return ModelOutput(output.logits, tuple(output.hidden[index] for index in indexes))
 
+    def num_reusable(self, slot: int, num_tokens: int) -> int:
+        for proposer in self.proposers:
+            num_tokens = proposer.num_reusable(slot, num_tokens)
+        return num_tokens
+
+    def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        for proposer in self.proposers:
+            proposer.reuse(slot, source, num_tokens)
+
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Prefill the first proposer; the others prefill when they are asked."""
         return self.proposers[0].lazy_prefill(rows)

@@ -21,6 +21,7 @@ from specresearch.models.pairing import check_pair
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 from specresearch.proposers.draft_shape import NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
+from specresearch.proposers.kept_columns import KeptColumns
 from specresearch.proposers.partial import PartialProposal, merge
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
@@ -73,10 +74,14 @@ class DraftModel(TreeProposer):
             )
         check_pair(target, self.draft)
         self.draft.allocate(num_slots, self.max_fed, max_len=target.max_len)
+        self._columns = KeptColumns(self.draft)
         self.bind_shape(target.vocab_size, self.draft.device)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        self.finish([row.slot for row in rows])
+        self._columns.enter(rows)
+
+    def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        self._columns.reuse(slot, source, num_tokens)
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Prefill at most one chunk of all prompts together, the first rows first."""
@@ -268,7 +273,7 @@ class DraftModel(TreeProposer):
         self.draft.truncate(batch.slots, committed)
 
     def finish(self, slots: Sequence[int]) -> None:
-        self.draft.truncate(slots, [0] * len(slots))
+        self._columns.leave(slots)
 
     def scrub(self, slots: Sequence[int]) -> None:
         self.draft.cache.scrub(slots)

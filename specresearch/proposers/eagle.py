@@ -19,6 +19,7 @@ from specresearch.models.random_weights import Weights
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 from specresearch.proposers.draft_shape import AUTO, NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
+from specresearch.proposers.kept_columns import KeptColumns
 from specresearch.proposers.pending_features import PendingFeatures
 from specresearch.proposers.shapes import small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
@@ -124,11 +125,20 @@ class Eagle(TreeProposer):
         self.model.reserve(num_slots, target.max_len, self.max_fed)
         self.bind_shape(self.model.draft_vocab_size, target.device)
         self._pending = PendingFeatures()
+        self._columns = KeptColumns(self.model)
+
+    def num_reusable(self, slot: int, num_tokens: int) -> int:
+        """Return how many pairs the head has read; the last one of them needs the token after."""
+        return max(min(self._columns.length(slot), num_tokens - 1), 0)
+
+    def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        self._columns.reuse(slot, source, num_tokens)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Feed the prompt but for its last pair, which is left for the first `propose`."""
         slots = [row.slot for row in rows]
-        self.finish(slots)
+        self._pending.drop(slots)
+        self._columns.enter(rows)
         if output is None:
             return
         assert self.model is not None
@@ -137,8 +147,8 @@ class Eagle(TreeProposer):
         last_pairs: list[int] = []
         for row in rows:
             last = max(len(row.tokens) - 2, 0)  # the token before the root
-            tokens.append(row.tokens[1 : last + 1])
-            last_pairs.append(last)
+            tokens.append(row.tokens[row.num_reused + 1 : last + 1])
+            last_pairs.append(last - row.num_reused)
         if any(tokens):
             self.model.extend(slots, tokens, features, want_logits=False)
         begins = upload(last_pairs, features.device)[:, None, None]
@@ -210,8 +220,7 @@ class Eagle(TreeProposer):
         self._pending.add(batch.slots, self.model.fuse(kept), counts)
 
     def finish(self, slots: Sequence[int]) -> None:
-        assert self.model is not None
-        self.model.truncate(slots, [0] * len(slots))
+        self._columns.leave(slots)
         self._pending.drop(slots)
 
     def scrub(self, slots: Sequence[int]) -> None:

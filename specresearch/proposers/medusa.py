@@ -149,8 +149,11 @@ class Medusa(Proposer):
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self._known_slots -= {row.slot for row in rows}
         if output is not None:
-            last = [len(row.tokens) - 2 for row in rows]
+            last = [len(row.tokens) - 2 - row.num_reused for row in rows]
             self._keep_states([row.slot for row in rows], output, last)
+
+    def num_reusable(self, slot: int, num_tokens: int) -> int:
+        return num_tokens
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict

@@ -169,6 +169,12 @@ class Synthetic(Proposer):
         uploaded = upload(table, batch.device)
         return uploaded[:, :1], uploaded[:, 1:]
 
+    def num_reusable(self, slot: int, num_tokens: int) -> int:
+        return self.drafter.num_reusable(slot, num_tokens)
+
+    def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        self.drafter.reuse(slot, source, num_tokens)
+
     def readback(
         self, batch: Batch, proposal: Proposal, output: ModelOutput
     ) -> Sequence[Shaped[Tensor, "..."]]:

@@ -176,6 +176,7 @@ class SchedulerSchema(Settings):
         ge=1,
         le=10**9,
     )
+    reuse_prefixes: bool = key("begin prompts with what earlier requests left in the cache", True)
 
 
 SCHEDULER = Choice("scheduler", {"specresearch.engine.SchedulerSettings": SchedulerSchema})

@@ -239,7 +239,9 @@ PROPOSER = Choice("proposer", PROPOSERS, base="specresearch.proposers.Proposer")
 
 class CascadeSchema(Settings):
     proposers: Annotated[list[Any], PROPOSER] = key(
-        "each request uses the first that has drafts for it", None, min_length=2
+        "each request uses the first that has drafts for it",
+        [{"_target_": f"specresearch.proposers.{name}"} for name in ("NGram", "Suffix")],
+        min_length=2,
     )
     num_draft_tokens: NumDrafts | None = key(
         "most drafts of each; auto: the fastest; null: as the proposers say", "auto"
