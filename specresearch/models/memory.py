@@ -67,16 +67,16 @@ def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for module in modules:
         for tensor in (*module.parameters(), *module.buffers()):
-            tensors += _stored(tensor)
+            tensors += stored_tensors(tensor)
     return tensors
 
 
-def _stored(tensor: Tensor) -> list[Tensor]:
+def stored_tensors(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that hold the data: wrappers such as torchao's have no storage."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in _stored(getattr(tensor, name))]
+    return [part for name in names for part in stored_tensors(getattr(tensor, name))]
 
 
 def _packed_bytes(module: nn.Module) -> int:

@@ -18,6 +18,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.chain_graph import ChainChoice, draft_chain
 from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
+from specresearch.models.target_copy import TargetCopy
 from specresearch.proposal import Proposal, Topology, Verdict, upload
 from specresearch.proposers.draft_shape import NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
@@ -37,6 +38,7 @@ class DraftModel(TreeProposer):
     Draft prefill is lazy: it runs on a request's first draft.
 
     Args:
+        draft: A `TargetCopy` becomes a draft model when a target is there.
         num_draft_tokens: As in `TreeProposer`, like `tree`, `paths`, `depth` and `top_k`.
         sample: Draw drafts from the draft's distribution (as the request's temperature, top-k and
             top-p shape it) and report it. False drafts its likeliest tokens as point masses, as
@@ -47,7 +49,7 @@ class DraftModel(TreeProposer):
 
     def __init__(
         self,
-        draft: CausalLM,
+        draft: CausalLM | TargetCopy,
         num_draft_tokens: NumDrafts | None = None,
         sample: bool = True,
         tree: str = "chain",
@@ -55,8 +57,15 @@ class DraftModel(TreeProposer):
         depth: int = 6,
         top_k: int = 8,
     ) -> None:
-        self.draft = draft
+        self._copy = draft if isinstance(draft, TargetCopy) else None
+        self._draft = None if isinstance(draft, TargetCopy) else draft
         super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
+
+    @property
+    def draft(self) -> CausalLM:
+        """The draft model; a copy of the target exists after `bind`."""
+        assert self._draft is not None, "the target's copy is made by bind"
+        return self._draft
 
     @property
     def compiled(self) -> bool:
@@ -67,6 +76,8 @@ class DraftModel(TreeProposer):
         return (self.draft,)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
+        if self._copy is not None:
+            self._draft = self._copy.of(target)
         if self.draft is target:
             raise ValueError(
                 "draft and target are one CausalLM and would overwrite each other's cache; "
