@@ -7,7 +7,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from specresearch.certification.targets import Toy
 from specresearch.models import CausalLM, load_draft
-from specresearch.models.target_copy import SELF
+from specresearch.settings.drafting import SELF
 
 TOY_BITS = {"int8": 8, "float8": 8}
 FEWEST_BITS = 4  # int4, and settings of libraries

@@ -23,13 +23,17 @@ class Int8Linear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
+        stored: Any = linear.weight
+        self._scale = stored.scale.detach().flatten().to(stored.dtype)
 
     def forward(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
         weight: Any = self.weight
-        if torch.is_grad_enabled() or not input.is_cpu:
+        if torch.is_grad_enabled() or not input.is_cpu or input.dtype != self._scale.dtype:
             return F.linear(input, weight, self.bias)
         rows = input.reshape(-1, self.in_features)
-        product = torch.ops.aten._weight_int8pack_mm(rows, weight.qdata, weight.scale.flatten())
+        if not len(rows):  # which the kernel does not take
+            return input.new_empty((*input.shape[:-1], self.out_features))
+        product = torch.ops.aten._weight_int8pack_mm(rows, weight.qdata, self._scale)
         if self.bias is not None:
             product = product + self.bias
         return product.view(*input.shape[:-1], self.out_features)
@@ -48,7 +52,8 @@ def _has_kernel(layer: nn.Module) -> TypeGuard[nn.Linear]:
     weight: Any = layer.weight
     if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
         return False
-    if weight.zero_point is not None or weight.act_pre_scale is not None:
+    shifted = weight.zero_point is not None and bool(weight.zero_point.any())
+    if shifted or weight.act_pre_scale is not None:
         return False
     by_output = weight.scale.numel() == layer.out_features
     return by_output and weight.device.type == "cpu" and weight.dtype in KERNEL_DTYPES

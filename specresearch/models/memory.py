@@ -22,13 +22,18 @@ def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()
     Args:
         besides: Modules that own what they share with `modules`.
     """
+    return stored_bytes(modules, besides) + sum(map(_packed_bytes, modules))
+
+
+def stored_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()) -> int:
+    """Return the same without packed copies: what a checkpoint of them would take."""
     owned = {tensor.untyped_storage().data_ptr() for tensor in _tensors(besides)}
     storages = {}
     for tensor in _tensors(modules):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) + sum(map(_packed_bytes, modules))
+    return sum(storages.values())
 
 
 def used_bytes(device: torch.device) -> int:

@@ -19,9 +19,10 @@ from transformers.utils.logging import (
 )
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from specresearch.models.int8_linear import use_int8_kernel
 from specresearch.models.load_errors import first_line
 
-TRIAL_WIDTH = 64
+TRIAL_WIDTH = 256  # a multiple of the groups of weights that share a scale
 WORST_TRIAL = 0.5  # error of logits over their norm; 4 bits of random weights reach 0.2
 
 logger = logging.getLogger(__name__)
@@ -67,19 +68,22 @@ def try_out(quantizer: Quantizer, device: torch.device, dtype: torch.dtype) -> s
         plain = plain.to(device=device, dtype=dtype)
         try:
             tried = quantized_copy(plain, quantizer, dtype, device)
+            use_int8_kernel(tried)
             with quiet():
                 logits, exact = (model(token_ids).logits.float() for model in (tried, plain))
         except Exception as error:
             logger.debug("a quantiser does not work here", exc_info=error)
             return first_line(error)
+    if not any(is_quantized(layer) for layer in tried.modules() if hasattr(layer, "in_features")):
+        return "it leaves all linear layers as they are"
     error = float((logits - exact).norm() / exact.norm())
     return None if error < WORST_TRIAL else f"logits are off by {error:.2g} of their norm"
 
 
 def quantized_copy(
-    model: PreTrainedModel, quantizer: Quantizer, dtype: torch.dtype, device: torch.device
+    model: PreTrainedModel, quantizer: Quantizer | None, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
-    """Return a quantised copy of a loaded model, which shares what is not quantised."""
+    """Return a copy of a loaded model, which shares what is not quantised."""
     config = deepcopy(model.config)
     load: Any = type(model).from_pretrained
     with quiet():
@@ -90,9 +94,10 @@ def quantized_copy(
             dtype=dtype,
             attn_implementation="eager",
             device_map={"": device},
-            quantization_config=quantizer.config,
+            quantization_config=None if quantizer is None else quantizer.config,
         )
-        quantizer.finish(copy)
+        if quantizer is not None:
+            quantizer.finish(copy)
     return copy.eval()
 
 

@@ -10,8 +10,8 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.models.loading import Weights
 from specresearch.models.quantization import Quantization, choose_quantizer
 from specresearch.models.quantizer import quantized_copy
+from specresearch.settings.drafting import SELF
 
-SELF = "self"
 OF_THE_CHECKPOINT = (
     "device",
     "dtype",
@@ -29,16 +29,11 @@ class TargetCopy:
     precision from the target.
 
     Args:
-        quantization: As of `CausalLM.from_pretrained`.
+        quantization: As of `CausalLM.from_pretrained`; None shares all weights.
         settings: Other arguments of `CausalLM`.
     """
 
     def __init__(self, quantization: Quantization | None, **settings: Any) -> None:
-        if not quantization:
-            raise ValueError(
-                "proposer.draft=self without proposer.draft.quantization would draft as slowly as "
-                "the target decodes; add proposer.draft.quantization=int4"
-            )
         self.quantization = quantization
         self.settings = settings
         self._made: tuple[CausalLM, CausalLM] | None = None
@@ -60,7 +55,9 @@ class TargetCopy:
                 f"are quantised already ({target.weights}); name the unquantised checkpoint by "
                 "proposer.draft.model="
             )
-        quantizer = choose_quantizer(self.quantization, target.device, target.dtype)
+        quantizer = None
+        if self.quantization:
+            quantizer = choose_quantizer(self.quantization, target.device, target.dtype)
         model = quantized_copy(target.model, quantizer, target.dtype, target.device)
         return CausalLM(
             model,

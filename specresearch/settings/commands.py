@@ -8,6 +8,7 @@ SCHEMAS = {
     "run": "measuring.RunSchema",
     "load": "measuring.LoadSchema",
     "simulate": "measuring.SimulateSchema",
+    "penalty": "pairing.PenaltySchema",
     "certify": "certifying.CertifySchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",

@@ -15,6 +15,8 @@ Paths = list[list[Annotated[int, Ge(0)]]] | str | None
 Layers = list[int] | None
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Weights = Literal["trained", "random"]
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+SELF = "self"  # in place of a draft model: the target's own weights
 Quantization = Literal["int8", "int4", "float8"] | dict[str, Any] | None
 Acceptance = Annotated[float, Ge(0), Le(1)]
 SYNTHETIC = "specresearch.proposers.Synthetic"
@@ -90,13 +92,6 @@ class DraftSchema(ModelSchema):
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
-        if self.model == "self" and not self.quantization:
-            yield (
-                "a draft model that is the target itself would draft as slowly as the target "
-                "decodes; add proposer.draft.quantization=int4"
-            )
-        if self.model is None:
-            yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
 
 DRAFT = Choice(

@@ -20,6 +20,7 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "load": "batch_size=",
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
+    "penalty": "sampling.temperature=",
     "tree": "seed=",
     "distill": "sampling.temperature=",
     "export": "seed=",
