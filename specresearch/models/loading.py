@@ -15,6 +15,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -24,7 +25,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from specresearch.models.gguf_file import SUFFIX, load_gguf
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
-from specresearch.models.random_weights import Weights, random_model, shape_file
+from specresearch.models.random_weights import (
+    Weights,
+    random_model,
+    shape_file,
+    shape_names,
+)
 
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -187,6 +193,26 @@ def load_model(
             f"as {missing[0]!r}; fetch them again, or correct the config"
         )
     return (loaded if spread or quantized else loaded.to(device)), tokenizer
+
+
+def read_config(
+    model: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """Read a causal LM's configuration, and nothing else of it.
+
+    It is looked for among the shapes of the package, then in a folder, then on the hub.
+
+    Raises:
+        ModelNotLoadedError: With the reason.
+    """
+    path = str(shape_file(model)) if model in shape_names() else resolve(model)
+    _check_folder(Path(path))
+    try:
+        return AutoConfig.from_pretrained(
+            path, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelNotLoadedError(_explain(model, path, error)) from error
 
 
 def _random_source(model: str) -> str:
