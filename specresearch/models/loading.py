@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import GatedRepoError
+from huggingface_hub.errors import GatedRepoError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -47,6 +47,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_UNUSABLE = (OSError, ValueError, KeyError, StrictDataclassError)  # what the library raises
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ def load_model(
             f"the pickled weights of {model!r} are damaged, or hold more than tensors: "
             f"{why_unread(error)}"
         ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except _UNUSABLE as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
     check_vocabulary(model, tokenizer, config.get_text_config(decoder=True).vocab_size)
     if report["missing_keys"]:
@@ -211,7 +212,7 @@ def read_config(
         return AutoConfig.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _UNUSABLE as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
 
 
@@ -345,7 +346,8 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    reason = first_line(error)
+    is_invalid = isinstance(error, StrictDataclassError) and error.__cause__ is not None
+    reason = first_line(error.__cause__ if is_invalid else error)
     if reason.startswith("Couldn't instantiate the backend tokenizer"):
         reason = "it has no tokenizer"
     if isinstance(error, KeyError):

@@ -157,7 +157,7 @@ def _passes(conditions: Conditions, target: ModelSize, drafter: Drafter | None) 
     probabilities = num_probabilities * target.vocab_size * PROBABILITY_BYTES
     features = (num_nodes + 1) * num_features * target.hidden * ACTIVATION_BYTES
     step = conditions.max_running * (logits + probabilities + features)
-    return num_gpus * max(*prefills, step)
+    return float(num_gpus * max(*prefills, step))
 
 
 def _prefill(conditions: Conditions, model: ModelSize) -> float:

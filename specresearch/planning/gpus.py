@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specresearch.settings.sentences import nearest
 
-GIB = 2**30
+GIB = 2.0**30
 
 
 @dataclass(frozen=True)

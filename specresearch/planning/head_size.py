@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import LlamaConfig, PreTrainedConfig
@@ -56,9 +57,9 @@ def eagle_size(
         config = dict(config.get("transformer_layer_config") or {}) | config
         name = checkpoint
     if shapes is None:
-        layer, shapes = _eagle_shapes(version, config, target)
+        layer, shapes = _eagle_shapes(name, version, config, target)
     else:
-        layer = _layer(config, target)
+        layer = _layer(name, config, target)
     num_parameters, num_linear = count_shapes(shapes)
     rows = [
         shape[0]
@@ -140,22 +141,28 @@ def _read(
     return read_json(folder / "config.json"), shapes or None
 
 
-def _layer(config: Mapping[str, Any], target: PreTrainedConfig) -> LlamaConfig:
+def _layer(name: str, config: Mapping[str, Any], target: PreTrainedConfig) -> LlamaConfig:
     """Return the config of a head's layer, with the target's proportions where it says nothing."""
     text: Any = target.get_text_config(decoder=True)
     like = layer_like(target, text.vocab_size, text.max_position_embeddings)
     stated = {key: config[key] for key in LAYER_KEYS if config.get(key) is not None}
     if "hidden_size" not in stated:
         return like
-    return LlamaConfig(**stated, num_hidden_layers=1, tie_word_embeddings=False)
+    try:
+        return LlamaConfig(**stated, num_hidden_layers=1, tie_word_embeddings=False)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ModelNotLoadedError(
+            f"the config of {name!r} describes no layer: {first_line(error.__cause__ or error)}; "
+            "correct it, or leave proposer.head out to plan a new head"
+        ) from error
 
 
 def _eagle_shapes(
-    version: int, config: Mapping[str, Any], target: PreTrainedConfig
+    name: str, version: int, config: Mapping[str, Any], target: PreTrainedConfig
 ) -> tuple[LlamaConfig, dict[str, list[int]]]:
     """Return the layer and the tensors of a head that its config describes, or of a new one."""
     text: Any = target.get_text_config(decoder=True)
-    layer = _layer(config, target)
+    layer = _layer(name, config, target)
     num_drafts = config.get("draft_vocab_size") or min(DRAFT_VOCAB_SIZE, text.vocab_size)
     width = config.get("target_hidden_size") or text.hidden_size
     layer_ids = usual_layers(text.num_hidden_layers)

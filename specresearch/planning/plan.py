@@ -1,7 +1,7 @@
 """Plan a deployment from settings: the pair as set, what else would fit, and when drafting pays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from omegaconf import DictConfig
@@ -49,7 +49,7 @@ def make_plan(cfg: DictConfig) -> ServingPlan:
     Raises:
         ValueError: If a model or the GPUs are not known, or do not go together.
     """
-    conditions = _conditions(cfg)
+    conditions, acceptance = _conditions(cfg), float(cfg.draft_acceptance)
     config = _config(cfg.target)
     target = causal_lm_size(cfg.target.model, config)
     target.check_gpus(conditions.gpus.num)
@@ -57,7 +57,7 @@ def make_plan(cfg: DictConfig) -> ServingPlan:
     if cfg.get("proposer") is None:
         plain = deploy(conditions, target, precision)
         others = [deploy(conditions, target, other) for other in _smaller(precision)]
-        return ServingPlan(conditions, target, None, plain, None, others, [], cfg.draft_acceptance)
+        return ServingPlan(conditions, target, None, plain, None, others, [], acceptance)
     drafter = build_drafter(cfg.proposer, config, _draft_size)
     drafter_precision = precision
     if drafter.model is not None:
@@ -65,7 +65,7 @@ def make_plan(cfg: DictConfig) -> ServingPlan:
         drafter_precision = _precision(cfg.precision.draft, drafter.model, cfg.target.dtype)
     catalog = _Catalog(conditions, target, config, drafter, drafter_precision)
     plain, drafting = catalog.pair(precision, drafter, drafter_precision)
-    timing = TimingSettings(cfg.timing.efficiency, cfg.timing.overhead, cfg.timing.step_overhead)
+    timing = TimingSettings(*(float(cfg.timing[field.name]) for field in fields(TimingSettings)))
     pair = Pair(conditions, target, precision, drafter, drafter_precision, timing)
     return ServingPlan(
         conditions=conditions,
@@ -74,8 +74,8 @@ def make_plan(cfg: DictConfig) -> ServingPlan:
         plain=plain,
         drafting=drafting,
         others=catalog.others(precision),
-        loads=load_points(pair, plain, drafting, cfg.draft_acceptance),
-        acceptance=cfg.draft_acceptance,
+        loads=load_points(pair, plain, drafting, acceptance),
+        acceptance=acceptance,
     )
 
 
@@ -144,9 +144,11 @@ def _family(config: PreTrainedConfig) -> list[ModelSize]:
 
 def _conditions(cfg: DictConfig) -> Conditions:
     memory = None if cfg.gpu_memory is None else cfg.gpu_memory * GB
+    figures = {key: cfg.timing[key] for key in ("bandwidth", "flops")}
+    given = {key: float(value) for key, value in figures.items() if value is not None}
     return Conditions(
-        gpus=Gpus.parse(str(cfg.gpu), memory, cfg.timing.bandwidth, cfg.timing.flops),
-        utilization=cfg.utilization,
+        gpus=Gpus.parse(str(cfg.gpu), memory, **given),
+        utilization=float(cfg.utilization),
         context=cfg.context,
         max_running=cfg.max_running,
         prefill_tokens=cfg.prefill_tokens,

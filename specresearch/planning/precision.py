@@ -41,12 +41,12 @@ def int4(group_size: int = GROUP_SIZE) -> Precision:
 PRECISIONS = {
     precision.name: precision
     for precision in (
-        Precision("float64", 64, rest=8),
-        Precision("float32", 32, rest=4),
-        Precision("bfloat16", 16),
-        Precision("float16", 16),
-        Precision("fp8", 8),
-        Precision("int8", 8),
+        Precision("float64", 64.0, rest=8),
+        Precision("float32", 32.0, rest=4),
+        Precision("bfloat16", 16.0),
+        Precision("float16", 16.0),
+        Precision("fp8", 8.0),
+        Precision("int8", 8.0),
         int4(),
     )
 }

@@ -1,5 +1,7 @@
 """Plans from command-line settings, without the command."""
 
+from functools import cache
+
 from hydra import compose, initialize_config_dir
 
 from specresearch.cli import conf_dir
@@ -11,6 +13,7 @@ PAIR = [*SEVENTY, "+proposer=draft_model", "draft=meta-llama/Llama-3.1-8B-Instru
 AS_PUBLISHED = ["gpu_memory=80", "utilization=0.9", "weights_only=true"]
 
 
+@cache
 def planned(*overrides: str) -> ServingPlan:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return make_plan(compose("plan", list(overrides)))

@@ -16,7 +16,7 @@ def test_one_request_pays_for_the_drafts_passes_alone() -> None:
     """An article calls 1.90 accepted of 5 a case for switching off: it is 1.85 times as fast."""
     point = points("context=1")["one request"]
     assert point.tokens_per_step == pytest.approx(1 + 5 / RATIO, rel=1e-4)
-    assert point.acceptance == pytest.approx(0.365, abs=5e-4)
+    assert point.acceptance == pytest.approx(0.365, abs=1e-3)
     assert point.acceptance_rate == pytest.approx(0.114, abs=5e-4)
     assert 2.90 / point.tokens_per_step == pytest.approx(1.85, abs=0.005)
 
