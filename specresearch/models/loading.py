@@ -346,8 +346,8 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    is_invalid = isinstance(error, StrictDataclassError) and error.__cause__ is not None
-    reason = first_line(error.__cause__ if is_invalid else error)
+    is_invalid = isinstance(error, StrictDataclassError)
+    reason = first_line((error.__cause__ if is_invalid else None) or error)
     if reason.startswith("Couldn't instantiate the backend tokenizer"):
         reason = "it has no tokenizer"
     if isinstance(error, KeyError):

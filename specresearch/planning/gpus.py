@@ -9,7 +9,7 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True)
-class Card:
+class GpuKind:
     """One kind of GPU.
 
     Attributes:
@@ -25,12 +25,12 @@ class Card:
     flops: float
 
 
-CARDS = {
-    "h100": Card(79.2 * GIB, True, 3.35e12, 9.89e14),
-    "h200": Card(140 * GIB, True, 4.8e12, 9.89e14),
-    "a100": Card(80e9, False, 2.039e12, 3.12e14),
-    "l40s": Card(48e9, False, 8.64e11, 3.62e14),
-    "l4": Card(24e9, False, 3.0e11, 1.21e14),
+KINDS = {
+    "h100": GpuKind(79.2 * GIB, True, 3.35e12, 9.89e14),
+    "h200": GpuKind(140 * GIB, True, 4.8e12, 9.89e14),
+    "a100": GpuKind(80e9, False, 2.039e12, 3.12e14),
+    "l40s": GpuKind(48e9, False, 8.64e11, 3.62e14),
+    "l4": GpuKind(24e9, False, 3.0e11, 1.21e14),
 }
 
 
@@ -73,22 +73,22 @@ class Gpus:
             )
         num, name = int(match[1] or 1), match[2]
         given = {"gpu_memory": memory, "timing.bandwidth": bandwidth, "timing.flops": flops}
-        card = CARDS.get(name)
-        if card is None:
+        kind = KINDS.get(name)
+        if kind is None:
             missing = [key for key, value in given.items() if value is None]
             if memory is None or bandwidth is None or flops is None:
                 raise ValueError(
-                    f"gpu={text}: the figures of {name!r} are not known{nearest(name, CARDS)}; "
+                    f"gpu={text}: the figures of {name!r} are not known{nearest(name, KINDS)}; "
                     f"for another one, add {', '.join(missing)}"
                 )
             return cls(name, num, memory, bandwidth, flops, "as given")
-        source = "as its driver reports" if card.is_measured else "by its vendor, not measured"
+        source = "as its driver reports" if kind.is_measured else "by its vendor, not measured"
         return cls(
             name,
             num,
-            memory=memory or card.memory,
-            bandwidth=bandwidth or card.bandwidth,
-            flops=flops or card.flops,
+            memory=memory or kind.memory,
+            bandwidth=bandwidth or kind.bandwidth,
+            flops=flops or kind.flops,
             memory_source="as given" if memory else source,
         )
 
