@@ -13,14 +13,14 @@ class GpuKind:
     """One kind of GPU.
 
     Attributes:
-        memory: Bytes that its driver reports.
-        is_measured: False if `memory` is the number on the box, since nobody here has read it.
+        memory: Bytes of its memory.
+        is_reported: True if a driver reported `memory`; False if it is the vendor's round number.
         bandwidth: Bytes per second of its memory, by its vendor.
         flops: Dense bfloat16 operations per second, by its vendor.
     """
 
     memory: float
-    is_measured: bool
+    is_reported: bool
     bandwidth: float
     flops: float
 
@@ -82,7 +82,7 @@ class Gpus:
                     f"for another one, add {', '.join(missing)}"
                 )
             return cls(name, num, memory, bandwidth, flops, "as given")
-        source = "as its driver reports" if kind.is_measured else "by its vendor, not measured"
+        source = "as its driver reports" if kind.is_reported else "by its vendor, unverified"
         return cls(
             name,
             num,

@@ -102,7 +102,7 @@ def test_gpus_have_their_own_figures_unless_others_are_given() -> None:
     assert (gpus.num, gpus.name, str(gpus)) == (2, "h100", "2 x h100")
     assert gpus.memory == pytest.approx(85.04e9, rel=1e-4)
     assert Gpus.parse("h200").num == 1
-    assert "not measured" in Gpus.parse("a100").memory_source
+    assert "unverified" in Gpus.parse("a100").memory_source
     other = Gpus.parse("4xmine", 10e9, 1e12, 1e14)
     assert (other.memory, other.bandwidth, other.flops) == (10e9, 1e12, 1e14)
     with pytest.raises(ValueError, match=r"add timing\.bandwidth, timing\.flops"):
