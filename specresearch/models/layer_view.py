@@ -46,6 +46,9 @@ class Sublayers:
     def __or__(self, other: "Sublayers") -> "Sublayers":
         return Sublayers(self.attention | other.attention, self.mlp | other.mlp)
 
+    def __sub__(self, other: "Sublayers") -> "Sublayers":
+        return Sublayers(self.attention - other.attention, self.mlp - other.mlp)
+
     def __len__(self) -> int:
         return len(self.attention) + len(self.mlp)
 

@@ -9,6 +9,7 @@ SCHEMAS = {
     "load": "measuring.LoadSchema",
     "simulate": "measuring.SimulateSchema",
     "certify": "certifying.CertifySchema",
+    "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",
     "export": "training.ExportSchema",
