@@ -1,5 +1,6 @@
 """`python -m specresearch.layers` chooses the sublayers that a target skips to draft for itself."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ def layers(cfg: DictConfig) -> None:
     """Print acceptance and predicted speed by depth, and write the fastest to `output`."""
     with quick_imports():
         from hydra.utils import instantiate
+        from transformers.utils.logging import disable_progress_bar
 
         from specresearch.layer_choice.choice import choose
 
     stay_offline_without_hub(cfg)
+    if not (cfg.progress and sys.stderr.isatty()):
+        disable_progress_bar()
     output = Path(cfg.output) if cfg.output else None
     if output is not None:
         check_writable(output.parent, "output")

@@ -21,7 +21,7 @@ class StaleRows(LayerSkip):
         self.verifier = target
 
     def _skipped_rows(self) -> list[Tensor]:
-        skipped = sorted(self._skipped_of(self.verifier.num_layers).attention)
+        skipped = sorted(self.skipped_of(self.verifier).attention)
         return [rows for layer in skipped for rows in self.verifier.cache.buffers[layer]]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:

@@ -66,5 +66,5 @@ def choose(
             "verification_cost": dict(costs.verification),
         }
         save_curve(depths, target.num_layers, measured, output)
-        print(f"use it with: +proposer=layer_skip proposer.skip_file={output}")
+        print(f"to draft with the fastest: +proposer=layer_skip proposer.skip_file={output}")
     return depths

@@ -6,7 +6,7 @@ from typing import Any
 
 from specresearch.layer_choice.costs import SublayerCosts
 from specresearch.layer_choice.texts import Acceptance, TargetTexts, mean_tokens_per_step
-from specresearch.models.layer_view import Sublayers
+from specresearch.models.layer_view import Sublayers, lists_of
 from specresearch.progress import Progress
 
 EXIT, SKIP = "exit", "skip"
@@ -41,8 +41,7 @@ class Depth:
         accepted = {f"acceptance_t{t:g}": round(a, 4) for t, a in self.acceptance.items()}
         return {
             "way": self.way,
-            "skip_attention": sorted(self.skipped.attention),
-            "skip_mlp": sorted(self.skipped.mlp),
+            **lists_of(self.skipped),
             "cost": round(self.cost, 4),
             **accepted,
             "break_even": round(self.break_even, 4),

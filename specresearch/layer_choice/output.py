@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specresearch.layer_choice.curve import EXIT, SKIP, Depth, fastest
-from specresearch.models.layer_view import Sublayers
+from specresearch.models.layer_view import Sublayers, lists_of
 
 EXPLANATION = (
     "cost: a draft token, in passes of the target over one token. break-even: the acceptance that "
@@ -69,8 +69,7 @@ def save_curve(
     """
     best = fastest(depths)
     content = {
-        "skip_attention": sorted(best.skipped.attention),
-        "skip_mlp": sorted(best.skipped.mlp),
+        **lists_of(best.skipped),
         "num_layers": num_layers,
         "predicted_speedup": best.speedup,
         "num_draft_tokens": best.num_draft_tokens,

@@ -76,6 +76,16 @@ class Sublayers:
             )
 
 
+def lists_of(skipped: Sublayers) -> dict[str, list[int]]:
+    """Return sublayers as settings and files name them."""
+    return {"skip_attention": sorted(skipped.attention), "skip_mlp": sorted(skipped.mlp)}
+
+
+def from_lists(content: Any) -> Sublayers:
+    """Return what `lists_of` wrote; raises KeyError, TypeError or ValueError for anything else."""
+    return Sublayers.of(*(list(map(int, content[name])) for name in ("skip_attention", "skip_mlp")))
+
+
 def skip_sublayers(target: CausalLM, skipped: Sublayers) -> CausalLM:
     """Return a model without some sublayers: the same weights, and a cache of its own.
 

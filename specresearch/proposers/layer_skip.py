@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from specresearch.models.causal_lm import CausalLM
-from specresearch.models.layer_view import Sublayers, skip_sublayers
+from specresearch.models.layer_view import Sublayers, from_lists, skip_sublayers
+from specresearch.models.loading import OWN
 from specresearch.proposers.draft_model import DraftModel
 from specresearch.proposers.draft_shape import NumDrafts
 from specresearch.proposers.tree_proposer import TreeProposer
@@ -20,8 +21,8 @@ class LayerSkip(DraftModel):
     """A draft model that shares the target's weights; its cache holds the layers that it runs.
 
     Args:
-        exit_layer: Draft with the first `exit_layer` layers; None runs all but what is skipped by
-            name, and half of the layers if nothing is.
+        exit_layer: Draft with the first `exit_layer` layers. None runs all but what is skipped by
+            name; if nothing is, what the target was trained to do without, or half of its layers.
         skip_attention: Layers whose attention is left out, counted from 0.
         skip_mlp: Layers whose MLP is left out.
         skip_file: A JSON file with both lists, as `python -m specresearch.layers` writes it.
@@ -63,15 +64,24 @@ class LayerSkip(DraftModel):
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self._target is not target:
-            self.draft = skip_sublayers(target, self._skipped_of(target.num_layers))
+            self.draft = skip_sublayers(target, self.skipped_of(target))
             self._target = target
         self.allocate(target, num_slots)
 
-    def _skipped_of(self, num_layers: int) -> Sublayers:
-        """Return what is left out of a target of so many layers."""
-        exit_layer = self.exit_layer
+    def skipped_of(self, target: CausalLM) -> Sublayers:
+        """Return what is left out of a target.
+
+        Raises:
+            ValueError: If it has no such layer.
+        """
+        exit_layer, num_layers = self.exit_layer, target.num_layers
+        if exit_layer is None and not self.skipped:
+            own = getattr(target.model.config, OWN, None) or {}
+            if "skip_attention" in own:
+                return from_lists(own)
+            exit_layer = (num_layers + 1) // 2
         if exit_layer is None:
-            exit_layer = num_layers if len(self.skipped) else (num_layers + 1) // 2
+            exit_layer = num_layers
         if not 1 <= exit_layer <= num_layers:
             raise ValueError(
                 f"proposer.exit_layer={exit_layer} must lie between 1 and {num_layers}, the "
@@ -94,10 +104,9 @@ def read_skipped(file: str) -> Sublayers:
         raise ValueError(f"proposer.skip_file={file}: there is no such file; {remedy}")
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
-        lists = [list(map(int, content[name])) for name in ("skip_attention", "skip_mlp")]
+        return from_lists(content)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"proposer.skip_file={file}: no lists skip_attention and skip_mlp "
             f"({type(error).__name__}: {error}); {remedy}"
         ) from error
-    return Sublayers.of(*lists)

@@ -128,8 +128,8 @@ class DraftModelSchema(_TreeSchema):
 
 class LayerSkipSchema(_TreeSchema):
     exit_layer: int | None = key(
-        "draft with so many of the target's first layers; null: all but what is skipped by name, "
-        "and half of them if nothing is",
+        "draft with so many of the first layers; null: all but what is skipped by name; if "
+        "nothing is, what the target was trained for, or half of them",
         4,
         ge=1,
     )

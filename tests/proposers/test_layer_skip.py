@@ -26,8 +26,8 @@ def target() -> CausalLM:
 def skipped(target: CausalLM, **settings: Any) -> Sublayers:
     proposer = LayerSkip(**settings)
     proposer.bind(target, 0)
-    assert str(proposer._skipped_of(LAYERS)) in proposer.describe()
-    return proposer._skipped_of(LAYERS)
+    assert str(proposer.skipped_of(target)) in proposer.describe()
+    return proposer.skipped_of(target)
 
 
 def test_what_is_skipped(target: CausalLM, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_toys_skip_layers_that_they_have() -> None:
     for settings in ({"exit_layer": 20}, {"skip_attention": [17], "skip_mlp": []}, {}):
         proposer = LayerSkip.toy(toy, 0, **settings, num_draft_tokens=2)
         proposer.bind(toy, 0)
-        assert 0 < len(proposer._skipped_of(3)) < 6
+        assert 0 < len(proposer.skipped_of(toy)) < 6
 
 
 def test_models_of_another_vocabulary_are_viewed_anew(target: CausalLM) -> None:
