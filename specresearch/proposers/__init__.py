@@ -6,6 +6,7 @@ from specresearch.proposers.cascade import Cascade
 from specresearch.proposers.draft_model import DraftModel
 from specresearch.proposers.eagle import Eagle
 from specresearch.proposers.eagle3 import Eagle3
+from specresearch.proposers.layer_skip import LayerSkip
 from specresearch.proposers.lookahead import Lookahead
 from specresearch.proposers.medusa import Medusa
 from specresearch.proposers.ngram import NGram
@@ -19,6 +20,7 @@ __all__ = [
     "DraftModel",
     "Eagle",
     "Eagle3",
+    "LayerSkip",
     "Lookahead",
     "Medusa",
     "NGram",

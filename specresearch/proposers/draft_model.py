@@ -73,6 +73,10 @@ class DraftModel(TreeProposer):
                 "load the draft separately"
             )
         check_pair(target, self.draft)
+        self.allocate(target, num_slots)
+
+    def allocate(self, target: CausalLM, num_slots: int) -> None:
+        """Make room for the keys and values of so many requests of the target."""
         self.draft.allocate(num_slots, self.max_fed, max_len=target.max_len)
         self._columns = KeptColumns(self.draft)
         self.bind_shape(target.vocab_size, self.draft.device)

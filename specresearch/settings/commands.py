@@ -10,6 +10,7 @@ SCHEMAS = {
     "plan": "planning.PlanSchema",
     "simulate": "measuring.SimulateSchema",
     "certify": "certifying.CertifySchema",
+    "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",
     "export": "training.ExportSchema",

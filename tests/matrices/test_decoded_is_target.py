@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from shape_checks import unchecked
+from stale_rows import StaleRows
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
@@ -25,6 +26,7 @@ from specresearch.proposers import (
     DraftModel,
     Eagle,
     Eagle3,
+    LayerSkip,
     Lookahead,
     Medusa,
     NGram,
@@ -35,7 +37,7 @@ from specresearch.proposers import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
-ALPHA = 1e-4  # 103 tests of this file are statistical: one false alarm in 97 choices of seeds
+ALPHA = 1e-4  # 113 tests of this file are statistical: one false alarm in 88 choices of seeds
 VISIBLE_TV, POWER = 0.15, 0.95
 VOCAB = 4
 PARAMS = {
@@ -113,6 +115,13 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
     "eagle_dynamic": lambda: Eagle.toy(target(), 1),
     "eagle3_sampled": lambda: Eagle3.toy(target(), 1, tree="chain"),
     "eagle3_static": lambda: Eagle3.toy(target(), 1, tree="static"),
+    "layer_skip_sampled": lambda: LayerSkip(1, num_draft_tokens=3),
+    "layer_skip_static": lambda: LayerSkip(
+        skip_attention=[1, 2],
+        skip_mlp=[0],
+        tree="static",
+        paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]],
+    ),
     "token_recycling": lambda: TokenRecycling(6, top_k=3, depth=2),
     "lookahead": lambda: Lookahead(3, 2, 2),
     "suffix": lambda: Suffix(4, offset=2.0),
@@ -224,6 +233,11 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_negative_control_drafts_labelled_with_another_distribution(drafter: str) -> None:
     tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",), num_checked=0)
+    assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
+
+
+def test_negative_control_rows_of_skipped_layers_from_a_stale_cache() -> None:
+    tallies = decode(StaleRows(1, num_draft_tokens=3), Rejection(), ("top_k",))
     assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
 
 
