@@ -71,22 +71,24 @@ class Vocabulary:
             spare.add(id)
             if token.special and id < lm.vocab_size:
                 specials[id], pieces[id] = token.content, None
-        ends = [tokenizer.eos_token_id, *sorted(lm.eos_token_ids)]
-        ends = [id for id in ends if id is not None and id < lm.vocab_size]
-        begins = tokenizer("", verbose=False)["input_ids"][:1]
-        start = begins[0] if begins == [tokenizer.bos_token_id] else None
-        silent = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
+        special: dict[str, int | None] = {}
+        for role in ("bos", "eos", "pad", "unk"):
+            id: Any = getattr(tokenizer, f"{role}_token_id")
+            special[role] = id if id is not None and id < lm.vocab_size else None
+        ends = [special["eos"], *sorted(id for id in lm.eos_token_ids if id < lm.vocab_size)]
+        ends = [id for id in dict.fromkeys(ends) if id is not None]
+        begins: Any = tokenizer("", verbose=False)["input_ids"]
+        starts = special["bos"] is not None and begins[:1] == [special["bos"]]
+        silent = [special[role] for role in ("bos", "pad", "unk")]
         return Vocabulary(
             pieces=pieces,
             specials=specials,
-            ends=tuple(dict.fromkeys(ends)),
+            ends=tuple(ends),
             spare=frozenset(spare),
-            start=start,
-            silent=frozenset(silent - {None, *ends}),
-            unknown=tokenizer.unk_token_id,
-            encode_text=lambda text: tokenizer(text, add_special_tokens=False, verbose=False)[
-                "input_ids"
-            ],
+            start=special["bos"] if starts else None,
+            silent=frozenset(id for id in silent if id is not None and id not in ends),
+            unknown=special["unk"],
+            encode_text=_text_encoder(tokenizer),
         )
 
     @cached_property
@@ -170,6 +172,14 @@ class Vocabulary:
             ids += more
             rest = rest[1 + len(self.bytes_of(more)) :]
         return ids
+
+
+def _text_encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], Sequence[int]]:
+    def encode(text: str) -> Sequence[int]:
+        ids: Any = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    return encode
 
 
 def _split_text(data: bytes) -> tuple[str, bytes, bytes]:

@@ -29,4 +29,5 @@ def toy_draft(target: CausalLM, seed: int) -> CausalLM:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = type(target.model)(type(config)(**settings))
-    return CausalLM(model.to(target.dtype), max_len=target.max_len, name="toy_draft")
+    torch.nn.Module.to(model, target.dtype)
+    return CausalLM(model, max_len=target.max_len, name="toy_draft")
