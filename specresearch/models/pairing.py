@@ -10,7 +10,7 @@ USUAL_RATIO = (3.0, 500.0)
 
 
 class PairMismatchError(ValueError):
-    """Target and draft do not share a vocabulary."""
+    """Target and draft cannot draft and verify together."""
 
 
 def check_pair(target: CausalLM, draft: CausalLM) -> None:
@@ -37,11 +37,20 @@ def check_pair(target: CausalLM, draft: CausalLM) -> None:
             f"the draft reaches {draft.max_len} tokens and the target is set to {target.max_len}; "
             f"set target.max_len={draft.max_len} or use a draft with a longer context"
         )
-    check_sizes(target, draft)
+    check_models(target, draft)
 
 
-def check_sizes(target: CausalLM, draft: CausalLM) -> None:
-    """Warn about a draft that is larger than the target, or hardly smaller."""
+def check_models(target: CausalLM, draft: CausalLM) -> None:
+    """Warn about a draft that is larger than the target, or hardly smaller.
+
+    Raises:
+        PairMismatchError: If both are one object.
+    """
+    if draft is target:
+        raise PairMismatchError(
+            "draft and target are one CausalLM and would overwrite each other's cache; "
+            "load the draft separately"
+        )
     ratio = target.num_parameters / draft.num_parameters
     if ratio < 1:
         warnings.warn(

@@ -77,6 +77,9 @@ class Translation:
         """Return the draft's probability of all ids that stand for common tokens."""
         return (logits[..., self._used].logsumexp(-1) - logits.logsumexp(-1)).exp()
 
+    def is_common(self, token: int) -> bool:
+        return token in self._partner
+
     def fed_for(self, token: int) -> int:
         """Return the id of `to_draft` on the host."""
         return self._partner.get(token, 0)

@@ -73,18 +73,10 @@ class DraftModel(TreeProposer):
         return (self.draft,)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
-        self._check_separate(target)
         check_pair(target, self.draft)
         self.draft.allocate(num_slots, self.max_fed, max_len=target.max_len)
         self._columns = KeptColumns(self.draft)
         self.bind_shape(target.vocab_size, self.draft.device)
-
-    def _check_separate(self, target: CausalLM) -> None:
-        if self.draft is target:
-            raise ValueError(
-                "draft and target are one CausalLM and would overwrite each other's cache; "
-                "load the draft separately"
-            )
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         self._columns.enter(rows)

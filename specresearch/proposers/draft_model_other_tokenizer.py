@@ -12,18 +12,20 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
-from specresearch.models.pairing import PairMismatchError, check_sizes
+from specresearch.models.pairing import PairMismatchError, check_models
 from specresearch.models.translation import Translation
 from specresearch.models.vocabulary import Vocabulary
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers.draft_model import DraftModel
 from specresearch.proposers.draft_shape import AUTO, NumDrafts
+from specresearch.proposers.foretold import Foretold, Text, foretell
 from specresearch.proposers.scored_chain import chance_of
 from specresearch.proposers.toy_vocabularies import toy_draft, toy_vocabularies
 from specresearch.proposers.transcripts import Spelled, Transcripts
 from specresearch.proposers.written import Written
 from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM, argmax
+from specresearch.sampling_params import SamplingParams
 
 Mode: TypeAlias = Literal["tli", "slem", "hybrid"]
 IDS_PER_TOKEN = 2  # of the draft for a token of the target, for which its cache has room
@@ -77,22 +79,24 @@ class DraftModelOtherTokenizer(DraftModel):
         draft = toy_draft(target, seed)
         return cls(draft, **settings, vocabularies=vocabularies)
 
-    def describe(self) -> str:
+    @property
+    def foretells(self) -> bool:
+        return True
+
+    def foretell(
+        self, target: CausalLM, texts: Sequence[Text], sampling: SamplingParams
+    ) -> Foretold | None:
         assert self.translation is not None
-        target, draft = self.translation.target, self.translation.draft
-        return (
-            f"{self.translation.num_common:,} of the target's {target.num_tokens:,} tokens are "
-            f"among the draft's {draft.num_tokens:,}"
-        )
+        num_drafts = self.shape.max_depth
+        return foretell(target, self.draft, self.translation, texts, sampling, num_drafts)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
-        self._check_separate(target)
         if self.vocabularies is None:
             self.vocabularies = (Vocabulary.of(target), Vocabulary.of(self.draft))
         if self.translation is None:
             self.translation = Translation(*self.vocabularies, self.draft.device)
             self._check_common()
-            check_sizes(target, self.draft)
+            check_models(target, self.draft)
         self._num_columns = min(IDS_PER_TOKEN * target.max_len, self.draft.max_len)
         self.draft.allocate(num_slots, self.max_fed, max_len=self._num_columns)
         self._transcripts = Transcripts(self.translation, self.draft)
