@@ -58,8 +58,9 @@ class Transcripts:
     def enter(self, rows: Sequence[RequestState]) -> None:
         """Begin the transcripts of new requests, on the columns that are kept for them."""
         for row in rows:
-            ids = self.translation.read(row.tokens)
-            self._of[row.slot] = _Transcript(ids, len(row.tokens))
+            ids = self.translation.read(row.tokens[: row.num_prompt_tokens])
+            self._of[row.slot] = _Transcript(ids, row.num_prompt_tokens)
+            self._append(self._of[row.slot], row.tokens)
             kept = self._kept.pop(row.slot, []) if row.num_reused else []
             self.columns.fill(row.slot, min(_num_equal(kept, ids), len(ids) - 1))
 
