@@ -7,8 +7,10 @@ from specresearch.settings.base import Settings
 SCHEMAS = {
     "run": "measuring.RunSchema",
     "load": "measuring.LoadSchema",
+    "plan": "planning.PlanSchema",
     "simulate": "measuring.SimulateSchema",
     "certify": "certifying.CertifySchema",
+    "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",
     "export": "training.ExportSchema",
