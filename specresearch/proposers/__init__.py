@@ -4,6 +4,7 @@ from specresearch.proposers.autoregressive import Autoregressive
 from specresearch.proposers.base import Proposer, is_own
 from specresearch.proposers.cascade import Cascade
 from specresearch.proposers.draft_model import DraftModel
+from specresearch.proposers.draft_model_other_tokenizer import DraftModelOtherTokenizer
 from specresearch.proposers.eagle import Eagle
 from specresearch.proposers.eagle3 import Eagle3
 from specresearch.proposers.layer_skip import LayerSkip
@@ -18,6 +19,7 @@ __all__ = [
     "Autoregressive",
     "Cascade",
     "DraftModel",
+    "DraftModelOtherTokenizer",
     "Eagle",
     "Eagle3",
     "LayerSkip",

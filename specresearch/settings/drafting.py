@@ -142,6 +142,21 @@ class LayerSkipSchema(_TreeSchema):
     )
 
 
+class OtherTokenizerSchema(DraftModelSchema):
+    mode: Literal["tli", "slem", "hybrid"] = key(
+        "tli drafts tokens that both vocabularies have, slem text, hybrid text where tli cannot",
+        "hybrid",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.mode != "tli" and self.tree not in ("auto", "chain"):
+            yield (
+                f"proposer.mode={self.mode} drafts chains, not proposer.tree={self.tree}; use "
+                "proposer.tree=chain or proposer.mode=tli"
+            )
+
+
 def _head() -> Any:
     return key(
         "folder, hub id or zoo: name; null: the target's own, if it names one",
@@ -242,6 +257,7 @@ class LookaheadSchema(Settings):
 
 PROPOSERS: dict[str, type[Settings]] = {
     "specresearch.proposers.DraftModel": DraftModelSchema,
+    "specresearch.proposers.DraftModelOtherTokenizer": OtherTokenizerSchema,
     "specresearch.proposers.Eagle": EagleSchema,
     "specresearch.proposers.Eagle3": Eagle3Schema,
     "specresearch.proposers.LayerSkip": LayerSkipSchema,

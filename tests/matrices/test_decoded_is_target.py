@@ -24,6 +24,7 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import (
     Cascade,
     DraftModel,
+    DraftModelOtherTokenizer,
     Eagle,
     Eagle3,
     LayerSkip,
@@ -38,6 +39,7 @@ from specresearch.proposers import (
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
 ALPHA = 1e-4  # 113 tests of this file are statistical: one false alarm in 88 choices of seeds
+ALPHA = 1e-4  # 126 tests of this file are statistical: one false alarm in 79 choices of seeds
 VISIBLE_TV, POWER = 0.15, 0.95
 VOCAB = 4
 PARAMS = {
@@ -110,6 +112,12 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
         draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
     ),
     "dynamic_tree": lambda: DraftModel(draft(), 5, tree="dynamic", depth=2, top_k=3),
+    "tokens_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1),
+    "tokens_in_common_tree": lambda: DraftModelOtherTokenizer.toy(
+        target(), 1, tree="static", paths=[[0], [1], [0, 0], [1, 0]]
+    ),
+    "text_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="slem"),
+    "text_where_tokens_differ": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="hybrid"),
     "medusa": lambda: Medusa.toy(target(), 1),
     "eagle_sampled": lambda: Eagle.toy(target(), 1, tree="chain"),
     "eagle_dynamic": lambda: Eagle.toy(target(), 1),
@@ -178,9 +186,17 @@ def test_outputs_have_the_enumerated_distribution(drafter: str) -> None:
     assert 0.05 < accepted / drafted < 0.9
 
 
+def translated(target: CausalLM) -> Proposer:
+    """Return a proposer whose draft has a tokenizer of its own, and graphs."""
+    proposer = DraftModelOtherTokenizer.toy(target, 1)
+    proposer.draft = CausalLM(proposer.draft.model, max_len=target.max_len, graphs=True)
+    return proposer
+
+
 BY_GRAPHS: dict[str, tuple[Callable[[CausalLM, CausalLM], Proposer], type[AcceptanceSampler]]] = {
     "draft_sampled": (lambda target, draft: DraftModel(draft, 3), Rejection),
     "block": (lambda target, draft: DraftModel(draft, 3), Block),
+    "tokens_in_common": (lambda target, draft: translated(target), Rejection),
     "static_tree_sampled": (
         lambda target, draft: DraftModel(
             draft, tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
