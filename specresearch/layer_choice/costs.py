@@ -1,12 +1,13 @@
 """What sublayers cost, as shares of a pass of the target over one token."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import torch
 
-from specresearch.clock import Clock
 from specresearch.models import CausalLM
 from specresearch.models.layer_view import Sublayers, skip_sublayers
 from specresearch.progress import Progress
@@ -75,21 +76,18 @@ def measure_costs(target: CausalLM, max_draft_tokens: int) -> SublayerCosts:
         _prepare(model, max(sizes))
     passes: dict[str | int, Callable[[], object]] = {size: _pass(target, size) for size in sizes}
     passes |= {name: _pass(view, 1) for name, view in without.items()}
-    clock = Clock(target.device)
     seconds: dict[str | int, list[float]] = {name: [] for name in passes}
     with Progress(ROUNDS, "rounds", what="timing passes") as progress:
         for _ in range(ROUNDS):
             for name, run in passes.items():
-                begin = clock.now()
+                begin = _now(target.device)
                 run()
-                _wait(target.device)
-                seconds[name].append(clock.now() - begin)
+                seconds[name].append(_now(target.device) - begin)
             progress.advance()
     for model in (target, *without.values()):
         model.free_cache()
-    # other work on the machine only adds to a time
-    plain = min(seconds[1])
-    share = {name: min(times) / plain for name, times in seconds.items()}
+    plain = median(seconds[1])
+    share = {name: median(times) / plain for name, times in seconds.items()}
     return SublayerCosts(
         attention=max(1 - share["attention"], 0.0) / len(layers),
         mlp=max(1 - share["mlp"], 0.0) / len(layers),
@@ -113,6 +111,12 @@ def _pass(model: CausalLM, num_nodes: int) -> Callable[[], object]:
     return lambda: model.forward((0,), proposal)
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _now(device: torch.device) -> float:
+    """Return the seconds that a device has worked.
+
+    On a CPU that is processor time, which other work on the machine does not lengthen.
+    """
+    if device.type == "cpu":
+        return time.process_time() / torch.get_num_threads()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
