@@ -52,12 +52,23 @@ COMMANDS = {
             "proposer.draft=self 'targets=[bf16]' 'drafts=[int8,int4]' num_prompts=12",
         ),
     ),
+    "plan": CommandHelp(
+        "say what fits on given GPUs, and from which acceptance on drafting pays",
+        (
+            "target=llama3_1_8b gpu=h100",
+            "target=llama3_1_70b +proposer=draft_model gpu=2xh100 context=4096",
+        ),
+    ),
     "certify": CommandHelp(
         "prove that a method leaves the distribution of the output as it is",
         (
             "+proposer=ngram acceptance=rejection",
             "-m +proposer=ngram,suffix acceptance=rejection,block",
         ),
+    ),
+    "layers": CommandHelp(
+        "choose the layers that a target skips to draft for itself",
+        ("output=layers.json", "dataset=sharegpt num_prompts=16 max_share=0.75"),
     ),
     "tree": CommandHelp(
         "choose the draft tree that would have been fastest",

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import GatedRepoError
+from huggingface_hub.errors import GatedRepoError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -23,7 +24,12 @@ from specresearch.models.gguf_file import SUFFIX, load_gguf
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
 from specresearch.models.quantization import Quantization, choose_quantizer, explain_failure
-from specresearch.models.random_weights import Weights, random_model, shape_file
+from specresearch.models.random_weights import (
+    Weights,
+    random_model,
+    shape_file,
+    shape_names,
+)
 
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -40,6 +46,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_UNUSABLE = (OSError, ValueError, KeyError, StrictDataclassError)  # what the library raises
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +184,7 @@ def load_model(
             f"the pickled weights of {model!r} are damaged, or hold more than tensors: "
             f"{why_unread(error)}"
         ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except _UNUSABLE as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
     check_vocabulary(model, tokenizer, config.get_text_config(decoder=True).vocab_size)
     if report["missing_keys"]:
@@ -189,6 +196,26 @@ def load_model(
     if quantizer:
         quantizer.finish(loaded)
     return (loaded if spread or quantizer else loaded.to(device)), tokenizer
+
+
+def read_config(
+    model: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """Read a causal LM's configuration, and nothing else of it.
+
+    It is looked for among the shapes of the package, then in a folder, then on the hub.
+
+    Raises:
+        ModelNotLoadedError: With the reason.
+    """
+    path = str(shape_file(model)) if model in shape_names() else resolve(model)
+    _check_folder(Path(path))
+    try:
+        return AutoConfig.from_pretrained(
+            path, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except _UNUSABLE as error:
+        raise ModelNotLoadedError(_explain(model, path, error)) from error
 
 
 def _random_source(model: str) -> str:
@@ -306,11 +333,14 @@ def model_inside(folder: Path) -> str:
 def saved_as(config: Mapping[str, Any]) -> str:
     """Return a hint at the proposer that drafts with a checkpoint, if its config names one."""
     method = config.get(OWN, {}).get("method")
+    if any(name.endswith("Eagle3") for name in config.get("architectures") or ()):
+        method = "eagle3"
     return f"; it was saved as {method}, so draft with it by +proposer={method}" if method else ""
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    reason = first_line(error)
+    is_invalid = isinstance(error, StrictDataclassError)
+    reason = first_line((error.__cause__ if is_invalid else None) or error)
     if reason.startswith("Couldn't instantiate the backend tokenizer"):
         reason = "it has no tokenizer"
     if isinstance(error, KeyError):

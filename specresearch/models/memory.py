@@ -22,7 +22,8 @@ def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()
     Args:
         besides: Modules that own what they share with `modules`.
     """
-    return stored_bytes(modules, besides) + sum(map(_packed_bytes, modules))
+    packed = set(_packed_layers(modules)) - set(_packed_layers(besides))
+    return stored_bytes(modules, besides) + sum(layer.packed_bytes for layer in packed)
 
 
 def stored_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()) -> int:
@@ -84,6 +85,7 @@ def stored_tensors(tensor: Tensor) -> list[Tensor]:
     return [part for name in names for part in stored_tensors(getattr(tensor, name))]
 
 
-def _packed_bytes(module: nn.Module) -> int:
-    layers = [part for part in module.modules() if isinstance(part, PackedLinear)]
-    return sum(layer.packed_bytes for layer in layers)
+def _packed_layers(modules: Iterable[nn.Module]) -> list[PackedLinear]:
+    return [
+        part for module in modules for part in module.modules() if isinstance(part, PackedLinear)
+    ]

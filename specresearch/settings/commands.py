@@ -7,9 +7,11 @@ from specresearch.settings.base import Settings
 SCHEMAS = {
     "run": "measuring.RunSchema",
     "load": "measuring.LoadSchema",
+    "plan": "planning.PlanSchema",
     "simulate": "measuring.SimulateSchema",
     "penalty": "pairing.PenaltySchema",
     "certify": "certifying.CertifySchema",
+    "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",
     "export": "training.ExportSchema",
