@@ -28,7 +28,7 @@ INSTALL = "pip install -e '.[quantization]'"
 FLOAT8_CAPABILITY = (8, 9)
 INT4_GROUP = 32  # weights that share a scale
 PACKAGES = {
-    "gptq": "gptqmodel",
+    "gptq": "optimum gptqmodel",
     "awq": "gptqmodel",
     "compressed-tensors": "compressed-tensors",
     "hqq": "hqq",

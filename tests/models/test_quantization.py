@@ -13,7 +13,7 @@ from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import load_draft, quantization
 from specresearch.models.int8_linear import Int8Linear, use_int8_kernel
 from specresearch.models.load_errors import ModelNotLoadedError
-from specresearch.models.loading import load_model
+from specresearch.models.loading import ZOO, load_model
 from specresearch.models.memory import stored_bytes
 from specresearch.models.quantization import choose_quantizer, label_of
 from specresearch.models.quantizer import Quantizer, is_quantized, try_out
@@ -141,15 +141,27 @@ def test_a_quantiser_that_computes_something_else_fails_its_trial(
     assert "logits are off" in (try_out(quantizer, CPU, torch.float32) or "")
 
 
+def test_a_checkpoint_that_comes_quantised_needs_no_setting(tmp_path: Path) -> None:
+    settings = {"weights": "int8", "lm_head": None}
+    lm = CausalLM.from_pretrained("zoo:tiny", device="cpu", quantization=settings)
+    lm.model.save_pretrained(tmp_path)
+    assert lm.tokenizer is not None
+    lm.tokenizer.save_pretrained(tmp_path)
+    again = CausalLM.from_pretrained(str(tmp_path), device="cpu")
+    assert (again.weights, again.num_parameters) == (lm.weights, lm.num_parameters)
+    assert decode(again) == decode(lm)
+
+
 def test_a_checkpoint_of_a_missing_package_names_it(tmp_path: Path) -> None:
-    shutil.copytree(Path(quantization.__file__).parents[1] / "zoo" / "tiny", tmp_path / "gptq")
-    file = tmp_path / "gptq" / "config.json"
+    shutil.copytree(ZOO / "tiny", tmp_path / "hqq")
+    file = tmp_path / "hqq" / "config.json"
     config = json.loads(file.read_text())
     config["quantization_config"] = {"quant_method": "hqq", "bits": 4}
     file.write_text(json.dumps(config))
-    with pytest.raises((ModelNotLoadedError, ValueError)) as caught:
-        load_model(str(tmp_path / "gptq"), device="cpu")
-    assert "hqq" in str(caught.value).lower()
+    with pytest.raises(ModelNotLoadedError) as caught:
+        load_model(str(tmp_path / "hqq"), device="cpu")
+    assert "comes quantised and cannot be read" in str(caught.value)
+    assert "pip install hqq" in str(caught.value)
 
 
 class TestSelfDraft:
