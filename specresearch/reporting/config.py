@@ -43,7 +43,8 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
     for name, default in SAMPLING.items():
         if sampling.get(name, default) != default:
             words.append(f"{name} {sampling[name]}")
-    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
+    stored = target.get("weights", target["dtype"])
+    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {stored}"
     device = machine["device"]
     num_threads = machine.get("num_torch_threads")
     # Threads decide how fast a CPU is, and nothing on a GPU.
