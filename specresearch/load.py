@@ -22,8 +22,8 @@ def load(cfg: DictConfig) -> None:
     with quick_imports():
         from specresearch.loadtest.build import build_runner
         from specresearch.loadtest.folder import LoadFolder
+        from specresearch.loadtest.pass_runner import PROGRAM
         from specresearch.loadtest.report import print_load
-        from specresearch.loadtest.runner import PROGRAM
         from specresearch.loadtest.settings import LoadSettings
 
     stay_offline_without_hub(cfg)
