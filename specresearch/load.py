@@ -1,4 +1,7 @@
-"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load."""
+"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load.
+
+With `server=http://...`, a server is tested in place of an engine of this process.
+"""
 
 from omegaconf import DictConfig
 
@@ -24,15 +27,27 @@ def load(cfg: DictConfig) -> None:
         from specresearch.loadtest.folder import LoadFolder
         from specresearch.loadtest.pass_runner import PROGRAM
         from specresearch.loadtest.report import print_load
+        from specresearch.loadtest.servers.build import (
+            build_server_runner,
+            is_of_servers,
+            without_engine,
+        )
+        from specresearch.loadtest.servers.folder import ServerFolder
         from specresearch.loadtest.settings import LoadSettings
 
     stay_offline_without_hub(cfg)
     warn_of_busy_cores()
     settings = LoadSettings.from_config(cfg)
-    folder = open_folder(cfg, LoadFolder)
+    if is_of_servers(cfg):
+        cfg = without_engine(cfg)
+        folder = open_folder(cfg, ServerFolder)
+        build = build_server_runner
+    else:
+        folder = open_folder(cfg, LoadFolder)
+        build = build_runner
     results = folder.read_results() if folder.is_complete else None
     if results is None:
-        results = build_runner(cfg, settings, folder).run(progress=cfg.progress)
+        results = build(cfg, settings, folder).run(progress=cfg.progress)
     print_load(results, folder.path)
     if not results.complete:
         exit_interrupted(folder.path, PROGRAM, "the finished passes are kept")

@@ -66,11 +66,15 @@ def render(
                 messages.append({"role": "assistant", "content": replies[index]})
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return tokenizer(str(text), add_special_tokens=False, verbose=False)["input_ids"]
-    if template.plain is not None and len(conversation) == 1:
-        text = template.plain.replace("{text}", conversation[0])
-        return tokenizer(text, verbose=False)["input_ids"]
+    return tokenizer(plain_text(template, conversation, replies), verbose=False)["input_ids"]
+
+
+def plain_text(template: Template, turns: Sequence[str], replies: Sequence[str] = ()) -> str:
+    """Return the prompt for a base model, which has no chat template."""
+    if template.plain is not None and len(turns) == 1:
+        return template.plain.replace("{text}", turns[0])
     lines: list[str] = []
-    for index, turn in enumerate(conversation):
+    for index, turn in enumerate(turns):
         lines.append(f"User: {turn}")
         lines.append(f"Assistant: {replies[index]}\n" if index < len(replies) else "Assistant:")
-    return tokenizer("\n".join(lines), verbose=False)["input_ids"]
+    return "\n".join(lines)

@@ -18,7 +18,7 @@ from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
 from specresearch.results.caveats import caveats_of
-from specresearch.rows import PassKey, RequestRow
+from specresearch.rows import BASELINE, PassKey, RequestRow
 from specresearch.trackers import Tracker
 
 PROGRAM = "specresearch.load"
@@ -106,6 +106,10 @@ class PassRunner(ABC):
     def _ending(self, error: Exception) -> Exception:
         """Return the error with which a run ends that keeps its passes; raise any other again."""
 
+    def _failures(self) -> dict[str, dict[str, int]]:
+        """Return how many requests of each side failed in which way."""
+        return {}
+
     def _before_group(self) -> None:
         """Forget what was learned in earlier passes."""
 
@@ -138,7 +142,7 @@ class PassRunner(ABC):
                 complete = True
             except KeyboardInterrupt:
                 pass
-            except (RuntimeError, MemoryError) as error:
+            except (RuntimeError, MemoryError, ConnectionError) as error:
                 ending = self._ending(error)
         results = self._results(workload, complete, provenance)
         self.folder.write_results(results)
@@ -188,6 +192,11 @@ class PassRunner(ABC):
                     passes.remove(current)
                     watch.pass_done(current.key)
 
+    def _reported(self, passes: Sequence[PassRow]) -> list[str]:
+        """Return the sides of the results, plain decoding first; earlier sessions may add some."""
+        names = dict.fromkeys([*self.sides, *(row.key.side for row in passes)])
+        return sorted(names, key=lambda name: name != BASELINE)
+
     def _provenance(self, workload: LoadWorkload) -> dict[str, Any]:
         trace = getattr(self.arrivals, "trace", None)
         if trace is not None:
@@ -207,7 +216,7 @@ class PassRunner(ABC):
         requests = [row for row in self.folder.requests() if row.key.repeat < num_repeats]
         passes = [row for row in self.folder.passes if row.key.repeat < num_repeats]
         sides = {}
-        for name in self.sides:
+        for name in self._reported(passes):
             sides[name] = LoadSide.of(
                 name=name,
                 passes=passes,
@@ -231,5 +240,6 @@ class PassRunner(ABC):
             reset=settings.reset,
             complete=complete,
             outputs={name: side.figures for name, side in outputs.items()},
+            failures=self._failures(),
             provenance=dict(provenance),
         )

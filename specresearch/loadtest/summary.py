@@ -32,6 +32,7 @@ SIDE_FIGURES = (
     "running_mean",
     "num_requests",
     "num_unfinished",
+    "num_failed",
     "num_generated_tokens",
     "num_preemptions",
     "schedule_share",
@@ -69,7 +70,11 @@ class LoadFigures:
 
 
 def summarize_load(
-    sides: Mapping[str, LoadSide], limits: LatencyLimits, max_running: int, *, reset: bool = True
+    sides: Mapping[str, LoadSide],
+    limits: LatencyLimits,
+    max_running: int | None,
+    *,
+    reset: bool = True,
 ) -> LoadFigures:
     """Return the figures of the sides.
 

@@ -16,7 +16,7 @@ class WorkloadKey:
 
     Attributes:
         sampling: The settings in words.
-        num_parameters: Of the target.
+        num_parameters: Of the target; None for a server's, which it does not say.
         caveats: Why its figures compare speeds only, such as "random weights"; empty if they also
             tell how good a drafter is.
         distinction: What tells it from other workloads with the same label.
@@ -28,14 +28,14 @@ class WorkloadKey:
     max_prompt_tokens: int | None
     target: str
     machine: str
-    num_parameters: int
+    num_parameters: int | None
     caveats: str = ""
     distinction: str = ""
 
     @property
     def is_toy(self) -> bool:
         """Return whether the target is as tiny as the models that ship with the package."""
-        return self.num_parameters < MOST_TOY_PARAMETERS
+        return self.num_parameters is not None and self.num_parameters < MOST_TOY_PARAMETERS
 
     @property
     def label(self) -> str:

@@ -181,7 +181,45 @@ ARRIVALS = Choice(
 LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 
+class ClientSchema(Settings):
+    model: str | None = key(
+        "the servers' name for the model; null takes the only one", "Qwen/Qwen3-8B", min_length=1
+    )
+    api: Literal["chat", "completions"] = key(
+        "send chats, or completions, whose prompts are tokens if there is a tokenizer", "chat"
+    )
+    tokenizer: str | None = key(
+        "folder, hub id or zoo: name of the model's tokenizer, which cuts prompts; null sends them "
+        "whole",
+        "Qwen/Qwen3-8B",
+        min_length=1,
+    )
+    key_variable: str = key(
+        "environment variable that holds the key", "OPENAI_API_KEY", min_length=1
+    )
+    timeout: float = key("seconds without a byte after which a request has failed", 600.0, gt=0)
+    method: str | None = key("what the server drafts with, for reports", "eagle3", min_length=1)
+    num_draft_tokens: int | None = key(
+        "drafts of its steps, for reports; null: as its answers say", 3, ge=1
+    )
+
+
+OF_ENGINES = {
+    "proposer": None,
+    "variants": {},
+    "record": False,
+}  # settings that a server has of its own, and their values when they are not set
+
+
 class LoadSchema(MeasurementSchema, PassesSchema):
+    server: str | None = key(
+        "measure this OpenAI-compatible server, not an engine here", "http://localhost:8000"
+    )
+    baseline_server: str | None = key(
+        "its model without drafts; null: `server`, if it can be told by request",
+        "http://localhost:8001",
+    )
+    client: ClientSchema = key("how servers are asked", None)
     arrivals: Annotated[Any, LIVE_ARRIVALS] = key("when requests arrive", "poisson")
     max_running: BatchSize = key(
         "largest batch, the same for every side; auto: what fits into free memory", 32
@@ -215,6 +253,8 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 "arrivals=recorded repeats the load of a recording, which only "
                 "python -m specresearch.simulate does; choose another, such as arrivals=poisson"
             )
+        if self.server is not None or self.baseline_server is not None:
+            yield from self._conflicts_of_servers()
         for name, requests in (self.classes or {}).items():
             prefix = f"classes.{name}.sampling."
             yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)
@@ -224,6 +264,27 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 variant = {**self.controller, **changes}
                 del variant[TARGET]
                 yield from problems_of(variant, model, f"variants.{name}.")
+
+    def _conflicts_of_servers(self) -> Iterator[str]:
+        """Yield a sentence for each setting of an engine beside the address of a server."""
+        url = f"server={self.server}" if self.server else f"baseline_server={self.baseline_server}"
+        for name, unset in OF_ENGINES.items():
+            if getattr(self, name) != unset:
+                yield (
+                    f"{name} is for an engine of this process, and {url} drafts as it was started; "
+                    f"leave {name} out"
+                )
+        if self.server is not None and self.server == self.baseline_server:
+            yield (
+                f"server and baseline_server are both {self.server}; give two addresses, or leave "
+                "baseline_server out, measure one now, and the other into the same folder later"
+            )
+        for name, requests in (self.classes or {}).items():
+            if requests.acceptance is not None:
+                yield (
+                    f"classes.{name}.acceptance is for an engine of this process, not for {url}; "
+                    "leave it out"
+                )
 
 
 class FittedSchema(Settings):
