@@ -3,6 +3,6 @@
 from specresearch.data.datasets import Prompt, PromptDataset
 from specresearch.data.formats import Row
 from specresearch.data.sources import DatasetSource
-from specresearch.data.templates import Template, plain_text, render
+from specresearch.data.templates import Template, render
 
-__all__ = ["DatasetSource", "Prompt", "PromptDataset", "Row", "Template", "plain_text", "render"]
+__all__ = ["DatasetSource", "Prompt", "PromptDataset", "Row", "Template", "render"]

@@ -108,11 +108,18 @@ class LoadSide:
             intervals |= bounds
         return figures | self._counts() | self._load(max_running), intervals
 
-    def _acceptance(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return how much was accepted, by request or else by what a server counted in a pass."""
+    @cached_property
+    def counts_of_passes(self) -> Counts | None:
+        """Return what a server counted in whole passes, where its answers do not say it."""
         of_passes = [row.counts for row in self.passes.values() if row.counts is not None]
-        if of_passes and not any(row.counts.num_drafts for row in self.counted):
-            return acceptance_in_all(Counts.total(of_passes))
+        if not of_passes or any(row.counts.num_drafts for row in self.counted):
+            return None
+        return Counts.total(of_passes)
+
+    def _acceptance(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return how much was accepted, and its intervals."""
+        if self.counts_of_passes is not None:
+            return acceptance_in_all(self.counts_of_passes)
         return acceptance(self.counted)
 
     def _counts(self) -> dict[str, int]:

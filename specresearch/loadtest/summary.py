@@ -93,6 +93,8 @@ def summarize_load(
     for name, side in sides.items():
         figures[name], intervals[name] = side.figures(max_running)
         profile = acceptance_profile(side.counted)
+        if side.counts_of_passes is not None:
+            profile = AcceptanceProfile.of_total(side.counts_of_passes)
         times = step_times(side)
         trace = _controller_rows(side, reset=reset)
         timelines[name] = PassSteps.timeline(list(side.steps.values()))

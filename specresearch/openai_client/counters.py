@@ -59,6 +59,11 @@ class Counters:
             source = ""
         return Counters(source, dict(values), dict(by_position))
 
+    @property
+    def num_positions(self) -> int | None:
+        """Return the longest draft that the server makes, if it counts by position."""
+        return max(self.by_position, default=-1) + 1 or None
+
     def since(self, before: "Counters") -> Counts | None:
         """Return what was counted since an earlier reading.
 
@@ -73,9 +78,8 @@ class Counters:
         return counts if counts.num_drafts else None
 
     def _of_drafts(self, change: Mapping[str, float], before: "Counters") -> Counts:
-        depth = max(self.by_position, default=-1) + 1
         accepted = []
-        for position in range(depth):
+        for position in range(self.num_positions or 0):
             earlier = before.by_position.get(position, 0.0)
             accepted.append(round(self.by_position.get(position, 0.0) - earlier))
         num_drafts, num_accepted = round(change[DRAFTS]), round(change.get(ACCEPTED, 0))

@@ -13,7 +13,7 @@ from specresearch.openai_client.counters import Counters
 from specresearch.openai_client.stream import PREFIX, Address, Session
 
 OURS = "specresearch"
-COUNTING = ("vllm", "sglang", OURS)  # servers that count tokens in every chunk if asked to
+COUNTING = ("vllm", "sglang")  # servers that count tokens in every chunk if asked to
 MAX_LISTED = 5  # models
 TOKENS_PER_SECOND = 20_000  # of one request: more only if a whole answer was held back
 MIN_TOKENS = 16  # of an answer that shows whether chunks are held back
@@ -81,6 +81,11 @@ class Server:
             return Counters.parse(response.text) if response.is_success else Counters()
         except (httpx.HTTPError, ValueError):
             return Counters()
+
+    async def read_counters(self) -> Counters:
+        """Return the counters of drafting now, by connections of their own."""
+        async with self.address.session() as session:
+            return await self.counters(session)
 
     async def check(self, completion: Completion) -> Answer:
         """Answer one request, to see that a measurement is possible.

@@ -149,10 +149,13 @@ class ServerRunner(PassRunner):
         }
 
     def _num_draft_tokens(self) -> int | None:
-        """Return the drafts of a step, as the user or the first answer says."""
-        first = self._first_answers.get(METHOD)
-        said = first.report.get("num_spec_tokens") if first and first.report else None
-        return self.asked.num_draft_tokens or said
+        """Return the drafts of a step, as the user, the first answer or the counters say."""
+        if self.asked.num_draft_tokens is not None or METHOD not in self.served:
+            return self.asked.num_draft_tokens
+        report = self._first_answers[METHOD].report
+        if report is not None and report.get("num_spec_tokens"):
+            return report["num_spec_tokens"]
+        return asyncio.run(self.served[METHOD].server.read_counters()).num_positions
 
     def _controller(self) -> str:
         is_fixed = self._main.server.software in FIXED_LENGTH or self.asked.num_draft_tokens

@@ -8,7 +8,7 @@ from itertools import cycle
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from specresearch.data import Prompt, PromptDataset, Row, Template, plain_text
+from specresearch.data import Prompt, PromptDataset, Row, Template
 from specresearch.loadtest.prompt_pool import Pool
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
 from specresearch.models.loading import resolve
@@ -92,7 +92,7 @@ class ServerWorkload(LoadWorkload):
         elif planned.prompt_ids:
             prompt = planned.prompt_ids.tolist()
         else:
-            prompt = plain_text(template, [planned.text])
+            prompt = template.plain_text(planned.text)
         return Completion(prompt, self.sampling(number, repeat), num_draft_tokens)
 
     def _template(self, category: str) -> Template:
