@@ -122,8 +122,8 @@ class Fake:
             held.append(_event(chunk))
             if not script.holds_back:
                 yield held.pop()
-        for event in held:
-            yield event
+        if held:
+            yield "".join(held)
         yield _event(self._chunk("", is_chat, "length"))
         if not plain:
             self._count(histogram)

@@ -97,7 +97,10 @@ class Answer:
         if not self.times or not num_tokens:
             return []
         shares = np.cumsum(self.sizes) / sum(self.sizes)
-        ends = np.maximum.accumulate(np.ceil(shares * num_tokens - 1e-9)).astype(int).tolist()
+        # The first and the last chunk hold a token each, since they say when the answer came.
+        ends = (
+            np.clip(np.floor(shares * num_tokens), 1, max(num_tokens - 1, 1)).astype(int).tolist()
+        )
         if all(total is not None for total in self.totals):
             ends = [min(int(total or 0), num_tokens) for total in self.totals]
         ends[-1] = num_tokens

@@ -26,9 +26,11 @@ class Counters:
 
     Attributes:
         source: Whose names the counters have, such as "vllm"; "" if there are none of drafting.
+        is_read: Whether there was a page to read. A counter that it lacks stands at 0.
     """
 
     source: str = ""
+    is_read: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     by_position: Mapping[int, float] = field(default_factory=dict)
 
@@ -57,7 +59,7 @@ class Counters:
                     values["generation_tokens"] += sample.value
         if not values.keys() & {DRAFTS, "spec_verify_calls"}:
             source = ""
-        return Counters(source, dict(values), dict(by_position))
+        return Counters(source, True, dict(values), dict(by_position))
 
     @property
     def num_positions(self) -> int | None:
@@ -69,7 +71,7 @@ class Counters:
 
         Returns None if nothing was drafted, or if the server was started again in between.
         """
-        if not self.source or self.source != before.source:
+        if not self.source or not before.is_read:
             return None
         change = {name: value - before.values.get(name, 0.0) for name, value in self.values.items()}
         if min(change.values()) < 0:

@@ -44,7 +44,10 @@ def counts_of_answer(report: Mapping[str, Any], num_tokens: int) -> Counts:
 
 
 def _first(report: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next(report[name] for name in (*names, names[0]) if name in report or name == names[0])
+    for name in names:
+        if name in report:
+            return report[name]
+    raise KeyError(names[0])
 
 
 def _reached(drafted: Sequence[int], accepted: Sequence[int], depth: int) -> list[int]:

@@ -15,7 +15,7 @@ from specresearch.openai_client.stream import PREFIX, Address, Session
 OURS = "specresearch"
 COUNTING = ("vllm", "sglang")  # servers that count tokens in every chunk if asked to
 MAX_LISTED = 5  # models
-TOKENS_PER_SECOND = 20_000  # of one request: more only if a whole answer was held back
+TOKENS_PER_SECOND = 10_000  # of one request: more only if a whole answer was held back
 MIN_TOKENS = 16  # of an answer that shows whether chunks are held back
 
 
