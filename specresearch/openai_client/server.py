@@ -1,6 +1,6 @@
 """Find out what answers at an address: which server, which models, and what can be asked of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from specresearch.openai_client.counters import Counters
 from specresearch.openai_client.stream import PREFIX, Address, Session
 
 OURS = "specresearch"
+KNOWN = ("vllm", "sglang", "tensorrt_llm", "llamacpp", OURS)  # others say who owns the model
 COUNTING = ("vllm", "sglang")  # servers that count tokens in every chunk if asked to
 MAX_LISTED = 5  # models
 TOKENS_PER_SECOND = 10_000  # of one request: more only if a whole answer was held back
@@ -29,6 +30,7 @@ class Server:
         software: Whose server it is, such as "vllm"; "" if it does not say.
         version: The version of that.
         max_len: The longest prompt and output in tokens, if it says so.
+        count: Counts the tokens of a text, where an answer comes without usage.
     """
 
     address: Address
@@ -37,6 +39,7 @@ class Server:
     software: str = ""
     version: str = ""
     max_len: int | None = None
+    count: Callable[[str], int] | None = None
 
     @staticmethod
     async def find(address: Address, model: str | None, api: str) -> "Server":
@@ -50,7 +53,8 @@ class Server:
         """
         async with address.session() as session:
             card = _choose(await _models(session), model, address)
-            software = str(card.get("owned_by") or "").lower()
+            owner = str(card.get("owned_by") or "").lower()
+            software = owner if owner in KNOWN else ""
             server = Server(address, str(card["id"]), api, software)
             max_len = card.get("max_model_len")
             is_length = isinstance(max_len, int) and max_len > 1
@@ -66,13 +70,15 @@ class Server:
     @property
     def label(self) -> str:
         """Return software and version, as far as they are known."""
-        return " ".join(filter(None, (self.software, self.version))) or "unknown server"
+        return " ".join(filter(None, (self.software, self.version))) or "unrecognised server"
 
     async def ask(self, session: Session, completion: Completion, answer: Answer) -> None:
         """Send a request and fill `answer`. Raises RequestRefusedError if it fails."""
         counts_tokens = self.software in COUNTING
         body = completion.body(self.model, self.api, counts_tokens=counts_tokens)
         await session.ask(PATHS[self.api], body, answer)
+        if answer.num_tokens is None and self.count is not None:
+            answer.num_tokens = self.count(answer.text)
 
     async def counters(self, session: Session) -> Counters:
         """Return the counters of drafting; empty ones from a server that shows none."""
@@ -103,8 +109,8 @@ class Server:
         if not answer.num_tokens:
             raise ValueError(
                 f"{url} does not say how many tokens an answer has (usage, which "
-                "stream_options.include_usage asks for): nothing can be counted; use a server, or "
-                "a version of it, that does"
+                "stream_options.include_usage asks for); name its model's tokenizer by "
+                "client.tokenizer=<folder or hub id>, which then counts them"
             )
         times = answer.token_times
         num_gaps = answer.num_tokens - 1

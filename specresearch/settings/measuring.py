@@ -189,8 +189,8 @@ class ClientSchema(Settings):
         "send chats, or completions, whose prompts are tokens if there is a tokenizer", "chat"
     )
     tokenizer: str | None = key(
-        "folder, hub id or zoo: name of the model's tokenizer, which cuts prompts; null sends them "
-        "whole",
+        "folder, hub id or zoo: name of the model's tokenizer, which cuts prompts, and counts "
+        "tokens where a server does not; null sends prompts whole",
         "Qwen/Qwen3-8B",
         min_length=1,
     )

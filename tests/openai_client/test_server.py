@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from fake_server import Script, serving
@@ -104,3 +105,9 @@ def test_addresses_that_are_none_and_models_that_are_not_there(serve: Serve) -> 
         find(url, "other")
     with pytest.raises(ValueError, match=r"no OpenAI-compatible server: .* HTTP 404"):
         find(f"{url}/docs")
+
+
+def test_a_tokenizer_counts_where_the_server_does_not(serve: Serve) -> None:
+    script = Script(has_usage=False, seconds_per_chunk=0.002)
+    server = replace(find(serve(script)), count=lambda text: len(text.split()))
+    assert asyncio.run(server.check(ASKED)).num_tokens == 20

@@ -88,10 +88,13 @@ class ServerRunner(PassRunner):
         return self.served.get(METHOD) or self.served[BASELINE]
 
     def _plan(self, watch: LoadProgress) -> LoadWorkload:
+        tokenizer = load_tokenizer(self.asked.tokenizer)
+        if tokenizer is not None:
+            self.served = {name: side.counted_by(tokenizer) for name, side in self.served.items()}
         server = self._main.server
         model = ServedModel(
             name=server.model,
-            tokenizer=load_tokenizer(self.asked.tokenizer),
+            tokenizer=tokenizer,
             max_len=server.max_len or UNLIMITED,
             api=server.api,
         )

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
 
 from specresearch.openai_client import Address, Server
 from specresearch.rows import BASELINE, FIXED, METHOD
@@ -21,8 +23,8 @@ class ServerSettings:
             requests to `server` if single requests can be decoded plainly there, and otherwise
             measures no baseline now.
         model: The servers' name for the model; None takes the only one they have.
-        tokenizer: Folder, hub id or zoo: name of the model's tokenizer, which cuts prompts; None
-            sends them whole.
+        tokenizer: Folder, hub id or zoo: name of the model's tokenizer, which cuts prompts, and
+            counts tokens where a server does not; None sends prompts whole.
         key_variable, timeout: As in `Address`.
         method: What the server drafts with, for reports.
         num_draft_tokens: Drafts of a step, for reports.
@@ -54,6 +56,14 @@ class ServerSide:
 
     server: Server
     num_draft_tokens: int | None = None
+
+    def counted_by(self, tokenizer: PreTrainedTokenizerBase) -> "ServerSide":
+        """Return the side with a tokenizer that counts what its server does not."""
+
+        def count(text: str) -> int:
+            return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+        return replace(self, server=replace(self.server, count=count))
 
     def describe(self) -> dict[str, Any]:
         """Return what results say of it."""
