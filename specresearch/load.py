@@ -3,6 +3,8 @@
 With `server=http://...`, a server is tested in place of an engine of this process.
 """
 
+from functools import partial
+
 from omegaconf import DictConfig
 
 from specresearch.cli import (
@@ -41,13 +43,13 @@ def load(cfg: DictConfig) -> None:
     if is_of_servers(cfg):
         cfg = without_engine(cfg)
         folder = open_folder(cfg, ServerFolder)
-        build = build_server_runner
+        build = partial(build_server_runner, cfg, settings, folder)
     else:
         folder = open_folder(cfg, LoadFolder)
-        build = build_runner
+        build = partial(build_runner, cfg, settings, folder)
     results = folder.read_results() if folder.is_complete else None
     if results is None:
-        results = build(cfg, settings, folder).run(progress=cfg.progress)
+        results = build().run(progress=cfg.progress)
     print_load(results, folder.path)
     if not results.complete:
         exit_interrupted(folder.path, PROGRAM, "the finished passes are kept")

@@ -25,9 +25,14 @@ class PromptedModel(Protocol):
         max_len: The longest prompt and output in tokens.
     """
 
-    name: str
-    tokenizer: PreTrainedTokenizerBase | None
-    max_len: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None: ...
+
+    @property
+    def max_len(self) -> int: ...
 
 
 @dataclass(frozen=True)

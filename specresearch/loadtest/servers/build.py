@@ -35,7 +35,7 @@ def is_of_servers(cfg: DictConfig) -> bool:
 
 def without_engine(cfg: DictConfig) -> DictConfig:
     """Return the configuration without the settings of an engine of this process."""
-    kept = [key for key in cfg if key not in OF_ENGINES]
+    kept = [str(key) for key in cfg if key not in OF_ENGINES]
     return OmegaConf.masked_copy(cfg, kept)
 
 
