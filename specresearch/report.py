@@ -4,10 +4,16 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specresearch.cli import exit_on_user_errors
 from specresearch.cli.arguments import parser_of_folders
 from specresearch.files import check_exist, check_writable
+
+if TYPE_CHECKING:
+    from specresearch.reporting.page import Page
+
+SERVERS, ALL = ("vllm", "sglang", "tensorrt_llm", "llama_cpp"), "all"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         more = f" and {len(others)} more" if others else ""
         print(f"{first}{more}: {note.text}", file=sys.stderr)
     print(path)
+    if args.flags is not None:
+        _print_flags(page, None if args.flags == ALL else args.flags)
 
 
 def parser() -> ArgumentParser:
@@ -46,7 +54,21 @@ def parser() -> ArgumentParser:
     add("--percentile", **percentile, help="of requests that must keep them (default: %(default)s)")
     worth = {"type": _positive, "metavar": "SPEEDUP", "default": 1.0}
     add("--worth", **worth, help="least speedup worth having (default: %(default)s)")
+    flags = {"choices": (*SERVERS, ALL), "metavar": "SERVER"}
+    words = "print the decisions as flags of a server, too"
+    add("--flags", **flags, help=f"{words}: {', '.join(SERVERS)} or {ALL}")
     return parser
+
+
+def _print_flags(page: "Page", server: str | None) -> None:
+    """Print every decision as commands for a server, or for all."""
+    from specresearch.reporting.serving import shell_text
+
+    for card in page.cards:
+        for recommendation in card.recommendations:
+            if recommendation.serving is not None:
+                title = f"{card.workload.label}: {recommendation.headline}"
+                print(f"\n{shell_text(title, recommendation.serving, server)}")
 
 
 def _positive(text: str) -> float:

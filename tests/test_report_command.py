@@ -27,6 +27,20 @@ def test_the_answer_is_printed_and_everything_written(
     }
 
 
+def test_flags_of_a_server_are_printed_for_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_load(tmp_path / "runs" / "a", concurrency=8)
+    main([str(tmp_path / "runs"), "--output", str(tmp_path / "out"), "--flags", "vllm"])
+    printed = capsys.readouterr().out
+    assert "vllm serve zoo:tiny" in printed
+    assert "llama-server" not in printed
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert 'class="copy"' in page
+    assert "llama-server" in page
+    assert "<script" not in page
+
+
 def test_limits_are_the_users_or_else_the_load_runs_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,10 +16,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from specresearch.bench.folder import RESULTS
+from specresearch.proposers.draft_shape import DraftShape
 
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "load"]
 ALONE = "alone"
+NO_DRAFTS = str(DraftShape(0))
+NEAR = 0.15  # of a length that was foretold
 TICKS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 
 
@@ -39,8 +42,39 @@ def read_cell(path: Path) -> dict[str, Any]:
         "speedup": results["summary"]["speedup"],
         "low": low,
         "high": high,
-        "shape": shape.get("summary", ""),
+        "drafts": _drafts(shape),
+        "predicted_speedup": shape.get("predicted_speedup"),
+        "predicted_length": shape.get("acceptance_length"),
+        "length": results["summary"].get("mean_acceptance_length"),
+        "efficiency": results["summary"].get("efficiency"),
+        "host_overhead": results["summary"].get("host_overhead"),
     }
+
+
+def _drafts(shape: dict[str, Any]) -> str:
+    return str(DraftShape.from_json(shape["shape"])) if shape else ""
+
+
+def foretold(rows: pd.DataFrame) -> str:
+    """Return a table of what `auto` chose and foretold, beside what was measured then."""
+    alone = rows[rows["load"] == ALONE]
+    lines = [
+        "| method | dataset, temperature | `auto` chose | speedup, foretold | speedup | length, "
+        "foretold | length |",
+        "|---" * 7 + "|",
+    ]
+    for row in alone.itertuples():
+        chosen = [row.proposer, f"{row.dataset}, {row.temperature:g}", row.drafts]
+        speeds = [f"{row.predicted_speedup:.2f}", f"{row.speedup:.2f}"]
+        lengths = ["", ""]
+        if row.drafts != NO_DRAFTS:
+            lengths = [f"{row.predicted_length:.2f}", f"{row.length:.2f}"]
+        lines.append("| " + " | ".join(chosen + speeds + lengths) + " |")
+    drafting = alone[alone["drafts"] != NO_DRAFTS]
+    near = (drafting["predicted_length"] / drafting["length"] - 1).abs() <= NEAR
+    lines.append("")
+    lines.append(f"Within {NEAR:.0%} of the measured length: {near.sum()} of {len(near)}.")
+    return "\n".join(lines)
 
 
 def markdown(rows: pd.DataFrame) -> str:
@@ -96,7 +130,7 @@ def main() -> None:
         raise SystemExit(f"{runs} holds no results of run.sh; give the folder that it wrote to")
     rows = pd.DataFrame(cells).sort_values(CELL)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
-    table = markdown(rows)
+    table = markdown(rows) + "\n\n" + foretold(rows)
     (HERE / "table.md").write_text(table + "\n", encoding="utf-8")
     plot(rows, HERE / "speedups.png")
     print(table)

@@ -25,6 +25,7 @@ LEAST_PROMPTS = 6  # prompts differ more than the positions of one output do
 # What drafts from the output itself finds more towards its end, and its steps are cheap.
 LEAST_STEPS_OF_LOOKUPS, LEAST_PROMPTS_OF_LOOKUPS = 300, 3
 CONFIRMATION = 0.5  # of all that
+STEPS_IN_A_ROW = 6  # the first does not count: other passes drove its weights out of caches
 NUM_SIZES = 3  # of each kind that are timed
 
 
@@ -99,10 +100,18 @@ class Calibration:
         self._decode(measurement, sizes, 1.0)
         return measurement
 
-    def confirm(self, shape: DraftShape) -> ShapeMeasurement:
-        """Return what one shape took: of many, the one that seemed fastest was also lucky."""
-        measurement = ShapeMeasurement([shape])
-        self._decode(measurement, [shape], CONFIRMATION)
+    def confirm(
+        self, shape: DraftShape, measurement: ShapeMeasurement | None = None
+    ) -> ShapeMeasurement:
+        """Return what one shape took: of many, the one that seemed fastest was also lucky.
+
+        Plain and drafting steps come in rows, as they do when one of the two is decided on.
+
+        Args:
+            measurement: Of the same shape, to go on with.
+        """
+        measurement = measurement or ShapeMeasurement([shape])
+        self._decode(measurement, [shape], CONFIRMATION, STEPS_IN_A_ROW)
         return measurement
 
     def request_costs(self) -> RequestCosts:
@@ -118,11 +127,15 @@ class Calibration:
         return f"measured {now} in {self._num_steps} steps of {self._num_requests} requests"
 
     def _decode(
-        self, measurement: ShapeMeasurement, shapes: Sequence[DraftShape], effort: float
+        self,
+        measurement: ShapeMeasurement,
+        shapes: Sequence[DraftShape],
+        effort: float,
+        num_in_a_row: int = 1,
     ) -> None:
-        """Decode prompts, each step in another shape or plainly, in random order."""
-        rotation = [PLAIN, *shapes]
-        shape = PLAIN
+        """Decode prompts, every few steps in another shape or plainly, in random order."""
+        turns = self._turns([PLAIN, *shapes], num_in_a_row)
+        shape, counts = PLAIN, False
         progress = _Progress()
 
         def observe(step: Step) -> None:
@@ -131,8 +144,8 @@ class Calibration:
             progress += _Progress(1, times.total)
             self._draft_prefill += times.draft_prefill
             self._prefill += times.prefill - times.draft_prefill
-            if progress.num_steps > len(rotation):  # first calls are slow
-                measurement.add(step, shape)
+            if counts and progress.num_steps > num_in_a_row * (len(shapes) + 1):
+                measurement.add(step, shape)  # first calls are slow
 
         num_steps, num_prompts = LEAST_STEPS, LEAST_PROMPTS
         if not self.proposer.models:
@@ -140,8 +153,6 @@ class Calibration:
         end = _Progress(effort * num_steps, effort * SECONDS)
         share = _Progress(num_steps / num_prompts, SECONDS / num_prompts)  # of a request
         begun: dict[str, _Progress] = {}
-        shuffle = random.Random(self.seed).shuffle
-        waiting: list[DraftShape] = []
         engine, controller = self._engine(observe, shapes[-1])
         try:
             while not progress.has_passed(end):
@@ -149,10 +160,7 @@ class Calibration:
                     id = engine.submit(Request(next(self._prompts), self.sampling))
                     begun[id] = progress
                     self._num_requests += 1
-                if not waiting:
-                    waiting = list(rotation)
-                    shuffle(waiting)
-                shape = waiting.pop()
+                shape, counts = next(turns)
                 controller.num_draft_tokens = 0
                 if shape.num_draft_tokens:
                     controller.num_draft_tokens = None
@@ -168,6 +176,17 @@ class Calibration:
             engine.abort()
             self.proposer.reset()
         self._num_steps += int(progress.num_steps)
+
+    def _turns(
+        self, rotation: list[DraftShape], num_in_a_row: int
+    ) -> Iterator[tuple[DraftShape, bool]]:
+        """Yield the shape of each step, and whether the step counts."""
+        shuffle = random.Random(self.seed).shuffle
+        while True:
+            shuffle(rotation)
+            for shape in rotation:
+                for number in range(num_in_a_row):
+                    yield shape, number > 0 or num_in_a_row == 1
 
     def _engine(self, observe: StepObserver, largest: DraftShape) -> tuple[Engine, Fixed]:
         """Return an engine that has room for the largest shape, and its controller."""

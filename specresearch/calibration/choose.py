@@ -18,7 +18,9 @@ from specresearch.proposers import Proposer
 from specresearch.sampling import SamplingParams
 from specresearch.shape_store import Identity, ShapeChoice, ShapeStore
 
-LEAST_GAIN = 1.03  # predicted speedup that is worth a drafter, within the error of a prediction
+LEAST_GAIN = 1.03  # predicted speedup that is worth a drafter
+DOUBT = 0.1  # how far from it one confirmation tells which side the speedup is on
+MOST_CONFIRMATIONS = 4
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +39,13 @@ def choose(calibration: Calibration, scope: Scope) -> ShapeChoice:
     first = calibration.measure(scope)
     costs = calibration.request_costs()
     likely, _ = fastest(first.predictions(), first.plain(batch_size), costs, batch_size)
-    second = calibration.confirm(likely.shape)
-    best, plain = second.confirmed(likely), second.plain(batch_size)
-    _, speedup = fastest([best], plain, calibration.request_costs(), batch_size)
+    second, best, speedup = None, likely, LEAST_GAIN
+    for _ in range(MOST_CONFIRMATIONS):
+        if abs(speedup - LEAST_GAIN) > DOUBT:
+            break
+        second = calibration.confirm(likely.shape, second)
+        best, plain = second.confirmed(likely), second.plain(batch_size)
+        _, speedup = fastest([best], plain, calibration.request_costs(), batch_size)
     pays = speedup >= LEAST_GAIN or not scope.is_num_auto
     return ShapeChoice(
         shape=best.shape if pays else PLAIN,

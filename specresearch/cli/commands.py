@@ -52,6 +52,13 @@ COMMANDS = {
             "-m recording=rec arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
         ),
     ),
+    "plan": CommandHelp(
+        "say what fits on given GPUs, and from which acceptance on drafting pays",
+        (
+            "target=llama3_1_8b gpu=h100",
+            "target=llama3_1_70b +proposer=draft_model gpu=2xh100 context=4096",
+        ),
+    ),
     "certify": CommandHelp(
         "prove that a method leaves the distribution of the output as it is",
         (

@@ -3,6 +3,7 @@
 Without a network, the hub's library would retry every file of a model for half a minute.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,9 +20,14 @@ MODELS = (
 )
 
 
-def stay_offline_without_hub(cfg: DictConfig) -> None:
-    """Use the local cache alone if a model may have to come from a hub that does not answer."""
-    if not any(_may_lie_on_hub(OmegaConf.select(cfg, key)) for key in MODELS):
+def stay_offline_without_hub(cfg: DictConfig, known: Collection[str] = ()) -> None:
+    """Use the local cache alone if a model may have to come from a hub that does not answer.
+
+    Args:
+        known: Hub ids that this command does not need the hub for.
+    """
+    names = {OmegaConf.select(cfg, key) for key in MODELS} - set(known)
+    if not any(map(_may_lie_on_hub, names)):
         return
     from huggingface_hub import constants
 

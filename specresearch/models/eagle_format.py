@@ -5,12 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedConfig
 
 from specresearch.models.hf_adapter import FINAL_NORM
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONVENTIONS = ("inputs", "outputs")
+COPIED_KEYS = (
+    "intermediate_size",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_parameters",
+)
 LAYER_KEYS = (
     "vocab_size",
     "hidden_size",
@@ -227,3 +234,29 @@ FORMATS: dict[int, type[EagleFormat]] = {1: Eagle1Format, 3: Eagle3Format}
 def usual_layers(num_layers: int) -> tuple[int, ...]:
     """Return the layers whose inputs EAGLE-3 heads capture unless something else is stated."""
     return 2, num_layers // 2, num_layers - 3
+
+
+def layer_like(target: PreTrainedConfig, vocab_size: int, max_len: int) -> LlamaConfig:
+    """Return the config of a new head's layer, which has the proportions of its target's."""
+    config: Any = target.get_text_config(decoder=True)
+    num_heads = config.num_attention_heads
+    settings: dict[str, Any] = {
+        "intermediate_size": 4 * config.hidden_size,
+        "num_key_value_heads": num_heads,
+    }
+    for name in COPIED_KEYS:
+        value = getattr(config, name, None)
+        if value is not None:
+            settings[name] = value
+    rope = settings.get("rope_parameters", {})
+    if "full_attention" in rope:  # one set for each kind of layer
+        settings["rope_parameters"] = rope["full_attention"]
+    return LlamaConfig(
+        **settings,
+        hidden_size=config.hidden_size,
+        num_attention_heads=num_heads,
+        num_hidden_layers=1,
+        vocab_size=vocab_size,
+        max_position_embeddings=max_len,
+        tie_word_embeddings=False,
+    )

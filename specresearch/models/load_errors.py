@@ -24,6 +24,6 @@ def why_unread(error: Exception) -> str:
     return f"{reason}; fetch it again"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return an error's first line, or its type if it has no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import GatedRepoError
+from huggingface_hub.errors import GatedRepoError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -24,7 +25,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from specresearch.models.gguf_file import SUFFIX, load_gguf
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
-from specresearch.models.random_weights import Weights, random_model, shape_file
+from specresearch.models.random_weights import (
+    Weights,
+    random_model,
+    shape_file,
+    shape_names,
+)
 
 OWN = "specresearch"  # config.json key of everything that is not published elsewhere
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -41,6 +47,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_UNUSABLE = (OSError, ValueError, KeyError, StrictDataclassError)  # what the library raises
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +184,7 @@ def load_model(
             f"the pickled weights of {model!r} are damaged, or hold more than tensors: "
             f"{why_unread(error)}"
         ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except _UNUSABLE as error:
         raise ModelNotLoadedError(_explain(model, path, error)) from error
     check_vocabulary(model, tokenizer, config.get_text_config(decoder=True).vocab_size)
     if report["missing_keys"]:
@@ -187,6 +194,26 @@ def load_model(
             f"as {missing[0]!r}; fetch them again, or correct the config"
         )
     return (loaded if spread or quantized else loaded.to(device)), tokenizer
+
+
+def read_config(
+    model: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """Read a causal LM's configuration, and nothing else of it.
+
+    It is looked for among the shapes of the package, then in a folder, then on the hub.
+
+    Raises:
+        ModelNotLoadedError: With the reason.
+    """
+    path = str(shape_file(model)) if model in shape_names() else resolve(model)
+    _check_folder(Path(path))
+    try:
+        return AutoConfig.from_pretrained(
+            path, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except _UNUSABLE as error:
+        raise ModelNotLoadedError(_explain(model, path, error)) from error
 
 
 def _random_source(model: str) -> str:
@@ -319,7 +346,8 @@ def saved_as(config: Mapping[str, Any]) -> str:
 
 
 def _explain(model: str, path: str, error: Exception) -> str:
-    reason = first_line(error)
+    is_invalid = isinstance(error, StrictDataclassError)
+    reason = first_line((error.__cause__ if is_invalid else None) or error)
     if reason.startswith("Couldn't instantiate the backend tokenizer"):
         reason = "it has no tokenizer"
     if isinstance(error, KeyError):

@@ -59,6 +59,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
         target=describe_target(target),
         machine=device,
         num_parameters=target["num_parameters"],
+        is_greedy=not is_mixed and sampling["temperature"] == 0,
         caveats=", ".join(caveats_of(config)),
     )
 
@@ -91,7 +92,7 @@ def setting_of(
         method: Name of the method, and the most drafts that it makes in a step.
         controller: The controller's name; None to take it from its class.
     """
-    shape = draft_shape(section(config, "proposer"), branches=method.get("trees", False))
+    shape = draft_shape(resolved_proposer(config, method), branches=method.get("trees", False))
     length = fixed_length(side)
     if length is not None:
         return Setting(method["name"], FIXED, length, shape)
@@ -108,6 +109,13 @@ def setting_of(
         shape,
         variant="" if side == METHOD else side,
     )
+
+
+def resolved_proposer(config: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the proposer, with the shape of drafts that `auto` stands for."""
+    chosen = (method.get("shape") or {}).get("shape") or {}
+    known = {key: value for key, value in chosen.items() if value is not None}
+    return section(config, "proposer") | known
 
 
 def draft_shape(proposer: Mapping[str, Any], *, branches: bool) -> str:
@@ -130,14 +138,15 @@ def fixed_length(side: str) -> int | None:
 
 
 def distinguishing_details(
-    config: Mapping[str, Any], setting: Setting, num_draft_tokens: int
+    config: Mapping[str, Any], setting: Setting, method: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what may differ between settings with the same label.
 
     Args:
-        num_draft_tokens: The most drafts of a step, which the label of a fixed length names.
+        method: Name of the method, and the most drafts that it makes in a step, which the label of
+            a fixed length names.
     """
-    proposer = section(config, "proposer")
+    proposer = resolved_proposer(config, method)
     details = _own_details(proposer)
     drafter = section(proposer, "drafter")
     if drafter:
@@ -148,7 +157,7 @@ def distinguishing_details(
         details["rule"] = rule.lower()
     if setting.is_fixed:
         return details
-    details["num_draft_tokens"] = num_draft_tokens
+    details["num_draft_tokens"] = method["num_draft_tokens"]
     for key, value in section(config, "controller").items():
         if key not in NO_SETTINGS:
             details[f"controller.{key}"] = value

@@ -102,7 +102,7 @@ class FolderReader:
             workload=workload_of(self.config, self.provenance),
             load=load_of(self.config, self.summary),
             setting=setting,
-            details=distinguishing_details(config, setting, method["num_draft_tokens"]),
+            details=distinguishing_details(config, setting, method),
             max_running=self.summary.get("max_running"),
             speculative=self._figures(name),
         )

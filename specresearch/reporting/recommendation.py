@@ -18,6 +18,7 @@ from specresearch.reporting.formatting import (
     times,
 )
 from specresearch.reporting.requirements import Requirements
+from specresearch.reporting.serving import Serving, serving
 
 WRONG_OUTPUT = (
     "changes the target's output, which a lossless method must not do; find out why before "
@@ -43,6 +44,7 @@ class Recommendation:
         reason: The speedups that it rests on.
         findings: In the order of a reader's questions.
         note: What must be known of the table's intervals; empty if nothing.
+        serving: The decision as flags of other servers; None if nothing was decided.
     """
 
     decision: Decision
@@ -51,6 +53,7 @@ class Recommendation:
     findings: list[Finding]
     table: TextTable
     note: str
+    serving: Serving | None
 
 
 def explain(decision: Decision, requirements: Requirements) -> Recommendation:
@@ -62,6 +65,7 @@ def explain(decision: Decision, requirements: Requirements) -> Recommendation:
         findings=findings(decision, requirements),
         table=_table(decision, requirements),
         note=_note(decision),
+        serving=serving(decision),
     )
 
 

@@ -79,7 +79,7 @@ def _method(row: Comparison) -> str:
 COLUMNS: Mapping[str, Column] = {
     "method": Column("Method", _method),
     "dataset": Column("Dataset", lambda row: row.workload.data),
-    "target": Column("Target", lambda row: row.workload.target.partition(" (")[0]),
+    "target": Column("Target", lambda row: row.workload.target_name),
     "machine": Column("Machine", lambda row: row.workload.machine),
     "load": Column("Load", lambda row: row.load),
     "sampling": Column("Sampling", lambda row: row.workload.sampling),

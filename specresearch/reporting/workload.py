@@ -17,6 +17,7 @@ class WorkloadKey:
     Attributes:
         sampling: The settings in words.
         num_parameters: Of the target; None for a server's, which it does not say.
+        is_greedy: Whether every request has temperature 0.
         caveats: Why its figures compare speeds only, such as "random weights"; empty if they also
             tell how good a drafter is.
         distinction: What tells it from other workloads with the same label.
@@ -29,6 +30,7 @@ class WorkloadKey:
     target: str
     machine: str
     num_parameters: int | None
+    is_greedy: bool = True
     caveats: str = ""
     distinction: str = ""
 
@@ -36,6 +38,11 @@ class WorkloadKey:
     def is_toy(self) -> bool:
         """Return whether the target is as tiny as the models that ship with the package."""
         return self.num_parameters is not None and self.num_parameters < MOST_TOY_PARAMETERS
+
+    @property
+    def target_name(self) -> str:
+        """Return the target's id or folder, without its size."""
+        return self.target.rpartition(" (")[0] or self.target
 
     @property
     def label(self) -> str:

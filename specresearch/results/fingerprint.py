@@ -18,6 +18,7 @@ DECODING = (
     "clock.py",
     "controllers",
     "data",
+    "drawing.py",
     "engine",
     "files",
     "machine.py",

@@ -92,7 +92,7 @@ class Answering(ABC):
         return self.service.usage(self.job, [outputs[index] for index in sorted(outputs)])
 
     def _figures(self, outputs: dict[int, RequestOutput]) -> dict[str, Any]:
-        metrics = self.service.metrics(list(outputs.values()))
+        metrics = self.service.figures(list(outputs.values()))
         return {} if metrics is None else {"metrics": metrics}
 
 

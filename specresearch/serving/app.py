@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from specresearch import __version__
@@ -24,6 +25,7 @@ from specresearch.serving.answers import (
 from specresearch.serving.bodies import ChatBody, CompletionBody
 from specresearch.serving.bridge import EngineFailedError
 from specresearch.serving.errors import ApiError, internal_error, invalid_fields
+from specresearch.serving.gate import Gate
 from specresearch.serving.service import Job, Service
 from specresearch.serving.streaming import EventStream, unless_disconnected
 
@@ -36,11 +38,11 @@ def create_app(service: Service) -> FastAPI:
     """Return the application that serves HTTP for a service whose bridge runs."""
     app = FastAPI(title="specresearch", version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
+    app.add_middleware(Gate, settings=service.settings)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _invalid_body)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(EngineFailedError, _failed)
-    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(EngineFailedError, _engine_failed)
     _add_completions(app, service)
     _add_information(app, service)
     return app
@@ -72,6 +74,10 @@ def _add_information(app: FastAPI, service: Service) -> None:
     async def health() -> Response:
         service.check_alive()
         return Response(status_code=200)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/version")
     async def version() -> dict[str, str]:
@@ -148,11 +154,10 @@ async def _invalid_body(request: Request, error: Any) -> JSONResponse:
 
 
 async def _http_error(request: Request, error: Any) -> JSONResponse:
-    message = f"{request.method} {request.url.path}: {str(error.detail).lower()}"
-    response = ApiError(error.status_code, message).response()
+    response = ApiError(error.status_code, str(error.detail).lower()).response()
     response.headers.update(error.headers or {})
     return response
 
 
-async def _failed(request: Request, error: Any) -> JSONResponse:
+async def _engine_failed(request: Request, error: Any) -> JSONResponse:
     return internal_error().response()

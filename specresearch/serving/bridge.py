@@ -104,7 +104,7 @@ class EngineBridge:
     ) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
-        self._on_update = on_update
+        self.on_update = on_update
         self._streams: dict[str, RequestStream] = {}
         self._submissions: set[asyncio.Future[None]] = set()
         self._idle = asyncio.Event()
@@ -187,8 +187,8 @@ class EngineBridge:
             stream = self._forget(id) if is_last else self._streams.get(id)
             if stream is not None:
                 stream.put(id, item)
-        if self._on_update is not None:
-            self._on_update(update)
+        if self.on_update is not None:
+            self.on_update(update)
 
     def _end_streams(self, reason: BaseException) -> None:
         for submission in self._submissions:

@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 from specresearch.engine import Engine
 from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge, StepFeed
+from specresearch.serving.log import log_as_json
 from specresearch.serving.server import Server, bind
 from specresearch.serving.service import Service
 from specresearch.serving.settings import ServerSettings
@@ -41,6 +42,7 @@ def build_service(cfg: DictConfig, settings: ServerSettings) -> Service:
 
 def serve_forever(cfg: DictConfig) -> None:
     """Serve what a configuration names until the process is told to stop."""
+    log_as_json()
     settings = ServerSettings.from_config(cfg.server)
     # The address is taken first: loading models may take long, and would be in vain.
     with bind(settings.host, settings.port) as listener:

@@ -7,7 +7,7 @@ held back, and so is whatever may be the beginning of a stop string.
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"  # stands for bytes that are no character, or not yet
-MOST_BYTES = 3  # of a character that is not complete
+MOST_BYTES = 3  # of a character that is not whole
 
 
 class Detokenizer:
@@ -26,20 +26,18 @@ class Detokenizer:
         self._decode = decode
         self._stop = stop
         self._window: list[int] = []
-        self._num_whole = 0  # tokens of the window whose text was complete, the last time it was
+        self._num_whole = 0  # tokens of the window that ended with a whole character
         self._num_read = 0  # characters of the window's text that were taken
-        self._held = ""  # complete characters that may begin a stop string
+        self._held = ""  # whole characters that may begin a stop string
         self.num_sent = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that is certain now that these tokens have come; it may be empty."""
         self._window.extend(token_ids)
-        text = self._decode(self._window)
-        num_complete = len(text) - _num_incomplete(text)
-        self._held += text[self._num_read : num_complete]
-        self._num_read = max(self._num_read, num_complete)
-        if num_complete == len(text):
-            self._move_window()
+        num_whole, text = self._whole()
+        self._held += text[self._num_read :]
+        self._num_read = len(text)
+        self._move_window(num_whole)
         num_sent = len(self._held) - _num_held_back(self._held, self._stop)
         piece, self._held = self._held[:num_sent], self._held[num_sent:]
         self.num_sent += len(piece)
@@ -53,22 +51,30 @@ class Detokenizer:
         """
         return text[self.num_sent :]
 
-    def _move_window(self) -> None:
-        """Begin the window where its text was complete before, if there is text behind that."""
-        rest = self._window[self._num_whole :]
-        num_characters = len(self._decode(rest)) if self._num_whole else 0
+    def _whole(self) -> tuple[int, str]:
+        """Return how many tokens of the window end with a whole character, and their text.
+
+        A character lacks at most its last byte, so only the last few tokens may be part of one.
+        Where more of them decode to nothing valid, they never will.
+        """
+        num_tokens = len(self._window)
+        text = ""
+        for num_held in range(min(MOST_BYTES, num_tokens - self._num_whole) + 1):
+            num_tokens = len(self._window) - num_held
+            text = self._decode(self._window[:num_tokens])
+            if not text.endswith(REPLACEMENT):
+                break
+        return num_tokens, text
+
+    def _move_window(self, num_whole: int) -> None:
+        """Begin the window where its text was whole before, if there is text behind that."""
+        new = self._window[self._num_whole : num_whole]
+        num_characters = len(self._decode(new)) if new and self._num_whole else 0
         if num_characters:
-            self._window = rest
+            del self._window[: self._num_whole]
             self._num_read = num_characters
-        self._num_whole = len(self._window)
-
-
-def _num_incomplete(text: str) -> int:
-    """Return how many characters at the end may still change."""
-    num = 0
-    while num < min(MOST_BYTES, len(text)) and text[len(text) - 1 - num] == REPLACEMENT:
-        num += 1
-    return num
+            num_whole -= self._num_whole
+        self._num_whole = num_whole
 
 
 def _num_held_back(text: str, stop: Sequence[str]) -> int:

@@ -48,8 +48,8 @@ class Server:
                 app,
                 log_config=None,
                 access_log=False,
-                http="h11",  # which limits header lines before they are parsed
-                h11_max_incomplete_event_size=settings.max_header_bytes,
+                http="h11",  # which stops reading header lines that never end
+                h11_max_incomplete_event_size=4 * settings.max_header_bytes,
                 backlog=BACKLOG,
                 server_header=False,
                 timeout_graceful_shutdown=1,

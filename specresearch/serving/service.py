@@ -17,6 +17,7 @@ from specresearch.serving.bridge import EngineBridge, RequestStream
 from specresearch.serving.errors import ApiError
 from specresearch.serving.generation import Piece, metrics_of, pieces_of, usage_of
 from specresearch.serving.logprobs import TokenNames
+from specresearch.serving.metrics import ServerMetrics
 from specresearch.serving.prompts import PromptEncoder
 from specresearch.serving.settings import ServerSettings
 
@@ -76,6 +77,8 @@ class Service:
         self.fingerprint = f"specresearch-{__version__}"
         self.names = TokenNames(self.tokenizer)
         self.encoder = PromptEncoder(self.tokenizer)
+        self.metrics = ServerMetrics(self.model_name, engine.proposer.num_draft_tokens)
+        bridge.on_update = self.metrics.observe
         self.most_running = engine.scheduler.max_batch_size + settings.max_waiting
         self.draining = False
 
@@ -116,7 +119,7 @@ class Service:
     def usage(self, job: Job, outputs: Sequence[RequestOutput]) -> Usage:
         return usage_of(outputs, job.num_prompts)
 
-    def metrics(self, outputs: Sequence[RequestOutput]) -> Metrics | None:
+    def figures(self, outputs: Sequence[RequestOutput]) -> Metrics | None:
         """Return the figures of an answer's drafts; None if nothing drafts."""
         most_drafts = self.engine.proposer.num_draft_tokens
         return metrics_of(outputs, most_drafts) if most_drafts else None
@@ -142,6 +145,7 @@ class Service:
         """Refuse requests beyond the end of the queue."""
         self.check_alive()
         if self.bridge.num_live + num_requests > self.most_running:
+            self.metrics.reject()
             raise ApiError(429, "the queue is full; try again later", code="queue_full")
 
     async def _submit(

@@ -11,6 +11,7 @@ from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM
 from specresearch.proposal import DraftKind, Proposal, Topology, upload
 from specresearch.proposers import DraftModel, Proposer
+from specresearch.proposers.kept_columns import KeptColumns
 from specresearch.request import RequestState
 from specresearch.simulation.acceptance import Drafted
 from specresearch.simulation.machine import Machine
@@ -118,6 +119,7 @@ class ReplayingDraftModel(ReplayingProposer, DraftModel):
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
         self.draft.allocate(num_slots)
+        self._columns = KeptColumns(self.draft)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> ReplayedProposal:
         proposal = super().propose(batch, budget)

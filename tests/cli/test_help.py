@@ -18,6 +18,7 @@ from specresearch.settings.commands import SCHEMAS, schema_of
 FOREIGN = {  # a key of another command, which its own help must not show
     "run": "arrivals.qps=",
     "load": "batch_size=",
+    "plan": "sampling.temperature=",
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
     "tree": "seed=",

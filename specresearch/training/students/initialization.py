@@ -2,27 +2,18 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specresearch.models import CausalLM
-from specresearch.models.eagle_format import EagleFormat
+from specresearch.models.eagle_format import EagleFormat, layer_like
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.medusa import MedusaHeads
 from specresearch.training.corpus.examples import Example
-
-COPIED_KEYS = (
-    "intermediate_size",
-    "num_key_value_heads",
-    "head_dim",
-    "rms_norm_eps",
-    "rope_parameters",
-)
 
 
 def new_medusa_heads(
@@ -65,7 +56,7 @@ def new_eagle_head(
 
     An EAGLE-3 head captures the inputs of `layer_ids` and drafts `target_ids`, or all tokens.
     """
-    layer = _layer_like(target)
+    layer = layer_like(target.model.config, target.vocab_size, target.max_len)
     lm_head = lm_head_of(target)
     width = lm_head.in_features
     num_drafts = target.vocab_size if target_ids is None else len(target_ids)
@@ -97,28 +88,3 @@ def most_frequent(
         predicted = torch.tensor(example.token_ids)[torch.tensor(example.loss_mask)]
         counts += torch.bincount(predicted, minlength=vocab_size)
     return counts.sort(descending=True, stable=True).indices[:num_tokens].sort().values
-
-
-def _layer_like(target: CausalLM) -> LlamaConfig:
-    config: Any = target.model.config.get_text_config(decoder=True)
-    num_heads = config.num_attention_heads
-    settings: dict[str, Any] = {
-        "intermediate_size": 4 * config.hidden_size,
-        "num_key_value_heads": num_heads,
-    }
-    for name in COPIED_KEYS:
-        value = getattr(config, name, None)
-        if value is not None:
-            settings[name] = value
-    rope = settings.get("rope_parameters", {})
-    if "full_attention" in rope:  # one set for each kind of layer
-        settings["rope_parameters"] = rope["full_attention"]
-    return LlamaConfig(
-        **settings,
-        hidden_size=config.hidden_size,
-        num_attention_heads=num_heads,
-        num_hidden_layers=1,
-        vocab_size=target.vocab_size,
-        max_position_embeddings=target.max_len,
-        tie_word_embeddings=False,
-    )

@@ -10,6 +10,7 @@ from specresearch.models.head_fit import lm_head_of
 from specresearch.models.head_writing import save_medusa_heads
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
+from specresearch.models.packed import unpack_linear_layers
 from specresearch.proposers import Medusa, Proposer
 from specresearch.training.students.base import (
     STEP_DECAY,
@@ -29,6 +30,7 @@ class MedusaStudent(Student):
 
     def __init__(self, heads: MedusaHeads, target: CausalLM) -> None:
         heads.check_fit(target)
+        unpack_linear_layers(heads)
         self.heads = heads.to(device=target.device, dtype=target.dtype)
         self.target = target
         self.module = heads
