@@ -66,6 +66,10 @@ COMMANDS = {
             "-m +proposer=ngram,suffix acceptance=rejection,block",
         ),
     ),
+    "layers": CommandHelp(
+        "choose the layers that a target skips to draft for itself",
+        ("output=layers.json", "dataset=sharegpt num_prompts=16 max_share=0.75"),
+    ),
     "tree": CommandHelp(
         "choose the draft tree that would have been fastest",
         ("run=outputs/tree", "run=outputs/tree max_draft_tokens=32 output=paths.json"),

@@ -342,6 +342,8 @@ def model_inside(folder: Path) -> str:
 def saved_as(config: Mapping[str, Any]) -> str:
     """Return a hint at the proposer that drafts with a checkpoint, if its config names one."""
     method = config.get(OWN, {}).get("method")
+    if any(name.endswith("Eagle3") for name in config.get("architectures") or ()):
+        method = "eagle3"
     return f"; it was saved as {method}, so draft with it by +proposer={method}" if method else ""
 
 

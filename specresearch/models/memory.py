@@ -28,7 +28,8 @@ def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) + sum(map(_packed_bytes, modules))
+    packed = set(_packed_layers(modules)) - set(_packed_layers(besides))
+    return sum(storages.values()) + sum(layer.packed_bytes for layer in packed)
 
 
 def used_bytes(device: torch.device) -> int:
@@ -79,6 +80,7 @@ def _stored(tensor: Tensor) -> list[Tensor]:
     return [part for name in names for part in _stored(getattr(tensor, name))]
 
 
-def _packed_bytes(module: nn.Module) -> int:
-    layers = [part for part in module.modules() if isinstance(part, PackedLinear)]
-    return sum(layer.packed_bytes for layer in layers)
+def _packed_layers(modules: Iterable[nn.Module]) -> list[PackedLinear]:
+    return [
+        part for module in modules for part in module.modules() if isinstance(part, PackedLinear)
+    ]

@@ -11,6 +11,7 @@ SCHEMAS = {
     "serve": "serving.ServeSchema",
     "simulate": "measuring.SimulateSchema",
     "certify": "certifying.CertifySchema",
+    "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",
     "distill": "training.DistillSchema",
     "export": "training.ExportSchema",

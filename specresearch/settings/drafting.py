@@ -126,6 +126,37 @@ class DraftModelSchema(_TreeSchema):
     draft: Annotated[Any, DRAFT] = key("the draft model", None)
 
 
+class LayerSkipSchema(_TreeSchema):
+    exit_layer: int | None = key(
+        "draft with so many of the first layers; null: all but what is skipped by name; if "
+        "nothing is, what the target was trained for, or half of them",
+        4,
+        ge=1,
+    )
+    skip_attention: list[Annotated[int, Ge(0)]] = key(
+        "layers whose attention is skipped, counted from 0", [3, 5]
+    )
+    skip_mlp: list[Annotated[int, Ge(0)]] = key("layers whose MLP is skipped", [3, 4])
+    skip_file: str | None = key(
+        "file with both lists that specresearch.layers wrote", "layers.json", min_length=1
+    )
+
+
+class OtherTokenizerSchema(DraftModelSchema):
+    mode: Literal["tli", "slem", "hybrid"] = key(
+        "tli drafts tokens that both vocabularies have, slem text, hybrid text where tli cannot",
+        "hybrid",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.mode != "tli" and self.tree not in ("auto", "chain"):
+            yield (
+                f"proposer.mode={self.mode} drafts chains, not proposer.tree={self.tree}; use "
+                "proposer.tree=chain or proposer.mode=tli"
+            )
+
+
 def _head() -> Any:
     return key(
         "folder, hub id or zoo: name; null: the target's own, if it names one",
@@ -226,8 +257,10 @@ class LookaheadSchema(Settings):
 
 PROPOSERS: dict[str, type[Settings]] = {
     "specresearch.proposers.DraftModel": DraftModelSchema,
+    "specresearch.proposers.DraftModelOtherTokenizer": OtherTokenizerSchema,
     "specresearch.proposers.Eagle": EagleSchema,
     "specresearch.proposers.Eagle3": Eagle3Schema,
+    "specresearch.proposers.LayerSkip": LayerSkipSchema,
     "specresearch.proposers.Lookahead": LookaheadSchema,
     "specresearch.proposers.Medusa": MedusaSchema,
     "specresearch.proposers.NGram": NGramSchema,
