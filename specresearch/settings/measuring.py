@@ -16,6 +16,7 @@ from specresearch.settings.base import (
     seed_key,
 )
 from specresearch.settings.check import problems_of
+from specresearch.settings.clients import ClientSchema, conflicts_with_server
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
     ACCEPTANCE,
@@ -181,36 +182,6 @@ ARRIVALS = Choice(
 LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 
-class ClientSchema(Settings):
-    model: str | None = key(
-        "the servers' name for the model; null takes the only one", "Qwen/Qwen3-8B", min_length=1
-    )
-    api: Literal["chat", "completions"] = key(
-        "send chats, or completions, whose prompts are tokens if there is a tokenizer", "chat"
-    )
-    tokenizer: str | None = key(
-        "folder, hub id or zoo: name of the model's tokenizer, which cuts prompts, and counts "
-        "tokens where a server does not; null sends prompts whole",
-        "Qwen/Qwen3-8B",
-        min_length=1,
-    )
-    key_variable: str = key(
-        "environment variable that holds the key", "OPENAI_API_KEY", min_length=1
-    )
-    timeout: float = key("seconds without a byte after which a request has failed", 600.0, gt=0)
-    method: str | None = key("what the server drafts with, for reports", "eagle3", min_length=1)
-    num_draft_tokens: int | None = key(
-        "drafts of its steps, for reports; null: as its answers say", 3, ge=1
-    )
-
-
-OF_ENGINES = {
-    "proposer": None,
-    "variants": {},
-    "record": False,
-}  # settings that a server has of its own, and their values when they are not set
-
-
 class LoadSchema(MeasurementSchema, PassesSchema):
     server: str | None = key(
         "measure this OpenAI-compatible server, not an engine here", "http://localhost:8000"
@@ -254,7 +225,7 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 "python -m specresearch.simulate does; choose another, such as arrivals=poisson"
             )
         if self.server is not None or self.baseline_server is not None:
-            yield from self._conflicts_of_servers()
+            yield from conflicts_with_server(self)
         for name, requests in (self.classes or {}).items():
             prefix = f"classes.{name}.sampling."
             yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)
@@ -264,27 +235,6 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 variant = {**self.controller, **changes}
                 del variant[TARGET]
                 yield from problems_of(variant, model, f"variants.{name}.")
-
-    def _conflicts_of_servers(self) -> Iterator[str]:
-        """Yield a sentence for each setting of an engine beside the address of a server."""
-        url = f"server={self.server}" if self.server else f"baseline_server={self.baseline_server}"
-        for name, unset in OF_ENGINES.items():
-            if getattr(self, name) != unset:
-                yield (
-                    f"{name} is for an engine of this process, and {url} drafts as it was started; "
-                    f"leave {name} out"
-                )
-        if self.server is not None and self.server == self.baseline_server:
-            yield (
-                f"server and baseline_server are both {self.server}; give two addresses, or leave "
-                "baseline_server out, measure one now, and the other into the same folder later"
-            )
-        for name, requests in (self.classes or {}).items():
-            if requests.acceptance is not None:
-                yield (
-                    f"classes.{name}.acceptance is for an engine of this process, not for {url}; "
-                    "leave it out"
-                )
 
 
 class FittedSchema(Settings):
