@@ -56,7 +56,7 @@ def test_every_answer_is_a_row_with_tokens_from_usage_and_times_from_chunks(star
         assert row.counts.num_generated_tokens == NUM_TOKENS
         assert (row.num_prompt_tokens, row.finish_reason) == (7, "length")
         assert len(row.itl) == NUM_TOKENS - 1
-        assert sum(gap > 0.005 for gap in row.itl) == 2  # between three chunks
+        assert sum(gap == 0.0 for gap in row.itl) >= NUM_TOKENS - 3  # inside of three chunks
         assert row.tpot == pytest.approx((row.e2el - row.ttft) / (NUM_TOKENS - 1))
         assert row.text.startswith("word0 word1 ")
     (done,) = run.folder.passes
