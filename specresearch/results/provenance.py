@@ -55,12 +55,12 @@ def describe(
             "device": str(target.device),
             "max_len": target.max_len,
         },
-        "dataset": _describe_datasets(datasets),
+        "dataset": describe_datasets(datasets),
         "seed": seed,
     }
 
 
-def _describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
+def describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
     """Return one description; several datasets have their values joined by plus signs."""
     rows = [{"name": dataset.name, **asdict(dataset.source)} for dataset in datasets]
     if len(rows) == 1:
