@@ -7,6 +7,7 @@ from specresearch.settings.base import Settings
 SCHEMAS = {
     "run": "measuring.RunSchema",
     "load": "measuring.LoadSchema",
+    "serve": "serving.ServeSchema",
     "simulate": "measuring.SimulateSchema",
     "certify": "certifying.CertifySchema",
     "tree": "training.TreeSchema",
