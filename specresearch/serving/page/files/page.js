@@ -13,6 +13,23 @@ let steps = new Steps();
 let spans = []; // of the tokens of each step
 let follows = true; // the newest step is the chosen one
 let running = null;
+let redraws = false; // before the next frame; drawing at every step would slow the steps down
+
+function redrawSoon() {
+  if (redraws) return;
+  redraws = true;
+  requestAnimationFrame(() => {
+    redraws = false;
+    showSteps();
+    for (const id of ["speculative-text", "plain-text"]) scrollToEnd($(id));
+  });
+}
+
+// Follows text that grows, unless somebody has scrolled back.
+function scrollToEnd(frame) {
+  const gap = frame.scrollHeight - frame.scrollTop - frame.clientHeight;
+  if (gap < frame.clientHeight / 2) frame.scrollTop = frame.scrollHeight;
+}
 
 async function loadModel() {
   try {
@@ -62,23 +79,21 @@ async function decode(speculates, onChoice, speed) {
       seconds = first === null ? 0 : (now - first) / 1000;
     }
     if (chunk.usage) numTokens = chunk.usage.completion_tokens;
-    speed.textContent = seconds > 0 ? ((numTokens - numFirst) / seconds).toFixed(0) : "–";
   }
-  return { text, rate: seconds > 0 ? (numTokens - numFirst) / seconds : null };
+  const rate = seconds > 0 ? (numTokens - numFirst) / seconds : null;
+  speed.textContent = rate === null ? "–" : rate.toFixed(0);
+  return { text, rate };
 }
 
 const textOf = (choice) => choice.delta?.content ?? choice.text ?? "";
 
 function showSpeculative(choice) {
   if (!choice.speculation) return textOf(choice);
-  const frame = $("speculative-text");
-  const atEnd = frame.scrollHeight - frame.scrollTop - frame.clientHeight < 40;
   for (const step of steps.add(choice.speculation)) {
     spans.push(step.tokens.map(spanOf));
-    frame.append(...spans.at(-1));
+    $("speculative-text").append(...spans.at(-1));
   }
-  if (atEnd) frame.scrollTop = frame.scrollHeight;
-  showSteps();
+  redrawSoon();
   return textOf(choice);
 }
 
@@ -92,9 +107,8 @@ function spanOf(token) {
 }
 
 function showPlain(choice) {
-  const frame = $("plain-text");
-  frame.append(textOf(choice));
-  frame.scrollTop = frame.scrollHeight;
+  $("plain-text").append(textOf(choice));
+  redrawSoon();
   return textOf(choice);
 }
 
@@ -115,11 +129,12 @@ function showChosen() {
   for (const span of $("speculative-text").querySelectorAll(".chosen")) span.classList.remove("chosen");
   for (const span of spans[chosen]) span.classList.add("chosen");
   $("step-number").textContent = `${chosen + 1} of ${steps.all.length}`;
+  slider.setAttribute("aria-valuetext", `${chosen + 1} of ${steps.all.length}: ${describe(step)}`);
   drawBars($("bars"), steps.all, chosen, choose);
   drawTree($("tree"), step);
   const description = describe(step);
   $("tree").setAttribute("aria-label", description);
-  if (!running || !follows) $("step-text").textContent = description;
+  $("step-text").textContent = description;
   $("bars").setAttribute("aria-label", `Drafts by step; step ${chosen + 1} has ${draftsOf(step)}`);
 }
 
@@ -141,12 +156,12 @@ function clear() {
 
 function compare(speculative, plain) {
   if (speculative.rate && plain.rate) {
-    $("speedup").textContent = `${(speculative.rate / plain.rate).toFixed(2)} times plain decoding`;
+    $("speedup").textContent = `· ${(speculative.rate / plain.rate).toFixed(2)} times plain decoding`;
   }
   const greedy = Number($("temperature").value) === 0;
   const equal = speculative.text === plain.text;
-  if (greedy) $("equality").textContent = equal ? "the same text" : "another text: rounding decided a tie, or something is wrong";
-  else $("equality").textContent = "sampled, so another text";
+  if (!greedy) $("equality").textContent = "· sampled, so another text";
+  else $("equality").textContent = equal ? "· the same text" : "· another text: rounding decided a tie, or something is wrong";
 }
 
 async function ask() {
