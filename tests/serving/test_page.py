@@ -1,6 +1,7 @@
 """The page at the server's root."""
 
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,18 +15,18 @@ SCRIPTS = "".join(path.read_text(encoding="utf-8") for path in FILES if path.suf
 
 
 def test_the_root_shows_the_page(live: Live) -> None:
-    answer = httpx.get(live.url.removesuffix("/v1"))
+    answer = httpx.get(live.address)
     assert answer.status_code == 200
     assert answer.text == PAGE
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_page_loads_its_files_from_the_server(live: Live, path: str) -> None:
-    answer = httpx.get(f"{live.url.removesuffix('/v1')}/page/{FOLDER.joinpath(path).name}")
+def test_the_page_loads_its_files_from_the_server(live: Live, path: Path) -> None:
+    answer = httpx.get(f"{live.address}/page/{path.name}")
     assert answer.status_code == 200
     kinds = {".css": "text/css", ".js": "javascript", ".svg": "image/svg+xml"}
-    assert kinds[FOLDER.joinpath(path).suffix] in answer.headers["content-type"]
+    assert kinds[path.suffix] in answer.headers["content-type"]
 
 
 def test_the_page_asks_nobody_else() -> None:
