@@ -30,6 +30,13 @@ COMMANDS = {
             "+proposer=draft_model arrivals=closed_loop arrivals.concurrency=8 'compare=[1,2,5]'",
         ),
     ),
+    "serve": CommandHelp(
+        "serve a method to clients of OpenAI's API",
+        (
+            "+proposer=ngram server.port=8000",
+            "+proposer=draft_model max_running=32 controller=goodput",
+        ),
+    ),
     "report": CommandHelp(
         "write one page from any set of runs: should speculation be turned on?",
         ("outputs", "outputs --ttft 0.5 --tpot 0.05"),

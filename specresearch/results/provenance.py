@@ -59,7 +59,7 @@ def describe(
             "device": str(target.device),
             "max_len": target.max_len,
         },
-        "dataset": _describe_datasets(datasets),
+        "dataset": describe_datasets(datasets),
         "seed": seed,
     }
 
@@ -69,7 +69,7 @@ def describe_weights(model: CausalLM) -> dict[str, str]:
     return {"weights": model.weights, "cache_dtype": short(model.cache_dtype)}
 
 
-def _describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
+def describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
     """Return one description; several datasets have their values joined by plus signs."""
     rows = [{"name": dataset.name, **asdict(dataset.source)} for dataset in datasets]
     if len(rows) == 1:

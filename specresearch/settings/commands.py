@@ -8,6 +8,7 @@ SCHEMAS = {
     "run": "measuring.RunSchema",
     "load": "measuring.LoadSchema",
     "plan": "planning.PlanSchema",
+    "serve": "serving.ServeSchema",
     "simulate": "measuring.SimulateSchema",
     "penalty": "pairing.PenaltySchema",
     "certify": "certifying.CertifySchema",

@@ -16,6 +16,7 @@ from specresearch.settings.base import (
     seed_key,
 )
 from specresearch.settings.check import problems_of
+from specresearch.settings.clients import ClientSchema, conflicts_with_server
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
     ACCEPTANCE,
@@ -188,6 +189,14 @@ LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
+    server: str | None = key(
+        "measure this OpenAI-compatible server, not an engine here", "http://localhost:8000"
+    )
+    baseline_server: str | None = key(
+        "its model without drafts; null: `server`, if it can be told by request",
+        "http://localhost:8001",
+    )
+    client: ClientSchema = key("how servers are asked", None)
     arrivals: Annotated[Any, LIVE_ARRIVALS] = key("when requests arrive", "poisson")
     max_running: BatchSize = key(
         "largest batch, the same for every side; auto: what fits into free memory", 32
@@ -221,6 +230,8 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 "arrivals=recorded repeats the load of a recording, which only "
                 "python -m specresearch.simulate does; choose another, such as arrivals=poisson"
             )
+        if self.server is not None or self.baseline_server is not None:
+            yield from conflicts_with_server(self)
         for name, requests in (self.classes or {}).items():
             prefix = f"classes.{name}.sampling."
             yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)
