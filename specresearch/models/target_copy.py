@@ -10,8 +10,8 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.models.loading import Weights
 from specresearch.models.quantization import Quantization, choose_quantizer
 from specresearch.models.quantizer import quantized_copy
-from specresearch.settings.drafting import SELF
 
+SELF = "self"  # as specresearch.settings.drafting.SELF, which must not load models
 OF_THE_CHECKPOINT = (
     "device",
     "dtype",
