@@ -22,6 +22,7 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
     "tree": "seed=",
+    "layers": "batch_size=",
     "distill": "sampling.temperature=",
     "export": "seed=",
 }
