@@ -30,6 +30,13 @@ COMMANDS = {
             "+proposer=draft_model arrivals=closed_loop arrivals.concurrency=8 'compare=[1,2,5]'",
         ),
     ),
+    "serve": CommandHelp(
+        "serve a method to clients of OpenAI's API",
+        (
+            "+proposer=ngram server.port=8000",
+            "+proposer=draft_model max_running=32 controller=goodput",
+        ),
+    ),
     "report": CommandHelp(
         "write one page from any set of runs: should speculation be turned on?",
         ("outputs", "outputs --ttft 0.5 --tpot 0.05"),
@@ -43,6 +50,13 @@ COMMANDS = {
         (
             "recording=rec arrivals=poisson arrivals.qps=2 controller=goodput",
             "-m recording=rec arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
+        ),
+    ),
+    "penalty": CommandHelp(
+        "measure what quantising targets and drafts costs in acceptance and speed",
+        (
+            "'targets=[fp32,int8]' 'drafts=[fp32,int8,int4]'",
+            "proposer.draft=self 'targets=[bf16]' 'drafts=[int8,int4]' num_prompts=12",
         ),
     ),
     "plan": CommandHelp(

@@ -3,7 +3,7 @@
 A dataset picks one of the `Template`s below; the code does not know which dataset a row is from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -20,6 +20,12 @@ class Template:
 
     chat: str
     plain: str | None = None
+
+    def plain_text(self, text: str) -> str:
+        """Return the prompt for a base model that asks for the first reply."""
+        if self.plain is None:
+            return f"User: {text}\nAssistant:"
+        return self.plain.replace("{text}", text)
 
 
 SUMMARY = Template(
@@ -58,19 +64,36 @@ def render(
         replies: The model's own replies to the first turns.
     """
     conversation = turns[: len(replies) + 1]
-    if tokenizer.chat_template is not None:
-        messages: list[dict[str, str]] = []
-        for index, turn in enumerate(conversation):
-            messages.append({"role": "user", "content": template.chat.replace("{text}", turn)})
-            if index < len(replies):
-                messages.append({"role": "assistant", "content": replies[index]})
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return tokenizer(str(text), add_special_tokens=False, verbose=False)["input_ids"]
-    if template.plain is not None and len(conversation) == 1:
-        text = template.plain.replace("{text}", conversation[0])
-        return tokenizer(text, verbose=False)["input_ids"]
-    lines: list[str] = []
+    is_chat = tokenizer.chat_template is not None
+    if not is_chat and template.plain is not None and len(conversation) == 1:
+        return tokenizer(template.plain_text(conversation[0]), verbose=False)["input_ids"]
+    messages: list[dict[str, str]] = []
     for index, turn in enumerate(conversation):
-        lines.append(f"User: {turn}")
-        lines.append(f"Assistant: {replies[index]}\n" if index < len(replies) else "Assistant:")
-    return tokenizer("\n".join(lines), verbose=False)["input_ids"]
+        content = template.chat.replace("{text}", turn) if is_chat else turn
+        messages.append({"role": "user", "content": content})
+        if index < len(replies):
+            messages.append({"role": "assistant", "content": replies[index]})
+    return render_chat(tokenizer, messages)
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]]
+) -> list[int]:
+    """Return the token ids of the prompt that asks for the next reply in a conversation.
+
+    A base model, which has no chat template, gets a transcript.
+
+    Args:
+        messages: Each with a `role`, such as user or assistant, and its `content`.
+    """
+    if tokenizer.chat_template is not None:
+        conversation = [dict(message) for message in messages]
+        text = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+        return tokenizer(str(text), add_special_tokens=False, verbose=False)["input_ids"]
+    lines: list[str] = []
+    for message in messages:
+        end = "\n" if message["role"] == "assistant" else ""
+        lines.append(f"{message['role'].capitalize()}: {message['content']}{end}")
+    return tokenizer("\n".join([*lines, "Assistant:"]), verbose=False)["input_ids"]

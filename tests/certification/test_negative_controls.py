@@ -8,6 +8,7 @@ from stale_rows import StaleRows
 from toy_methods import (
     CROWD,
     GREEDY,
+    PLAIN,
     WARM,
     WAVES,
     AboveAFloor,
@@ -15,18 +16,20 @@ from toy_methods import (
     Copycat,
     DeclaredFloor,
     DropUnlikely,
+    FullPrecisionRow,
     Mislabelled,
     OffAtTheFourth,
     Swapped,
     certify_it,
     printed,
+    toy,
 )
 
 from specresearch.certification import adversaries
 from specresearch.certification.certificate import LOSSY, REFUTED
 from specresearch.certification.targets import Toy
 from specresearch.engine.seeds import Seeds
-from specresearch.proposers import Autoregressive, NGram
+from specresearch.proposers import Autoregressive, DraftModel, NGram
 
 
 class TestNegativeControls:
@@ -93,6 +96,18 @@ class TestNegativeControls:
         assert "flat" in certificate.statement
         assert "so the rule is at fault" in certificate.statement
         assert certificate.refused["adversary tree_iid"] == "they branch"
+
+    @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+    @pytest.mark.parametrize("declares", ["rounded", "full"])
+    def test_the_full_row_declared_for_a_quantised_draw(
+        self, tmp_path: Path, declares: str
+    ) -> None:
+        rounded = toy().copy(bits=2)
+        proposer = DraftModel(rounded, 3, tree="chain")
+        if declares == "full":
+            proposer = FullPrecisionRow(rounded, toy().copy(bits=None))
+        certificate = certify_it(tmp_path, proposer, sampled=PLAIN, seed=1)
+        assert (certificate.verdict == REFUTED) == (declares == "full")
 
     def test_a_wrong_greedy_token(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)

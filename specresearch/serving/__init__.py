@@ -1,0 +1,25 @@
+"""Serve one target and one method by OpenAI's API.
+
+| file | part |
+|---|---|
+| `bridge` | the engine in a thread of its own, and streams of what comes of requests |
+| `updates` | what a step brought, as plain data |
+| `detokenizer` | text of tokens as they come |
+| `bodies`, `answers` | what clients send and get |
+| `service` | checks requests and submits them |
+| `generation`, `answering` | turn what comes of them into answers |
+| `app`, `streaming`, `errors` | HTTP |
+| `server`, `build`, `settings` | the process |
+
+To watch a request being decoded, stream it with
+`"stream_options": {"include_speculation": true}`. Every choice of a chunk then has `speculation`:
+
+- `tokens`: for each new token its `token_id`, its `text`, which add up to the text of the chunk,
+  and its `position` among the drafts of its step, from 1; `null` for the target's own token.
+- `trees`: for each step that the chunk holds, `token_ids`, `texts` and `parents` of all nodes (node
+  0 is the last token before the step, with parent -1), and `accepted`, the nodes that became tokens
+  in order.
+
+`answers.Speculation` is its schema. A page that the server shows can be added to the application of
+`app.create_app`, and find the engine by `app.state.service`.
+"""

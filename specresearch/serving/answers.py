@@ -1,0 +1,214 @@
+"""The answers of the server: OpenAI's objects, with vLLM's figures of speculative decoding."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FinishReason = Literal["stop", "length"]
+
+
+class Answer(BaseModel):
+    """Base of all parts of an answer. Only what was set is sent."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    def to_json(self) -> str:
+        return self.model_dump_json(exclude_unset=True)
+
+
+class PromptTokensDetails(Answer):
+    cached_tokens: int
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class SpeculativeDecoding(Answer):
+    """Counts of an answer's drafts, as vLLM names them.
+
+    Attributes:
+        mean_acceptance_length: 1 + accepted drafts / steps with drafts.
+        draft_acceptance_rate: Accepted drafts / drafts.
+        acceptance_histogram: Entry j is the number of steps that accepted j drafts.
+        num_spec_steps: Steps with at least one draft.
+        num_spec_tokens: The most drafts of a step.
+        num_accepted_tokens_per_pos: Drafts accepted at each position.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    num_accepted_tokens_per_pos: list[int]
+
+
+class Metrics(Answer):
+    speculative_decoding: SpeculativeDecoding
+
+
+class TokenSource(Answer):
+    """Who wrote a token.
+
+    Attributes:
+        text: Its share of the chunk's text.
+        position: Its place among the drafts of its step, from 1; null if it is the target's own.
+    """
+
+    token_id: int
+    text: str
+    position: int | None
+
+
+class Tree(Answer):
+    """The drafts of a step.
+
+    Attributes:
+        token_ids: Of each node; node 0 is the last token before the step.
+        texts: Of each node.
+        parents: The parent of each node, -1 for node 0.
+        accepted: Accepted nodes, from the first on.
+    """
+
+    token_ids: list[int]
+    texts: list[str]
+    parents: list[int]
+    accepted: list[int]
+
+
+class Speculation(Answer):
+    """What happened in the steps of a chunk.
+
+    Attributes:
+        tokens: In the order of the text.
+        trees: The drafts of each step, in order.
+    """
+
+    tokens: list[TokenSource]
+    trees: list[Tree]
+
+
+class TopLogprob(Answer):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class AssistantMessage(Answer):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class Delta(Answer):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChoice(Answer):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatChunkChoice(Answer):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    speculation: Speculation | None = None
+
+
+class CompletionChoice(Answer):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    speculation: Speculation | None = None
+
+
+class _Whole(Answer):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class ChatCompletion(_Whole):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Metrics | None = None
+
+
+class ChatChunk(_Whole):
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class Completion(_Whole):
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class ModelCard(Answer):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    max_model_len: int
+
+
+class ModelList(Answer):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class ErrorDetails(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetails
+
+
+def sse(json: str) -> bytes:
+    """Return a server-sent event."""
+    return f"data: {json}\n\n".encode()
+
+
+DONE = sse("[DONE]")
+ERROR_ANSWERS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (400, 401, 404, 413, 429, 431, 500, 503)
+}

@@ -1,0 +1,243 @@
+"""What a server does with a request: check it, submit it, and hand back what comes of it."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specresearch import __version__
+from specresearch.acceptance import Greedy, Threshold
+from specresearch.engine import RequestOutput
+from specresearch.request import Request
+from specresearch.sampling import SamplingParams
+from specresearch.serving.answers import Metrics, Usage
+from specresearch.serving.bodies import ChatBody, CompletionBody
+from specresearch.serving.bridge import EngineBridge, RequestStream
+from specresearch.serving.errors import ApiError
+from specresearch.serving.generation import Piece, metrics_of, pieces_of, usage_of
+from specresearch.serving.logprobs import TokenNames
+from specresearch.serving.metrics import ServerMetrics
+from specresearch.serving.prompts import PromptEncoder
+from specresearch.serving.settings import ServerSettings
+
+MOST_PROMPTS = 256  # of one request
+SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request of a client on its way through the engine.
+
+    Attributes:
+        id: Of the answer.
+        requests: A request for every choice, prompt by prompt.
+        watched: Report who wrote each token, and the drafts.
+    """
+
+    id: str
+    created: int
+    model: str
+    num_prompts: int
+    requests: Sequence[Request]
+    stream: RequestStream
+    watched: bool
+
+
+class Service:
+    """Serves one target by one engine.
+
+    Args:
+        defaults: Sampling where a request says nothing.
+
+    Attributes:
+        draining: New requests are refused, because the server is about to stop.
+    """
+
+    def __init__(
+        self, bridge: EngineBridge, settings: ServerSettings, defaults: SamplingParams
+    ) -> None:
+        engine = bridge.engine
+        if engine.target.tokenizer is None:
+            raise ValueError(f"{engine.target.name} has no tokenizer, and clients send text")
+        self.bridge, self.settings, self.defaults = bridge, settings, defaults
+        self.engine, self.tokenizer = engine, engine.target.tokenizer
+        self.model_name = settings.model_name or engine.target.name
+        self.created = int(time.time())
+        self.fingerprint = f"specresearch-{__version__}"
+        self.names = TokenNames(self.tokenizer)
+        self.encoder = PromptEncoder(self.tokenizer)
+        self.metrics = ServerMetrics(self.model_name, engine.proposer.num_draft_tokens)
+        bridge.on_update = self.metrics.observe
+        self.most_running = engine.scheduler.max_batch_size + settings.max_waiting
+        self.draining = False
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of output tokens, as the engine does."""
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    async def chat(self, body: ChatBody) -> Job:
+        """Submit a chat.
+
+        Raises:
+            ApiError: If the request cannot be served.
+        """
+        self.check_model(body.model)
+        self._admit(body.num_choices)
+        prompt = await self.encoder.chat(body.messages)
+        return await self._submit(f"chatcmpl-{uuid.uuid4().hex}", [prompt], body)
+
+    async def completion(self, body: CompletionBody) -> Job:
+        """Submit prompts.
+
+        Raises:
+            ApiError: If the request cannot be served.
+        """
+        self.check_model(body.model)
+        if len(body.prompts) > MOST_PROMPTS:
+            raise ApiError(400, f"prompt: at most {MOST_PROMPTS} in one request", param="prompt")
+        self._admit(body.num_choices * len(body.prompts))
+        prompts = []
+        for prompt in body.prompts:
+            prompts.append(await self.encoder.text(prompt) if isinstance(prompt, str) else prompt)
+        return await self._submit(f"cmpl-{uuid.uuid4().hex}", prompts, body)
+
+    def pieces(self, job: Job) -> AsyncIterator[Piece]:
+        """Yield the pieces of a job's answer as they come."""
+        return pieces_of(job.stream, job.requests, self.decode, watched=job.watched)
+
+    def usage(self, job: Job, outputs: Sequence[RequestOutput]) -> Usage:
+        return usage_of(outputs, job.num_prompts)
+
+    def figures(self, outputs: Sequence[RequestOutput]) -> Metrics | None:
+        """Return the figures of an answer's drafts; None if nothing drafts."""
+        most_drafts = self.engine.proposer.num_draft_tokens
+        return metrics_of(outputs, most_drafts) if most_drafts else None
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ApiError unless this is the served model."""
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                404,
+                f"model: this server has {self.model_name} and no other",
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_alive(self) -> None:
+        """Raise ApiError if no request can be served."""
+        if self.bridge.failure is not None:
+            raise ApiError(503, "the engine has stopped", code="engine_stopped")
+        if self.draining:
+            raise ApiError(503, "the server is about to stop", code="draining")
+
+    def _admit(self, num_requests: int) -> None:
+        """Refuse requests beyond the end of the queue."""
+        self.check_alive()
+        if self.bridge.num_live + num_requests > self.most_running:
+            self.metrics.reject()
+            raise ApiError(429, "the queue is full; try again later", code="queue_full")
+
+    async def _submit(
+        self, id: str, prompts: Sequence[Sequence[int]], body: ChatBody | CompletionBody
+    ) -> Job:
+        sampling = self._sampling(body)
+        requests = []
+        for prompt in prompts:
+            self._check_prompt(prompt)
+            for choice in range(body.num_choices):
+                own = sampling
+                if sampling.seed is not None and choice:
+                    seed = (sampling.seed + choice) % 2**64
+                    own = replace(sampling, seed=seed)
+                requests.append(
+                    Request(prompt, own, f"{id}-{len(requests)}", self._num_drafts(body))
+                )
+        try:
+            stream = await self.bridge.submit(requests, watch=body.sends_speculation)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from error
+        return Job(
+            id=id,
+            created=int(time.time()),
+            model=self.model_name,
+            num_prompts=len(prompts),
+            requests=requests,
+            stream=stream,
+            watched=body.sends_speculation,
+        )
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        limit, name = self.engine.target.max_len - 1, "the context"
+        if self.settings.max_prompt_tokens is not None:
+            limit, name = min(limit, self.settings.max_prompt_tokens), "this server's limit"
+        if not prompt:
+            raise ApiError(400, "the prompt is empty; give it at least one token", param="prompt")
+        if len(prompt) > limit:
+            raise ApiError(
+                400,
+                f"the prompt has {len(prompt)} tokens and {name} leaves room for {limit}",
+                code="context_length_exceeded",
+            )
+
+    def _sampling(self, body: ChatBody | CompletionBody) -> SamplingParams:
+        """Return the sampling of a request: its own fields, or else the server's."""
+        given: dict[str, Any] = {name: getattr(body, name) for name in SAMPLING_FIELDS}
+        given["max_new_tokens"] = self._limit(body.limit)
+        given["seed"] = body.seed
+        given["draft_threshold"] = body.draft_threshold
+        if body.top_k is not None:
+            given["top_k"] = max(body.top_k, 0)
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            sampling = replace(self.defaults, **given, logprobs=body.num_logprobs)
+        except ValueError as error:
+            raise ApiError(400, str(error).replace("sampling.", "")) from error
+        self._check_rule(body, sampling)
+        return sampling
+
+    def _limit(self, wanted: int | None) -> int:
+        most = self.settings.max_output_tokens
+        if wanted is None:
+            default = self.defaults.max_new_tokens
+            return default if most is None else min(default, most)
+        if most is not None and wanted > most:
+            raise ApiError(
+                400,
+                f"max_tokens={wanted} is more than the {most} that this server allows",
+                param="max_tokens",
+            )
+        return wanted
+
+    def _check_rule(self, body: ChatBody | CompletionBody, sampling: SamplingParams) -> None:
+        """Refuse what the acceptance rule of this server cannot do."""
+        rule = self.engine.acceptance
+        if body.acceptance is not None and not isinstance(rule, Threshold):
+            raise ApiError(
+                400,
+                f"acceptance={body.acceptance} is a preset of acceptance=threshold, which this "
+                "server does not use",
+                param="acceptance",
+            )
+        if isinstance(rule, Greedy) and sampling.temperature:
+            raise ApiError(
+                400,
+                "this server accepts drafts greedily, which is exact for temperature=0 only",
+                param="temperature",
+            )
+
+    def _num_drafts(self, body: ChatBody | CompletionBody) -> int | None:
+        most = self.engine.proposer.num_draft_tokens
+        if body.num_draft_tokens is not None:
+            return min(body.num_draft_tokens, most)
+        return most if body.controller is False else None
