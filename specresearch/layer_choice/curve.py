@@ -1,4 +1,4 @@
-"""TextAcceptance and predicted speed of early exits, and of ever more skipped sublayers."""
+"""Acceptance and predicted speed of early exits, and of ever more skipped sublayers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
