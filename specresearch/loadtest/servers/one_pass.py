@@ -201,7 +201,7 @@ class ServerPass:
             self._num_unreachable = 0
             self.num_finished += 1
             self.num_tokens += row.counts.num_generated_tokens
-            self._has_reports |= answer.report is not None
+            self._has_reports |= row.counts.num_drafts > 0
             self._write(row)
         finally:
             del self._answers[number]
