@@ -26,7 +26,7 @@ SKIPPED = {
 
 
 def deep(architecture: str) -> PreTrainedModel:
-    changes = {"num_hidden_layers": LAYERS} | CHANGES.get(architecture, {})
+    changes: dict[str, Any] = {"num_hidden_layers": LAYERS} | CHANGES.get(architecture, {})
     if "n_layer" in changes:
         del changes["num_hidden_layers"]
     return build(architecture, seed=3, **changes)

@@ -1,5 +1,6 @@
 """What sublayers cost, as shares of a pass of the target over one token."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -7,7 +8,6 @@ from statistics import median
 import numpy as np
 import torch
 
-from specresearch.clock import Clock
 from specresearch.models import CausalLM
 from specresearch.models.layer_view import Sublayers, skip_sublayers
 from specresearch.progress import Progress
@@ -72,44 +72,51 @@ def measure_costs(target: CausalLM, max_draft_tokens: int) -> SublayerCosts:
         "mlp": skip_sublayers(target, Sublayers.of(mlp=layers)),
     }
     sizes = sorted({1, 2, 1 + max_draft_tokens // 2, 1 + max_draft_tokens})
+    for model in (target, *without.values()):
+        _prepare(model, max(sizes))
     passes: dict[str | int, Callable[[], object]] = {size: _pass(target, size) for size in sizes}
     passes |= {name: _pass(view, 1) for name, view in without.items()}
-    clock = Clock(target.device)
     seconds: dict[str | int, list[float]] = {name: [] for name in passes}
     with Progress(ROUNDS, "rounds", what="timing passes") as progress:
         for _ in range(ROUNDS):
             for name, run in passes.items():
-                begin = clock.now()
+                begin = _now(target.device)
                 run()
-                _wait(target.device)
-                seconds[name].append(clock.now() - begin)
+                seconds[name].append(_now(target.device) - begin)
             progress.advance()
     for model in (target, *without.values()):
         model.free_cache()
-    # shares of the same round meet the same load of the machine
-    plain = seconds[1]
-    share = {
-        name: median(one / whole for one, whole in zip(times, plain, strict=True))
-        for name, times in seconds.items()
-    }
+    plain = median(seconds[1])
+    share = {name: median(times) / plain for name, times in seconds.items()}
     return SublayerCosts(
         attention=max(1 - share["attention"], 0.0) / len(layers),
         mlp=max(1 - share["mlp"], 0.0) / len(layers),
         verification={size: share[size] for size in sizes},
-        seconds=median(plain),
+        seconds=plain,
     )
 
 
+def _prepare(model: CausalLM, num_nodes: int) -> None:
+    """Fill a slot with a context, and leave room for a chain."""
+    num_tokens = min(CONTEXT, model.max_len - 1)
+    model.allocate(1, num_nodes, max_len=num_tokens + 1)
+    model.truncate((0,), (0,))
+    model.extend((0,), [[0] * num_tokens], want_logits=False)
+
+
 def _pass(model: CausalLM, num_nodes: int) -> Callable[[], object]:
-    """Return a call that runs a chain after a context; nothing is committed."""
-    if not model.cache.num_slots:
-        model.allocate(1, 64, max_len=min(CONTEXT + 64, model.max_len))
-        model.extend((0,), [[0] * min(CONTEXT, model.max_len // 2)], want_logits=False)
+    """Return a call that runs a chain after the context; nothing is committed."""
     ids = torch.zeros((1, num_nodes), dtype=torch.long, device=model.device)
     proposal = Proposal.chain(ids, torch.tensor([num_nodes], device=model.device))
     return lambda: model.forward((0,), proposal)
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _now(device: torch.device) -> float:
+    """Return the seconds that a device has worked.
+
+    On a CPU that is processor time, which other work on the machine does not lengthen.
+    """
+    if device.type == "cpu":
+        return time.process_time() / torch.get_num_threads()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()

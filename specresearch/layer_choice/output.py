@@ -15,8 +15,8 @@ from specresearch.models.layer_view import Sublayers, lists_of
 
 EXPLANATION = (
     "cost: a draft token, in passes of the target over one token. break-even: the acceptance that "
-    "this cost asks for. Predicted speedup: over plain decoding, above 1 is faster, without "
-    "prefill and host costs."
+    "this cost asks for. +: what is left out beside the row above. speedup: predicted over plain "
+    "decoding, above 1 is faster, without prefill and host costs."
 )
 NAMES = {EXIT: "early exit", SKIP: "skipped one by one"}
 
@@ -28,7 +28,7 @@ def print_curve(depths: Sequence[Depth], console: Console | None = None) -> None
     table.add_column("drafting without", no_wrap=True)
     temperatures = list(depths[0].acceptance)
     accepted = [f"accepted, T={temperature:g}" for temperature in temperatures]
-    for header in ("cost", *accepted, "break-even", "drafts", "predicted speedup"):
+    for header in ("cost", *accepted, "break-even", "drafts", "speedup"):
         table.add_column(header, justify="right")
     for depth, name in zip(depths, _names(depths), strict=True):
         table.add_row(
@@ -55,7 +55,7 @@ def _names(depths: Sequence[Depth]) -> Iterator[str]:
             yield f"layers from {min(depth.skipped.attention)} on"
         else:
             newest = str(depth.skipped - before)
-            yield f"{newest} and those above" if before else newest
+            yield f"+ {newest}" if before else newest
             before = depth.skipped
 
 

@@ -51,6 +51,8 @@ def check_models(target: CausalLM, draft: CausalLM) -> None:
             "draft and target are one CausalLM and would overwrite each other's cache; "
             "load the draft separately"
         )
+    if draft.weights != target.weights:
+        return  # bytes decide, not parameters
     ratio = target.num_parameters / draft.num_parameters
     if ratio < 1:
         warnings.warn(

@@ -17,6 +17,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.chain_graph import ChainChoice, draft_chain
 from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
+from specresearch.models.target_copy import TargetCopy
 from specresearch.models.translation import Translation
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers.draft_shape import NumDrafts
@@ -39,21 +40,25 @@ class DraftModel(TreeProposer):
     Draft prefill is lazy: it runs on a request's first draft.
 
     Args:
+        draft: A `TargetCopy` becomes a draft model when a target is there.
         num_draft_tokens: As in `TreeProposer`, like `tree`, `paths`, `depth` and `top_k`.
         sample: Draw drafts from the draft's distribution (as the request's temperature, top-k and
             top-p shape it) and report it. False drafts its likeliest tokens as point masses, as
             greedy requests and dynamic trees always do.
 
     Attributes:
+        draft: The draft model; a copy of the target exists after `bind`.
         translation: Between the ids of draft and target; None if they share their vocabulary.
     """
 
     samples_trees = True
+    draft: CausalLM
+    _copy: TargetCopy | None = None
     translation: Translation | None = None
 
     def __init__(
         self,
-        draft: CausalLM,
+        draft: CausalLM | TargetCopy,
         num_draft_tokens: NumDrafts | None = None,
         sample: bool = True,
         tree: str = "chain",
@@ -61,7 +66,10 @@ class DraftModel(TreeProposer):
         depth: int = 6,
         top_k: int = 8,
     ) -> None:
-        self.draft = draft
+        if isinstance(draft, TargetCopy):
+            self._copy = draft
+        else:
+            self.draft = draft
         super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
 
     @property
@@ -73,6 +81,8 @@ class DraftModel(TreeProposer):
         return (self.draft,)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
+        if self._copy is not None:
+            self.draft = self._copy.of(target)
         check_pair(target, self.draft)
         self.allocate(target, num_slots)
 

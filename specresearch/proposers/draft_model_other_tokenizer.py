@@ -4,7 +4,7 @@ Timor et al. (arXiv 2502.05202): token-level intersection and string-level exact
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,7 +27,7 @@ from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM, argmax
 from specresearch.sampling_params import SamplingParams
 
-Mode: TypeAlias = Literal["tli", "slem", "hybrid"]
+MODES = ("tli", "slem", "hybrid")
 IDS_PER_TOKEN = 2  # of the draft for a token of the target, for which its cache has room
 LEAST_SHARE = 0.5  # of the draft's distribution on common tokens; with less, `hybrid` spells
 
@@ -48,7 +48,7 @@ class DraftModelOtherTokenizer(DraftModel):
     def __init__(
         self,
         draft: CausalLM,
-        mode: Mode = "tli",
+        mode: str = "tli",
         num_draft_tokens: NumDrafts | None = None,
         sample: bool = True,
         tree: str = "chain",
@@ -57,10 +57,8 @@ class DraftModelOtherTokenizer(DraftModel):
         top_k: int = 8,
         vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise ValueError(
-                f"proposer.mode={mode!r} is unknown; choose one of {', '.join(get_args(Mode))}"
-            )
+        if mode not in MODES:
+            raise ValueError(f"proposer.mode={mode!r} is unknown; choose one of {', '.join(MODES)}")
         if mode != "tli":
             if tree not in ("chain", AUTO):
                 raise ValueError(
@@ -109,7 +107,7 @@ class DraftModelOtherTokenizer(DraftModel):
         assert self.translation is not None
         target, draft = self.translation.target, self.translation.draft
         if self.mode == "slem":
-            fits = any(target.encode(piece) for piece in draft.ids_of)
+            fits = any(draft.bytes_of(draft.encode(piece)) == piece for piece in target.ids_of)
         else:
             fits = self.translation.has_common_text
         if not fits:

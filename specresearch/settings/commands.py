@@ -10,6 +10,7 @@ SCHEMAS = {
     "plan": "planning.PlanSchema",
     "serve": "serving.ServeSchema",
     "simulate": "measuring.SimulateSchema",
+    "penalty": "pairing.PenaltySchema",
     "certify": "certifying.CertifySchema",
     "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",

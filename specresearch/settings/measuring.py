@@ -26,7 +26,7 @@ from specresearch.settings.decoding import (
     SamplingSchema,
     longest_chain,
 )
-from specresearch.settings.drafting import MODEL, PROPOSER, SYNTHETIC
+from specresearch.settings.drafting import MODEL, PROPOSER, SELF, SYNTHETIC
 from specresearch.settings.sentences import show
 
 
@@ -62,6 +62,12 @@ class MeasurementSchema(Settings):
     progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
+        draft = (self.proposer or {}).get("draft")
+        if isinstance(draft, dict) and draft.get("model") == SELF and not draft["quantization"]:
+            yield (
+                "proposer.draft=self with the weights as they are drafts as slowly as the target "
+                "decodes; add proposer.draft.quantization=int4"
+            )
         yield from longest_chain(self.proposer, self.controller)
         is_greedy = self.acceptance[TARGET] == "specresearch.acceptance.Greedy"
         temperature = self.sampling.get("temperature", 0)

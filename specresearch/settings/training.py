@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from specresearch.settings.base import TARGET, Choice, Settings, key, progress_key, seed_key
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import Temperature
-from specresearch.settings.drafting import MODEL, PROPOSER
+from specresearch.settings.drafting import MODEL, PROPOSER, SELF
 
 
 class GenerationSchema(Settings):
@@ -245,6 +245,12 @@ class DistillSchema(PublicationSchema):
     progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
+        draft = (self.proposer or {}).get("draft")
+        if isinstance(draft, dict) and (draft.get("model") == SELF or draft.get("quantization")):
+            yield (
+                "proposer.draft=self and quantized drafts cannot be trained; name a draft model by "
+                "draft=, and leave proposer.draft.quantization out"
+            )
         is_head = str((self.proposer or {}).get(TARGET)) in (*HEADS, LAYER_SKIP)
         share = (self.corpus or {}).get("draft")
         if is_head and isinstance(share, float) and share > 0:

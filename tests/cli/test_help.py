@@ -21,6 +21,7 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "plan": "sampling.temperature=",
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
+    "penalty": "sampling.temperature=",
     "tree": "seed=",
     "distill": "sampling.temperature=",
     "export": "seed=",

@@ -61,7 +61,11 @@ class EarlyExitStudent(Student):
             yield StudentStep(states, self.backbone.readout, shift=0, name=BACKBONE)
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
-        return LayerSkip(**lists_of(self.skipped), num_draft_tokens=num_draft_tokens)
+        return LayerSkip(
+            skip_attention=sorted(self.skipped.attention),
+            skip_mlp=sorted(self.skipped.mlp),
+            num_draft_tokens=num_draft_tokens,
+        )
 
     def save(self, folder: str, provenance: dict[str, Any]) -> None:
         """Write the trained target, which names what it learnt to do without."""
