@@ -13,6 +13,7 @@ from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import DraftKind, InvalidProposalError, Proposal, Verdict
 from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.request import RequestState
+from specresearch.sampling_params import SamplingParams
 
 
 class Proposer(ABC):
@@ -102,6 +103,14 @@ class Proposer(ABC):
         """Draft in a shape that is no larger than one of `shapes`, from the next step on."""
         self.chosen = shape
         self.num_draft_tokens = shape.num_draft_tokens
+
+    def refuses_sampling(self, sampling: SamplingParams) -> str | None:
+        """Return why it cannot draft for a request with such sampling, or None if it can.
+
+        The engine refuses the request when it is submitted, so that no step fails because of it.
+        """
+        reasons = (part.refuses_sampling(sampling) for part in self.proposers)
+        return next(filter(None, reasons), None)
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Set up requests that were admitted, for the first time or after a preemption.
