@@ -16,7 +16,7 @@ TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta
 
 
 @dataclass
-class Answer:
+class StreamedAnswer:
     """One answer as its chunks arrive. Times are those of the caller's clock.
 
     Attributes:

@@ -22,7 +22,7 @@ OPTIONAL = {
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionRequest:
     """One request.
 
     Attributes:

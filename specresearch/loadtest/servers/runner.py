@@ -20,7 +20,7 @@ from specresearch.loadtest.servers.failures import count_failures
 from specresearch.loadtest.servers.folder import ServerFolder
 from specresearch.loadtest.servers.one_pass import ServerPass
 from specresearch.loadtest.servers.outputs import compare_texts, text_figures
-from specresearch.loadtest.servers.sides import SPECULATION, ServerSettings, ServerSide
+from specresearch.loadtest.servers.sides import SPECULATION, ClientSettings, ServerSide
 from specresearch.loadtest.servers.workload import (
     UNLIMITED,
     ServedModel,
@@ -29,7 +29,7 @@ from specresearch.loadtest.servers.workload import (
 )
 from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
-from specresearch.openai_client import Answer
+from specresearch.openai_client import StreamedAnswer
 from specresearch.results.provenance import describe_datasets, describe_process
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.trackers import NoTracker, Tracker
@@ -58,13 +58,13 @@ class ServerRunner(PassRunner):
     settings: LoadSettings
     folder: ServerFolder
     _: KW_ONLY
-    asked: ServerSettings
+    asked: ClientSettings
     tracker: Tracker = field(default_factory=NoTracker)
 
     def __post_init__(self) -> None:
         self.num_requests = self.settings.count(self.arrivals)
         self.whole_passes = WHOLE
-        self._first_answers: dict[str, Answer] = {}
+        self._first_answers: dict[str, StreamedAnswer] = {}
         for part in self.classes:
             self._check_class(part)
 
