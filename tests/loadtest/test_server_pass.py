@@ -67,7 +67,7 @@ def test_every_answer_is_a_row_with_tokens_from_usage_and_times_from_chunks(star
 
 
 def test_reports_in_answers_take_precedence_over_counters(start: Start) -> None:
-    with serving(Script(tokens_per_chunk=2, drafts=3, reports=True)) as url:
+    with serving(Script(tokens_per_chunk=2, drafts=3, reports=True, counts_tokens=True)) as url:
         run = start(url)
         run.take_turn(np.inf)
     assert run.folder.passes[0].counts is None

@@ -1,6 +1,4 @@
-"""A load test of servers: the same requests at the same times to a server with drafts and one
-without.
-"""
+"""A load test of servers: the same requests to one with drafts and to one without."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -72,7 +70,7 @@ class ServerRunner(PassRunner):
         if part.num_draft_tokens is None:
             return
         for side in self.served.values():
-            if side.server.software and not side.server.is_switchable:
+            if not side.server.is_switchable:
                 raise ValueError(
                     f"classes.{part.name}.num_draft_tokens={part.num_draft_tokens}: "
                     f"{side.server.label} at {side.server.address.url} drafts as it was started "
@@ -95,7 +93,7 @@ class ServerRunner(PassRunner):
         model = ServedModel(
             name=server.model,
             tokenizer=tokenizer,
-            max_len=server.max_len or UNLIMITED,
+            max_len=min(side.server.max_len or UNLIMITED for side in self.served.values()),
             api=server.api,
         )
         workload = ServerWorkload(
