@@ -1,4 +1,9 @@
-"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load."""
+"""`python -m specresearch.load +proposer=ngram arrivals.qps=4`: test a method under load.
+
+With `server=http://...`, a server is tested in place of an engine of this process.
+"""
+
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -22,17 +27,29 @@ def load(cfg: DictConfig) -> None:
     with quick_imports():
         from specresearch.loadtest.build import build_runner
         from specresearch.loadtest.folder import LoadFolder
+        from specresearch.loadtest.pass_runner import PROGRAM
         from specresearch.loadtest.report import print_load
-        from specresearch.loadtest.runner import PROGRAM
+        from specresearch.loadtest.servers.build import (
+            build_server_runner,
+            is_of_servers,
+            without_engine,
+        )
+        from specresearch.loadtest.servers.folder import ServerFolder
         from specresearch.loadtest.settings import LoadSettings
 
     stay_offline_without_hub(cfg)
     warn_of_busy_cores()
     settings = LoadSettings.from_config(cfg)
-    folder = open_folder(cfg, LoadFolder)
+    if is_of_servers(cfg):
+        cfg = without_engine(cfg)
+        folder = open_folder(cfg, ServerFolder)
+        build = partial(build_server_runner, cfg, settings, folder)
+    else:
+        folder = open_folder(cfg, LoadFolder)
+        build = partial(build_runner, cfg, settings, folder)
     results = folder.read_results() if folder.is_complete else None
     if results is None:
-        results = build_runner(cfg, settings, folder).run(progress=cfg.progress)
+        results = build().run(progress=cfg.progress)
     print_load(results, folder.path)
     if not results.complete:
         exit_interrupted(folder.path, PROGRAM, "the finished passes are kept")

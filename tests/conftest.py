@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -56,9 +57,14 @@ def typed(
         printed = capsys.readouterr()
         return Outcome(code, printed.out, printed.err)
 
-    show = warnings.showwarning
+    show, handlers = warnings.showwarning, list(logging.root.handlers)
     yield run
     warnings.showwarning = show
+    # Those of a command write to its folder, which later tests may not find.
+    for handler in logging.root.handlers[:]:
+        if handler not in handlers:
+            logging.root.removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/methods}
-methods=ngram,suffix,cascade,token_recycling,lookahead,draft_model,medusa,eagle,eagle3
+methods=ngram,suffix,cascade,token_recycling,lookahead,layer_skip,draft_model,medusa,eagle,eagle3
 
 measure() { # dataset, its file
     python -m specresearch.run -m +proposer=$methods dataset="$1" dataset.path="$2" num_prompts=12 order=shuffled verify_greedy=true \

@@ -72,6 +72,22 @@ class AcceptanceProfile:
         )
 
     @staticmethod
+    def of_total(counts: Counts) -> "AcceptanceProfile | None":
+        """Return what sums over many requests say: no intervals, and nothing of single requests.
+
+        Returns None if nothing was judged.
+        """
+        if not counts.num_judged_tokens:
+            return None
+        accepted = np.array([[counts.num_accepted_tokens, counts.num_judged_tokens]], float)
+        return AcceptanceProfile(
+            rate=estimate_of(accepted, _share, SHARE),
+            p10=None,
+            histogram=Histogram.of([]),
+            positions=_positions([counts], accepted),
+        )
+
+    @staticmethod
     def from_json(data: Mapping[str, Any]) -> "AcceptanceProfile":
         """Return a profile as it was written."""
         positions = []

@@ -25,9 +25,15 @@ def with_caveats(text: str, provenance: Mapping[str, Any]) -> str:
 
 
 def describe_target(target: Mapping[str, Any]) -> str:
-    """Return the target of a provenance, such as "zoo:tiny (11.5M parameters, float32)"."""
+    """Return a model of a provenance, such as "zoo:tiny (11.5M parameters, float32)".
+
+    What a server's model consists of is unknown; its software stands in for that.
+    """
+    if target.get("server"):
+        return f"{target['model']} ({target['server']})"
     size = f"{target['num_parameters'] / 1e6:,.1f}M parameters"
-    return f"{target['model']} ({size}, {target['dtype']})"
+    stored = target.get("weights", target["dtype"])
+    return f"{target['model']} ({size}, {stored})"
 
 
 def amount(num_bytes: int) -> str:

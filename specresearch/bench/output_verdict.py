@@ -69,7 +69,8 @@ class Output:
             num_ties=figures["num_rounding_ties"],
             p_values=p_values,
         )
-        are_equal = num_equal == num_compared and not p_values
+        # Statements on text are kept as they are, since sums of outputs speak of tokens.
+        are_equal = num_equal == num_compared and not p_values and not figures.get("is_text")
         return Output(statement, verdict, num_equal if are_equal else 0)
 
 

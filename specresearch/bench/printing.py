@@ -79,6 +79,8 @@ def settings_grid() -> Table:
 def describe_machine(provenance: Mapping[str, Any]) -> str:
     """Return a machine such as "AMD EPYC, cpu, 2 threads"."""
     target, machine = provenance["target"], provenance["machine"]
+    if target.get("url"):
+        return f"the server at {target['url']}, measured from here ({machine['device']})"
     threads = machine["num_torch_threads"]
     unit = "thread" if threads == 1 else "threads"
     return f"{machine['device']}, {target['device']}, {threads} {unit}"

@@ -86,6 +86,8 @@ def _setting(results: Results) -> Table:
     method = provenance["method"]
     if method and method["description"]:
         table.add_row("drafter", method["description"])
+    if method and method.get("foretold"):
+        table.add_row("pair", method["foretold"]["summary"])
     if method and method.get("shape"):
         table.add_row("drafts", method["shape"]["summary"])
     if method and method["memory"]:

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,7 @@ from specresearch.bench.advice import Advisor
 from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
+from specresearch.bench.foretelling import NUM_TEXTS, foretell
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.memory_fit import BatchSetting, MemoryFit, shortage_of
 from specresearch.bench.memory_use import memory_use
@@ -187,6 +188,7 @@ class Runner:
         provenance = describe(self.target, [self.dataset], self.settings.seed)
         if method is not None:
             method["shape"] = self.shape and self.shape.to_json()
+            method["foretold"] = self._foretell()
         provenance |= {"order": self.settings.order, "method": method}
         provenance["memory"] = self.memory.to_json()
         provenance["caveats"] = caveats_of(self.folder.config)
@@ -209,6 +211,16 @@ class Runner:
             raise shortage
         self.tracker.finish(results.summary, self.folder.files)
         return results
+
+    def _foretell(self) -> dict[str, Any] | None:
+        """Return what the target's own texts say about the drafts, which is logged."""
+        prompts = [self._prompt(row.id, ()).token_ids for row in self.rows[:NUM_TEXTS]]
+        foretold = foretell(self.engines[BASELINE], self.proposer, prompts, self.sampling)
+        self._steps.clear()
+        if foretold is None:
+            return None
+        logger.info("pair: %s", foretold)
+        return asdict(foretold) | {"summary": str(foretold)}
 
     def _decode_all(self, provenance: Mapping[str, Any], *, progress: bool) -> None:
         def write_results() -> None:

@@ -6,13 +6,18 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from specresearch.certification.targets import Toy
-from specresearch.models import CausalLM
+from specresearch.models import CausalLM, load_draft
+from specresearch.settings.drafting import SELF
+
+TOY_BITS = {"int8": 8, "float8": 8}
+FEWEST_BITS = 4  # int4, and settings of libraries
 
 
 def build_on_toy(node: Any, toy: Toy, target: CausalLM) -> Any:
     """Build what a config node's `_target_` names.
 
-    A `CausalLM.from_pretrained` becomes a toy draft model. A class with a classmethod
+    A draft model becomes a toy one, and the target's quantised copy a copy of the toy target; both
+    have their weights rounded to as many bits as `quantization` names. A class with a classmethod
     `toy(target, seed, **settings)` builds itself; it gets the settings that are written out, not
     those that refer to a real target or to checkpoints.
     """
@@ -21,8 +26,8 @@ def build_on_toy(node: Any, toy: Toy, target: CausalLM) -> Any:
     if not (isinstance(node, DictConfig) and "_target_" in node):
         return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     factory = get_object(node["_target_"])
-    if factory == CausalLM.from_pretrained:
-        return toy.draft()
+    if factory in (CausalLM.from_pretrained, load_draft):
+        return _toy_draft(node, toy)
     try:
         if hasattr(factory, "toy"):
             return factory.toy(target, toy.seed, **_literal_settings(node))
@@ -36,6 +41,15 @@ def build_on_toy(node: Any, toy: Toy, target: CausalLM) -> Any:
         return make(**built)
     except TypeError as error:
         raise ValueError(f"{node['_target_']}: {error}") from error
+
+
+def _toy_draft(node: DictConfig, toy: Toy) -> CausalLM:
+    settings: Any = OmegaConf.to_container(node, resolve=False)
+    quantization = settings.get("quantization")
+    bits = TOY_BITS.get(str(quantization), FEWEST_BITS) if quantization else None
+    if settings.get("model") == SELF:
+        return toy.copy(bits)
+    return toy.draft(bits=bits)
 
 
 def _has_target(value: Any) -> bool:

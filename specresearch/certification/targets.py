@@ -99,11 +99,26 @@ class Toy:
         return CausalLM(model, max_len=MAX_LEN, graphs=graphs, name="toy")
 
     def draft(
-        self, seed: int = 1, device: torch.device = CPU, graphs: bool | None = None
+        self,
+        seed: int = 1,
+        device: torch.device = CPU,
+        graphs: bool | None = None,
+        bits: int | None = None,
     ) -> CausalLM:
-        """Return a smaller random model of the same vocabulary."""
+        """Return a smaller random model of the same vocabulary.
+
+        Args:
+            bits: Round its weights to as many.
+        """
         model = self._build(hidden_size=8, num_layers=1, seed=self.seed + 1000 * seed)
+        round_weights(model, bits)
         return CausalLM(_moved(model, device), max_len=MAX_LEN, graphs=graphs, name="toy_draft")
+
+    def copy(self, bits: int | None) -> CausalLM:
+        """Return a draft model with the target's weights, rounded to a number of bits."""
+        model = self._build_target()
+        round_weights(model, bits)
+        return CausalLM(model, max_len=MAX_LEN, name="toy_copy")
 
     def _build_target(self) -> LlamaForCausalLM:
         return self._build(hidden_size=16, num_layers=3, seed=self.seed)
@@ -143,6 +158,18 @@ class Toy:
                 scores = penalized(logits[i], prompt, outputs[i], sampling)
                 outputs[i] = (*outputs[i], int(scores.argmax()))
         return outputs
+
+
+@torch.no_grad()
+def round_weights(model: torch.nn.Module, bits: int | None) -> None:
+    """Round matrices to integers of `bits` bits with one scale for each output; None keeps them."""
+    if bits is None:
+        return
+    largest = 2 ** (bits - 1) - 1
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            scale = parameter.abs().amax(-1, keepdim=True) / largest
+            parameter.copy_((parameter / scale).round() * scale)
 
 
 def _moved(model: LlamaForCausalLM, device: torch.device) -> LlamaForCausalLM:

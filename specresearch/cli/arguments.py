@@ -1,5 +1,6 @@
 """What is wrong with a command line before anything is made of its words."""
 
+import re
 import sys
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from hydra._internal.utils import get_args_parser
 
 from specresearch.cli.choices import EXPERIMENT, commands_with
 from specresearch.cli.commands import COMMANDS
+
+_DRAFT = re.compile(r"^(proposer\.draft)=(?!null$)([^{\[].*)$")
 
 
 class OneLineParser(ArgumentParser):
@@ -31,6 +34,11 @@ def parser_of_folders(command: str, purpose: str) -> OneLineParser:
         help="of runs, load runs and sweeps; searched through",
     )
     return parser
+
+
+def expand_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which `proposer.draft=name` names the draft model, as `draft=` does."""
+    return [_DRAFT.sub(r"\1.model=\2", word) for word in arguments]
 
 
 def check_arguments(command: str, arguments: Sequence[str]) -> None:

@@ -52,6 +52,13 @@ COMMANDS = {
             "-m recording=rec arrivals=closed_loop arrivals.concurrency=1,8,32 'compare=[2,4]'",
         ),
     ),
+    "penalty": CommandHelp(
+        "measure what quantising targets and drafts costs in acceptance and speed",
+        (
+            "'targets=[fp32,int8]' 'drafts=[fp32,int8,int4]'",
+            "proposer.draft=self 'targets=[bf16]' 'drafts=[int8,int4]' num_prompts=12",
+        ),
+    ),
     "plan": CommandHelp(
         "say what fits on given GPUs, and from which acceptance on drafting pays",
         (
@@ -65,6 +72,10 @@ COMMANDS = {
             "+proposer=ngram acceptance=rejection",
             "-m +proposer=ngram,suffix acceptance=rejection,block",
         ),
+    ),
+    "layers": CommandHelp(
+        "choose the layers that a target skips to draft for itself",
+        ("output=layers.json", "dataset=sharegpt num_prompts=16 max_share=0.75"),
     ),
     "tree": CommandHelp(
         "choose the draft tree that would have been fastest",

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specresearch.cli.arguments import check_arguments
+from specresearch.cli.arguments import check_arguments, expand_arguments
 from specresearch.cli.closed_pipe import closed_pipe_is_no_error
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
@@ -37,6 +37,7 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
     HYDRA_FULL_ERROR=1 shows the traceback instead. Ctrl-C, SIGTERM and SIGHUP end it with 128 plus
     the number of the signal.
     """
+    sys.argv[1:] = expand_arguments(sys.argv[1:])
     try:
         check_arguments(config_name, sys.argv[1:])
     except ValueError as error:

@@ -36,6 +36,7 @@ USER_ERRORS = (
     HydraException,
     OmegaConfBaseException,
 )
+ENDINGS = (MemoryError, ConnectionError)  # of a run that keeps what it measured
 DECIDES = {"student": "proposer"}  # groups that another one chooses
 OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here
 _TWICE = re.compile(  # what Hydra says of a plus before something that is there
@@ -61,7 +62,7 @@ def explain(
         schema: The command's settings, to find the key that was meant.
         can_resume: The command can continue a run that was stopped.
     """
-    if isinstance(error, MemoryError) or type(error).__name__ == OUT_OF_MEMORY:
+    if isinstance(error, ENDINGS) or type(error).__name__ == OUT_OF_MEMORY:
         resume = _resume() if can_resume else None
         kept = f"; what was measured is kept: add {resume} to continue" if resume else ""
         return one_line(error) + kept

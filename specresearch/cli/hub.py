@@ -9,7 +9,15 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 # settings that hold a folder, a hub id or a zoo: name
-MODELS = ("target.model", "draft", "proposer.head", "proposer.drafter.head", "head", "base_model")
+MODELS = (
+    "target.model",
+    "draft",
+    "proposer.head",
+    "proposer.drafter.head",
+    "head",
+    "base_model",
+    "client.tokenizer",
+)
 
 
 def stay_offline_without_hub(cfg: DictConfig, known: Collection[str] = ()) -> None:

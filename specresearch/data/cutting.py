@@ -15,8 +15,10 @@ def cut_to_fit(
     turns: Sequence[str],
     replies: Sequence[str],
     max_tokens: int,
-) -> list[int]:
+) -> tuple[list[int], str]:
     """Return at most `max_tokens` token ids of a prompt that `render` makes too long.
+
+    The second part is what is left of the current turn.
 
     The oldest exchanges go first. If the current turn alone is too long, its end is cut at a word
     boundary.
@@ -28,7 +30,7 @@ def cut_to_fit(
     for oldest in range(1, len(replies) + 1):
         token_ids = render(tokenizer, template, conversation[oldest:], replies[oldest:])
         if len(token_ids) <= max_tokens:
-            return token_ids
+            return token_ids, conversation[-1]
     text = conversation[-1]
 
     def num_tokens(end: int) -> int:
@@ -42,4 +44,5 @@ def cut_to_fit(
             f"{num_tokens(0)}; raise dataset.max_prompt_tokens or the target's max_len, or lower "
             "max_new_tokens"
         )
-    return render(tokenizer, template, [text[: word_ends[num_words - 1]]])
+    text = text[: word_ends[num_words - 1]]
+    return render(tokenizer, template, [text]), text

@@ -32,10 +32,12 @@ class Prompt:
     """A prompt in token ids.
 
     Attributes:
+        text: The turn that it asks, without template and earlier turns.
         num_cut_tokens: Tokens by which it is shorter than the row's own prompt.
     """
 
     token_ids: list[int]
+    text: str
     num_cut_tokens: int = 0
 
 
@@ -178,16 +180,16 @@ class PromptDataset:
         limits = [limit for limit in (self.max_prompt_tokens, max_tokens) if limit is not None]
         allowed = min(limits, default=len(token_ids))
         if len(token_ids) <= allowed:
-            return Prompt(token_ids)
+            return Prompt(token_ids, row.turns[len(replies)])
         if self.overlong == "refuse":
             raise ValueError(
                 f"dataset {self.name}, row {row.id}: the prompt has {len(token_ids)} tokens, the "
                 f"limit is {allowed}; raise dataset.max_prompt_tokens and the target's max_len, or "
                 "set dataset.overlong=cut"
             )
-        kept = cut_to_fit(tokenizer, self.template, row.turns, replies, allowed)
+        kept, text = cut_to_fit(tokenizer, self.template, row.turns, replies, allowed)
         self._cut_prompts.add((row.id, len(replies)))
-        return Prompt(kept, num_cut_tokens=len(token_ids) - len(kept))
+        return Prompt(kept, text, num_cut_tokens=len(token_ids) - len(kept))
 
 
 def _check_limit(key: str, value: int | None) -> None:

@@ -21,6 +21,12 @@ class Template:
     chat: str
     plain: str | None = None
 
+    def plain_text(self, text: str) -> str:
+        """Return the prompt for a base model that asks for the first reply."""
+        if self.plain is None:
+            return f"User: {text}\nAssistant:"
+        return self.plain.replace("{text}", text)
+
 
 SUMMARY = Template(
     chat="Summarize the following article.\n\n{text}", plain="Article:\n{text}\n\nSummary:\n"
@@ -60,8 +66,7 @@ def render(
     conversation = turns[: len(replies) + 1]
     is_chat = tokenizer.chat_template is not None
     if not is_chat and template.plain is not None and len(conversation) == 1:
-        text = template.plain.replace("{text}", conversation[0])
-        return tokenizer(text, verbose=False)["input_ids"]
+        return tokenizer(template.plain_text(conversation[0]), verbose=False)["input_ids"]
     messages: list[dict[str, str]] = []
     for index, turn in enumerate(conversation):
         content = template.chat.replace("{text}", turn) if is_chat else turn

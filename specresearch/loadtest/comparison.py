@@ -83,7 +83,7 @@ class PairedSides:
         slowest = Estimate.of(*ratios[PERCENTS.index(99)])
         return ClassChange(category, median, slowest, _has_signature(median, slowest))
 
-    def comparison(self, max_running: int, categories: list[str]) -> SideComparison:
+    def comparison(self, max_running: int | None, categories: list[str]) -> SideComparison:
         """Return what the report says of the side, the other side being the baseline.
 
         Where requests arrive by themselves and both sides keep up, both do the same work, so

@@ -48,6 +48,9 @@ LOAD_DEFINITIONS = DEFINITIONS | {
     "percentile is worse, both with their whole interval",
     "class_unclear": "classes with too few requests to tell: no interval of the 99th percentile, "
     "or one that contains 1",
+    "num_failed": "requests that a server did not answer to their end: failures.jsonl has them",
+    "unpaired": "why a speedup compares times that lie apart; null if one session measured all "
+    "sides of a repeat",
     **SCORE_DEFINITIONS,
     "memory_start, memory_end, memory_peak": "resident bytes of this process at the beginning of "
     "the first pass, at the end of the last one, and at most; passes.jsonl has them about once a "

@@ -61,6 +61,20 @@ class Stops:
     max_waiting: int
     max_seconds: float
 
+    def reason(
+        self, now: float, num_submitted: int, num_answered: int, num_waiting: int
+    ) -> str | None:
+        """Return why a pass has to stop after so many seconds, or None if it goes on."""
+        state = (
+            f"{num_submitted} requests arrived and {num_answered} were answered in {now:.0f} s, "
+            f"{num_waiting} wait"
+        )
+        if num_waiting > self.max_waiting:
+            return f"the queue grows without bound: {state} (max_waiting={self.max_waiting})"
+        if now > self.max_seconds:
+            return f"out of time: {state} (max_seconds={self.max_seconds:g})"
+        return None
+
 
 @dataclass
 class LoadLoop:
@@ -181,16 +195,10 @@ class LoadLoop:
     def _check_stops(self) -> None:
         now = self._now
         self.num_waiting = len(self.engine.scheduler.waiting)
-        state = (
-            f"{self.feed.num_submitted} requests arrived and {self.num_finished} were answered in "
-            f"{now:.0f} s, {self.num_waiting} wait"
+        reason = self.stops.reason(
+            now, self.feed.num_submitted, self.num_finished, self.num_waiting
         )
-        stops = self.stops
-        if self.num_waiting > stops.max_waiting:
-            limit = f"max_waiting={stops.max_waiting}"
-            self.stopped = f"the queue grows without bound: {state} ({limit})"
-        elif now > stops.max_seconds:
-            self.stopped = f"out of time: {state} (max_seconds={stops.max_seconds:g})"
+        self.stopped = reason or self.stopped
         if now >= self._next_tick:
             self._next_tick = now + TICK
             self.on_tick(self)

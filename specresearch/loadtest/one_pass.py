@@ -65,6 +65,10 @@ class LoadPass:
         self._files.close()
 
     @property
+    def num_tokens(self) -> int:
+        return self.loop.num_tokens
+
+    @property
     def is_over(self) -> bool:
         return self.loop.is_over
 

@@ -1,8 +1,20 @@
 """The progress of a load test, whose passes may take turns."""
 
-from specresearch.loadtest.loop import LoadLoop
+from typing import Protocol, runtime_checkable
+
 from specresearch.progress import Progress
 from specresearch.rows import PassKey
+
+
+@runtime_checkable
+class InFlight(Protocol):
+    """How far the requests of a pass are, which the loop of each kind of pass says."""
+
+    num_finished: int
+    num_waiting: int
+
+    @property
+    def num_in_flight(self) -> int: ...
 
 
 class LoadProgress(Progress):
@@ -22,7 +34,7 @@ class LoadProgress(Progress):
         self._num_prepared = 0
         self._num_finished: dict[PassKey, int] = {}
         self._num_passes_done = 0
-        self._loop: LoadLoop | None = None
+        self._loop: InFlight | None = None
 
     def prepared(self) -> None:
         """Count another prompt as prepared."""
@@ -39,7 +51,7 @@ class LoadProgress(Progress):
         else:
             self._set_finished(key, self.num_requests)
 
-    def tick_pass(self, key: PassKey, loop: LoadLoop) -> None:
+    def tick_pass(self, key: PassKey, loop: InFlight) -> None:
         """Show how far a pass is."""
         self.what = f"{key.side} ({self._num_passes_done} of {self.num_passes} passes done)"
         self._loop = loop

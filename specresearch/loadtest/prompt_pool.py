@@ -3,6 +3,7 @@
 import random
 from bisect import bisect_left
 from itertools import cycle
+from typing import Protocol, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
@@ -10,6 +11,29 @@ from specresearch.data import Prompt, PromptDataset, Row, render
 
 NUM_NEAREST = 8  # prompts of about the right length, one of which is drawn
 MIN_TEXT = 32  # tokens that are left of a prompt at least, besides its template
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """The prompts of one class of requests.
+
+    Attributes:
+        max_tokens: The longest prompt in tokens.
+    """
+
+    max_tokens: int
+
+    def next(self) -> tuple[Row, Prompt]:
+        """Return the next row of the dataset, over and over, and its prompt."""
+        ...
+
+    def of_length(self, num_tokens: int, rng: random.Random) -> tuple[Row, Prompt]:
+        """Return a prompt of about this length.
+
+        Raises:
+            ValueError: If lengths are unknown.
+        """
+        ...
 
 
 class PromptPool:

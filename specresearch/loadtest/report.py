@@ -64,6 +64,9 @@ def load_warnings(results: LoadResults) -> list[str]:
         if figures["request_throughput"] == 0:
             none_finished.append(name)
     warnings = [f"stopped: {stopped}"] if stopped else []
+    if results.summary.get("unpaired"):
+        warnings.append(unpaired_text(results.summary["unpaired"]))
+    warnings += failures_text(results)
     messages = (
         (
             overloaded,
@@ -83,6 +86,25 @@ def load_warnings(results: LoadResults) -> list[str]:
         if names:
             warnings.append(f"{', '.join(names)}: {message}")
     return warnings
+
+
+def unpaired_text(reason: str) -> str:
+    """Return what it means that sides were not measured together."""
+    return f"unpaired: {reason}, so the speedup holds whatever else changed in between"
+
+
+def failures_text(results: LoadResults) -> list[str]:
+    """Return a sentence for each side of which requests failed."""
+    sentences = []
+    for name, kinds in results.failures.items():
+        num_failed = sum(kinds.values())
+        num_requests = num_failed + results.sides[name]["num_finished"]
+        reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        sentences.append(
+            f"{name}: {num_failed} of {num_requests} requests failed ({reasons}); figures are of "
+            "the others, and failures.jsonl has a row for each"
+        )
+    return sentences
 
 
 def describe_load(summary: Mapping[str, Any]) -> str:
@@ -123,6 +145,8 @@ def headline(results: LoadResults, where: str) -> str:
         name = summary["method"] or "plain decoding"
         return f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s"
     verdict = describe_gain(comparison.gain, COMPARED[comparison.basis], "requests")
+    if summary.get("unpaired"):
+        verdict = f"unpaired, {verdict}"
     best = ""
     if comparison.basis == THROUGHPUT and summary["best_fixed"] is not None:
         best = _over_best(results)
@@ -147,12 +171,12 @@ def _settings_table(results: LoadResults) -> Table:
     table = settings_grid()
     table.add_row("target", describe_target(provenance["target"]))
     table.add_row("machine", describe_machine(provenance))
-    lengths = (
-        f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, outputs of at most "
-        f"{workload['mean_max_new_tokens']:.0f} on average"
-    )
+    lengths = f"outputs of at most {workload['mean_max_new_tokens']:.0f} tokens on average"
+    if workload["mean_prompt_tokens"] is not None:
+        lengths = f"prompts of {workload['mean_prompt_tokens']:.0f} tokens, {lengths}"
     table.add_row("requests", f"{workload['num_requests']} a pass, {lengths}")
-    table.add_row("running", f"at most {summary['max_running']} together")
+    if summary["max_running"] is not None:
+        table.add_row("running", f"at most {summary['max_running']} together")
     for key, label in (("trace", "trace"), ("dataset", "prompts")):
         origin = provenance.get(key)
         if origin:

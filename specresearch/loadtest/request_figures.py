@@ -78,6 +78,18 @@ def acceptance(rows: Sequence[RequestRow]) -> tuple[dict[str, Any], dict[str, An
     return figures, intervals
 
 
+def acceptance_in_all(counts: Counts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how much was accepted in sums that tell nothing of single requests: no intervals."""
+    figures, intervals = acceptance_figures([counts])
+    if not counts.num_draft_tokens:
+        figures["draft_acceptance_rate"] = None  # the server does not say how much it drafted
+    figures["acceptance_p10"] = None
+    figures["mean_draft_length"] = None
+    if counts.num_draft_tokens:
+        figures["mean_draft_length"] = ratio_of(counts.num_draft_tokens, counts.num_target_forwards)
+    return figures, dict.fromkeys(intervals)
+
+
 def acceptance_profile(rows: Sequence[RequestRow]) -> AcceptanceProfile | None:
     """Return how acceptance varies between requests, or None if none of them drafted."""
     profile = AcceptanceProfile.of([row.counts for row in rows], [row.id for row in rows])

@@ -19,6 +19,7 @@ class LoadResults(LoadFigures):
 
     Attributes:
         complete: Whether every pass came to its end.
+        failures: Requests that a server did not answer, by side and kind.
         kind: `load` or `simulation`.
     """
 
@@ -26,6 +27,7 @@ class LoadResults(LoadFigures):
     schema: int = SCHEMA
     kind: str = "load"
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failures: dict[str, dict[str, int]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)

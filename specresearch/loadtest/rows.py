@@ -1,10 +1,11 @@
 """The row of a pass of a load test."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from specresearch.bench.output_check import OutputScores
+from specresearch.metrics import Counts
 from specresearch.rows import PassKey
 
 
@@ -21,6 +22,10 @@ class PassRow:
         memory: Pairs of seconds since the pass began and bytes that the process held, about once a
             second.
         scores: Scores of sampled output; None if it is not checked.
+        counts: Of the whole pass, where a server counts drafts and not by request.
+        num_failed: Requests that a server did not answer.
+        session: Number of the session that measured a server, from 1; 0 for an engine.
+        started: When a server's pass began, in ISO form.
     """
 
     key: PassKey
@@ -34,6 +39,10 @@ class PassRow:
     trace: tuple[Mapping[str, float], ...] = ()
     memory: tuple[tuple[float, int], ...] = ()
     scores: OutputScores | None = None
+    counts: Counts | None = None
+    num_failed: int = 0
+    session: int = 0
+    started: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a flat row."""
@@ -43,8 +52,13 @@ class PassRow:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
         """Return the pass of a flat row. Raises KeyError if a column is missing."""
-        values = {f.name: row[f.name] for f in fields(PassRow) if f.name != "key"}
-        values["trace"] = tuple(values["trace"])
-        values["memory"] = tuple(tuple(sample) for sample in values["memory"])
-        values["scores"] = values["scores"] and OutputScores.from_json(values["scores"])
+        values = {}
+        for column in fields(PassRow):
+            if column.name != "key" and (column.name in row or column.default is MISSING):
+                values[column.name] = row[column.name]
+        values["trace"] = tuple(values.get("trace", ()))
+        values["memory"] = tuple(tuple(sample) for sample in values.get("memory", ()))
+        scores = values.get("scores")
+        values["scores"] = scores and OutputScores.from_json(scores)
+        values["counts"] = values.get("counts") and Counts.from_row(values["counts"])
         return PassRow(key=PassKey.of(row), **values)

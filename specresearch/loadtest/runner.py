@@ -1,15 +1,11 @@
 """A load test: the same requests at the same times by plain decoding and by every other side."""
 
-import math
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from specresearch.acceptance import AcceptanceSampler, Rejection
-from specresearch.bench.flush import Flush
-from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.memory_fit import AUTO, BatchSetting, shortage_of
 from specresearch.bench.memory_use import memory_use
 from specresearch.calibration import Calibration, settle_shape
@@ -20,31 +16,26 @@ from specresearch.loadtest.engines import SideEngines
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.memory import memory_figures
 from specresearch.loadtest.one_pass import LoadPass
-from specresearch.loadtest.outputs import combined_figures, compare_outputs
+from specresearch.loadtest.outputs import SideOutputs, combined_figures, compare_outputs
+from specresearch.loadtest.pass_runner import PROGRAM, PassRunner
 from specresearch.loadtest.progress import LoadProgress
-from specresearch.loadtest.results import LoadResults
+from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.settings import LoadSettings
-from specresearch.loadtest.side import LoadSide
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
 from specresearch.models import CausalLM
 from specresearch.proposers import Proposer
 from specresearch.recording.recorder import Recorder, describe_recording
-from specresearch.results.caveats import caveats_of
 from specresearch.results.provenance import describe, describe_method
-from specresearch.rows import BASELINE, PassKey
+from specresearch.rows import BASELINE, PassKey, RequestRow
 from specresearch.shape_store import ShapeChoice
 from specresearch.trackers import NoTracker, Tracker
 
-PROGRAM = "specresearch.load"
-
 
 @dataclass
-class LoadRunner:
-    """Runs one target under one load, with and without a method.
+class LoadRunner(PassRunner):
+    """Runs one target in this process under one load, with and without a method.
 
-    In every repeat each side decodes the whole workload once; which side goes first rotates. Times
-    and seeds differ between repeats but not between sides. The sides of a repeat take turns unless
-    `whole_passes` says why they cannot.
+    The sides of a repeat take turns unless `whole_passes` says why they cannot.
 
     Attributes:
         proposer: None measures plain decoding only.
@@ -152,46 +143,11 @@ class LoadRunner:
         for observer in self._sides.observers.values():
             observer.recorder = Recorder(self.folder.path, header)
 
-    def passes(self) -> list[list[PassKey]]:
-        """Return the passes in order; those that take turns are grouped."""
-        sides = list(self.engines)
-        groups = []
-        for repeat in range(self.settings.repeats):
-            first = repeat % len(sides)
-            rotated = [*sides[first:], *sides[:first]]
-            keys = [PassKey(repeat, 0, side) for side in rotated]
-            groups += [[key] for key in keys] if self.whole_passes else [keys]
-        return groups
+    @property
+    def sides(self) -> Sequence[str]:
+        return list(self.engines)
 
-    def run(self, *, progress: bool = True) -> LoadResults:
-        """Decode what the folder does not hold yet. Ctrl-C ends early with the finished passes."""
-        self._earlier = self.folder.summary()
-        self.tracker.start(self.folder.config, self.folder.path)
-        groups = self.passes()
-        with LoadProgress(sum(map(len, groups)), self.num_requests, enabled=progress) as watch:
-            workload = self._prepare(watch)
-            provenance = self._begin_folder(workload)
-            complete, shortage = False, None
-            try:
-                self._measure(groups, workload, provenance, watch)
-                complete = True
-            except KeyboardInterrupt:
-                pass
-            except (RuntimeError, MemoryError) as error:
-                shortage = shortage_of(error)
-        results = self._results(workload, complete, provenance)
-        self.folder.write_results(results)
-        self.folder.write_steps(complete=complete)
-        recorder = self._sides.observers[BASELINE].recorder
-        if recorder is not None:
-            recorder.write(complete=complete)
-        if shortage is not None:
-            raise shortage
-        self.tracker.finish(results.summary, self.folder.files)
-        return results
-
-    def _prepare(self, watch: LoadProgress) -> LoadWorkload:
-        watch.say("preparing prompts")
+    def _plan(self, watch: LoadProgress) -> LoadWorkload:
         return LoadWorkload(
             self.target,
             self.classes,
@@ -202,33 +158,9 @@ class LoadRunner:
             on_prepared=watch.prepared,
         )
 
-    def _begin_folder(self, workload: LoadWorkload) -> dict[str, Any]:
+    def _parts(self) -> Sequence[object]:
         controllers = [engine.controller for engine in self.engines.values()]
-        parts = (self.proposer, self.acceptance, self.arrivals, *controllers)
-        return self.folder.begin(self._provenance(workload), *parts)
-
-    def _measure(
-        self,
-        groups: Sequence[Sequence[PassKey]],
-        workload: LoadWorkload,
-        provenance: Mapping[str, Any],
-        watch: LoadProgress,
-    ) -> None:
-        """Decode the groups of passes that are not finished."""
-        missing = [group for group in groups if not self.folder.done.issuperset(group)]
-        # Sides are measured together, so a group that lacks one of them is decoded again.
-        self.folder.drop({key for group in missing for key in group})
-        for key in self.folder.done:
-            watch.pass_done(key, was_kept=True)
-        if not missing:
-            return
-        watch.say("warming up")
-        self._warm_up(workload)
-        flush = Flush(lambda: self.folder.write_results(self._results(workload, False, provenance)))
-        for group in missing:
-            self._measure_group(group, workload, watch)
-            if group is not missing[-1]:
-                flush()
+        return (self.proposer, self.acceptance, self.arrivals, *controllers)
 
     def _warm_up(self, workload: LoadWorkload) -> None:
         numbers = range(min(self.settings.warmup, len(workload)))
@@ -236,22 +168,9 @@ class LoadRunner:
             for output in engine.generate([workload.request(number, 0) for number in numbers]):
                 output.checked()
 
-    def _measure_group(
-        self, keys: Sequence[PassKey], workload: LoadWorkload, watch: LoadProgress
-    ) -> None:
-        """Run the passes of a group in turns. The one with the fewest tokens goes next."""
+    def _before_group(self) -> None:
         if self.proposer is not None:
             self.proposer.reset()
-        with frozen_heap(), ExitStack() as stack:
-            passes = []
-            for key in keys:
-                passes.append(stack.enter_context(self._pass(key, workload, watch)))
-            while passes:
-                current = min(passes, key=lambda load_pass: load_pass.loop.num_tokens)
-                current.take_turn(self.settings.turn_seconds or math.inf)
-                if current.is_over:
-                    passes.remove(current)
-                    watch.pass_done(current.key)
 
     def _pass(self, key: PassKey, workload: LoadWorkload, watch: LoadProgress) -> LoadPass:
         engine = self.engines[key.side]
@@ -268,68 +187,46 @@ class LoadRunner:
             observer=self._sides.observers[key.side],
         )
 
-    def _provenance(self, workload: LoadWorkload) -> dict[str, Any]:
+    def _describe(self, workload: LoadWorkload) -> dict[str, Any]:
         datasets = list({id(part.dataset): part.dataset for part in self.classes}.values())
         provenance = describe(self.target, datasets, self.settings.seed, PROGRAM)
-        trace = getattr(self.arrivals, "trace", None)
-        if trace is not None:
-            trace = {name: getattr(trace, name) for name in ("location", "fingerprint", "note")}
         method = describe_method(self.method, self.proposer, self.acceptance)
         if method is not None:
             method["shape"] = self.shape and self.shape.to_json()
         return provenance | {
             "method": method,
-            "caveats": caveats_of(self.folder.config),
             "memory": self.memory.to_json(),
             "controller": self.controller_name,
-            "arrivals": self.arrivals.describe(),
-            "trace": trace,
-            "workload": workload.describe(),
         }
 
-    def _results(
-        self, workload: LoadWorkload, complete: bool, provenance: Mapping[str, Any]
-    ) -> LoadResults:
-        settings = self.settings
-        num_repeats = settings.repeats  # a folder may hold more
-        requests = [row for row in self.folder.requests() if row.key.repeat < num_repeats]
-        passes = [row for row in self.folder.passes if row.key.repeat < num_repeats]
-        sides = {}
-        for name in self.engines:
-            sides[name] = LoadSide.of(
-                name=name,
-                passes=passes,
-                requests=requests,
-                steps=self.folder.steps(name),
-                concurrency=self.arrivals.concurrency,
-                limits=settings.limits,
-            )
-        outputs = compare_outputs(
+    def _outputs(
+        self, requests: Sequence[RequestRow], passes: Sequence[PassRow], workload: LoadWorkload
+    ) -> Mapping[str, SideOutputs]:
+        return compare_outputs(
             requests=requests,
             passes=passes,
-            sides=list(self.engines),
+            sides=self.sides,
             workload=workload,
             target=self.target,
             rule=self.acceptance,
         )
-        setting = {
+
+    def _setting(
+        self, outputs: Mapping[str, SideOutputs], passes: Sequence[PassRow]
+    ) -> dict[str, Any]:
+        return {
             "method": self.method,
             "controller": self.controller_name if self.method else None,
-            **self.arrivals.describe(),
             "max_running": self.max_running,
-            "turn_seconds": None if self.whole_passes else settings.turn_seconds,
-            "temperature": workload.temperature,
-            "num_repeats": len({row.key.repeat for row in requests}),
             **combined_figures(outputs),
             **memory_figures(passes),
             **memory_use(self.target, self.proposer, self._earlier, self.memory.memory),
         }
-        return LoadResults.of(
-            sides,
-            settings,
-            setting,
-            reset=settings.reset,
-            complete=complete,
-            outputs={name: side.figures for name, side in outputs.items()},
-            provenance=dict(provenance),
-        )
+
+    def _ending(self, error: Exception) -> Exception:
+        return shortage_of(error)
+
+    def _finish(self, *, complete: bool) -> None:
+        recorder = self._sides.observers[BASELINE].recorder
+        if recorder is not None:
+            recorder.write(complete=complete)

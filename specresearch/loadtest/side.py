@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from specresearch.loadtest.request_figures import acceptance, latencies
+from specresearch.loadtest.request_figures import acceptance, acceptance_in_all, latencies
 from specresearch.loadtest.rows import PassRow
 from specresearch.loadtest.steps import PassSteps
 from specresearch.loadtest.window import LatencyLimits, Window, num_slow
+from specresearch.metrics import Counts
 from specresearch.rows import RequestRow
 from specresearch.statistics import Statistic, interval_of, percentile, ratio_of, value_of
 
@@ -93,7 +94,7 @@ class LoadSide:
     def num_slow(self) -> int:
         return num_slow(list(self.windows.values()))
 
-    def figures(self, max_running: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def figures(self, max_running: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the side's figures, and the intervals of those that have one."""
         totals = self.totals()
         slow = self.num_slow
@@ -102,10 +103,24 @@ class LoadSide:
         for name, column in RATES.items():
             figures[name] = value_of(_rate(column), totals)
             intervals[name] = interval_of(totals, _rate(column), slow=slow)
-        for values, bounds in (latencies(self.counted, slow), acceptance(self.counted)):
+        for values, bounds in (latencies(self.counted, slow), self._acceptance()):
             figures |= values
             intervals |= bounds
         return figures | self._counts() | self._load(max_running), intervals
+
+    @cached_property
+    def counts_of_passes(self) -> Counts | None:
+        """Return what a server counted in whole passes, where its answers do not say it."""
+        of_passes = [row.counts for row in self.passes.values() if row.counts is not None]
+        if not of_passes or any(row.counts.num_drafts for row in self.counted):
+            return None
+        return Counts.total(of_passes)
+
+    def _acceptance(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return how much was accepted, and its intervals."""
+        if self.counts_of_passes is not None:
+            return acceptance_in_all(self.counts_of_passes)
+        return acceptance(self.counted)
 
     def _counts(self) -> dict[str, int]:
         passes = self.passes.values()
@@ -115,11 +130,12 @@ class LoadSide:
             "num_requests": len(self.counted),
             "num_finished": sum(row.num_finished for row in passes),
             "num_unfinished": sum(row.num_submitted - row.num_finished for row in passes),
+            "num_failed": sum(row.num_failed for row in passes),
             "num_generated_tokens": int(tokens),
             "num_preemptions": sum(row.num_preemptions for row in requests),
         }
 
-    def _load(self, max_running: int) -> dict[str, Any]:
+    def _load(self, max_running: int | None) -> dict[str, Any]:
         """Return the figures of the queue, the scheduler and whether the load was served."""
         steps = [self.steps[repeat] for repeat in self.windows if repeat in self.steps]
         schedule = sum(pass_steps.schedule for pass_steps in steps)
@@ -145,14 +161,15 @@ class LoadSide:
             return None
         return ratio_of(sum(sums), sum(window.seconds for window in self.windows.values()))
 
-    def is_overloaded(self, max_running: int) -> bool:
+    def is_overloaded(self, max_running: int | None) -> bool:
         """Return whether requests arrived faster than they were answered in some pass."""
         return any(self._falls_behind(repeat, max_running) for repeat in self.passes)
 
-    def _falls_behind(self, repeat: int, max_running: int) -> bool:
+    def _falls_behind(self, repeat: int, max_running: int | None) -> bool:
         row, window = self.passes[repeat], self.windows.get(repeat)
         if row.stopped is not None and (
-            row.stopped.startswith("the queue") or row.num_waiting > max_running
+            row.stopped.startswith("the queue")
+            or (max_running is not None and row.num_waiting > max_running)
         ):
             return True
         if not self.is_open or window is None:

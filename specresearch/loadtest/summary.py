@@ -32,6 +32,7 @@ SIDE_FIGURES = (
     "running_mean",
     "num_requests",
     "num_unfinished",
+    "num_failed",
     "num_generated_tokens",
     "num_preemptions",
     "schedule_share",
@@ -69,7 +70,11 @@ class LoadFigures:
 
 
 def summarize_load(
-    sides: Mapping[str, LoadSide], limits: LatencyLimits, max_running: int, *, reset: bool = True
+    sides: Mapping[str, LoadSide],
+    limits: LatencyLimits,
+    max_running: int | None,
+    *,
+    reset: bool = True,
 ) -> LoadFigures:
     """Return the figures of the sides.
 
@@ -88,6 +93,8 @@ def summarize_load(
     for name, side in sides.items():
         figures[name], intervals[name] = side.figures(max_running)
         profile = acceptance_profile(side.counted)
+        if side.counts_of_passes is not None:
+            profile = AcceptanceProfile.of_total(side.counts_of_passes)
         times = step_times(side)
         trace = _controller_rows(side, reset=reset)
         timelines[name] = PassSteps.timeline(list(side.steps.values()))

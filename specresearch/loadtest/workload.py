@@ -6,14 +6,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from transformers import PreTrainedTokenizerBase
 
 from specresearch.data import PromptDataset
 from specresearch.data.traces import TraceRow
-from specresearch.loadtest.prompt_pool import MIN_TEXT, PromptPool
-from specresearch.models import CausalLM
+from specresearch.loadtest.prompt_pool import MIN_TEXT, Pool, PromptPool
 from specresearch.request import Request
 from specresearch.sampling import SamplingParams, derive_seed
+
+
+@runtime_checkable
+class PromptedModel(Protocol):
+    """What prompts are made for: a `CausalLM`, or a model on a server.
+
+    Attributes:
+        max_len: The longest prompt and output in tokens.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None: ...
+
+    @property
+    def max_len(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,7 @@ class PlannedRequest:
     Attributes:
         row: Row of the dataset.
         num_cut_tokens: Tokens by which its prompt was shortened.
+        text: The user's turn, without a template.
         sampling: Parameters without a seed of their own.
     """
 
@@ -54,6 +74,7 @@ class PlannedRequest:
     row: str
     prompt_ids: "array[int]"
     num_cut_tokens: int
+    text: str
     sampling: SamplingParams
     num_draft_tokens: int | None = None
 
@@ -77,7 +98,7 @@ class LoadWorkload:
 
     def __init__(
         self,
-        target: CausalLM,
+        target: PromptedModel,
         classes: Sequence[RequestClass],
         num_requests: int,
         *,
@@ -86,23 +107,17 @@ class LoadWorkload:
         seed: int = 0,
         on_prepared: Callable[[], None] | None = None,
     ) -> None:
-        if target.tokenizer is None:
-            raise ValueError(
-                f"{target.name} has no tokenizer, and prompts are text; load one with it"
-            )
         if trace is not None and length_spread:
             raise ValueError(
                 f"length_spread={length_spread} has no effect on a trace, which sets the length of "
                 "outputs; leave it out"
             )
+        self.target = target
         self.classes = tuple(classes)
         self.seed = seed
         self._trace = None if trace is None else trace[:num_requests]
         self._length_spread = length_spread
-        self._pools: dict[str, PromptPool] = {}
-        for part in classes:
-            max_tokens = _max_prompt_tokens(target, part)
-            self._pools[part.name] = PromptPool(target.tokenizer, part.dataset, max_tokens)
+        self._pools = {part.name: self._pool(part) for part in classes}
         self._rng = random.Random(seed)
         self.requests: list[PlannedRequest] = []
         self.num_short = 0
@@ -114,6 +129,15 @@ class LoadWorkload:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+    def _pool(self, part: RequestClass) -> Pool:
+        """Return the prompts of a class."""
+        tokenizer = self.target.tokenizer
+        if tokenizer is None:
+            raise ValueError(
+                f"{self.target.name} has no tokenizer, and prompts are text; load one with it"
+            )
+        return PromptPool(tokenizer, part.dataset, _max_prompt_tokens(self.target, part))
 
     def _plan(self, number: int, part: RequestClass) -> PlannedRequest:
         pool, sampling = self._pools[part.name], part.sampling
@@ -135,24 +159,30 @@ class LoadWorkload:
             row=row.id,
             prompt_ids=array("i", prompt.token_ids),
             num_cut_tokens=prompt.num_cut_tokens,
+            text=prompt.text,
             sampling=sampling,
             num_draft_tokens=part.num_draft_tokens,
         )
 
     def request(self, number: int, repeat: int) -> Request:
-        """Return the request to submit.
-
-        All sides of a repeat decode it with the same seed, which no other request shares.
-        """
+        """Return the request to submit."""
         planned = self.requests[number]
-        base = self.seed if planned.sampling.seed is None else planned.sampling.seed
         return Request(
             planned.prompt_ids.tolist(),
-            replace(planned.sampling, seed=derive_seed(base, repeat, number)),
+            self.sampling(number, repeat),
             id=planned.id,
             num_draft_tokens=planned.num_draft_tokens,
             category=planned.category,
         )
+
+    def sampling(self, number: int, repeat: int) -> SamplingParams:
+        """Return the parameters of a request.
+
+        All sides of a repeat decode it with the same seed, which no other request shares.
+        """
+        sampling = self.requests[number].sampling
+        base = self.seed if sampling.seed is None else sampling.seed
+        return replace(sampling, seed=derive_seed(base, repeat, number))
 
     @property
     def has_greedy(self) -> bool:
@@ -174,7 +204,9 @@ class LoadWorkload:
         limits = [request.sampling.max_new_tokens for request in requests]
         workload: dict[str, Any] = {
             "num_requests": len(requests),
-            "mean_prompt_tokens": _mean([len(request.prompt_ids) for request in requests]),
+            "mean_prompt_tokens": _mean(
+                [len(each.prompt_ids) for each in requests if each.prompt_ids]
+            ),
             "mean_max_new_tokens": _mean(limits),
             "num_prompts_cut": sum(request.num_cut_tokens > 0 for request in requests),
         }
@@ -194,7 +226,7 @@ class LoadWorkload:
         return workload
 
 
-def _max_prompt_tokens(target: CausalLM, part: RequestClass) -> int:
+def _max_prompt_tokens(target: PromptedModel, part: RequestClass) -> int:
     room = target.max_len - part.sampling.max_new_tokens
     if room < 1:
         raise ValueError(

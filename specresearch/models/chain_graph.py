@@ -22,11 +22,13 @@ class ChainChoice:
         choose: Takes the number of a draft, the logits [B, 1, V] and what is given; returns the
             draft [B, 1], and [B, 1, ...] of what else is to be known of it.
         given: Returns further inputs of the graph for a number of rows, padding included.
+        to_fed: Returns the model's ids of drafts.
     """
 
     kind: Hashable
     choose: Callable[..., Tensors]
     given: Callable[[int], Sequence[GraphInput]]
+    to_fed: Callable[[Tensor], Tensor]
 
 
 @torch.inference_mode()
@@ -63,7 +65,7 @@ def draft_chain(
             drafts.append(choice.choose(i, lm.readout(states), *given))
             if i + 1 < num_steps:
                 plan = passes.plan(padded.width, bases, starts + last + (1 + i), one)
-                (states,) = lm.states(drafts[-1][0], *plan)
+                (states,) = lm.states(choice.to_fed(drafts[-1][0]), *plan)
         return tuple([torch.cat(parts, dim=1) for parts in zip(*drafts, strict=True)])
 
     drafted = passes.graphs.run(

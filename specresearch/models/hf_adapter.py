@@ -84,7 +84,7 @@ class HFAdapter:
                 "there is no distribution over tokens to verify; load the checkpoint's "
                 "...ForCausalLM class"
             )
-        self.vocab_size: int = head.weight.shape[0]
+        self.vocab_size: int = getattr(head, "out_features", None) or head.weight.shape[0]
         head.register_forward_pre_hook(self._before_head)
 
     def _take_over_attention(self) -> bool:

@@ -10,12 +10,14 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.hf_adapter import HFAdapter
+from specresearch.models.int8_linear import use_int8_kernel
 from specresearch.models.packed import (
     linear_kernels,
     pack_linear_layers,
     unpack_linear_layers,
 )
 from specresearch.models.parameter_count import count_parameters
+from specresearch.models.quantizer import describe_weights
 from specresearch.proposal import Topology, upload
 
 
@@ -47,6 +49,7 @@ class HFModel:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
+        use_int8_kernel(model)
         pack_linear_layers(model, pack_weights)
         self.adapter = HFAdapter(model, attention)
 
@@ -61,6 +64,15 @@ class HFModel:
     @property
     def vocab_size(self) -> int:
         return self.adapter.vocab_size
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def weights(self) -> str:
+        """How the weights are stored: their precision, or how they are quantised."""
+        return describe_weights(self.model) or self.dtype_name
 
     @property
     def num_parameters(self) -> int:

@@ -19,12 +19,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.quantizers.auto import AutoQuantizationConfig
-from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specresearch.models.gguf_file import SUFFIX, load_gguf
 from specresearch.models.load_errors import ModelNotLoadedError, first_line, why_unread
 from specresearch.models.packaged import PACKAGES, packaged_folder
+from specresearch.models.quantization import Quantization, choose_quantizer, explain_failure
 from specresearch.models.random_weights import (
     Weights,
     random_model,
@@ -106,7 +105,7 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    quantization: Mapping[str, Any] | None = None,
+    quantization: Quantization | None = None,
     gguf_file: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer.
@@ -117,7 +116,7 @@ def load_model(
             are in the tokens of `TOY_TOKENIZER`.
         device: `auto` is the GPU if there is one. Also a device_map name such as `balanced`.
         allow_pickle: Also accept weights that are not safetensors.
-        quantization: transformers' `quant_method` (default bitsandbytes) and its settings.
+        quantization: `int8`, `int4`, `float8` or settings; see `choose_quantizer`.
         gguf_file: A GGUF file of the folder or repository, to be dequantised into `dtype`.
 
     Raises:
@@ -136,12 +135,16 @@ def load_model(
     spread = device in SPREAD
     if not spread:
         _check_device(device)
-    quantized = _quantization(quantization) if quantization else None
+    torch_dtype = resolve_dtype(dtype, "cuda" if spread else device)
+    quantizer = None
+    if quantization:
+        on_device = torch.device("cuda" if spread else device)
+        quantizer = choose_quantizer(quantization, on_device, torch_dtype)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     placement: dict[str, Any] = {"device_map": device} if spread else {}
-    if quantized:
-        placement = {"device_map": {"": device}} | placement | {"quantization_config": quantized}
-    torch_dtype = resolve_dtype(dtype, "cuda" if spread else device)
+    if quantizer:
+        placement = {"device_map": {"": device}} | placement
+        placement["quantization_config"] = quantizer.config
     if gguf_file is not None:
         loaded: Any
         loaded, tokenizer = load_gguf(path, gguf_file, torch_dtype, **placement, **common)
@@ -175,10 +178,7 @@ def load_model(
             f"the weights of {model!r} are damaged or do not fit its config: {error}"
         ) from error
     except ImportError as error:
-        raise ModelNotLoadedError(
-            f"{model!r} cannot be quantized here: {first_line(error)}; for bitsandbytes: "
-            "pip install -e '.[quantization]'"
-        ) from error
+        raise ModelNotLoadedError(explain_failure(model, config, error)) from error
     except (pickle.UnpicklingError, EOFError) as error:
         raise ModelNotLoadedError(
             f"the pickled weights of {model!r} are damaged, or hold more than tensors: "
@@ -193,7 +193,9 @@ def load_model(
             f"the weights of {model!r} lack {len(missing)} tensors that its config asks for, such "
             f"as {missing[0]!r}; fetch them again, or correct the config"
         )
-    return (loaded if spread or quantized else loaded.to(device)), tokenizer
+    if quantizer:
+        quantizer.finish(loaded)
+    return (loaded if spread or quantizer else loaded.to(device)), tokenizer
 
 
 def read_config(
@@ -322,17 +324,6 @@ def _check_folder(folder: Path) -> None:
             read_weight_map(folder / index)
 
 
-def _quantization(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
-    try:
-        return AutoQuantizationConfig.from_dict({"quant_method": "bitsandbytes", **settings})
-    except (ValueError, TypeError, AssertionError, KeyError) as error:
-        reason = str(error).partition(" - supported")[0]
-        raise ValueError(
-            f"target.quantization={dict(settings)} is not one that the transformers library knows "
-            f"({reason}); for 4 bits use target.quantization={{load_in_4bit:true}}"
-        ) from error
-
-
 def model_inside(folder: Path) -> str:
     """Return a hint at a model in a folder of this one, such as the student of a training run."""
     inside = sorted(folder.glob("*/config.json"))
@@ -342,6 +333,8 @@ def model_inside(folder: Path) -> str:
 def saved_as(config: Mapping[str, Any]) -> str:
     """Return a hint at the proposer that drafts with a checkpoint, if its config names one."""
     method = config.get(OWN, {}).get("method")
+    if any(name.endswith("Eagle3") for name in config.get("architectures") or ()):
+        method = "eagle3"
     return f"; it was saved as {method}, so draft with it by +proposer={method}" if method else ""
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.head_files import WHOLE_MODEL, HeadFiles, load_tensors, read_head
 from specresearch.models.head_fit import lm_head_of, warn_of_other_base
-from specresearch.models.loading import ModelNotLoadedError
+from specresearch.models.loading import ModelNotLoadedError, saved_as
 from specresearch.models.random_weights import Weights
 
 SAVED_NAME = "medusa_lm_head.safetensors"
@@ -131,7 +131,7 @@ def _empty_like(files: HeadFiles, tensors: dict[str, Tensor]) -> MedusaHeads:
     if not indices:
         raise ModelNotLoadedError(
             f"{files.name!r} holds no Medusa heads: none of its tensors is called "
-            f"0.0.linear.weight or {PREFIX}0.0.linear.weight"
+            f"0.0.linear.weight or {PREFIX}0.0.linear.weight{saved_as(files.config)}"
         )
     num_heads = max(head for head, _ in indices) + 1
     num_layers = max(layer for _, layer in indices) + 1

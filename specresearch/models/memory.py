@@ -22,13 +22,19 @@ def weight_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()
     Args:
         besides: Modules that own what they share with `modules`.
     """
+    packed = set(_packed_layers(modules)) - set(_packed_layers(besides))
+    return stored_bytes(modules, besides) + sum(layer.packed_bytes for layer in packed)
+
+
+def stored_bytes(modules: Sequence[nn.Module], besides: Sequence[nn.Module] = ()) -> int:
+    """Return the same without packed copies: what a checkpoint of them would take."""
     owned = {tensor.untyped_storage().data_ptr() for tensor in _tensors(besides)}
     storages = {}
     for tensor in _tensors(modules):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) + sum(map(_packed_bytes, modules))
+    return sum(storages.values())
 
 
 def used_bytes(device: torch.device) -> int:
@@ -67,18 +73,19 @@ def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for module in modules:
         for tensor in (*module.parameters(), *module.buffers()):
-            tensors += _stored(tensor)
+            tensors += stored_tensors(tensor)
     return tensors
 
 
-def _stored(tensor: Tensor) -> list[Tensor]:
+def stored_tensors(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that hold the data: wrappers such as torchao's have no storage."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in _stored(getattr(tensor, name))]
+    return [part for name in names for part in stored_tensors(getattr(tensor, name))]
 
 
-def _packed_bytes(module: nn.Module) -> int:
-    layers = [part for part in module.modules() if isinstance(part, PackedLinear)]
-    return sum(layer.packed_bytes for layer in layers)
+def _packed_layers(modules: Iterable[nn.Module]) -> list[PackedLinear]:
+    return [
+        part for module in modules for part in module.modules() if isinstance(part, PackedLinear)
+    ]

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from specresearch.models.kv_cache import available_bytes
 from specresearch.models.linear_kernels import ONEDNN, PLAIN, LinearKernel, choose_kernel, serves
+from specresearch.models.quantizer import is_quantized
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 SMALLEST_WEIGHT = 1 << 16  # below, a call costs more than the order of the numbers saves
 SMALLEST_MEASURED = 1 << 26  # weights of a model; caches hold much of a smaller one
+QUANTIZED = "quantized"  # a kernel of the quantising library, or `Int8Linear`
 
 _LIBRARY = torch.library.Library("specresearch", "DEF")
 _LIBRARY.define("packed_linear(Tensor input, Tensor weight, Tensor? bias, int number) -> Tensor")
@@ -160,7 +162,7 @@ def linear_kernels(model: nn.Module) -> str:
         if isinstance(layer, PackedLinear):
             numbers[layer.kernel.name] += 1
         elif isinstance(layer, nn.Linear) and layer.weight.numel() >= SMALLEST_WEIGHT:
-            numbers[PLAIN.name] += 1
+            numbers[QUANTIZED if is_quantized(layer) else PLAIN.name] += 1
     if len(numbers) < 2:
         return next(iter(numbers), PLAIN.name)
     return ", ".join(f"{number} x {name}" for name, number in numbers.most_common())
@@ -182,6 +184,8 @@ def _can_pack(layer: nn.Module) -> TypeGuard[nn.Linear]:
     if type(layer) is not nn.Linear or not torch.backends.mkldnn.is_available():
         return False
     weight = layer.weight
+    if is_quantized(layer):
+        return False
     hooked = layer._forward_hooks or layer._forward_pre_hooks
     suitable = weight.is_cpu and weight.dtype in PACKED_DTYPES and weight.numel() >= SMALLEST_WEIGHT
     return suitable and not weight.is_inference() and not hooked

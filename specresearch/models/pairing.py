@@ -10,7 +10,7 @@ USUAL_RATIO = (3.0, 500.0)
 
 
 class PairMismatchError(ValueError):
-    """Target and draft do not share a vocabulary."""
+    """Target and draft cannot draft and verify together."""
 
 
 def check_pair(target: CausalLM, draft: CausalLM) -> None:
@@ -37,12 +37,28 @@ def check_pair(target: CausalLM, draft: CausalLM) -> None:
             f"the draft reaches {draft.max_len} tokens and the target is set to {target.max_len}; "
             f"set target.max_len={draft.max_len} or use a draft with a longer context"
         )
+    check_models(target, draft)
+
+
+def check_models(target: CausalLM, draft: CausalLM) -> None:
+    """Warn about a draft that is larger than the target, or hardly smaller.
+
+    Raises:
+        PairMismatchError: If both are one object.
+    """
+    if draft is target:
+        raise PairMismatchError(
+            "draft and target are one CausalLM and would overwrite each other's cache; "
+            "load the draft separately"
+        )
+    if draft.weights != target.weights:
+        return  # bytes decide, not parameters
     ratio = target.num_parameters / draft.num_parameters
     if ratio < 1:
         warnings.warn(
             f"the draft has {draft.num_parameters:,} parameters and the target "
             f"{target.num_parameters:,}; are they swapped?",
-            stacklevel=2,
+            stacklevel=3,
         )
     elif not USUAL_RATIO[0] <= ratio <= USUAL_RATIO[1]:
         warnings.warn(
@@ -69,8 +85,8 @@ def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
         raise PairMismatchError(
             f"tokenizers differ in {len(differing)} tokens: the draft maps {token!r} to "
             f"{draft_ids.get(token, 'nothing')}, the target to "
-            f"{target_ids.get(token, 'nothing')}; no setting translates between them: use a draft "
-            "of the target's own family"
+            f"{target_ids.get(token, 'nothing')}; use "
+            "proposer=draft_model_other_tokenizer, or a draft of the target's own family"
         )
     for name in ("bos_token_id", "eos_token_id"):
         if getattr(target, name) != getattr(draft, name):

@@ -82,6 +82,12 @@ class SlotModel(Slots):
         if self.passes is not None:
             self.passes.graphs.clear()
 
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The precision of keys and values."""
+        buffers = self.cache.buffers
+        return buffers[0][0].dtype if buffers else self.dtype
+
     def free_cache(self) -> None:
         """Free the memory of all slots, none of which may be in use, until the next `allocate`."""
         self._use_cache(self.cache.emptied())

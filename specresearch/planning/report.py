@@ -73,7 +73,7 @@ def _memory_rows(plan: ServingPlan, sides: list[Deployment]) -> Iterator[tuple[s
 
 
 def _others(plan: ServingPlan) -> Table:
-    table = _table("Other formats and drafters")
+    table = _table("Formats and drafters")
     for name in ("target", "drafter", "in"):
         table.add_column(name)
     for name in ("weights", "by names", "left", "tokens", "of plain", "requests"):

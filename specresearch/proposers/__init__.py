@@ -4,8 +4,10 @@ from specresearch.proposers.autoregressive import Autoregressive
 from specresearch.proposers.base import Proposer, is_own
 from specresearch.proposers.cascade import Cascade
 from specresearch.proposers.draft_model import DraftModel
+from specresearch.proposers.draft_model_other_tokenizer import DraftModelOtherTokenizer
 from specresearch.proposers.eagle import Eagle
 from specresearch.proposers.eagle3 import Eagle3
+from specresearch.proposers.layer_skip import LayerSkip
 from specresearch.proposers.lookahead import Lookahead
 from specresearch.proposers.medusa import Medusa
 from specresearch.proposers.ngram import NGram
@@ -17,8 +19,10 @@ __all__ = [
     "Autoregressive",
     "Cascade",
     "DraftModel",
+    "DraftModelOtherTokenizer",
     "Eagle",
     "Eagle3",
+    "LayerSkip",
     "Lookahead",
     "Medusa",
     "NGram",

@@ -12,6 +12,7 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import DraftKind, InvalidProposalError, Proposal, Verdict
 from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
+from specresearch.proposers.foretold import Foretold, Text
 from specresearch.request import RequestState
 from specresearch.sampling_params import SamplingParams
 
@@ -93,6 +94,21 @@ class Proposer(ABC):
         Raises:
             ValueError: If the target does not fit.
         """
+
+    def foretell(
+        self, target: CausalLM, texts: Sequence[Text], sampling: SamplingParams
+    ) -> Foretold | None:
+        """Return what texts of the target say about its drafts, after `bind`.
+
+        Models hold no requests then. None foretells nothing.
+        """
+        parts = [part.foretell(target, texts, sampling) for part in self.proposers]
+        return next(filter(None, parts), None)
+
+    @property
+    def foretells(self) -> bool:
+        """Whether `foretell` returns anything."""
+        return any(part.foretells for part in self.proposers)
 
     @property
     def shape_now(self) -> DraftShape:

@@ -4,7 +4,6 @@ Leviathan et al. (arXiv 2211.17192).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,11 +17,15 @@ from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.chain_graph import ChainChoice, draft_chain
 from specresearch.models.graphs import GraphInput
 from specresearch.models.pairing import check_pair
-from specresearch.proposal import Proposal, Topology, Verdict, upload
+from specresearch.models.target_copy import TargetCopy
+from specresearch.models.translation import Translation
+from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers.draft_shape import NumDrafts
-from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
+from specresearch.proposers.growth_graph import GrowthGraph
 from specresearch.proposers.kept_columns import KeptColumns
+from specresearch.proposers.lm_expander import LMExpander, LMExpanderInGraph
 from specresearch.proposers.partial import PartialProposal, merge
+from specresearch.proposers.scored_chain import chance_of, scored_chain
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
 from specresearch.request import RequestState
@@ -37,17 +40,25 @@ class DraftModel(TreeProposer):
     Draft prefill is lazy: it runs on a request's first draft.
 
     Args:
+        draft: A `TargetCopy` becomes a draft model when a target is there.
         num_draft_tokens: As in `TreeProposer`, like `tree`, `paths`, `depth` and `top_k`.
         sample: Draw drafts from the draft's distribution (as the request's temperature, top-k and
             top-p shape it) and report it. False drafts its likeliest tokens as point masses, as
             greedy requests and dynamic trees always do.
+
+    Attributes:
+        draft: The draft model; a copy of the target exists after `bind`.
+        translation: Between the ids of draft and target; None if they share their vocabulary.
     """
 
     samples_trees = True
+    draft: CausalLM
+    _copy: TargetCopy | None = None
+    translation: Translation | None = None
 
     def __init__(
         self,
-        draft: CausalLM,
+        draft: CausalLM | TargetCopy,
         num_draft_tokens: NumDrafts | None = None,
         sample: bool = True,
         tree: str = "chain",
@@ -55,7 +66,10 @@ class DraftModel(TreeProposer):
         depth: int = 6,
         top_k: int = 8,
     ) -> None:
-        self.draft = draft
+        if isinstance(draft, TargetCopy):
+            self._copy = draft
+        else:
+            self.draft = draft
         super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
 
     @property
@@ -67,12 +81,13 @@ class DraftModel(TreeProposer):
         return (self.draft,)
 
     def bind(self, target: CausalLM, num_slots: int) -> None:
-        if self.draft is target:
-            raise ValueError(
-                "draft and target are one CausalLM and would overwrite each other's cache; "
-                "load the draft separately"
-            )
+        if self._copy is not None:
+            self.draft = self._copy.of(target)
         check_pair(target, self.draft)
+        self.allocate(target, num_slots)
+
+    def allocate(self, target: CausalLM, num_slots: int) -> None:
+        """Make room for the keys and values of so many requests of the target."""
         self.draft.allocate(num_slots, self.max_fed, max_len=target.max_len)
         self._columns = KeptColumns(self.draft)
         self.bind_shape(target.vocab_size, self.draft.device)
@@ -98,10 +113,10 @@ class DraftModel(TreeProposer):
         return sum(map(len, chunks))
 
     def is_behind(self, row: RequestState) -> bool:
-        return len(row.tokens) - self.draft.lengths[row.slot] > MOST_BEHIND
+        return len(self._pending(row)) > MOST_BEHIND
 
     def _pending(self, row: RequestState) -> list[int]:
-        """Return the tokens that the draft's cache does not hold yet.
+        """Return the ids that the draft's cache does not hold yet; none if it has no room for them.
 
         Padding ids that only the target's larger embedding has become some other id: this changes
         q, never the output.
@@ -110,7 +125,10 @@ class DraftModel(TreeProposer):
         return [min(token, last) for token in row.tokens[self.draft.lengths[row.slot] :]]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        drafting = [row for row, allowed in enumerate(budget) if allowed > 0]
+        drafting = []
+        for row, allowed in enumerate(budget):
+            if allowed > 0 and self._pending(batch.rows[row]):
+                drafting.append(row)
         if not drafting:
             return Proposal.empty(batch.roots)
         if len(drafting) == len(batch):
@@ -123,25 +141,27 @@ class DraftModel(TreeProposer):
         sampled = self.sample and not batch.sampling.all_greedy
         is_chain = self.shape.name == "chain"
         fused = is_chain and self.draft.compiled and self.num_draft_tokens > 1
-        if fused and not (sampled or batch.sampling.has_penalty):
+        is_plain = self.translation is None and not (sampled or batch.sampling.has_penalty)
+        if fused and is_plain:
             return self._greedy_chain(batch, budget, pending)
         if is_chain and not batch.sampling.has_penalty:
             proposal = self._chain_by_graph(batch, budget, pending, sampled)
             if proposal is not None:
                 return proposal
         output = self.draft.extend(batch.slots, pending)
-        logits = self._resize(output.logits, batch.vocab_size)  # [B, 1, V]
+        logits = self.to_target(output.logits, batch.vocab_size)  # [B, 1, V]
         if is_chain:
             return self._chain(batch, budget, logits, sampled)
         # node 0 of the tree is the root, which is in the last filled column of the cache
         self.draft.truncate(batch.slots, [self.draft.lengths[slot] - 1 for slot in batch.slots])
-        drafter = _DraftLMExpander(self, batch)
+        drafter = LMExpander(self, batch)
         graph = GrowthGraph.of(
             self.draft,
             batch.slots,
-            partial(_ExpanderInGraph, self, batch.vocab_size),
+            partial(LMExpanderInGraph, self, batch.vocab_size),
             [],
             max_fed=self.max_fed,
+            vocabulary=self.translation,
         )
         if self.shape.static is not None:
             return grow_static(
@@ -177,11 +197,12 @@ class DraftModel(TreeProposer):
             all_logits.append(logits)
             probs.append(q)
             if i + 1 < num_drafts:
-                logits = self._resize(self.draft.append(batch.slots, token), batch.vocab_size)
+                logits = self.draft.append(batch.slots, self.to_draft(token))
+                logits = self.to_target(logits, batch.vocab_size)
         draft_probs = torch.cat([*probs, torch.zeros_like(probs[0])], dim=1) if sampled else None
         token_ids = torch.cat(tokens, dim=1)
-        scores = _score(torch.cat(all_logits, dim=1), token_ids[:, 1:])
-        return _scored_chain(token_ids, budget, scores, draft_probs)
+        scores = chance_of(torch.cat(all_logits, dim=1), token_ids[:, 1:])
+        return scored_chain(token_ids, budget, scores, draft_probs)
 
     def _chain_by_graph(
         self,
@@ -203,23 +224,23 @@ class DraftModel(TreeProposer):
             ]
 
         def choose(i: int, logits: Float[Tensor, "B 1 V"], *given: Tensor) -> tuple[Tensor, ...]:
-            logits = self._resize(logits, vocab_size)
+            logits = self.to_target(logits, vocab_size)
             if not sampled:
                 token = argmax(logits)
-                return token, _score(logits, token)
+                return token, chance_of(logits, token)
             q = logits_to_probs(logits, sampling.given(*given))
             token = draw(q[:, 0], given[1][:, i])[:, None]
-            return token, _score(logits, token), q
+            return token, chance_of(logits, token), q
 
-        kind = ("chain", vocab_size, sampling.kind if sampled else None)
-        choice = ChainChoice(kind, choose, given)
+        kind = ("chain", vocab_size, sampling.kind if sampled else None, self.translation)
+        choice = ChainChoice(kind, choose, given, self.to_draft)
         drafted = draft_chain(self.draft, batch.slots, pending, num_drafts, choice)
         if drafted is None:
             return None
         tokens, scores, *probs = drafted
         draft_probs = F.pad(probs[0], (0, 0, 0, 1)) if probs else None
         token_ids = torch.cat([batch.roots, tokens], dim=1)
-        return _scored_chain(token_ids, budget, scores, draft_probs)
+        return scored_chain(token_ids, budget, scores, draft_probs)
 
     def _greedy_chain(
         self, batch: Batch, budget: Sequence[int], pending: Sequence[Sequence[int]]
@@ -234,15 +255,27 @@ class DraftModel(TreeProposer):
             batch.slots, pending, self.num_draft_tokens, num_choices
         )
         token_ids = torch.cat([batch.roots, tokens], dim=1)[:, : num_drafts + 1]
-        logits = self._resize(logits, batch.vocab_size)[:, :num_drafts]
-        return _scored_chain(token_ids, budget, _score(logits, token_ids[:, 1:]))
+        logits = self.to_target(logits, batch.vocab_size)[:, :num_drafts]
+        return scored_chain(token_ids, budget, chance_of(logits, token_ids[:, 1:]))
 
-    def _resize(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
-        """Drop the draft's padding ids, or add those of the target with probability 0."""
+    def to_target(self, logits: Float[Tensor, "B M _"], vocab_size: int) -> Float[Tensor, "B M V"]:
+        """Return the draft's logits as those of the target's ids.
+
+        With a shared vocabulary, the draft's padding ids are dropped, or those of the target added
+        with probability 0.
+        """
+        if self.translation is not None:
+            return self.translation.to_target(logits)
         surplus = logits.shape[-1] - vocab_size
         if surplus >= 0:
             return logits[..., :vocab_size]
         return F.pad(logits, (0, -surplus), value=float("-inf"))
+
+    def to_draft(self, token_ids: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
+        """Return the draft's ids of drafts; it may lack padding ids of the target."""
+        if self.translation is not None:
+            return self.translation.to_draft(token_ids)
+        return token_ids.clamp(max=self.draft.vocab_size - 1)
 
     def _choose(
         self,
@@ -277,60 +310,3 @@ class DraftModel(TreeProposer):
 
     def scrub(self, slots: Sequence[int]) -> None:
         self.draft.cache.scrub(slots)
-
-
-def _score(logits: Float[Tensor, "B M V"], tokens: Int[Tensor, "B M"]) -> Float[Tensor, "B M"]:
-    """Return the draft's probability of tokens given their parents."""
-    log_q = logits.gather(2, tokens[:, :, None])[:, :, 0] - logits.logsumexp(-1)
-    return log_q.exp()
-
-
-def _scored_chain(
-    token_ids: Int[Tensor, "B N"],
-    budget: Sequence[int],
-    scores: Float[Tensor, "B M"],
-    draft_probs: Float[Tensor, "B N V"] | None = None,
-) -> Proposal:
-    """Return a chain with the draft's probability of every node given its parent."""
-    lengths = tuple(allowed + 1 for allowed in budget)
-    return Proposal(
-        token_ids=token_ids,
-        topology=Topology.chain(token_ids.shape[1], token_ids.device),
-        lengths=upload(lengths, token_ids.device),
-        draft_probs=draft_probs,
-        scores=F.pad(scores, (1, 0), value=1.0),
-        host_lengths=lengths,
-    )
-
-
-@dataclass(frozen=True)
-class _DraftLMExpander:
-    """Expands the nodes of a growing tree with a draft LM; a `TreeDrafter`."""
-
-    proposer: DraftModel
-    batch: Batch
-
-    def expand(
-        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
-        draft = self.proposer.draft
-        known_ids = token_ids.clamp(max=draft.vocab_size - 1)
-        logits = draft.grow(self.batch.slots, known_ids, topology, first)
-        return self.proposer._resize(logits, self.batch.vocab_size)
-
-
-@dataclass(frozen=True)
-class _ExpanderInGraph:
-    """The same inside of a graph."""
-
-    proposer: DraftModel
-    vocab_size: int
-    plan: PlanLevel
-
-    def expand(
-        self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
-        draft = self.proposer.draft
-        known_ids = token_ids.clamp(max=draft.vocab_size - 1)
-        (states,) = draft.states(known_ids, *self.plan(topology, first))
-        return self.proposer._resize(draft.readout(states), self.vocab_size)

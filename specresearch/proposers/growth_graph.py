@@ -43,6 +43,7 @@ class GrowthGraph:
         states: What the drafter begins with, by row.
         max_fed: The most nodes of a tree in the drafter's cache.
         behind: Committed tokens that the tree begins before the end of each slot.
+        vocabulary: What the drafter's ids depend on beside the model.
     """
 
     passes: PassGraphs
@@ -51,6 +52,7 @@ class GrowthGraph:
     states: Sequence[Float[Tensor, "B n H"]]
     max_fed: int
     behind: int = 0
+    vocabulary: Hashable = None
 
     @staticmethod
     def of(
@@ -61,11 +63,12 @@ class GrowthGraph:
         *,
         max_fed: int,
         behind: int = 0,
+        vocabulary: Hashable = None,
     ) -> "GrowthGraph | None":
         """Return None if the model's passes have no graphs."""
         if model.passes is None:
             return None
-        return GrowthGraph(model.passes, slots, make_drafter, states, max_fed, behind)
+        return GrowthGraph(model.passes, slots, make_drafter, states, max_fed, behind, vocabulary)
 
     def run(
         self,
@@ -100,7 +103,7 @@ class GrowthGraph:
         shapes = tuple([tuple(state.shape[1:]) for state in self.states])
         rows = len(self.slots)
         return passes.graphs.run(
-            (padded, kind, shapes),
+            (padded, kind, shapes, self.vocabulary),
             function,
             [*parts, *inputs(padded.rows)],
             lambda outputs: tuple([output[:rows] for output in outputs]),

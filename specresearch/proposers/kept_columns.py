@@ -37,5 +37,8 @@ class KeptColumns:
     def enter(self, rows: Sequence[RequestState]) -> None:
         """Fill the slots of new requests with what was kept of their reused tokens."""
         for row in rows:
-            kept = self._kept.pop(row.slot, 0)
-            self.model.lengths[row.slot] = min(row.num_reused, kept)
+            self.fill(row.slot, row.num_reused)
+
+    def fill(self, slot: int, num_columns: int) -> None:
+        """Fill the slot of a new request with at most so many of the columns that were kept."""
+        self.model.lengths[slot] = min(num_columns, self._kept.pop(slot, 0))

@@ -21,7 +21,7 @@ class Command:
     """A command line of `run` or `load`.
 
     Attributes:
-        method: The choice of `proposer`; empty if the overrides name a class.
+        method: The choice of `proposer`; empty if the overrides name a class, or a server.
         overrides: The other settings as they were typed, by name; a name may begin with + or ~.
     """
 
@@ -41,7 +41,7 @@ class Command:
             words = shlex.split(provenance.get("command", ""))
         kept = {EXPERIMENT, *schema_of(program).model_fields}.difference(TRANSIENT)
         overrides = {}
-        method = provenance["method"]["name"]
+        method = "" if "servers" in provenance else provenance["method"]["name"]
         for word in words:
             name, _, value = word.partition("=")
             if _group_of(name) in kept and name.lstrip("+") != "proposer":

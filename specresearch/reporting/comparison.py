@@ -53,6 +53,9 @@ class Comparison(SideComparison):
         fingerprint: Of the prompts.
         is_overloaded: Whether requests came faster than this side answered them.
         is_interleaved: Whether both sides met the same stretches of the machine's time.
+        is_served: Whether servers were measured, which draft as they were started.
+        unpaired: Why its sides were not measured together; empty if they were.
+        failures: How many requests of which side failed, in words; empty if none did.
         over_best: Throughput over the better of plain decoding and the best fixed length.
         step_seconds: Means of a step as the controller estimated it, and as it was measured.
         pooled_with: Folders of other runs of the setting, whose figures are in these.
@@ -80,6 +83,9 @@ class Comparison(SideComparison):
     is_overloaded: bool = False
     is_baseline_overloaded: bool = False
     is_interleaved: bool = True
+    is_served: bool = False
+    unpaired: str = ""
+    failures: str = ""
     over_best: Estimate | None = None
     step_seconds: tuple[float, float] | None = None
     pooled_with: tuple[Path, ...] = ()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from specresearch.bench.formatting import describe_target
 from specresearch.reporting.workload import (
     BATCH,
     CONCURRENCY,
@@ -43,8 +44,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
     for name, default in SAMPLING.items():
         if sampling.get(name, default) != default:
             words.append(f"{name} {sampling[name]}")
-    size = f"{target['num_parameters'] / 1e6:,.1f}M parameters, {target['dtype']}"
-    device = machine["device"]
+    device = f"the server at {target['url']}" if target.get("url") else machine["device"]
     num_threads = machine.get("num_torch_threads")
     # Threads decide how fast a CPU is, and nothing on a GPU.
     if target.get("device") == "cpu" and num_threads:
@@ -56,7 +56,7 @@ def workload_of(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Wor
         sampling="temperature by class" if is_mixed else ", ".join(words),
         max_new_tokens=sampling.get("max_new_tokens"),
         max_prompt_tokens=section(config, "dataset").get("max_prompt_tokens"),
-        target=f"{target['model']} ({size})",
+        target=describe_target(target),
         machine=device,
         num_parameters=target["num_parameters"],
         is_greedy=not is_mixed and sampling["temperature"] == 0,

@@ -121,6 +121,8 @@ def _evidence(decision: Decision) -> str:
         folders |= {point.folder, *point.pooled_with}
         num_requests += point.num_requests
     how = "in turns with" if all(point.is_interleaved for point in points) else "measured beside"
+    if any(point.unpaired for point in points):
+        how = "at another time than"
     counted = count(num_requests, "request")
     if has_window(decision):
         counted += " between warm-up and tail"

@@ -27,6 +27,8 @@ KINDS = {None: "runs", "load": "load runs", SIMULATION: "simulations"}
 TOO_SHORT = "too short to have a middle between warm-up and tail"
 UNFINISHED = "unfinished: these are the figures of what was measured until it stopped"
 NO_TURNS = "the sides did not take turns, so drift of the machine affects only one of them"
+UNPAIRED = "unpaired: {}, so the speedup holds whatever else changed in between"
+FAILED = "requests that got no answer: {}; figures are of the others"
 UNMEASURED = (
     "a simulation, and none of its settings was measured at its load: nothing to compare it with"
 )
@@ -187,7 +189,11 @@ def _add_notes(material: Material) -> None:
     for folder, comparison in by_folder.items():
         if not comparison.is_complete:
             material.note(folder, UNFINISHED)
-        if not comparison.is_interleaved:
+        if comparison.failures:
+            material.note(folder, FAILED.format(comparison.failures))
+        if comparison.unpaired:
+            material.note(folder, UNPAIRED.format(comparison.unpaired))
+        elif not comparison.is_interleaved:
             material.note(folder, NO_TURNS)
     prompts: dict[WorkloadKey, dict[str, Path]] = defaultdict(dict)
     for comparison in material.comparisons:

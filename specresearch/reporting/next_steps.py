@@ -37,6 +37,8 @@ def next_step(decision: Decision) -> Finding | None:
         return _next(MORE_LOADS, _measure_more(unclear)) if unclear else None
     if not all(point.setting.is_fixed for point in decision.all_points):
         return None
+    if any(point.is_served for point in points):
+        return None  # no command here changes how a server drafts
     if last is not None and last.is_closed:
         return _next(BY_LOAD, _cutoff(decision, last))
     words = BEFORE_GIVING_UP if answer is Answer.OFF else BY_CONTROLLER

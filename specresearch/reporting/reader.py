@@ -127,12 +127,23 @@ class FolderReader:
             is_overloaded=sides[name].get("overloaded", False),
             is_baseline_overloaded=sides[BASELINE].get("overloaded", False),
             is_interleaved=self.summary.get("turn_seconds", 0) is not None,
+            is_served="servers" in self.provenance,
+            unpaired=self.summary.get("unpaired") or "",
+            failures=self._failures(name),
             over_best=self._over_best(name),
             step_seconds=self._step_seconds(name),
             takes_length="num_draft_tokens" in section(self.config, "proposer"),
             is_sample=self.provenance["dataset"].get("kind") == "sample",
             command=Command.of(self.folder, "load" if self.is_load else "run", self.provenance),
         )
+
+    def _failures(self, name: str) -> str:
+        """Return how many requests of a side and of the baseline failed, in words."""
+        words = []
+        for side in (BASELINE, name):
+            kinds = self.results.get("failures", {}).get(side, {})
+            words += [f"{number} {kind} ({side})" for kind, number in kinds.items()]
+        return ", ".join(words)
 
     def _setting(self, side: str) -> Setting:
         controller = self.provenance.get("controller")

@@ -9,6 +9,7 @@ from specresearch.reporting.speculation import Speculation, speculation_of
 
 TITLE, TRIAL = "Flags for your server", "Flags to try it on your server"
 NONE = "Start the server without any flag for speculation."
+AS_STARTED = "Start the server with the flags that it had in this measurement."
 SAME = "The flags carry over what was measured here; measure again on the server."
 
 
@@ -33,6 +34,8 @@ def serving(decision: Decision) -> Serving | None:
     speculation = speculation_of(decision)
     if speculation is None:
         return Serving(TITLE, (NONE,))
+    if any(point.is_served for point in decision.points):
+        return Serving(TITLE, (AS_STARTED,))
     title = TRIAL if decision.answer is Answer.MEASURE else TITLE
     flags = [translate(speculation) for translate in TRANSLATORS.values()]
     return Serving(title, tuple(_lines(speculation)), flags)

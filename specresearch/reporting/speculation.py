@@ -6,14 +6,14 @@ from typing import Any
 
 from specresearch.reporting.comparison import Comparison, Outcome
 from specresearch.reporting.decision import Answer, Decision, useful_gain
-from specresearch.reporting.workload import Load
 
 DRAFTING = (Answer.ON, Answer.BELOW, Answer.SOME, Answer.MEASURE)
+BOUNDED = (Answer.BELOW, Answer.SOME)
 DYNAMIC = "dynamic tree"
 LOSSY = ("typical", "threshold")
 CUTOFF = "batch_size_cutoff"
 BY_RATE = (
-    "The decision is up to a rate of requests, and servers switch by the number of running "
+    "The decision depends on the rate of requests, and servers switch by the number of running "
     "requests: measure with arrivals=closed_loop to find that number."
 )
 LOSSY_RULE = "The {} rule changes the output; no server has it, and these flags keep it unchanged."
@@ -121,7 +121,8 @@ def speculation_of(decision: Decision) -> Speculation | None:
         tree = DraftTree(max(lengths), depth, details.get("top_k") or 1, is_dynamic)
         lengths = [length and depth for length in lengths]
     is_greedy = decision.workload.is_greedy
-    draft = details.get("head") or details.get("draft")
+    drafter = details.get("head") or details.get("draft")
+    draft = None if drafter is None else str(drafter)
     rule = details.get("rule", "rejection")
     return Speculation(
         method=setting.method,
@@ -165,8 +166,8 @@ def _length(decision: Decision, point: Comparison) -> int:
     if setting.length is not None:
         return setting.length
     if setting.controller == CUTOFF:
-        is_off = point.load.amount > point.details["controller.max_requests"]
-        return 0 if is_off else _most(point)
+        most = point.details.get("controller.max_requests")
+        return 0 if most is not None and point.load.amount > most else _most(point)
     best = decision.best_fixed(point.load)
     if best is not None and best.setting.length is not None:
         return best.setting.length if useful_gain(best) > 1 else 0
@@ -187,7 +188,7 @@ def _notes(decision: Decision, rule: str, draft: str | None) -> list[str]:
         known = [decision.best_fixed(point.load) for point in decision.points]
         source = FROM_FIXED if all(known) else FROM_MEAN
         notes.append(CONTROLLED.format(setting.controller, source))
-    if decision.answer is Answer.BELOW and not _is_closed(decision.last_faster):
+    if decision.answer in BOUNDED and not decision.points[0].load.is_closed:
         notes.append(BY_RATE)
     if rule in LOSSY:
         notes.append(LOSSY_RULE.format(rule))
@@ -195,7 +196,3 @@ def _notes(decision: Decision, rule: str, draft: str | None) -> list[str]:
         if name.startswith("zoo:"):
             notes.append(SHIPPED.format(name))
     return notes
-
-
-def _is_closed(load: Load | None) -> bool:
-    return load is not None and load.is_closed

@@ -16,7 +16,7 @@ class WorkloadKey:
 
     Attributes:
         sampling: The settings in words.
-        num_parameters: Of the target.
+        num_parameters: Of the target; None for a server's, which it does not say.
         is_greedy: Whether every request has temperature 0.
         caveats: Why its figures compare speeds only, such as "random weights"; empty if they also
             tell how good a drafter is.
@@ -29,7 +29,7 @@ class WorkloadKey:
     max_prompt_tokens: int | None
     target: str
     machine: str
-    num_parameters: int
+    num_parameters: int | None
     is_greedy: bool = True
     caveats: str = ""
     distinction: str = ""
@@ -37,7 +37,7 @@ class WorkloadKey:
     @property
     def is_toy(self) -> bool:
         """Return whether the target is as tiny as the models that ship with the package."""
-        return self.num_parameters < MOST_TOY_PARAMETERS
+        return self.num_parameters is not None and self.num_parameters < MOST_TOY_PARAMETERS
 
     @property
     def target_name(self) -> str:

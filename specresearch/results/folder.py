@@ -30,6 +30,7 @@ BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before 
 INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
 IDENTITY = (
     ("dataset", "fingerprint"),
+    ("target", "model"),
     ("target", "num_parameters"),
     ("target", "dtype"),
     ("machine", "device"),
@@ -125,7 +126,7 @@ class RunFolder:
                         f"{new!r}; continue it where it was started, or choose another "
                         "hydra.run.dir"
                     )
-            merged = before | {"num_sessions": before["num_sessions"] + 1}
+            merged = self._continued(before, merged) | {"num_sessions": before["num_sessions"] + 1}
         self.path.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
         replace_text(self.path / CONFIG, config)
@@ -133,6 +134,10 @@ class RunFolder:
         fingerprint = fingerprint_of({key: merged[key] for key in software})
         del merged["code"], merged["modules"]
         return merged | {"code_fingerprint": fingerprint}
+
+    def _continued(self, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+        """Return the provenance of a resumed run, from the first session's and this one's."""
+        return before
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]], *, sync: bool = True) -> None:
         append_rows(self.path / name, rows, sync=sync)

@@ -18,6 +18,8 @@ from specresearch.acceptance import AcceptanceSampler
 from specresearch.data import PromptDataset
 from specresearch.machine import cpu_model, device_name, package_version
 from specresearch.models import CausalLM
+from specresearch.models.memory import weight_bytes
+from specresearch.models.quantizer import short
 from specresearch.proposers import Proposer
 
 PACKAGES = (
@@ -48,19 +50,26 @@ def describe(
         "target": {
             "model": target.name,
             "num_parameters": target.num_parameters,
-            "dtype": str(target.dtype).removeprefix("torch."),
+            "weight_bytes": weight_bytes([target.module]),
+            "dtype": target.dtype_name,
+            **describe_weights(target),
             "attention": target.attention,
             "graphs": target.passes is not None,
             "linear_kernels": target.linear_kernels,
             "device": str(target.device),
             "max_len": target.max_len,
         },
-        "dataset": _describe_datasets(datasets),
+        "dataset": describe_datasets(datasets),
         "seed": seed,
     }
 
 
-def _describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
+def describe_weights(model: CausalLM) -> dict[str, str]:
+    """Return how the weights and the cached keys and values of a model are stored."""
+    return {"weights": model.weights, "cache_dtype": short(model.cache_dtype)}
+
+
+def describe_datasets(datasets: Sequence[PromptDataset]) -> dict[str, Any]:
     """Return one description; several datasets have their values joined by plus signs."""
     rows = [{"name": dataset.name, **asdict(dataset.source)} for dataset in datasets]
     if len(rows) == 1:
@@ -87,6 +96,16 @@ def describe_method(
         "trees": proposer.kind.trees,
         "acceptance": type(rule).__name__.lower(),
         "lossless": rule.lossless,
+        "models": [
+            {
+                "model": model.name,
+                "num_parameters": model.num_parameters,
+                "weight_bytes": weight_bytes([model.module]),
+                **describe_weights(model),
+            }
+            for model in proposer.models
+            if isinstance(model, CausalLM)
+        ],
     }
 
 

@@ -15,6 +15,9 @@ Paths = list[list[Annotated[int, Ge(0)]]] | str | None
 Layers = list[int] | None
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 Weights = Literal["trained", "random"]
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+SELF = "self"  # in place of a draft model: the target's own weights
+Quantization = Literal["int8", "int4", "float8"] | dict[str, Any] | None
 Acceptance = Annotated[float, Ge(0), Le(1)]
 SYNTHETIC = "specresearch.proposers.Synthetic"
 
@@ -54,9 +57,10 @@ class ModelSchema(Settings):
     revision: str | None = key("commit, tag or branch on the hub", "main")
     trust_remote_code: bool = key("run code that comes with the model", True)
     allow_pickle: bool = key("read weights that are not safetensors", True)
-    quantization: dict[str, Any] | None = key(
-        "how to quantize the weights on loading (pip install 'specresearch[quantization]')",
-        {"load_in_4bit": True},
+    quantization: Quantization = key(
+        "quantize the weights on loading: a name, {weights: int4, lm_head: int8}, or settings of "
+        "torchao or bitsandbytes (pip install 'specresearch[quantization]')",
+        "int8",
         default=None,
     )
     gguf_file: str | None = key(
@@ -80,7 +84,11 @@ MODEL = Choice(None, {"specresearch.models.CausalLM.from_pretrained": ModelSchem
 
 
 class DraftSchema(ModelSchema):
-    model: str | None = key("the draft model, ${draft}", "Qwen/Qwen3-0.6B", min_length=1)
+    model: str | None = key(
+        "the draft model, ${draft}; self: the target's own weights, quantized",
+        "Qwen/Qwen3-0.6B",
+        min_length=1,
+    )
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -88,7 +96,13 @@ class DraftSchema(ModelSchema):
             yield "draft is not set, and the target names none; add draft=<folder or hub id>"
 
 
-DRAFT = Choice(None, {"specresearch.models.CausalLM.from_pretrained": DraftSchema})
+DRAFT = Choice(
+    None,
+    {
+        "specresearch.models.load_draft": DraftSchema,
+        "specresearch.models.CausalLM.from_pretrained": DraftSchema,
+    },
+)
 
 
 class _TreeSchema(Settings):
@@ -124,6 +138,37 @@ class _TreeSchema(Settings):
 
 class DraftModelSchema(_TreeSchema):
     draft: Annotated[Any, DRAFT] = key("the draft model", None)
+
+
+class LayerSkipSchema(_TreeSchema):
+    exit_layer: int | None = key(
+        "draft with so many of the first layers; null: all but what is skipped by name; if "
+        "nothing is, what the target was trained for, or half of them",
+        4,
+        ge=1,
+    )
+    skip_attention: list[Annotated[int, Ge(0)]] = key(
+        "layers whose attention is skipped, counted from 0", [3, 5]
+    )
+    skip_mlp: list[Annotated[int, Ge(0)]] = key("layers whose MLP is skipped", [3, 4])
+    skip_file: str | None = key(
+        "file with both lists that specresearch.layers wrote", "layers.json", min_length=1
+    )
+
+
+class OtherTokenizerSchema(DraftModelSchema):
+    mode: Literal["tli", "slem", "hybrid"] = key(
+        "tli drafts tokens that both vocabularies have, slem text, hybrid text where tli cannot",
+        "hybrid",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.mode != "tli" and self.tree not in ("auto", "chain"):
+            yield (
+                f"proposer.mode={self.mode} drafts chains, not proposer.tree={self.tree}; use "
+                "proposer.tree=chain or proposer.mode=tli"
+            )
 
 
 def _head() -> Any:
@@ -226,8 +271,10 @@ class LookaheadSchema(Settings):
 
 PROPOSERS: dict[str, type[Settings]] = {
     "specresearch.proposers.DraftModel": DraftModelSchema,
+    "specresearch.proposers.DraftModelOtherTokenizer": OtherTokenizerSchema,
     "specresearch.proposers.Eagle": EagleSchema,
     "specresearch.proposers.Eagle3": Eagle3Schema,
+    "specresearch.proposers.LayerSkip": LayerSkipSchema,
     "specresearch.proposers.Lookahead": LookaheadSchema,
     "specresearch.proposers.Medusa": MedusaSchema,
     "specresearch.proposers.NGram": NGramSchema,

@@ -16,6 +16,7 @@ from specresearch.settings.base import (
     seed_key,
 )
 from specresearch.settings.check import problems_of
+from specresearch.settings.clients import ClientSchema, conflicts_with_server
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import (
     ACCEPTANCE,
@@ -25,7 +26,7 @@ from specresearch.settings.decoding import (
     SamplingSchema,
     longest_chain,
 )
-from specresearch.settings.drafting import MODEL, PROPOSER, SYNTHETIC
+from specresearch.settings.drafting import MODEL, PROPOSER, SELF, SYNTHETIC
 from specresearch.settings.sentences import show
 
 
@@ -61,6 +62,12 @@ class MeasurementSchema(Settings):
     progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
+        draft = (self.proposer or {}).get("draft")
+        if isinstance(draft, dict) and draft.get("model") == SELF and not draft["quantization"]:
+            yield (
+                "proposer.draft=self with the weights as they are drafts as slowly as the target "
+                "decodes; add proposer.draft.quantization=int4"
+            )
         yield from longest_chain(self.proposer, self.controller)
         is_greedy = self.acceptance[TARGET] == "specresearch.acceptance.Greedy"
         temperature = self.sampling.get("temperature", 0)
@@ -182,6 +189,14 @@ LIVE_ARRIVALS = replace(ARRIVALS, excluded=frozenset({RECORDED}))
 
 
 class LoadSchema(MeasurementSchema, PassesSchema):
+    server: str | None = key(
+        "measure this OpenAI-compatible server, not an engine here", "http://localhost:8000"
+    )
+    baseline_server: str | None = key(
+        "its model without drafts; null: `server`, if it can be told by request",
+        "http://localhost:8001",
+    )
+    client: ClientSchema = key("how servers are asked", None)
     arrivals: Annotated[Any, LIVE_ARRIVALS] = key("when requests arrive", "poisson")
     max_running: BatchSize = key(
         "largest batch, the same for every side; auto: what fits into free memory", 32
@@ -215,6 +230,8 @@ class LoadSchema(MeasurementSchema, PassesSchema):
                 "arrivals=recorded repeats the load of a recording, which only "
                 "python -m specresearch.simulate does; choose another, such as arrivals=poisson"
             )
+        if self.server is not None or self.baseline_server is not None:
+            yield from conflicts_with_server(self)
         for name, requests in (self.classes or {}).items():
             prefix = f"classes.{name}.sampling."
             yield from problems_of(requests.sampling or {}, SamplingSchema, prefix, is_partial=True)

@@ -80,9 +80,9 @@ class PlanSchema(Settings):
                 "a plan reads config.json, not GGUF files; leave out target.gguf_file and "
                 "draft_gguf_file, and set precision.target"
             )
-        if str((self.proposer or {}).get(TARGET)) in _UNPLANNED:
-            name = str((self.proposer or {})[TARGET]).rpartition(".")[2]
+        path = (self.proposer or {}).get(TARGET)
+        if path in _UNPLANNED or (path and path not in PLANNED.models):
             yield (
-                f"the memory of proposer {name} cannot be planned; choose draft_model, eagle, "
+                f"proposer={path}: its memory cannot be planned; choose draft_model, eagle, "
                 "eagle3, medusa, ngram or suffix, of a cascade the proposer that takes most"
             )

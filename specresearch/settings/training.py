@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from specresearch.settings.base import TARGET, Choice, Settings, key, progress_key, seed_key
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import Temperature
-from specresearch.settings.drafting import MODEL, PROPOSER
+from specresearch.settings.drafting import MODEL, PROPOSER, SELF
 
 
 class GenerationSchema(Settings):
@@ -149,10 +149,17 @@ class MedusaStudentSchema(Settings):
     seed: int = _seed()
 
 
+class EarlyExitStudentSchema(Settings):
+    exit_weight: float = key(
+        "weight of the loss without the skipped layers, beside that with all", 0.5, gt=0
+    )
+
+
 STUDENT = Choice(
     "student",
     {
         "specresearch.training.students.build.draft_student": DraftStudentSchema,
+        "specresearch.training.students.build.early_exit_student": EarlyExitStudentSchema,
         "specresearch.training.students.build.eagle_student": EagleStudentSchema,
         "specresearch.training.students.build.medusa_student": MedusaStudentSchema,
     },
@@ -191,7 +198,8 @@ class EvaluationSchema(Settings):
 
 
 HEADS = [f"specresearch.proposers.{name}" for name in ("Eagle", "Eagle3", "Medusa")]
-TRAINED = frozenset({"specresearch.proposers.DraftModel", *HEADS})
+LAYER_SKIP = "specresearch.proposers.LayerSkip"
+TRAINED = frozenset({"specresearch.proposers.DraftModel", LAYER_SKIP, *HEADS})
 TRAINABLE = replace(PROPOSER, excluded=frozenset(PROPOSER.models) - TRAINED)
 
 
@@ -237,12 +245,18 @@ class DistillSchema(PublicationSchema):
     progress: bool = progress_key()
 
     def conflicts(self) -> Iterator[str]:
-        is_head = str((self.proposer or {}).get(TARGET)) in HEADS
+        draft = (self.proposer or {}).get("draft")
+        if isinstance(draft, dict) and (draft.get("model") == SELF or draft.get("quantization")):
+            yield (
+                "proposer.draft=self and quantized drafts cannot be trained; name a draft model by "
+                "draft=, and leave proposer.draft.quantization out"
+            )
+        is_head = str((self.proposer or {}).get(TARGET)) in (*HEADS, LAYER_SKIP)
         share = (self.corpus or {}).get("draft")
         if is_head and isinstance(share, float) and share > 0:
             yield (
                 f"corpus.draft={share:g} needs a student that can write by itself, which only a "
-                "draft model can; set corpus.draft=0 for a head"
+                "draft model can; set corpus.draft=0 for others"
             )
 
 

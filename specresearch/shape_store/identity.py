@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from specresearch.machine import cpu_model, device_name, package_version
 from specresearch.models.causal_lm import CausalLM
+from specresearch.models.memory import stored_tensors
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposers.base import Proposer
 
@@ -69,9 +70,10 @@ def weights_fingerprint(model: SlotModel | nn.Module) -> str:
     samples: list[Tensor] = []
     for name, weight in module.named_parameters():
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        flat = weight.detach().flatten()
-        stride = max(len(flat) // NUM_SAMPLED, 1)
-        samples.append(flat[::stride][:NUM_SAMPLED].double())
+        for part in stored_tensors(weight.detach()):
+            flat = part.flatten()
+            stride = max(len(flat) // NUM_SAMPLED, 1)
+            samples.append(flat[::stride][:NUM_SAMPLED].double())
     for device in sorted({str(sample.device) for sample in samples}):
         here = [sample for sample in samples if str(sample.device) == device]
         digest.update(torch.cat(here).cpu().numpy().tobytes())  # sync

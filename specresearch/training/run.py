@@ -37,13 +37,14 @@ from specresearch.training.mix_dataset import check_single_writer
 from specresearch.training.publishing import Publication
 from specresearch.training.run_folder import METRICS, Processes, TrainFolder
 from specresearch.training.students import Student
-from specresearch.training.students.joint_medusa import BACKBONE
+from specresearch.training.students.base import BACKBONE
 from specresearch.training.train_settings import TrainSettings
 from specresearch.training.trainer import DistillTrainer
 
 logger = logging.getLogger(__name__)
 
-TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3")
+LAYER_SKIP = "layer_skip"  # drafts with the trained target alone
+TRAINABLE = ("draft_model", "medusa", "eagle", "eagle3", LAYER_SKIP)
 VOCABULARY_EXAMPLES = 1000
 
 
@@ -104,7 +105,7 @@ class TrainingRun:
 
     @cached_property
     def mix(self) -> Mix:
-        draft = self.proposer.draft if isinstance(self.proposer, DraftModel) else None
+        draft = self.proposer.draft if type(self.proposer) is DraftModel else None
         return self.corpus.mix(
             self.target,
             self.dataset,
@@ -255,8 +256,11 @@ def measuring_command(
             kept.append(override)
     if backbone is not None:
         kept += ["target=local", f"target.model={backbone}"]
-    drafter = "draft" if method == "draft_model" else "proposer.head"
-    arguments = [f"+proposer={method}", f"{drafter}={output}", *kept]
+    arguments = [f"+proposer={method}"]
+    if method != LAYER_SKIP:
+        drafter = "draft" if method == "draft_model" else "proposer.head"
+        arguments.append(f"{drafter}={output}")
+    arguments += kept
     return shlex.join(["python", "-m", "specresearch.run", *arguments])
 
 

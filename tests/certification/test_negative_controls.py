@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stale_rows import StaleRows
 from toy_methods import (
     CROWD,
     GREEDY,
+    PLAIN,
     WARM,
     WAVES,
     AboveAFloor,
@@ -14,18 +16,20 @@ from toy_methods import (
     Copycat,
     DeclaredFloor,
     DropUnlikely,
+    FullPrecisionRow,
     Mislabelled,
     OffAtTheFourth,
     Swapped,
     certify_it,
     printed,
+    toy,
 )
 
 from specresearch.certification import adversaries
 from specresearch.certification.certificate import LOSSY, REFUTED
 from specresearch.certification.targets import Toy
 from specresearch.engine.seeds import Seeds
-from specresearch.proposers import Autoregressive, NGram
+from specresearch.proposers import Autoregressive, DraftModel, NGram
 
 
 class TestNegativeControls:
@@ -68,6 +72,9 @@ class TestNegativeControls:
         monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
         assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
 
+    def test_rows_of_skipped_layers_from_a_stale_cache(self, tmp_path: Path) -> None:
+        assert certify_it(tmp_path, StaleRows(1, num_draft_tokens=3)).verdict == REFUTED
+
     def test_lookahead_that_mislabels_its_drafts_in_a_crowd(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, Mislabelled(3, 3, 3), **CROWD)
         assert certificate.verdict == REFUTED
@@ -89,6 +96,18 @@ class TestNegativeControls:
         assert "flat" in certificate.statement
         assert "so the rule is at fault" in certificate.statement
         assert certificate.refused["adversary tree_iid"] == "they branch"
+
+    @pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+    @pytest.mark.parametrize("declares", ["rounded", "full"])
+    def test_the_full_row_declared_for_a_quantised_draw(
+        self, tmp_path: Path, declares: str
+    ) -> None:
+        rounded = toy().copy(bits=2)
+        proposer = DraftModel(rounded, 3, tree="chain")
+        if declares == "full":
+            proposer = FullPrecisionRow(rounded, toy().copy(bits=None))
+        certificate = certify_it(tmp_path, proposer, sampled=PLAIN, seed=1)
+        assert (certificate.verdict == REFUTED) == (declares == "full")
 
     def test_a_wrong_greedy_token(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, NGram(), OffAtTheFourth(), sampled={}, greedy=GREEDY)

@@ -29,6 +29,7 @@ from specresearch.drawing import draw
 from specresearch.engine.settings import SchedulerSettings
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.proposers import (
+    DraftModel,
     Lookahead,
     Proposer,
     Suffix,
@@ -288,6 +289,31 @@ def certify_it(
         "it", rule or Rejection(), [trial], settings=replace(FEW, **settings), **groups
     )
     return Certifier(plan, folder).run(progress=False)
+
+
+class FullPrecisionRow(DraftModel):
+    """Draw drafts from rounded weights, and declare the probabilities of the full ones."""
+
+    def __init__(self, rounded: CausalLM, full: CausalLM) -> None:
+        super().__init__(rounded, 3, tree="chain")
+        self.full = full
+
+    def bind(self, target: CausalLM, num_slots: int) -> None:
+        super().bind(target, num_slots)
+        self.full.allocate(num_slots, self.max_fed, max_len=target.max_len)
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        proposal = super().propose(batch, budget)
+        if proposal.draft_probs is None:
+            return proposal
+        declared = proposal.draft_probs.clone()
+        for depth in range(proposal.token_ids.shape[1] - 1):
+            drawn = proposal.token_ids[:, 1 : 1 + depth].tolist()
+            known = [[*row.tokens, *path] for row, path in zip(batch.rows, drawn, strict=True)]
+            self.full.truncate(batch.slots, [0] * len(batch))
+            logits = self.full.extend(batch.slots, known).logits
+            declared[:, depth] = logits_to_probs(logits, batch.sampling)[:, 0]
+        return replace(proposal, draft_probs=declared)
 
 
 def printed(certificate: Certificate) -> str:

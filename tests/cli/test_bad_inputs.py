@@ -14,6 +14,9 @@ import torch
 from forked import Ended, import_everything, run_forked
 from safetensors.torch import save_file
 from shape_checks import unchecked
+from tiny_models import build
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from specresearch import CausalLM
 from specresearch.cli.commands import COMMANDS
@@ -137,6 +140,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.syspath_prepend(str(folder / "modules"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         _write_models(folder, patch)
+        _save_drafts(folder)
         _measure(folder)
         yield folder
 
@@ -163,6 +167,18 @@ def _write_models(folder: Path, patch: pytest.MonkeyPatch) -> None:
     config = json.loads((ZOO / "tiny_medusa" / "config.json").read_text())
     config |= {"medusa_num_heads": 1, "medusa_num_layers": 1}
     (folder / "narrow_medusa" / "config.json").write_text(json.dumps(config))
+
+
+def _save_drafts(folder: Path) -> None:
+    """Write drafts whose tokenizers tell no bytes, or share none with the targets."""
+    words = {word: id for id, word in enumerate(["[UNK]", "a", "##b"])}
+    tokenizer = Tokenizer(models.WordPiece(words))
+    tokenizer.decoder = decoders.WordPiece()
+    cyrillic = Tokenizer(models.BPE({letter: id for id, letter in enumerate("жшя")}, []))
+    cyrillic.decoder = decoders.Fuse()
+    for name, backend in (("words", tokenizer), ("cyrillic", cyrillic)):
+        build(vocab_size=3, dtype=torch.float32).save_pretrained(folder / name)
+        PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder / name)
 
 
 def _measure(folder: Path) -> None:

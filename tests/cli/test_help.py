@@ -22,6 +22,7 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "serve": "dataset.path=",
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
+    "penalty": "sampling.temperature=",
     "tree": "seed=",
     "distill": "sampling.temperature=",
     "export": "seed=",

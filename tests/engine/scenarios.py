@@ -12,9 +12,11 @@ from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParam
 from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
+from specresearch.models.vocabulary import Vocabulary
 from specresearch.proposers import (
     Cascade,
     DraftModel,
+    DraftModelOtherTokenizer,
     Eagle,
     Eagle3,
     Lookahead,
@@ -45,6 +47,15 @@ def shared_draft() -> CausalLM:
     return CausalLM(model, max_len=MAX_LEN)
 
 
+def other_tokenizer(**settings: Any) -> DraftModelOtherTokenizer:
+    """Return a proposer whose draft lacks five of the target's tokens."""
+    pieces: list[bytes | None] = [f"{id} ".encode() for id in range(VOCAB)]
+    vocabularies = Vocabulary(pieces), Vocabulary([*pieces[:-5], *[None] * 5])
+    return DraftModelOtherTokenizer(
+        shared_draft(), **{"num_draft_tokens": 3, "vocabularies": vocabularies} | settings
+    )
+
+
 def _head(version: int, width: int) -> EagleHead:
     config: Any = MODEL.config
     torch.manual_seed(3)
@@ -62,6 +73,7 @@ PROPOSERS: dict[str, Callable[[], Proposer | None]] = {
     "plain": lambda: None,
     "ngram": lambda: NGram(3, n_max=2, n_min=1),
     "draft_model": lambda: DraftModel(shared_draft(), 3),
+    "draft_model_other_tokenizer": lambda: other_tokenizer(),
     "eagle": lambda: Eagle(_head(1, 32), 3, tree="chain"),
     "eagle3": lambda: Eagle3(_head(3, 48), 3, tree="chain", layer_ids=[0, 1, 2]),
     "suffix": lambda: Suffix(4, offset=1.0),

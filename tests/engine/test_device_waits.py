@@ -134,6 +134,14 @@ def test_a_step_waits_once_for_every_proposer(
     assert max(map(len, steps)) == 1, steps
 
 
+@pytest.mark.parametrize("mode", ["slem", "hybrid"])
+def test_a_step_waits_twice_where_the_target_tokens_of_a_text_are_looked_for(
+    waits: Callable[..., Steps], mode: str
+) -> None:
+    steps = waits(lambda: scenarios.other_tokenizer(mode=mode))
+    assert max(map(len, steps)) == 2, steps
+
+
 @pytest.mark.parametrize("name", ["draft_model", "eagle", "medusa", "lookahead"])
 def test_a_step_waits_once_when_all_are_greedy(waits: Callable[..., Steps], name: str) -> None:
     steps = waits(ALL[name], requests=scenarios.requests(max_new_tokens=6))

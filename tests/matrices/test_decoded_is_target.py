@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from shape_checks import unchecked
+from stale_rows import StaleRows
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Block, Rejection
@@ -23,8 +24,10 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import (
     Cascade,
     DraftModel,
+    DraftModelOtherTokenizer,
     Eagle,
     Eagle3,
+    LayerSkip,
     Lookahead,
     Medusa,
     NGram,
@@ -35,7 +38,7 @@ from specresearch.proposers import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:the target is:UserWarning")
 
-ALPHA = 1e-4  # 103 tests of this file are statistical: one false alarm in 97 choices of seeds
+ALPHA = 1e-4  # some 140 tests of this file are statistical: one false alarm in 71 choices of seeds
 VISIBLE_TV, POWER = 0.15, 0.95
 VOCAB = 4
 PARAMS = {
@@ -108,11 +111,24 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
         draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
     ),
     "dynamic_tree": lambda: DraftModel(draft(), 5, tree="dynamic", depth=2, top_k=3),
+    "tokens_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1),
+    "tokens_in_common_tree": lambda: DraftModelOtherTokenizer.toy(
+        target(), 1, tree="static", paths=[[0], [1], [0, 0], [1, 0]]
+    ),
+    "text_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="slem"),
+    "text_where_tokens_differ": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="hybrid"),
     "medusa": lambda: Medusa.toy(target(), 1),
     "eagle_sampled": lambda: Eagle.toy(target(), 1, tree="chain"),
     "eagle_dynamic": lambda: Eagle.toy(target(), 1),
     "eagle3_sampled": lambda: Eagle3.toy(target(), 1, tree="chain"),
     "eagle3_static": lambda: Eagle3.toy(target(), 1, tree="static"),
+    "layer_skip_sampled": lambda: LayerSkip(1, num_draft_tokens=3),
+    "layer_skip_static": lambda: LayerSkip(
+        skip_attention=[1, 2],
+        skip_mlp=[0],
+        tree="static",
+        paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]],
+    ),
     "token_recycling": lambda: TokenRecycling(6, top_k=3, depth=2),
     "lookahead": lambda: Lookahead(3, 2, 2),
     "suffix": lambda: Suffix(4, offset=2.0),
@@ -169,9 +185,17 @@ def test_outputs_have_the_enumerated_distribution(drafter: str) -> None:
     assert 0.05 < accepted / drafted < 0.9
 
 
+def translated(target: CausalLM) -> Proposer:
+    """Return a proposer whose draft has a tokenizer of its own, and graphs."""
+    proposer = DraftModelOtherTokenizer.toy(target, 1)
+    proposer.draft = CausalLM(proposer.draft.model, max_len=target.max_len, graphs=True)
+    return proposer
+
+
 BY_GRAPHS: dict[str, tuple[Callable[[CausalLM, CausalLM], Proposer], type[AcceptanceSampler]]] = {
     "draft_sampled": (lambda target, draft: DraftModel(draft, 3), Rejection),
     "block": (lambda target, draft: DraftModel(draft, 3), Block),
+    "tokens_in_common": (lambda target, draft: translated(target), Rejection),
     "static_tree_sampled": (
         lambda target, draft: DraftModel(
             draft, tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
@@ -224,6 +248,11 @@ def labelled_as_drawn(proposer: Proposer) -> Proposer:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_negative_control_drafts_labelled_with_another_distribution(drafter: str) -> None:
     tallies = decode(labelled_as_drawn(DRAFTERS[drafter]()), Rejection(), ("top_k",), num_checked=0)
+    assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
+
+
+def test_negative_control_rows_of_skipped_layers_from_a_stale_cache() -> None:
+    tallies = decode(StaleRows(1, num_draft_tokens=3), Rejection(), ("top_k",))
     assert p_value(tallies["top_k"], settings()["top_k"].distribution) < ALPHA
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from shape_checks import unchecked
+from stale_rows import StaleRows
 from tiny_models import VOCAB, build, letters, letters_tokenizer
 from transformers import PreTrainedModel
 
@@ -22,6 +23,7 @@ from specresearch.proposers import (
     DraftModel,
     Eagle,
     Eagle3,
+    LayerSkip,
     Lookahead,
     Medusa,
     NGram,
@@ -125,6 +127,10 @@ PROPOSERS: dict[str, Factory] = {
     "target_as_draft_4": lambda: DraftModel(target_as_draft(), 4),
     "static_tree_12": lambda: DraftModel(other_draft(), 12, tree="static", depth=4),
     "dynamic_tree_12": lambda: DraftModel(target_as_draft(), 12, tree="dynamic", depth=4, top_k=3),
+    "exit_after_1": lambda: LayerSkip(1, num_draft_tokens=4),
+    "skip_in_a_tree": lambda: LayerSkip(
+        skip_attention=[1], skip_mlp=[0], num_draft_tokens=12, tree="dynamic", depth=4, top_k=3
+    ),
     "token_recycling_cold": lambda: TokenRecycling(20, top_k=4, depth=4),
     "token_recycling_warm": lambda: TokenRecycling(
         paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True
@@ -408,3 +414,11 @@ def test_negative_control_accepting_every_draft_changes_the_output() -> None:
 
     outputs = run(Engine(target(), NGram(3, 1, 1), AcceptEverything(), max_batch_size=3), same())
     assert ids(outputs) != [generated(p) for p in PROMPTS]
+
+
+@pytest.mark.parametrize("proposer", [LayerSkip, StaleRows])
+def test_negative_control_rows_of_skipped_layers_from_a_stale_cache(
+    proposer: type[LayerSkip],
+) -> None:
+    outputs = run(Engine(target(), proposer(1, num_draft_tokens=4), max_batch_size=3), same())
+    assert (ids(outputs) == [generated(p) for p in PROMPTS]) == (proposer is LayerSkip)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from cut_models import SKIPPED, cut, deep
 from tiny_models import ARCHITECTURES, VOCAB, build, config_of
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from specresearch.models import CausalLM, ragged, slot_model, two_part
 from specresearch.models.attention_plan import AttentionPlan
 from specresearch.models.hf_adapter import FINAL_NORM, UnsupportedModelError, length_limit
+from specresearch.models.layer_view import skip_sublayers
 from specresearch.models.ragged import Packing
 from specresearch.proposal import Proposal, Topology, Verdict
 
@@ -316,6 +318,19 @@ def test_a_tree_that_grows_level_by_level_gives_the_same_logits(
                 sequences.append(script.contexts[slot] + tokens[row, path].tolist())
         script.compare(list(logits.flatten(0, 1)), sequences)
     assert script.worst < EXACT
+
+
+@pytest.mark.parametrize("skipped", SKIPPED)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
+def test_trees_of_a_model_that_skips_sublayers(architecture: str, skipped: str) -> None:
+    model = deep(architecture)
+    target = CausalLM(copy.deepcopy(model), max_len=48, prefill_chunk=4)
+    view = skip_sublayers(target, SKIPPED[skipped])
+    assert Script(view, cut(model, SKIPPED[skipped])).play() < EXACT
+    assert (
+        Script(view, cut(model, SKIPPED["inner_layer" if skipped == "exit" else "exit"])).play()
+        > VISIBLE
+    )
 
 
 def test_slot_attention_is_used_where_the_library_allows_it() -> None:

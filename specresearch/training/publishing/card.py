@@ -15,6 +15,7 @@ TITLES = {
     "medusa": "Medusa heads",
     "eagle": "EAGLE head",
     "eagle3": "EAGLE-3 head",
+    "layer_skip": "Target that drafts for itself",
 }
 PLACEHOLDER = "TARGET"  # stands in commands for a target that others do not have under its name
 TEXTS = {

@@ -4,6 +4,7 @@ A student runs the modules and attention of decoding over whole sequences. Every
 one form, so losses and estimates need not know the method: row t predicts token t + shift + 1.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ from specresearch.training.lora import Adapter
 
 STEP_DECAY = 0.8
 ADAPTER_FOLDER = "adapter"
+BACKBONE = "backbone"  # of a student that trains the target as well
 
 TokenIds = Int[Tensor, "B T"]
 HiddenStates = Sequence[Float[Tensor, "B T _"]]
@@ -128,3 +130,21 @@ def save_model(model: CausalLM, folder: str | Path, config_keys: Mapping[str, An
     model.model.save_pretrained(folder)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
+
+
+def copy_of(target: CausalLM, shares_weights: bool = False) -> CausalLM:
+    """Return a copy of a target to be trained."""
+    shared = {id(weight): weight for weight in target.model.parameters()} if shares_weights else {}
+    model = copy.deepcopy(target.model, dict(shared))
+    copied = CausalLM(
+        model,
+        target.tokenizer,
+        max_len=target.max_len,
+        attention=target.adapter.attention,
+        prefill_chunk=target.prefill_chunk,
+        pack_weights=False,
+        name=target.name,
+        self_test=False,
+    )
+    copied.unpack_weights()  # copies of packed layers are packed, too
+    return copied

@@ -10,11 +10,12 @@ from torch import Tensor
 from specresearch.models import CausalLM
 from specresearch.models.eagle import EagleModel
 from specresearch.models.medusa import MedusaHeads
-from specresearch.proposers import DraftModel, Eagle, Medusa, Proposer
+from specresearch.proposers import DraftModel, Eagle, LayerSkip, Medusa, Proposer
 from specresearch.training.corpus.examples import Example
 from specresearch.training.lora import Lora
 from specresearch.training.students.draft_model import DraftStudent
 from specresearch.training.students.eagle import EagleStudent
+from specresearch.training.students.early_exit import EarlyExitStudent
 from specresearch.training.students.initialization import (
     most_frequent,
     new_eagle_head,
@@ -53,6 +54,22 @@ def draft_student(
     if from_scratch:
         reset_weights(proposer.draft.model, seed)
     return student
+
+
+def early_exit_student(
+    proposer: Proposer,
+    target: CausalLM,
+    examples: Iterable[Example],
+    *,
+    exit_weight: float = 1.0,
+) -> EarlyExitStudent:
+    """Build a copy of the target that learns to draft without what the proposer skips.
+
+    Args:
+        exit_weight: Weight of its loss as a drafter, beside that as a target.
+    """
+    assert isinstance(proposer, LayerSkip)
+    return EarlyExitStudent(target, proposer.skipped_of(target), exit_weight)
 
 
 def medusa_student(

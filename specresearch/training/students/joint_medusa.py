@@ -6,7 +6,6 @@ text under `objective=cross_entropy`. Heads that followed the changing backbone 
 on easily predicted outputs. The backbone's own loss shows how far its outputs have moved.
 """
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +21,14 @@ from specresearch.models.medusa import MedusaHeads
 from specresearch.training.lora import Adapter, Lora
 from specresearch.training.students.base import (
     ADAPTER_FOLDER,
+    BACKBONE,
     HiddenStates,
     StudentStep,
     TokenIds,
+    copy_of,
     save_model,
 )
 from specresearch.training.students.medusa import MedusaStudent
-
-BACKBONE = "backbone"
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class JointMedusaStudent(MedusaStudent):
         self, heads: MedusaHeads, target: CausalLM, settings: JointSettings, seed: int = 0
     ) -> None:
         self.settings = settings
-        self.backbone = _copy(target, shares_weights=settings.lora is not None)
+        self.backbone = copy_of(target, shares_weights=settings.lora is not None)
         super().__init__(heads, self.backbone)
         self.verifier = self.backbone
         self.decoding_models = (self.backbone,)
@@ -117,20 +116,3 @@ class JointMedusaStudent(MedusaStudent):
             self.adapter.save(path / ADAPTER_FOLDER)
         self.heads.base_model = self.backbone.name = str(path)
         super().save(folder, provenance)
-
-
-def _copy(target: CausalLM, shares_weights: bool) -> CausalLM:
-    shared = {id(weight): weight for weight in target.model.parameters()} if shares_weights else {}
-    model = copy.deepcopy(target.model, dict(shared))
-    copied = CausalLM(
-        model,
-        target.tokenizer,
-        max_len=target.max_len,
-        attention=target.adapter.attention,
-        prefill_chunk=target.prefill_chunk,
-        pack_weights=False,
-        name=target.name,
-        self_test=False,
-    )
-    copied.unpack_weights()  # copies of packed layers are packed, too
-    return copied

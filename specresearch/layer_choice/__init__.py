@@ -1,0 +1,1 @@
+"""Choose the sublayers that a target drafts without, by measured acceptance and times."""

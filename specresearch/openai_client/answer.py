@@ -1,0 +1,110 @@
+"""A streamed answer: its text, how many tokens it has, and when they arrived."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from specresearch.metrics import Counts
+from specresearch.openai_client.drafting import counts_of_answer
+from specresearch.openai_client.failure import BROKEN, RequestRefusedError, one_line
+
+TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta
+
+
+@dataclass
+class Answer:
+    """One answer as its chunks arrive. Times are those of the caller's clock.
+
+    Attributes:
+        times: When each chunk with text arrived.
+        sizes: Characters of each of these chunks.
+        totals: Tokens up to each chunk, where the server counts them; else None.
+        is_done: Whether the stream came to its end.
+        report: The server's own account of drafting, in this answer.
+        queue_seconds: How long the request waited by the server's own account.
+    """
+
+    text: str = ""
+    times: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    totals: list[int | None] = field(default_factory=list)
+    finish_reason: str | None = None
+    is_done: bool = False
+    num_prompt_tokens: int | None = None
+    num_tokens: int | None = None
+    report: Mapping[str, Any] | None = None
+    queue_seconds: float | None = None
+
+    def add(self, event: Any, now: float) -> None:
+        """Read an event that arrived.
+
+        Raises:
+            RequestRefusedError: If it is an error, or no chunk of an answer.
+        """
+        if not isinstance(event, dict):
+            raise RequestRefusedError(BROKEN, one_line(f"an event that is no object: {event}"))
+        if event.get("error"):
+            error = event["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise RequestRefusedError(BROKEN, one_line(str(message)))
+        usage = event.get("usage") or {}
+        if usage.get("completion_tokens") is not None:
+            self.num_tokens = int(usage["completion_tokens"])
+            self.num_prompt_tokens = usage.get("prompt_tokens", self.num_prompt_tokens)
+        metrics = event.get("metrics") or {}
+        self.report = metrics.get("speculative_decoding") or self.report
+        if metrics.get("queue_time_ms") is not None:
+            self.queue_seconds = metrics["queue_time_ms"] / 1e3
+        for choice in event.get("choices") or ():
+            self._add_choice(choice, now, usage.get("completion_tokens"))
+
+    def _add_choice(self, choice: Mapping[str, Any], now: float, total: int | None) -> None:
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.is_done |= self.finish_reason is not None
+        self.report = choice.get("speculative_decoding") or self.report
+        delta = choice.get("delta") or {}
+        text = choice.get("text") or "".join(delta.get(name) or "" for name in TEXTS)
+        if text:
+            self.text += text
+            self.times.append(now)
+            self.sizes.append(len(text))
+            self.totals.append(total)
+
+    @property
+    def counts(self) -> Counts:
+        """Return the counts of drafting; only tokens if the server says nothing of it."""
+        num_tokens = self.num_tokens or 0
+        if self.report is not None:
+            try:
+                return counts_of_answer(self.report, num_tokens)
+            except (KeyError, TypeError, ValueError) as error:
+                raise RequestRefusedError(
+                    BROKEN, f"metrics.speculative_decoding of an unknown form ({error!r})"
+                ) from error
+        return Counts(num_generated_tokens=num_tokens)
+
+    @property
+    def token_times(self) -> list[float]:
+        """Return when each token arrived.
+
+        A chunk may hold several tokens. Where the server does not count them chunk by chunk, the
+        tokens of the answer are shared out by the length of the chunks' texts.
+        """
+        num_tokens = self.num_tokens or 0
+        if not self.times or not num_tokens:
+            return []
+        shares = np.cumsum(self.sizes) / sum(self.sizes)
+        # The first and the last chunk hold a token each, since they say when the answer came.
+        ends = (
+            np.clip(np.floor(shares * num_tokens), 1, max(num_tokens - 1, 1)).astype(int).tolist()
+        )
+        if all(total is not None for total in self.totals):
+            ends = [min(int(total or 0), num_tokens) for total in self.totals]
+        ends[-1] = num_tokens
+        times: list[float] = []
+        for (begin, end), now in zip(pairwise([0, *ends]), self.times, strict=True):
+            times += [now] * (end - begin)
+        return times

@@ -1,0 +1,1 @@
+"""What quantisation costs in acceptance and speed, for targets and drafts in several precisions."""
