@@ -55,6 +55,7 @@ class Server:
                 server_header=False,
                 timeout_graceful_shutdown=FLUSH_SECONDS,
                 lifespan="off",
+                ws="none",
             )
         )
 
