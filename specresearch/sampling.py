@@ -85,7 +85,7 @@ class SamplingBatch:
         assert self.output_counts is not None
         rows, tokens, values = [], [], []
         for row, params in enumerate(self.params):
-            for token, value in params.logit_bias:
+            for token, value in params.token_biases:
                 rows.append(row)
                 tokens.append(token)
                 values.append(value)

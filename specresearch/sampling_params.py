@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class SamplingParams:
         stop_token_ids: Token ids that end the output, which keeps them.
         logprobs: The number of alternatives to report beside each token's own log-probability
             (from raw logits), or None for no report.
-        logit_bias: Added to the logits of these token ids, before penalties; kept as sorted pairs.
+        logit_bias: Added to the logits of these token ids, before penalties.
         draft_threshold: The drafter's probability that acceptance=threshold asks of a token. None
             uses the rule's own.
 
@@ -164,6 +164,11 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def token_biases(self) -> tuple[tuple[int, float], ...]:
+        """The logit bias as pairs of token id and number, sorted."""
+        return cast(tuple[tuple[int, float], ...], self.logit_bias)
 
     @property
     def has_penalty(self) -> bool:

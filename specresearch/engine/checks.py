@@ -118,7 +118,7 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
             f"sampling.stop_token_ids={list(sampling.stop_token_ids)} holds {beyond[0]}, outside "
             f"this target's vocabulary of {vocab_size}"
         )
-    biased = [token for token, _ in sampling.logit_bias if token >= vocab_size]
+    biased = [token for token, _ in sampling.token_biases if token >= vocab_size]
     if biased:
         raise ValueError(
             f"sampling.logit_bias holds token {biased[0]}, outside this target's vocabulary of "
