@@ -64,7 +64,7 @@ class SamplingBatch:
 
     @cached_property
     def has_penalty(self) -> bool:
-        """Whether some row has a repetition, presence or frequency penalty."""
+        """Whether some row has a logit bias, or a repetition, presence or frequency penalty."""
         return any(params.has_penalty for params in self.params)
 
     @cached_property
@@ -76,6 +76,22 @@ class SamplingBatch:
     def column(self, name: str) -> Float[Tensor, "B 1 1"]:
         """Return one setting of every row, by its name in `_COLUMNS`."""
         return self.columns[_NAMES[name]]
+
+    @cached_property
+    def bias(self) -> Float[Tensor, "B V"] | None:
+        """What is added to the logits of every row; None if no row has a logit bias."""
+        if not any(params.logit_bias for params in self.params):
+            return None
+        assert self.output_counts is not None
+        rows, tokens, values = [], [], []
+        for row, params in enumerate(self.params):
+            for token, value in params.token_biases:
+                rows.append(row)
+                tokens.append(token)
+                values.append(value)
+        bias = torch.zeros(self.output_counts.shape, device=self.device)
+        index = upload(rows, self.device), upload(tokens, self.device)
+        return bias.index_put_(index, upload(values, self.device))
 
     @property
     def kind(self) -> Hashable:
@@ -162,7 +178,7 @@ def penalize(
     path_tokens: Int[Tensor, "B M"] | None = None,
     on_path: Bool[Tensor, "#B N M"] | None = None,
 ) -> Float[Tensor, "B N V"]:
-    """Apply repetition, presence and frequency penalties, in float32 or better.
+    """Apply logit bias and repetition, presence and frequency penalties, in float32 or better.
 
     With the last two arguments, penalties under speculation equal those of plain decoding.
 
@@ -173,6 +189,8 @@ def penalize(
     if not sampling.has_penalty:
         return logits
     logits = at_least_float32(logits)
+    if sampling.bias is not None:
+        logits = logits + sampling.bias[:, None].to(logits.dtype)
     assert sampling.prompt_counts is not None
     assert sampling.output_counts is not None
     counts = sampling.output_counts[:, None].to(logits.dtype).expand_as(logits)

@@ -1,14 +1,15 @@
 """How the tokens of one request are chosen, validated on construction."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 LARGEST_SEED = (1 << 64) - 1
+MOST_BIAS = 100
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,26 @@ def _tuple_of(name: str, values: Any, kind: type, noun: str) -> tuple[Any, ...]:
     return items
 
 
+def _pairs_of(bias: Any) -> tuple[tuple[int, float], ...]:
+    """Return a logit bias as sorted pairs; raises ValueError if it is none."""
+    pairs = sorted(bias.items() if isinstance(bias, Mapping) else bias)
+    for token, value in pairs:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise ValueError(f"sampling.logit_bias has {token!r}, which is no token id")
+        if not is_number or not abs(value) <= MOST_BIAS:
+            raise ValueError(
+                f"sampling.logit_bias of token {token} is {value!r}; it must be a number from "
+                f"-{MOST_BIAS} to {MOST_BIAS}"
+            )
+    return tuple((token, float(value)) for token, value in pairs)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How the tokens of one request are chosen.
 
-    Applied in this order: penalties, temperature, top-k, top-p, min-p.
+    Applied in this order: bias, penalties, temperature, top-k, top-p, min-p.
 
     Attributes:
         temperature: 0 is greedy.
@@ -102,6 +118,7 @@ class SamplingParams:
         stop_token_ids: Token ids that end the output, which keeps them.
         logprobs: The number of alternatives to report beside each token's own log-probability
             (from raw logits), or None for no report.
+        logit_bias: Added to the logits of these token ids, before penalties.
         draft_threshold: The drafter's probability that acceptance=threshold asks of a token. None
             uses the rule's own.
 
@@ -123,6 +140,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     draft_threshold: float | None = None
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -131,6 +149,7 @@ class SamplingParams:
         self._set("stop_token_ids", tuple(map(int, token_ids)))
         for rule in _NUMBER_RULES:
             self._set(rule.name, rule.parse(getattr(self, rule.name)))
+        self._set("logit_bias", _pairs_of(self.logit_bias))
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"sampling.ignore_eos={self.ignore_eos!r} must be true or false")
         if not all(self.stop):
@@ -147,6 +166,12 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
+    def token_biases(self) -> tuple[tuple[int, float], ...]:
+        """The logit bias as pairs of token id and number, sorted."""
+        return cast(tuple[tuple[int, float], ...], self.logit_bias)
+
+    @property
     def has_penalty(self) -> bool:
+        """Whether the logits of some tokens are changed."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-        return penalties != (1.0, 0.0, 0.0)
+        return penalties != (1.0, 0.0, 0.0) or bool(self.logit_bias)

@@ -1,6 +1,12 @@
 """Rules that decide which drafts are accepted."""
 
-from specresearch.acceptance.base import AcceptanceSampler, LossySampler, node_rows, own_probability
+from specresearch.acceptance.base import (
+    AcceptanceSampler,
+    LossySampler,
+    SelectiveSampler,
+    node_rows,
+    own_probability,
+)
 from specresearch.acceptance.block import Block
 from specresearch.acceptance.greedy import Greedy
 from specresearch.acceptance.rejection import Rejection
@@ -24,6 +30,7 @@ __all__ = [
     "LossySampler",
     "OutputShift",
     "Rejection",
+    "SelectiveSampler",
     "Threshold",
     "Typical",
     "node_rows",

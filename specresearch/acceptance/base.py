@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specresearch.proposal import DraftKind, Proposal, Topology, Verdict
 from specresearch.sampling import SamplingBatch, logits_to_probs
+from specresearch.sampling_params import SamplingParams
 
 
 @runtime_checkable
@@ -32,6 +33,18 @@ class AcceptanceSampler(Protocol):
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
     ) -> Verdict: ...
+
+
+@runtime_checkable
+class SelectiveSampler(AcceptanceSampler, Protocol):
+    """A rule that cannot judge the drafts of every request."""
+
+    def refuses_sampling(self, sampling: SamplingParams, kind: DraftKind) -> str | None:
+        """Return why the rule cannot judge drafts for such a request, or None if it can.
+
+        A request is refused when it is submitted, so that no step fails because of it.
+        """
+        ...
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ from torch import Tensor
 from specresearch.acceptance.base import drafts_on_path, longest_path, parents_of
 from specresearch.proposal import DraftKind, Proposal, Verdict
 from specresearch.sampling import SamplingBatch, argmax, penalize
+from specresearch.sampling_params import SamplingParams
 
 
 class Greedy:
@@ -21,15 +22,21 @@ class Greedy:
     def refuses(self, kind: DraftKind) -> str | None:
         return None
 
+    def refuses_sampling(self, sampling: SamplingParams, kind: DraftKind) -> str | None:
+        if sampling.is_greedy:
+            return None
+        return (
+            "acceptance=greedy is exact for temperature 0 only, and a request has "
+            f"temperature={sampling.temperature}; use acceptance=rejection"
+        )
+
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
     ) -> Verdict:
         for params in sampling.params:
-            if not params.is_greedy:
-                raise ValueError(
-                    "acceptance=greedy is exact for temperature 0 only, and a request has "
-                    f"temperature={params.temperature}; use acceptance=rejection"
-                )
+            reason = self.refuses_sampling(params, DraftKind())
+            if reason is not None:
+                raise ValueError(reason)
         return accept_argmax(proposal, target_logits, sampling)
 
 

@@ -13,8 +13,14 @@ from specresearch.acceptance.base import (
 from specresearch.drawing import draw
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, logits_to_probs
+from specresearch.sampling_params import SamplingParams
 
 WORKLOADS = {"code": 0.75, "structured": 0.65, "prose": 0.5}
+NO_PROBABILITIES = (
+    "acceptance=threshold compares the drafter's own probabilities, and there are none for "
+    "requests with temperature=0, nor for deterministic drafts; use a temperature above 0 and "
+    "sampled drafts, or drafts with scores and acceptance.entropy_scale=0"
+)
 
 
 class Threshold:
@@ -60,6 +66,12 @@ class Threshold:
         if not (kind.sampled or kind.scored):
             return "they come without the probabilities that the rule compares"
         return None
+
+    def refuses_sampling(self, sampling: SamplingParams, kind: DraftKind) -> str | None:
+        uses_scores = kind.scored and self.entropy_scale == 0
+        if uses_scores or not kind.sampled or not sampling.is_greedy:
+            return None
+        return NO_PROBABILITIES
 
     def __call__(
         self, proposal: Proposal, target_logits: Float[Tensor, "B N V"], sampling: SamplingBatch
@@ -114,12 +126,7 @@ class Threshold:
             assert proposal.scores is not None
             return proposal.scores
         if proposal.draft_probs is None or any(params.is_greedy for params in sampling.params):
-            raise ValueError(
-                "acceptance=threshold compares the drafter's own probabilities, and there are "
-                "none for requests with temperature=0, nor for deterministic drafts; use a "
-                "temperature above 0 and sampled drafts, or drafts with scores and "
-                "acceptance.entropy_scale=0"
-            )
+            raise ValueError(NO_PROBABILITIES)
         probs = temper_by_entropy(proposal.draft_probs, self.entropy_scale)
         return own_probability(probs, proposal)
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from specresearch.acceptance import RULES, AcceptanceSampler
+from specresearch.acceptance import RULES, AcceptanceSampler, SelectiveSampler
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer, is_own
 from specresearch.request import RequestState
+from specresearch.sampling_params import SamplingParams
 
 OWN_CHECKS, FOREIGN_CHECKS = 0, 32
 
@@ -59,6 +60,15 @@ def check_rule(rule: AcceptanceSampler, proposer: Proposer) -> None:
     )
 
 
+def check_sampling(sampling: SamplingParams, rule: AcceptanceSampler, proposer: Proposer) -> None:
+    """Raise ValueError for a request that the rule or the proposer cannot serve."""
+    reason = proposer.refuses_sampling(sampling)
+    if reason is None and isinstance(rule, SelectiveSampler):
+        reason = rule.refuses_sampling(sampling, proposer.kind)
+    if reason is not None:
+        raise ValueError(reason)
+
+
 @runtime_checkable
 class Host(Protocol):
     """The part of a target that the scheduler needs: its limits, and slots for requests."""
@@ -107,6 +117,12 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
         raise ValueError(
             f"sampling.stop_token_ids={list(sampling.stop_token_ids)} holds {beyond[0]}, outside "
             f"this target's vocabulary of {vocab_size}"
+        )
+    biased = [token for token, _ in sampling.token_biases if token >= vocab_size]
+    if biased:
+        raise ValueError(
+            f"sampling.logit_bias holds token {biased[0]}, outside this target's vocabulary of "
+            f"{vocab_size}"
         )
     if sampling.logprobs is not None and sampling.logprobs > vocab_size:
         raise ValueError(

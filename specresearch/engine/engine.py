@@ -12,7 +12,7 @@ from specresearch.batch import Batch
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
 from specresearch.engine.auto_shape import settled
-from specresearch.engine.checks import ProposalCheck, check_rule
+from specresearch.engine.checks import ProposalCheck, check_rule, check_sampling
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
 from specresearch.engine.judge import Judge
@@ -175,6 +175,7 @@ class Engine:
                 whose output has not been taken.
         """
         self._guard.refuse_after_failure()
+        check_sampling(request.sampling, self.acceptance, self.proposer)
         id = self._inbox.submit(request, lambda named: self.scheduler.prepare(named, arrival_time))
         self._guard.settle_if_idle()
         return id

@@ -120,6 +120,14 @@ class Proposer(ABC):
         self.chosen = shape
         self.num_draft_tokens = shape.num_draft_tokens
 
+    def refuses_sampling(self, sampling: SamplingParams) -> str | None:
+        """Return why it cannot draft for a request with such sampling, or None if it can.
+
+        The engine refuses the request when it is submitted, so that no step fails because of it.
+        """
+        reasons = (part.refuses_sampling(sampling) for part in self.proposers)
+        return next(filter(None, reasons), None)
+
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         """Set up requests that were admitted, for the first time or after a preemption.
 

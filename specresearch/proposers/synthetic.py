@@ -20,6 +20,7 @@ from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.oracle import Oracle
 from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM
+from specresearch.sampling_params import SamplingParams
 
 AHEAD = 64  # tokens that the oracle is asked for at once
 
@@ -92,15 +93,16 @@ class Synthetic(Proposer):
         self._known.clear()
         self._outputs.clear()
 
+    def refuses_sampling(self, sampling: SamplingParams) -> str | None:
+        if sampling.is_greedy:
+            return None
+        return (
+            f"a request has temperature {sampling.temperature:g}, and synthetic acceptance is for "
+            "greedy decoding, whose next tokens can be known; use sampling.temperature=0"
+        )
+
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
         for row in rows:
-            temperature = row.request.sampling.temperature
-            if temperature:
-                raise ValueError(
-                    f"request {row.id!r} has temperature {temperature:g}, and synthetic acceptance "
-                    "is for greedy decoding, whose next tokens can be known; use "
-                    "sampling.temperature=0"
-                )
             prompt = tuple(row.tokens[: row.num_prompt_tokens])
             self._outputs[row.slot] = _Output(self._known.setdefault(prompt, []))
         self.drafter.start(rows, output)

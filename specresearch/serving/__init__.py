@@ -2,13 +2,14 @@
 
 | file | part |
 |---|---|
-| `bridge` | the engine in a thread of its own, and streams of what comes of requests |
+| `bridge`, `driver` | the engine in a thread of its own, and streams of what comes of requests |
 | `updates` | what a step brought, as plain data |
-| `detokenizer` | text of tokens as they come |
+| `detokenizer`, `logprobs` | text and log-probabilities of tokens as they come |
 | `bodies`, `answers` | what clients send and get |
-| `service` | checks requests and submits them |
+| `prompts`, `service` | check requests and submit them |
 | `generation`, `answering` | turn what comes of them into answers |
-| `app`, `streaming`, `errors` | HTTP |
+| `app`, `gate`, `streaming`, `errors` | HTTP, and what a request must pass before it is read |
+| `metrics`, `log` | what operators see |
 | `server`, `build`, `settings` | the process |
 
 To watch a request being decoded, stream it with

@@ -23,7 +23,7 @@ from specresearch.serving.answers import (
     sse,
 )
 from specresearch.serving.bodies import ChatBody, CompletionBody
-from specresearch.serving.bridge import EngineFailedError
+from specresearch.serving.driver import EngineFailedError
 from specresearch.serving.errors import ApiError, internal_error, invalid_fields
 from specresearch.serving.gate import Gate
 from specresearch.serving.page import add_page

@@ -9,13 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specresearch.acceptance.threshold import WORKLOADS
-from specresearch.sampling_params import LARGEST_SEED
+from specresearch.sampling_params import LARGEST_SEED, MOST_BIAS
 
 MOST_CHOICES = 128
 MOST_LOGPROBS = 20
 LARGEST_TOKEN = 2**31 - 1
 MOST_STOPS = 16
+MOST_BIASES = 1024
 
+Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -55,7 +57,12 @@ class GenerationBody(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOPS)] | None = None
     ignore_eos: bool | None = None
     max_tokens: int | None = Field(None, ge=1, le=LARGEST_TOKEN)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Bias], Field(max_length=MOST_BIASES)
+        ]
+        | None
+    ) = Field(None, description="added to the logits of token ids")
     response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -68,12 +75,6 @@ class GenerationBody(Body):
     acceptance: Literal["code", "structured", "prose"] | None = Field(
         None, description="preset of a server with acceptance=threshold"
     )
-
-    @field_validator("logit_bias")
-    @classmethod
-    def _no_bias(cls, bias: dict[str, float] | None) -> None:
-        if bias and any(bias.values()):
-            raise ValueError("is not supported; leave it out")
 
     @field_validator("response_format")
     @classmethod

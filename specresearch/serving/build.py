@@ -10,7 +10,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from specresearch.engine import Engine
 from specresearch.serving.app import create_app
-from specresearch.serving.bridge import EngineBridge, StepFeed
+from specresearch.serving.bridge import EngineBridge
+from specresearch.serving.driver import StepFeed
 from specresearch.serving.log import log_as_json
 from specresearch.serving.server import Server, bind
 from specresearch.serving.service import Service

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from specresearch.serving.service import Service
 
 BACKLOG = 2048  # connections that wait to be accepted
+FLUSH_SECONDS = 5  # for answers that clients have not read when the engine is done
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,9 @@ class Server:
                 h11_max_incomplete_event_size=4 * settings.max_header_bytes,
                 backlog=BACKLOG,
                 server_header=False,
-                timeout_graceful_shutdown=1,
+                timeout_graceful_shutdown=FLUSH_SECONDS,
                 lifespan="off",
+                ws="none",
             )
         )
 

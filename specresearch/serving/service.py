@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specresearch import __version__
-from specresearch.acceptance import Greedy, Threshold
+from specresearch.acceptance import Threshold
 from specresearch.engine import RequestOutput
 from specresearch.request import Request
 from specresearch.sampling import SamplingParams
@@ -166,7 +166,7 @@ class Service:
         try:
             stream = await self.bridge.submit(requests, watch=body.sends_speculation)
         except ValueError as error:
-            raise ApiError(400, str(error)) from error
+            raise ApiError(400, str(error).replace("sampling.", "")) from error
         return Job(
             id=id,
             created=int(time.time()),
@@ -196,6 +196,8 @@ class Service:
         given["max_new_tokens"] = self._limit(body.limit)
         given["seed"] = body.seed
         given["draft_threshold"] = body.draft_threshold
+        if body.logit_bias:
+            given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
         if body.top_k is not None:
             given["top_k"] = max(body.top_k, 0)
         given = {name: value for name, value in given.items() if value is not None}
@@ -203,7 +205,7 @@ class Service:
             sampling = replace(self.defaults, **given, logprobs=body.num_logprobs)
         except ValueError as error:
             raise ApiError(400, str(error).replace("sampling.", "")) from error
-        self._check_rule(body, sampling)
+        self._check_preset(body)
         return sampling
 
     def _limit(self, wanted: int | None) -> int:
@@ -219,8 +221,8 @@ class Service:
             )
         return wanted
 
-    def _check_rule(self, body: ChatBody | CompletionBody, sampling: SamplingParams) -> None:
-        """Refuse what the acceptance rule of this server cannot do."""
+    def _check_preset(self, body: ChatBody | CompletionBody) -> None:
+        """Refuse a preset of another acceptance rule."""
         rule = self.engine.acceptance
         if body.acceptance is not None and not isinstance(rule, Threshold):
             raise ApiError(
@@ -228,12 +230,6 @@ class Service:
                 f"acceptance={body.acceptance} is a preset of acceptance=threshold, which this "
                 "server does not use",
                 param="acceptance",
-            )
-        if isinstance(rule, Greedy) and sampling.temperature:
-            raise ApiError(
-                400,
-                "this server accepts drafts greedily, which is exact for temperature=0 only",
-                param="temperature",
             )
 
     def _num_drafts(self, body: ChatBody | CompletionBody) -> int | None:

@@ -19,10 +19,12 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "run": "arrivals.qps=",
     "load": "batch_size=",
     "plan": "sampling.temperature=",
+    "serve": "dataset.path=",
     "simulate": "dataset.path=",
     "certify": "num_prompts=",
     "penalty": "sampling.temperature=",
     "tree": "seed=",
+    "layers": "batch_size=",
     "distill": "sampling.temperature=",
     "export": "seed=",
 }

@@ -38,8 +38,8 @@ def test_commands_are_listed_if_none_is_given(
 def test_the_error_for_an_unknown_command_lists_the_known_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["specresearch", "serv"])
+    monkeypatch.setattr(sys, "argv", ["specresearch", "teach"])
     with pytest.raises(SystemExit) as stop:
         main.main()
     assert stop.value.code == 2
-    assert "there is no command 'serv'; there are: bench_gpu, certify" in capsys.readouterr().err
+    assert "there is no command 'teach'; there are: bench_gpu, certify" in capsys.readouterr().err

@@ -11,7 +11,8 @@ from specresearch.batch import Batch
 from specresearch.engine import RequestOutput
 from specresearch.proposal import Proposal
 from specresearch.proposers import NGram
-from specresearch.serving.bridge import EngineBridge, EngineFailedError, RequestStream, StepFeed
+from specresearch.serving.bridge import EngineBridge, RequestStream
+from specresearch.serving.driver import EngineFailedError, StepFeed
 from specresearch.serving.updates import EngineUpdate, Progress
 
 PROMPTS = [[0, 1, 2, 0, 1, 2, 0], [3, 4], [5], [2, 2, 2, 2]]

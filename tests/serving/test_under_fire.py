@@ -15,7 +15,8 @@ from stepwise import Stepwise
 
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.serving.app import create_app
-from specresearch.serving.bridge import EngineBridge, StepFeed
+from specresearch.serving.bridge import EngineBridge
+from specresearch.serving.driver import StepFeed
 from specresearch.serving.server import Server, bind
 from specresearch.serving.service import Service
 from specresearch.serving.settings import ServerSettings
