@@ -16,6 +16,7 @@ import specresearch.proposers
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.bench_gpu import parser as bench_parser
 from specresearch.cli import conf_dir
+from specresearch.cli.arguments import expand_arguments
 from specresearch.report import parser as report_parser
 from specresearch.settings.check import check_settings, plain
 from specresearch.settings.commands import schema_of
@@ -61,7 +62,8 @@ def test_documented_commands_have_settings_that_are_allowed(page: Path) -> None:
         if name in PARSERS:
             PARSERS[name]().parse_args(arguments)
             continue
-        overrides = [with_first_choice(a) for a in arguments if not a.startswith("-")]
+        settings = expand_arguments([a for a in arguments if not a.startswith("-")])
+        overrides = [with_first_choice(setting) for setting in settings]
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = compose(name, overrides)
         check_settings(plain(cfg), schema_of(name))

@@ -88,6 +88,8 @@ def _setting(results: Results) -> Table:
         table.add_row("drafter", method["description"])
     if method and method.get("foretold"):
         table.add_row("pair", method["foretold"]["summary"])
+    for model in (method or {}).get("models", ()):
+        table.add_row("draft model", describe_target(model))
     if method and method.get("shape"):
         table.add_row("drafts", method["shape"]["summary"])
     if method and method["memory"]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specresearch.layer_choice.costs import SublayerCosts
-from specresearch.layer_choice.texts import Acceptance, TargetTexts, mean_tokens_per_step
+from specresearch.layer_choice.texts import TargetTexts, TextAcceptance, mean_tokens_per_step
 from specresearch.models.layer_view import Sublayers, lists_of
 from specresearch.progress import Progress
 
@@ -131,7 +131,9 @@ def fastest(depths: Sequence[Depth]) -> Depth:
     return max(depths, key=lambda depth: depth.speedup)
 
 
-def _by_temperature(acceptance: Acceptance, temperatures: Sequence[float]) -> dict[float, float]:
+def _by_temperature(
+    acceptance: TextAcceptance, temperatures: Sequence[float]
+) -> dict[float, float]:
     return {temperature: acceptance.mean(temperature) for temperature in temperatures}
 
 

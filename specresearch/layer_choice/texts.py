@@ -25,7 +25,7 @@ BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class TextAcceptance:
     """The probability that each token of some outputs is accepted as a draft.
 
     Attributes:
@@ -89,7 +89,7 @@ class TargetTexts:
         """Tokens of all outputs."""
         return sum(len(tokens) - num_prompt for _, tokens, num_prompt in self._texts)
 
-    def acceptance_without(self, skipped: Sublayers) -> Acceptance:
+    def acceptance_without(self, skipped: Sublayers) -> TextAcceptance:
         """Return what is accepted of the target's drafts without some sublayers.
 
         Token x of the target's text is accepted with probability min(1, q(x) / p(x)), whose mean
@@ -108,7 +108,7 @@ class TargetTexts:
         for (temperature, _, _), log_p, (log_q, is_likeliest) in texts:
             probs = is_likeliest if temperature == 0 else (log_q - log_p).exp().clamp(max=1)
             by_text.append((temperature, probs.cpu().numpy()))
-        return Acceptance(tuple(by_text))
+        return TextAcceptance(tuple(by_text))
 
     @torch.inference_mode()
     def _rows(self, model: HFModel) -> list[tuple[Float[Tensor, " T"], Float[Tensor, " T"]]]:
@@ -139,7 +139,7 @@ def _score(
 
 
 def mean_tokens_per_step(
-    acceptance: Acceptance, num_draft_tokens: int, temperatures: Sequence[float]
+    acceptance: TextAcceptance, num_draft_tokens: int, temperatures: Sequence[float]
 ) -> float:
     """Return the mean over temperatures, which count alike."""
     return fmean(acceptance.tokens_per_step(num_draft_tokens, t) for t in temperatures)

@@ -124,7 +124,7 @@ def layer_view(target: HFModel, skipped: Sublayers) -> PreTrainedModel:
             setattr(layers[i], _mlp_name(layers[i]), _Nothing(returns_tuple))
         for part in layers[i].modules():
             if isinstance(getattr(part, "layer_idx", None), int):
-                part.layer_idx = num_attentions  # its place in the cache
+                vars(part)["layer_idx"] = num_attentions  # its place in the cache
         num_attentions += 1
     model.set_submodule(name, nn.ModuleList(layers[i] for i in kept))
     config = model.config.get_text_config(decoder=True)
@@ -149,12 +149,12 @@ class _Nothing(nn.Module):
 class _SharedHead(nn.Module):
     """An LM head of another model, without that model's hooks."""
 
-    def __init__(self, head: nn.Module) -> None:
+    def __init__(self, head: Any) -> None:
         super().__init__()
         self.head = head
 
     @property
-    def weight(self) -> Tensor:
+    def weight(self) -> Any:
         return self.head.weight
 
     def forward(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:

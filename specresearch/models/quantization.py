@@ -28,7 +28,7 @@ INSTALL = "pip install -e '.[quantization]'"
 FLOAT8_CAPABILITY = (8, 9)
 INT4_GROUP = 32  # weights that share a scale
 PACKAGES = {
-    "gptq": "gptqmodel",
+    "gptq": "optimum gptqmodel",
     "awq": "gptqmodel",
     "compressed-tensors": "compressed-tensors",
     "hqq": "hqq",
@@ -175,7 +175,7 @@ def explain_failure(model: str, config: Any, error: Exception) -> str:
         config: The checkpoint's own.
     """
     settings = getattr(config, "quantization_config", None) or {}
-    package = PACKAGES.get(settings.get("quant_method"))
+    package = PACKAGES.get(str(settings.get("quant_method")))
     remedy = f"pip install {package}" if package else f"for int8 and int4: {INSTALL}"
     return f"{model!r} comes quantised and cannot be read: {first_line(error)}; {remedy}"
 
@@ -214,5 +214,6 @@ def _own_config(settings: Mapping[str, Any]) -> QuantizationConfigMixin:
         reason = str(error).partition(" - supported")[0]
         raise ValueError(
             f"target.quantization={dict(settings)} is not one that the transformers library knows "
-            f"({reason}); for 4 bits use target.quantization=int4"
+            f"({reason}); for 4 bits use target.quantization=int4, or "
+            "{load_in_4bit: true} for bitsandbytes"
         ) from error

@@ -1,6 +1,7 @@
 """A streamed answer: its text, how many tokens it has, and when they arrived."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta
 
 
 @dataclass
-class Answer:
+class StreamedAnswer:
     """One answer as its chunks arrive. Times are those of the caller's clock.
 
     Attributes:
@@ -75,15 +76,11 @@ class Answer:
 
     @property
     def counts(self) -> Counts:
-        """Return the counts of drafting; only tokens if the server says nothing of it."""
+        """Return the counts of drafting; only tokens if the server's account is not understood."""
         num_tokens = self.num_tokens or 0
         if self.report is not None:
-            try:
+            with suppress(KeyError, TypeError, ValueError):
                 return counts_of_answer(self.report, num_tokens)
-            except (KeyError, TypeError, ValueError) as error:
-                raise RequestRefusedError(
-                    BROKEN, f"metrics.speculative_decoding of an unknown form ({error!r})"
-                ) from error
         return Counts(num_generated_tokens=num_tokens)
 
     @property

@@ -9,20 +9,20 @@ from specresearch.sampling_params import SamplingParams
 CHAT, COMPLETIONS = "chat", "completions"
 PATHS = {CHAT: "chat/completions", COMPLETIONS: "completions"}
 MAX_SEED = 2**31 - 1  # what every server takes
-# names in the API, and the value with which they need not be sent; the last four are extensions
+# parameters with the value that they need not be sent for; the last four are extensions
 OPTIONAL = {
-    "top_p": ("top_p", 1.0),
-    "presence_penalty": ("presence_penalty", 0.0),
-    "frequency_penalty": ("frequency_penalty", 0.0),
-    "top_k": ("top_k", 0),
-    "min_p": ("min_p", 0.0),
-    "repetition_penalty": ("repetition_penalty", 1.0),
-    "ignore_eos": ("ignore_eos", False),
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "ignore_eos": False,
 }
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionRequest:
     """One request.
 
     Attributes:
@@ -50,9 +50,9 @@ class Completion:
             options["continuous_usage_stats"] = True
         body |= {"stream_options": options, "max_tokens": sampling.max_new_tokens}
         body["temperature"] = sampling.temperature
-        for name, (key, off) in OPTIONAL.items():
+        for name, off in OPTIONAL.items():
             if getattr(sampling, name) != off:
-                body[key] = getattr(sampling, name)
+                body[name] = getattr(sampling, name)
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         if sampling.stop_token_ids:

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from specresearch.openai_client import failure
-from specresearch.openai_client.answer import Answer
-from specresearch.openai_client.body import PATHS, Completion
+from specresearch.openai_client.answer import StreamedAnswer
+from specresearch.openai_client.body import PATHS, CompletionRequest
 from specresearch.openai_client.counters import Counters
 from specresearch.openai_client.stream import PREFIX, Address, Session
 
@@ -21,7 +21,7 @@ MIN_TOKENS = 16  # of an answer that shows whether chunks are held back
 
 
 @dataclass(frozen=True)
-class Server:
+class RemoteServer:
     """A server that has answered.
 
     Attributes:
@@ -42,7 +42,7 @@ class Server:
     count: Callable[[str], int] | None = None
 
     @staticmethod
-    async def find(address: Address, model: str | None, api: str) -> "Server":
+    async def find(address: Address, model: str | None, api: str) -> "RemoteServer":
         """Return the server at an address.
 
         Args:
@@ -55,7 +55,7 @@ class Server:
             card = _choose(await _models(session), model, address)
             owner = str(card.get("owned_by") or "").lower()
             software = owner if owner in KNOWN else ""
-            server = Server(address, str(card["id"]), api, software)
+            server = RemoteServer(address, str(card["id"]), api, software)
             max_len = card.get("max_model_len")
             is_length = isinstance(max_len, int) and max_len > 1
             return replace(
@@ -72,7 +72,9 @@ class Server:
         """Return software and version, as far as they are known."""
         return " ".join(filter(None, (self.software, self.version))) or "unrecognised server"
 
-    async def ask(self, session: Session, completion: Completion, answer: Answer) -> None:
+    async def ask(
+        self, session: Session, completion: CompletionRequest, answer: StreamedAnswer
+    ) -> None:
         """Send a request and fill `answer`. Raises RequestRefusedError if it fails."""
         counts_tokens = self.software in COUNTING
         body = completion.body(self.model, self.api, counts_tokens=counts_tokens)
@@ -93,13 +95,13 @@ class Server:
         async with self.address.session() as session:
             return await self.counters(session)
 
-    async def check(self, completion: Completion) -> Answer:
-        """Answer one request, to see that a measurement is possible.
+    async def check(self, completion: CompletionRequest) -> StreamedAnswer:
+        """StreamedAnswer one request, to see that a measurement is possible.
 
         Raises:
             ValueError: If the request is refused, does not stream, or its tokens are not counted.
         """
-        answer = Answer()
+        answer = StreamedAnswer()
         url = self.address.url
         try:
             async with self.address.session() as session:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from specresearch.openai_client import failure
-from specresearch.openai_client.answer import Answer
+from specresearch.openai_client.answer import StreamedAnswer
 from specresearch.openai_client.events import DONE, EventDecoder
 
 PREFIX = "v1"
@@ -91,7 +91,7 @@ class Session:
         """Return the answer to a GET. Raises httpx.TransportError without one."""
         return await self._client.get(path, timeout=2 * CONNECT_SECONDS)
 
-    async def ask(self, path: str, body: Mapping[str, Any], answer: Answer) -> None:
+    async def ask(self, path: str, body: Mapping[str, Any], answer: StreamedAnswer) -> None:
         """Send a request and fill `answer` as its chunks arrive, by `time.perf_counter`.
 
         Raises:
@@ -111,7 +111,7 @@ class Session:
             )
 
 
-async def _read(response: httpx.Response, answer: Answer) -> None:
+async def _read(response: httpx.Response, answer: StreamedAnswer) -> None:
     decoder = EventDecoder()
     async for piece in response.aiter_bytes():
         now = time.perf_counter()
@@ -122,7 +122,7 @@ async def _read(response: httpx.Response, answer: Answer) -> None:
         _add(answer, data, now)
 
 
-def _add(answer: Answer, data: str, now: float) -> None:
+def _add(answer: StreamedAnswer, data: str, now: float) -> None:
     if data == DONE:
         answer.is_done = True
         return

@@ -37,7 +37,7 @@ class Decoder:
     """Decodes one request after the other on one target.
 
     Args:
-        drafts: The proposer; None decodes plainly.
+        proposer: None decodes plainly.
     """
 
     def __init__(self, target: CausalLM, proposer: Proposer | None = None) -> None:

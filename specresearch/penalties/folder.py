@@ -52,7 +52,7 @@ class PenaltyFolder(RunFolder):
 
     def add(self, kind: str, *, figures: Mapping[str, Any], **key: Any) -> dict[str, Any]:
         """Append a row."""
-        row: dict[str, Any] = dict.fromkeys(KEY) | {"kind": kind, **key} | figures
+        row: dict[str, Any] = {**dict.fromkeys(KEY), "kind": kind, **key, **figures}
         self._append(ROWS, [row])
         self.rows[key_of(row)] = row
         return row

@@ -48,7 +48,11 @@ EXPLANATION = (
 
 
 def print_penalties(results: PenaltyResults, folder: Path, console: Console | None = None) -> None:
-    """Print both tables."""
+    """Print the tables of targets and of pairs.
+
+    Args:
+        folder: The run's folder, which the last line names.
+    """
     console = console or Console(highlight=False)
     for rows, columns in ((results.summary["targets"], TARGETS), (results.summary["cells"], CELLS)):
         table = Table(box=None, pad_edge=False, header_style="bold")

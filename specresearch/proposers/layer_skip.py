@@ -62,6 +62,10 @@ class LayerSkip(DraftModel):
             settings["exit_layer"] = target.num_layers - 1
         return cls(**settings)
 
+    @property
+    def compiled(self) -> bool:
+        return self._target is not None and self._target.compiled
+
     def bind(self, target: CausalLM, num_slots: int) -> None:
         if self._target is not target:
             self.draft = skip_sublayers(target, self.skipped_of(target))

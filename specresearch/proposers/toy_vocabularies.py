@@ -8,8 +8,11 @@ import torch
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.vocabulary import Vocabulary
 
-DRAFT = Vocabulary([b"b", b"a", b"a", b"ab", b"bb", None])
-"""Has two ids for one token, one that no toy target has, and one that stands for nothing."""
+DRAFT = Vocabulary([b"b", b"a", b"a", b"bb", b"bab", None])
+"""Has two ids for one token, two that small targets lack, and one that stands for nothing.
+
+About half of a random draft's distribution is on common tokens.
+"""
 
 
 def toy_vocabularies(size: int) -> tuple[Vocabulary, Vocabulary]:

@@ -30,7 +30,6 @@ BEFORE_ROWS = {CONFIG, RESULTS, PROVENANCE, *TRACKER_FILES}  # may exist before 
 INDIFFERENT = ("resume", "progress", "tracker")  # keys that a resumed run may change
 IDENTITY = (
     ("dataset", "fingerprint"),
-    ("target", "model"),
     ("target", "num_parameters"),
     ("target", "dtype"),
     ("machine", "device"),
@@ -46,6 +45,7 @@ class RunFolder:
         may_change: settings that a resumed run may change.
         chosen: settings for which `auto` means what the first session chose.
         code: source files that the rows depend on.
+        identity: what of the provenance may not change between sessions.
         is_resumed: the folder holds rows of an earlier session.
 
     Raises:
@@ -56,6 +56,7 @@ class RunFolder:
     may_change: tuple[str, ...] = INDIFFERENT
     chosen: tuple[str, ...] = ()
     code: tuple[str, ...] = DECODING
+    identity: tuple[tuple[str, str], ...] = IDENTITY
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         self.path = path
@@ -118,7 +119,7 @@ class RunFolder:
         merged: dict[str, Any] = {**provenance, **software, "packages": packages, "num_sessions": 1}
         if self.is_resumed:
             before = check_software(self.path, software)
-            for part, key in IDENTITY:
+            for part, key in self.identity:
                 old, new = before[part][key], merged[part][key]
                 if old != new:
                     raise ValueError(

@@ -18,7 +18,7 @@ from specresearch.acceptance import AcceptanceSampler
 from specresearch.data import PromptDataset
 from specresearch.machine import cpu_model, device_name, package_version
 from specresearch.models import CausalLM
-from specresearch.models.memory import weight_bytes
+from specresearch.models.memory import stored_bytes
 from specresearch.models.quantizer import short
 from specresearch.proposers import Proposer
 
@@ -50,7 +50,7 @@ def describe(
         "target": {
             "model": target.name,
             "num_parameters": target.num_parameters,
-            "weight_bytes": weight_bytes([target.module]),
+            "weight_bytes": stored_bytes([target.module]),
             "dtype": target.dtype_name,
             **describe_weights(target),
             "attention": target.attention,
@@ -100,7 +100,8 @@ def describe_method(
             {
                 "model": model.name,
                 "num_parameters": model.num_parameters,
-                "weight_bytes": weight_bytes([model.module]),
+                "dtype": model.dtype_name,
+                "weight_bytes": stored_bytes([model.module]),
                 **describe_weights(model),
             }
             for model in proposer.models

@@ -26,6 +26,7 @@ from specresearch.serving.bodies import ChatBody, CompletionBody
 from specresearch.serving.driver import EngineFailedError
 from specresearch.serving.errors import ApiError, internal_error, invalid_fields
 from specresearch.serving.gate import Gate
+from specresearch.serving.page import add_page
 from specresearch.serving.service import Job, Service
 from specresearch.serving.streaming import EventStream, unless_disconnected
 
@@ -45,6 +46,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(EngineFailedError, _engine_failed)
     _add_completions(app, service)
     _add_information(app, service)
+    add_page(app)
     return app
 
 

@@ -15,6 +15,7 @@ from specresearch.serving.settings import ServeSettings
 
 REQUEST_ID = b"x-request-id"
 OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})  # for probes, which have no key
+PAGE_PATHS = re.compile(r"/|/page/.*")  # asks for the key itself
 _ID = re.compile(rb"[\w.:-]{1,128}")  # a client's id that is kept
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -71,7 +72,8 @@ class Gate:
         if length.isdigit() and int(length) > self._settings.max_body_bytes:
             raise ApiError(413, too_large(self._settings.max_body_bytes))
         key = self._settings.api_key
-        if key is None or scope["path"] in OPEN_PATHS:
+        path = scope["path"]
+        if key is None or path in OPEN_PATHS or PAGE_PATHS.fullmatch(path):
             return
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         matches = hmac.compare_digest(given.strip(), key.encode())

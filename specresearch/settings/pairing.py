@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from specresearch.settings.base import Settings, key, progress_key, seed_key
+from specresearch.settings.base import TARGET, Settings, key, progress_key, seed_key
 from specresearch.settings.data import DATASET
 from specresearch.settings.drafting import MAX_DRAFTS, MODEL, PRECISIONS, PROPOSER
 
@@ -68,7 +68,9 @@ class PenaltySchema(Settings):
         for name in ("targets", "drafts"):
             values = getattr(self, name)
             yield from _problems(name, values, full)
-        if self.proposer.get("draft", {}).get("quantization"):
+        if self.proposer.get(TARGET) != DRAFT_MODEL:
+            yield "the proposer has no draft model to quantise; use proposer=draft_model"
+        elif self.proposer["draft"].get("quantization"):
             yield "proposer.draft.quantization is what drafts=[...] lists; leave it out"
         if self.target.get("quantization"):
             yield "target.quantization is what targets=[...] lists; leave it out"

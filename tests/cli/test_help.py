@@ -24,6 +24,7 @@ FOREIGN = {  # a key of another command, which its own help must not show
     "certify": "num_prompts=",
     "penalty": "sampling.temperature=",
     "tree": "seed=",
+    "layers": "batch_size=",
     "distill": "sampling.temperature=",
     "export": "seed=",
 }

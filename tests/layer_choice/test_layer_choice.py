@@ -14,7 +14,7 @@ from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.layer_choice.costs import SublayerCosts, measure_costs
 from specresearch.layer_choice.curve import EXIT, SKIP, DepthCurve, fastest, single_sublayers
 from specresearch.layer_choice.output import print_curve, save_curve
-from specresearch.layer_choice.texts import Acceptance, TargetTexts
+from specresearch.layer_choice.texts import TargetTexts, TextAcceptance
 from specresearch.models.layer_view import Sublayers
 from specresearch.proposers import LayerSkip
 
@@ -127,5 +127,5 @@ def test_the_table_says_if_nothing_pays(
 
 
 def test_means_of_one_temperature() -> None:
-    acceptance = Acceptance(((0.0, np.array([1.0, 0.0])), (1.0, np.array([0.5, 0.5]))))
+    acceptance = TextAcceptance(((0.0, np.array([1.0, 0.0])), (1.0, np.array([0.5, 0.5]))))
     assert acceptance.mean() == acceptance.mean(0.0) == acceptance.mean(1.0) == 0.5

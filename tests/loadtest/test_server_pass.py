@@ -13,7 +13,7 @@ from specresearch.data import PromptDataset
 from specresearch.loadtest.loop import Feed, Stops
 from specresearch.loadtest.servers.folder import ServerFolder
 from specresearch.loadtest.servers.one_pass import ServerLostError, ServerPass
-from specresearch.loadtest.servers.sides import ServerSettings, find_sides
+from specresearch.loadtest.servers.sides import ClientSettings, find_sides
 from specresearch.loadtest.servers.workload import UNLIMITED, ServedModel, ServerWorkload
 from specresearch.loadtest.workload import RequestClass
 from specresearch.rows import METHOD, PassKey
@@ -32,7 +32,7 @@ def start(prompt_file: Path, tmp_path: Path) -> Start:
         sampling = SamplingParams(max_new_tokens=NUM_TOKENS)
         model = ServedModel("fake", None, UNLIMITED, "chat")
         workload = ServerWorkload(model, [RequestClass(dataset, sampling)], 6)
-        side = find_sides(ServerSettings(url, None))[METHOD]
+        side = find_sides(ClientSettings(url, None))[METHOD]
         settings: dict[str, Any] = {
             "feed": Feed(np.zeros(6), concurrency=2),
             "stops": Stops(max_waiting=100, max_seconds=60.0),
@@ -67,7 +67,7 @@ def test_every_answer_is_a_row_with_tokens_from_usage_and_times_from_chunks(star
 
 
 def test_reports_in_answers_take_precedence_over_counters(start: Start) -> None:
-    with serving(Script(tokens_per_chunk=2, drafts=3, reports=True)) as url:
+    with serving(Script(tokens_per_chunk=2, drafts=3, reports=True, counts_tokens=True)) as url:
         run = start(url)
         run.take_turn(np.inf)
     assert run.folder.passes[0].counts is None

@@ -18,9 +18,11 @@ from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
 from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
+from specresearch.models.vocabulary import Vocabulary
 from specresearch.proposers import (
     Cascade,
     DraftModel,
+    DraftModelOtherTokenizer,
     Eagle,
     Eagle3,
     LayerSkip,
@@ -112,6 +114,14 @@ def target_as_draft() -> CausalLM:
     return CausalLM(copy.deepcopy(reference()), letters_tokenizer(), max_len=MAX_LEN)
 
 
+def other_words(**settings: Any) -> Proposer:
+    """Return a proposer whose draft is the target, except that it lacks some of its words."""
+    words = Vocabulary.of(target())
+    pieces = [None if id % 5 == 0 else piece for id, piece in enumerate(words.pieces)]
+    vocabularies = words, Vocabulary(pieces)
+    return DraftModelOtherTokenizer(target_as_draft(), vocabularies=vocabularies, **settings)
+
+
 def eagle_head(version: int, fc_width: int, draft_vocab_size: int | None = None) -> EagleHead:
     config: Any = reference().config
     return EagleHead.of(FORMATS[version](config, fc_width, draft_vocab_size=draft_vocab_size))
@@ -131,6 +141,10 @@ PROPOSERS: dict[str, Factory] = {
     "skip_in_a_tree": lambda: LayerSkip(
         skip_attention=[1], skip_mlp=[0], num_draft_tokens=12, tree="dynamic", depth=4, top_k=3
     ),
+    "tokens_in_common_tree_12": lambda: other_words(
+        num_draft_tokens=12, tree="dynamic", depth=4, top_k=3
+    ),
+    "text_where_tokens_differ_5": lambda: other_words(mode="hybrid", num_draft_tokens=5),
     "token_recycling_cold": lambda: TokenRecycling(20, top_k=4, depth=4),
     "token_recycling_warm": lambda: TokenRecycling(
         paths=[[0], [1], [0, 0], [0, 1], [0, 0, 0]], warm=True

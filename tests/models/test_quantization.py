@@ -13,7 +13,7 @@ from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.models import load_draft, quantization
 from specresearch.models.int8_linear import Int8Linear, use_int8_kernel
 from specresearch.models.load_errors import ModelNotLoadedError
-from specresearch.models.loading import load_model
+from specresearch.models.loading import ZOO, load_model
 from specresearch.models.memory import stored_bytes
 from specresearch.models.quantization import choose_quantizer, label_of
 from specresearch.models.quantizer import Quantizer, is_quantized, try_out
@@ -75,7 +75,8 @@ def test_the_lm_head_may_stay_as_it_is() -> None:
     settings = {"weights": "int8", "lm_head": None}
     lm = CausalLM.from_pretrained("zoo:tiny", device="cpu", quantization=settings)
     assert lm.weights.endswith("LM head float32")
-    assert lm.model.get_output_embeddings().weight.dtype == torch.float32
+    head: Any = lm.model.get_output_embeddings()
+    assert head.weight.dtype == torch.float32
     assert label_of(settings, "float32") == "int8, LM head float32"
 
 
@@ -140,15 +141,27 @@ def test_a_quantiser_that_computes_something_else_fails_its_trial(
     assert "logits are off" in (try_out(quantizer, CPU, torch.float32) or "")
 
 
+def test_a_checkpoint_that_comes_quantised_needs_no_setting(tmp_path: Path) -> None:
+    settings = {"weights": "int8", "lm_head": None}
+    lm = CausalLM.from_pretrained("zoo:tiny", device="cpu", quantization=settings)
+    lm.model.save_pretrained(tmp_path)
+    assert lm.tokenizer is not None
+    lm.tokenizer.save_pretrained(tmp_path)
+    again = CausalLM.from_pretrained(str(tmp_path), device="cpu")
+    assert (again.weights, again.num_parameters) == (lm.weights, lm.num_parameters)
+    assert decode(again) == decode(lm)
+
+
 def test_a_checkpoint_of_a_missing_package_names_it(tmp_path: Path) -> None:
-    shutil.copytree(Path(quantization.__file__).parents[1] / "zoo" / "tiny", tmp_path / "gptq")
-    file = tmp_path / "gptq" / "config.json"
+    shutil.copytree(ZOO / "tiny", tmp_path / "hqq")
+    file = tmp_path / "hqq" / "config.json"
     config = json.loads(file.read_text())
     config["quantization_config"] = {"quant_method": "hqq", "bits": 4}
     file.write_text(json.dumps(config))
-    with pytest.raises((ModelNotLoadedError, ValueError)) as caught:
-        load_model(str(tmp_path / "gptq"), device="cpu")
-    assert "hqq" in str(caught.value).lower()
+    with pytest.raises(ModelNotLoadedError) as caught:
+        load_model(str(tmp_path / "hqq"), device="cpu")
+    assert "comes quantised and cannot be read" in str(caught.value)
+    assert "pip install hqq" in str(caught.value)
 
 
 class TestSelfDraft:
@@ -163,8 +176,8 @@ class TestSelfDraft:
         assert accepted > 0
         assert copy.of(plain) is proposer.draft  # pyright: ignore[reportAttributeAccessIssue]
         beside = stored_bytes([proposer.draft.module], [plain.module])
-        embedding = plain.model.get_input_embeddings().weight.nbytes
-        assert beside < stored_bytes([proposer.draft.module]) - 0.99 * embedding
+        embeddings: Any = plain.model.get_input_embeddings()
+        assert beside < stored_bytes([proposer.draft.module]) - 0.99 * embeddings.weight.nbytes
 
     def test_an_unquantised_copy_is_accepted_whole(self, plain: CausalLM) -> None:
         proposer = DraftModel(load_draft("self"), 3)

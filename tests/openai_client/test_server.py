@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from fake_server import Script, serving
 
-from specresearch.openai_client import Address, Completion, Server
+from specresearch.openai_client import Address, CompletionRequest, RemoteServer
 from specresearch.openai_client.body import CHAT, COMPLETIONS
 from specresearch.sampling_params import SamplingParams
 
 Serve = Callable[[Script], str]
-ASKED = Completion("Hello?", SamplingParams(max_new_tokens=20))
+ASKED = CompletionRequest("Hello?", SamplingParams(max_new_tokens=20))
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def serve() -> Iterator[Serve]:
         yield lambda script: stack.enter_context(serving(script))
 
 
-def find(url: str, model: str | None = None, api: str = CHAT) -> Server:
-    return asyncio.run(Server.find(Address(url), model, api))
+def find(url: str, model: str | None = None, api: str = CHAT) -> RemoteServer:
+    return asyncio.run(RemoteServer.find(Address(url), model, api))
 
 
 def test_a_server_says_what_it_is(serve: Serve) -> None:
@@ -41,7 +41,7 @@ def test_only_what_is_set_is_sent(serve: Serve) -> None:
     sampling = SamplingParams(
         temperature=0.5, top_k=4, max_new_tokens=3, stop=("x",), ignore_eos=True, seed=2**40
     )
-    completion = Completion([1, 2], sampling, num_draft_tokens=0)
+    completion = CompletionRequest([1, 2], sampling, num_draft_tokens=0)
     asyncio.run(find(url, "fake", COMPLETIONS).check(completion))
     chat, text = script.seen
     assert chat == {

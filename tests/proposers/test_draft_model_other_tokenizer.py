@@ -75,7 +75,7 @@ def plain() -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(target=vocabularies(SIZE), draft=vocabularies(SIZE + 3))
 def test_greedy_output_is_unchanged_whatever_the_tokenizers_do(
     mode: Any, target: dict[str, Any], draft: dict[str, Any]

@@ -24,21 +24,13 @@ calibrate() { # name of the target, then settings
 }
 
 calibrate tiny "${tiny[@]}" dataset.max_prompt_tokens=256 num_prompts=4
-for num in 14 8 4 2; do
-    measure tiny "exit-$num" "${tiny[@]}" num_prompts=6 sampling.max_new_tokens=48 \
-        $(skipped "$out/tiny/layers.json" exit "$num") "$@"
+for depth in "exit 14" "exit 8" "exit 2" "skip 1" "skip 4" "skip 8"; do
+    measure tiny "${depth/ /-}" "${tiny[@]}" num_prompts=6 sampling.max_new_tokens=48 \
+        $(skipped "$out/tiny/layers.json" $depth) "$@"
 done
-for num in 1 2 4 8; do
-    measure tiny "skip-$num" "${tiny[@]}" num_prompts=6 sampling.max_new_tokens=48 \
-        $(skipped "$out/tiny/layers.json" skip "$num") "$@"
-done
-calibrate gemma "${gemma[@]}" dataset.max_prompt_tokens=64 num_prompts=2 max_share=0.25
-for num in 12 2; do
-    measure gemma "exit-$num" "${gemma[@]}" num_prompts=3 warmup=1 sampling.max_new_tokens=32 \
-        $(skipped "$out/gemma/layers.json" exit "$num") "$@"
-done
-for num in 1 4; do
-    measure gemma "skip-$num" "${gemma[@]}" num_prompts=3 warmup=1 sampling.max_new_tokens=32 \
-        $(skipped "$out/gemma/layers.json" skip "$num") "$@"
+calibrate gemma "${gemma[@]}" dataset.max_prompt_tokens=64 num_prompts=2 max_share=0.17
+for depth in "exit 2" "skip 1"; do
+    measure gemma "${depth/ /-}" "${gemma[@]}" dataset.max_prompt_tokens=64 num_prompts=3 warmup=1 \
+        sampling.max_new_tokens=24 $(skipped "$out/gemma/layers.json" $depth) "$@"
 done
 python experiments/pairings/layer_skip/pictures.py "$out"

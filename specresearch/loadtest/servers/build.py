@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from specresearch.loadtest.build import build_classes
 from specresearch.loadtest.servers.folder import ServerFolder
 from specresearch.loadtest.servers.runner import ServerRunner
-from specresearch.loadtest.servers.sides import ServerSettings, find_sides
+from specresearch.loadtest.servers.sides import ClientSettings, find_sides
 from specresearch.loadtest.settings import LoadSettings
 
 OF_ENGINES = (
@@ -48,7 +48,7 @@ def build_server_runner(
         ValueError: If a server does not answer, or something else cannot be measured.
     """
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log a line for each request
-    asked = ServerSettings.from_config(cfg)
+    asked = ClientSettings.from_config(cfg)
     served = find_sides(asked, settings.compare)
     tracker = instantiate(cfg.tracker, _convert_="all")
     arrivals = instantiate(cfg.arrivals, _convert_="all")

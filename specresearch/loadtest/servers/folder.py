@@ -43,6 +43,7 @@ class ServerFolder(LoadFolder):
 
     may_change = (*LoadFolder.may_change, *ADDRESSES, "client.method", "client.num_draft_tokens")
     code = CODE
+    identity = (*LoadFolder.identity, ("target", "model"))
     session = 1
     _has_other_servers = False
 

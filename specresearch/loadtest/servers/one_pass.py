@@ -18,7 +18,7 @@ from specresearch.loadtest.servers.folder import ServerFolder
 from specresearch.loadtest.servers.sides import ServerSide
 from specresearch.loadtest.servers.workload import ServerWorkload
 from specresearch.metrics import Counts
-from specresearch.openai_client import Answer, Counters, RequestRefusedError
+from specresearch.openai_client import Counters, RequestRefusedError, StreamedAnswer
 from specresearch.openai_client.failure import UNREACHABLE
 from specresearch.rows import PassKey, RequestRow
 
@@ -85,7 +85,7 @@ class ServerPass:
 
     async def _run(self) -> None:
         self._failures: list[FailureRow] = []
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, StreamedAnswer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_reports = False
         self._num_unreachable = 0
@@ -154,7 +154,7 @@ class ServerPass:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _send(self, number: int, due: float) -> None:
-        self._answers[number] = Answer()
+        self._answers[number] = StreamedAnswer()
         self.last_arrival = due
         task = asyncio.create_task(self._answer(number, due))
         self._tasks.add(task)
@@ -201,7 +201,7 @@ class ServerPass:
             self._num_unreachable = 0
             self.num_finished += 1
             self.num_tokens += row.counts.num_generated_tokens
-            self._has_reports |= answer.report is not None
+            self._has_reports |= row.counts.num_drafts > 0
             self._write(row)
         finally:
             del self._answers[number]
@@ -230,7 +230,7 @@ class ServerPass:
                 f"({error.message})"
             )
 
-    def _request_row(self, number: int, due: float, answer: Answer) -> RequestRow:
+    def _request_row(self, number: int, due: float, answer: StreamedAnswer) -> RequestRow:
         planned = self.workload.requests[number]
         times = answer.token_times or [time.perf_counter()]
         times = [moment - self._begin - due for moment in times]

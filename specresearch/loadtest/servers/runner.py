@@ -1,6 +1,4 @@
-"""A load test of servers: the same requests at the same times to a server with drafts and one
-without.
-"""
+"""A load test of servers: the same requests to one with drafts and to one without."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from specresearch.loadtest.servers.failures import count_failures
 from specresearch.loadtest.servers.folder import ServerFolder
 from specresearch.loadtest.servers.one_pass import ServerPass
 from specresearch.loadtest.servers.outputs import compare_texts, text_figures
-from specresearch.loadtest.servers.sides import SPECULATION, ServerSettings, ServerSide
+from specresearch.loadtest.servers.sides import SPECULATION, ClientSettings, ServerSide
 from specresearch.loadtest.servers.workload import (
     UNLIMITED,
     ServedModel,
@@ -29,7 +27,7 @@ from specresearch.loadtest.servers.workload import (
 )
 from specresearch.loadtest.settings import LoadSettings
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
-from specresearch.openai_client import Answer
+from specresearch.openai_client import StreamedAnswer
 from specresearch.results.provenance import describe_datasets, describe_process
 from specresearch.rows import BASELINE, METHOD, PassKey, RequestRow
 from specresearch.trackers import NoTracker, Tracker
@@ -58,13 +56,13 @@ class ServerRunner(PassRunner):
     settings: LoadSettings
     folder: ServerFolder
     _: KW_ONLY
-    asked: ServerSettings
+    asked: ClientSettings
     tracker: Tracker = field(default_factory=NoTracker)
 
     def __post_init__(self) -> None:
         self.num_requests = self.settings.count(self.arrivals)
         self.whole_passes = WHOLE
-        self._first_answers: dict[str, Answer] = {}
+        self._first_answers: dict[str, StreamedAnswer] = {}
         for part in self.classes:
             self._check_class(part)
 
@@ -72,7 +70,7 @@ class ServerRunner(PassRunner):
         if part.num_draft_tokens is None:
             return
         for side in self.served.values():
-            if side.server.software and not side.server.is_switchable:
+            if not side.server.is_switchable:
                 raise ValueError(
                     f"classes.{part.name}.num_draft_tokens={part.num_draft_tokens}: "
                     f"{side.server.label} at {side.server.address.url} drafts as it was started "
@@ -95,7 +93,7 @@ class ServerRunner(PassRunner):
         model = ServedModel(
             name=server.model,
             tokenizer=tokenizer,
-            max_len=server.max_len or UNLIMITED,
+            max_len=min(side.server.max_len or UNLIMITED for side in self.served.values()),
             api=server.api,
         )
         workload = ServerWorkload(

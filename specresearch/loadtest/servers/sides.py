@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from specresearch.openai_client import Address, Server
+from specresearch.openai_client import Address, RemoteServer
 from specresearch.rows import BASELINE, FIXED, METHOD
 
 SPECULATION = "speculation"  # the method, if the user gives it no name
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ClientSettings:
     """Which servers are measured, and how they are asked.
 
     Attributes:
@@ -41,9 +41,9 @@ class ServerSettings:
     num_draft_tokens: int | None = None
 
     @staticmethod
-    def from_config(cfg: Mapping[str, Any]) -> "ServerSettings":
+    def from_config(cfg: Mapping[str, Any]) -> "ClientSettings":
         """Return the settings that a configuration holds, among other keys."""
-        return ServerSettings(cfg["server"], cfg["baseline_server"], **cfg["client"])
+        return ClientSettings(cfg["server"], cfg["baseline_server"], **cfg["client"])
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ServerSide:
         num_draft_tokens: Drafts in every step of its requests; None leaves them to the server.
     """
 
-    server: Server
+    server: RemoteServer
     num_draft_tokens: int | None = None
 
     def counted_by(self, tokenizer: PreTrainedTokenizerBase) -> "ServerSide":
@@ -78,7 +78,7 @@ class ServerSide:
         }
 
 
-def find_sides(settings: ServerSettings, compare: Sequence[int] = ()) -> dict[str, ServerSide]:
+def find_sides(settings: ClientSettings, compare: Sequence[int] = ()) -> dict[str, ServerSide]:
     """Return the sides that can be measured now, by name.
 
     Args:
@@ -90,7 +90,7 @@ def find_sides(settings: ServerSettings, compare: Sequence[int] = ()) -> dict[st
     return asyncio.run(_find_sides(settings, compare))
 
 
-async def _find_sides(settings: ServerSettings, compare: Sequence[int]) -> dict[str, ServerSide]:
+async def _find_sides(settings: ClientSettings, compare: Sequence[int]) -> dict[str, ServerSide]:
     sides: dict[str, ServerSide] = {}
     drafting = plain = None
     if settings.server is not None:
@@ -115,6 +115,6 @@ async def _find_sides(settings: ServerSettings, compare: Sequence[int]) -> dict[
     return sides
 
 
-async def _find(url: str, settings: ServerSettings) -> Server:
+async def _find(url: str, settings: ClientSettings) -> RemoteServer:
     address = Address(url, settings.key_variable, settings.timeout)
-    return await Server.find(address, settings.model, settings.api)
+    return await RemoteServer.find(address, settings.model, settings.api)

@@ -12,7 +12,7 @@ from specresearch.data import Prompt, PromptDataset, Row, Template
 from specresearch.loadtest.prompt_pool import Pool
 from specresearch.loadtest.workload import LoadWorkload, RequestClass
 from specresearch.models.loading import resolve
-from specresearch.openai_client import Completion
+from specresearch.openai_client import CompletionRequest
 from specresearch.openai_client.body import CHAT
 
 UNLIMITED = 10_000_000  # tokens, for a server that does not say how many it takes
@@ -76,7 +76,7 @@ class ServerWorkload(LoadWorkload):
 
     def completion(
         self, number: int, repeat: int, num_draft_tokens: int | None = None
-    ) -> Completion:
+    ) -> CompletionRequest:
         """Return the request to send.
 
         Args:
@@ -93,7 +93,7 @@ class ServerWorkload(LoadWorkload):
             prompt = planned.prompt_ids.tolist()
         else:
             prompt = template.plain_text(planned.text)
-        return Completion(prompt, self.sampling(number, repeat), num_draft_tokens)
+        return CompletionRequest(prompt, self.sampling(number, repeat), num_draft_tokens)
 
     def _template(self, category: str) -> Template:
         parts = {part.name: part for part in self.classes}
