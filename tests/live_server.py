@@ -15,9 +15,9 @@ from specresearch.proposers import NGram, Proposer
 from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge
 from specresearch.serving.driver import StepFeed
-from specresearch.serving.server import Server, bind
+from specresearch.serving.server import HttpServer, bind
 from specresearch.serving.service import Service
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 SECONDS = 60.0  # after which a server that does not start or stop fails the test
 MAX_LEN = 256
@@ -31,7 +31,7 @@ class Live:
     address: str
     service: Service
     engine: Engine
-    server: Server
+    server: HttpServer
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
 
@@ -59,7 +59,7 @@ def serving(
     max_running: int = 4,
     reuse_prefixes: bool = False,
     defaults: SamplingParams | None = None,
-    settings: ServerSettings | None = None,
+    settings: ServeSettings | None = None,
     **parts: object,
 ) -> Iterator[Live]:
     """Serve in a thread, and see that nothing is left behind.
@@ -81,14 +81,14 @@ def serving(
 
     async def run() -> None:
         bridge = EngineBridge(engine, feed)
-        service = Service(bridge, settings or ServerSettings(), defaults or SamplingParams())
+        service = Service(bridge, settings or ServeSettings(), defaults or SamplingParams())
 
         def announce(address: str) -> None:
             loop, thread = asyncio.get_running_loop(), threading.current_thread()
             started.append(Live(address, service, engine, server, loop, thread))
             ready.set()
 
-        server = Server(create_app(service), service, bind(HOST, 0), announce)
+        server = HttpServer(create_app(service), service, bind(HOST, 0), announce)
         await server.run(handles_signals=False)
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)

@@ -22,9 +22,9 @@ from specresearch.proposers import NGram
 from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge
 from specresearch.serving.driver import StepFeed
-from specresearch.serving.server import Server, bind
+from specresearch.serving.server import HttpServer, bind
 from specresearch.serving.service import Service
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 PROMPT = "Write a story about a fox, number {}. Once upon a time there was a little fox who"
 
@@ -112,7 +112,7 @@ async def served(service: Service, app: Any, pipe: Connection, *load: int) -> Ro
             pipe.fileno(), lambda: finished.set_result(pipe.recv())
         )
 
-    server = Server(app, service, bind("127.0.0.1", 0), announce)
+    server = HttpServer(app, service, bind("127.0.0.1", 0), announce)
     running = asyncio.ensure_future(server.run(handles_signals=False))
     wall, ttft, num_tokens = await finished
     cpu = time.process_time() - start
@@ -131,7 +131,7 @@ def rounds(arguments: argparse.Namespace, pipe: Connection) -> Iterator[Round]:
     alone(engine, *load)  # warm-up
     for _ in range(arguments.rounds):
         yield alone(engine, *load)
-        service = Service(EngineBridge(engine, feed), ServerSettings(), SamplingParams())
+        service = Service(EngineBridge(engine, feed), ServeSettings(), SamplingParams())
         yield asyncio.run(served(service, create_app(service), pipe, *load))
 
 

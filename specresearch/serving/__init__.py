@@ -21,6 +21,6 @@ To watch a request being decoded, stream it with
   0 is the last token before the step, with parent -1), and `accepted`, the nodes that became tokens
   in order.
 
-`answers.Speculation` is its schema. A page that the server shows can be added to the application of
-`app.create_app`, and find the engine by `app.state.service`.
+`answers.ChunkSpeculation` is its schema. A page that the server shows can be added to the
+application of `app.create_app`, and find the engine by `app.state.service`.
 """

@@ -7,14 +7,14 @@ from typing import Any
 from specresearch.engine import RequestOutput
 from specresearch.serving.answers import (
     DONE,
-    Answer,
+    AnswerPart,
     AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatLogprobs,
-    Completion,
+    CompletionAnswer,
     CompletionChoice,
     CompletionLogprobs,
     Delta,
@@ -39,26 +39,26 @@ class Answering(ABC):
         self.has_logprobs = job.requests[0].sampling.logprobs is not None
 
     @abstractmethod
-    def choice(self, index: int, output: RequestOutput) -> Answer:
+    def choice(self, index: int, output: RequestOutput) -> AnswerPart:
         """Return a whole choice."""
 
     @abstractmethod
-    def object(self, choices: Sequence[Any], **more: Any) -> Answer:
+    def object(self, choices: Sequence[Any], **more: Any) -> AnswerPart:
         """Return the whole answer."""
 
     @abstractmethod
-    def chunk_choice(self, piece: Piece) -> Answer:
+    def chunk_choice(self, piece: Piece) -> AnswerPart:
         """Return a piece of a choice."""
 
     @abstractmethod
-    def chunk(self, choices: Sequence[Any], **more: Any) -> Answer:
+    def chunk(self, choices: Sequence[Any], **more: Any) -> AnswerPart:
         """Return a chunk of the answer."""
 
-    def opening(self) -> list[Answer]:
+    def opening(self) -> list[AnswerPart]:
         """Return the chunks before the first piece."""
         return []
 
-    async def whole(self) -> Answer:
+    async def whole(self) -> AnswerPart:
         """Wait for all choices and return the answer."""
         outputs: dict[int, RequestOutput] = {}
         async for piece in self.service.pieces(self.job):
@@ -113,8 +113,8 @@ class ChatAnswering(Answering):
         kind = "chat.completion"
         return ChatCompletion(**self.common, object=kind, choices=list(choices), **more)
 
-    def opening(self) -> list[Answer]:
-        chunks: list[Answer] = []
+    def opening(self) -> list[AnswerPart]:
+        chunks: list[AnswerPart] = []
         for index in range(len(self.job.requests)):
             delta = Delta(role="assistant", content="")
             choice = ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
@@ -157,9 +157,9 @@ class CompletionAnswering(Answering):
             finish_reason=FINISH_REASONS[output.finish_reason],
         )
 
-    def object(self, choices: Sequence[Any], **more: Any) -> Completion:
+    def object(self, choices: Sequence[Any], **more: Any) -> CompletionAnswer:
         kind = "text_completion"
-        return Completion(**self.common, object=kind, choices=list(choices), **more)
+        return CompletionAnswer(**self.common, object=kind, choices=list(choices), **more)
 
     def chunk_choice(self, piece: Piece) -> CompletionChoice:
         more = {} if piece.speculation is None else {"speculation": piece.speculation}
@@ -171,7 +171,7 @@ class CompletionAnswering(Answering):
             **more,
         )
 
-    def chunk(self, choices: Sequence[Any], **more: Any) -> Completion:
+    def chunk(self, choices: Sequence[Any], **more: Any) -> CompletionAnswer:
         return self.object(choices, **more)
 
     def _logprobs(

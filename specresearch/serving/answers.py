@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 FinishReason = Literal["stop", "length"]
 
 
-class Answer(BaseModel):
+class AnswerPart(BaseModel):
     """Base of all parts of an answer. Only what was set is sent."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
@@ -16,18 +16,18 @@ class Answer(BaseModel):
         return self.model_dump_json(exclude_unset=True)
 
 
-class PromptTokensDetails(Answer):
+class PromptTokensDetails(AnswerPart):
     cached_tokens: int
 
 
-class Usage(Answer):
+class Usage(AnswerPart):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
 
 
-class SpeculativeDecoding(Answer):
+class SpeculativeDecoding(AnswerPart):
     """Counts of an answer's drafts, as vLLM names them.
 
     Attributes:
@@ -49,11 +49,11 @@ class SpeculativeDecoding(Answer):
     num_accepted_tokens_per_pos: list[int]
 
 
-class Metrics(Answer):
+class Metrics(AnswerPart):
     speculative_decoding: SpeculativeDecoding
 
 
-class TokenSource(Answer):
+class TokenSource(AnswerPart):
     """Who wrote a token.
 
     Attributes:
@@ -66,7 +66,7 @@ class TokenSource(Answer):
     position: int | None
 
 
-class Tree(Answer):
+class Tree(AnswerPart):
     """The drafts of a step.
 
     Attributes:
@@ -82,7 +82,7 @@ class Tree(Answer):
     accepted: list[int]
 
 
-class Speculation(Answer):
+class ChunkSpeculation(AnswerPart):
     """What happened in the steps of a chunk.
 
     Attributes:
@@ -94,7 +94,7 @@ class Speculation(Answer):
     trees: list[Tree]
 
 
-class TopLogprob(Answer):
+class TopLogprob(AnswerPart):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -104,53 +104,53 @@ class ChatLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Answer):
+class ChatLogprobs(AnswerPart):
     content: list[ChatLogprob]
     refusal: None
 
 
-class CompletionLogprobs(Answer):
+class CompletionLogprobs(AnswerPart):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class AssistantMessage(Answer):
+class AssistantMessage(AnswerPart):
     role: Literal["assistant"]
     content: str
     refusal: None
 
 
-class Delta(Answer):
+class Delta(AnswerPart):
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
-class ChatChoice(Answer):
+class ChatChoice(AnswerPart):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
 
 
-class ChatChunkChoice(Answer):
+class ChatChunkChoice(AnswerPart):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
-    speculation: Speculation | None = None
+    speculation: ChunkSpeculation | None = None
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(AnswerPart):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
-    speculation: Speculation | None = None
+    speculation: ChunkSpeculation | None = None
 
 
-class _Whole(Answer):
+class _Whole(AnswerPart):
     id: str
     created: int
     model: str
@@ -171,14 +171,14 @@ class ChatChunk(_Whole):
     metrics: Metrics | None = None
 
 
-class Completion(_Whole):
+class CompletionAnswer(_Whole):
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
     usage: Usage | None = None
     metrics: Metrics | None = None
 
 
-class ModelCard(Answer):
+class ModelCard(AnswerPart):
     id: str
     object: Literal["model"]
     created: int
@@ -187,19 +187,19 @@ class ModelCard(Answer):
     max_model_len: int
 
 
-class ModelList(Answer):
+class ModelList(AnswerPart):
     object: Literal["list"]
     data: list[ModelCard]
 
 
-class ErrorDetails(Answer):
+class ErrorDetails(AnswerPart):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(AnswerPart):
     error: ErrorDetails
 
 

@@ -17,7 +17,7 @@ from specresearch.serving.answers import (
     DONE,
     ERROR_ANSWERS,
     ChatCompletion,
-    Completion,
+    CompletionAnswer,
     ModelCard,
     ModelList,
     sse,
@@ -56,7 +56,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
         job = unless_disconnected(service.chat(body), request.receive)
         return await _answer(await job, body, request, service, ChatAnswering)
 
-    @app.post("/v1/completions", response_model=Completion, responses=ERROR_ANSWERS)
+    @app.post("/v1/completions", response_model=CompletionAnswer, responses=ERROR_ANSWERS)
     async def completions(body: CompletionBody, request: Request) -> Response:
         job = unless_disconnected(service.completion(body), request.receive)
         return await _answer(await job, body, request, service, CompletionAnswering)

@@ -14,7 +14,7 @@ from typing import Any
 from specresearch.engine import Engine
 from specresearch.request import Request
 from specresearch.serving.driver import EngineDriver, EngineFailedError, StepFeed, failure_of
-from specresearch.serving.updates import EngineUpdate, Progress
+from specresearch.serving.updates import EngineUpdate, StepProgress
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,11 @@ class RequestStream:
     def __init__(self, ids: Sequence[str], cancel: Callable[[Sequence[str]], None]) -> None:
         self.ids = tuple(ids)
         self._cancel = cancel
-        self._received: list[tuple[int, Progress]] = []
+        self._received: list[tuple[int, StepProgress]] = []
         self._failure: BaseException | None = None
         self._news = asyncio.Event()
 
-    async def read(self) -> list[tuple[int, Progress]]:
+    async def read(self) -> list[tuple[int, StepProgress]]:
         """Return all progress since the last call, once there is some.
 
         Each entry has the number of the request, in order of submission. The last progress of a
@@ -49,7 +49,7 @@ class RequestStream:
         received, self._received = self._received, []
         return received
 
-    def put(self, id: str, item: Progress | BaseException) -> None:
+    def put(self, id: str, item: StepProgress | BaseException) -> None:
         """Add what has come of a request, for `read`."""
         if isinstance(item, BaseException):
             self._failure = item

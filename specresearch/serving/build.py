@@ -13,12 +13,12 @@ from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge
 from specresearch.serving.driver import StepFeed
 from specresearch.serving.log import log_as_json
-from specresearch.serving.server import Server, bind
+from specresearch.serving.server import HttpServer, bind
 from specresearch.serving.service import Service
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 
-def build_service(cfg: DictConfig, settings: ServerSettings) -> Service:
+def build_service(cfg: DictConfig, settings: ServeSettings) -> Service:
     """Load the models and construct everything behind the HTTP interface.
 
     It needs no running event loop; its bridge is started by the server.
@@ -44,7 +44,7 @@ def build_service(cfg: DictConfig, settings: ServerSettings) -> Service:
 def serve_forever(cfg: DictConfig) -> None:
     """Serve what a configuration names until the process is told to stop."""
     log_as_json()
-    settings = ServerSettings.from_config(cfg.server)
+    settings = ServeSettings.from_config(cfg.server)
     # The address is taken first: loading models may take long, and would be in vain.
     with bind(settings.host, settings.port) as listener:
         asyncio.run(_serve(build_service(cfg, settings), listener))
@@ -56,4 +56,4 @@ async def _serve(service: Service, listener: socket) -> None:
     def announce(address: str) -> None:
         print(f"{name} with {proposer} at {address}/v1", flush=True)
 
-    await Server(create_app(service), service, listener, announce).run()
+    await HttpServer(create_app(service), service, listener, announce).run()

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 
 from specresearch.engine import Engine, Step
 from specresearch.request import Request
-from specresearch.serving.updates import EngineUpdate, Progress, progress_of
+from specresearch.serving.updates import EngineUpdate, StepProgress, progress_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class EngineDriver:
         for id in ids:
             self._drop(id)
 
-    def step(self) -> tuple[EngineUpdate, list[tuple[str, Progress | EngineFailedError]]]:
+    def step(self) -> tuple[EngineUpdate, list[tuple[str, StepProgress | EngineFailedError]]]:
         """Make a step; return what happened, and what it brought to each request."""
-        news: list[tuple[str, Progress | EngineFailedError]] = []
+        news: list[tuple[str, StepProgress | EngineFailedError]] = []
         record = None
         try:
             record = self.engine.step()
@@ -95,7 +95,7 @@ class EngineDriver:
         outputs = tuple(self.engine.pop_finished())
         for output in outputs:
             if output.id in self._followed:
-                news.append((output.id, Progress(output=output)))
+                news.append((output.id, StepProgress(output=output)))
                 self._drop(output.id)
         return EngineUpdate.of(self.engine.scheduler, record, outputs), news
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specresearch.serving.errors import ApiError, internal_error
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 REQUEST_ID = b"x-request-id"
 OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})  # for probes, which have no key
@@ -31,7 +31,7 @@ class Gate:
         app: What requests pass on to.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app, self._settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

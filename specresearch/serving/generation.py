@@ -7,10 +7,10 @@ from specresearch.engine import RequestOutput
 from specresearch.metrics import Counts
 from specresearch.request import Request, TokenLogprob
 from specresearch.serving.answers import (
+    ChunkSpeculation,
     FinishReason,
     Metrics,
     PromptTokensDetails,
-    Speculation,
     SpeculativeDecoding,
     TokenSource,
     Tree,
@@ -19,7 +19,7 @@ from specresearch.serving.answers import (
 from specresearch.serving.bridge import RequestStream
 from specresearch.serving.detokenizer import Detokenizer
 from specresearch.serving.errors import internal_error
-from specresearch.serving.updates import DraftTree, Progress
+from specresearch.serving.updates import StepProgress, WatchedTree
 
 Decode = Callable[[list[int]], str]
 FINISH_REASONS: dict[str, FinishReason] = {  # OpenAI's for each of the engine's
@@ -42,7 +42,7 @@ class Piece:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
-    speculation: Speculation | None
+    speculation: ChunkSpeculation | None
     output: RequestOutput | None
 
     @property
@@ -50,7 +50,7 @@ class Piece:
         return None if self.output is None else FINISH_REASONS[self.output.finish_reason]
 
 
-class Choice:
+class ChoiceStream:
     """Collects the pieces of one choice.
 
     Args:
@@ -61,7 +61,7 @@ class Choice:
         self._index, self._decode, self._watched = index, decode, watched
         self._text = Detokenizer(decode, request.sampling.stop)
 
-    def piece(self, progress: Sequence[Progress]) -> Piece:
+    def piece(self, progress: Sequence[StepProgress]) -> Piece:
         """Return what has come in one or more steps as one piece."""
         output = progress[-1].output
         if output is not None and output.error is not None:
@@ -102,12 +102,12 @@ async def pieces_of(
         ApiError: If a request failed.
         EngineFailedError: If a step of the engine failed.
     """
-    choices = [
-        Choice(index, request, decode, watched=watched) for index, request in enumerate(requests)
-    ]
+    choices = []
+    for index, request in enumerate(requests):
+        choices.append(ChoiceStream(index, request, decode, watched=watched))
     num_left = len(choices)
     while num_left:
-        received: dict[int, list[Progress]] = {}
+        received: dict[int, list[StepProgress]] = {}
         for index, progress in await stream.read():
             received.setdefault(index, []).append(progress)
         for index, progress in received.items():
@@ -162,7 +162,9 @@ def metrics_of(outputs: Sequence[RequestOutput], most_drafts: int) -> Metrics:
     )
 
 
-def _speculation(progress: Sequence[Progress], texts: Sequence[str], decode: Decode) -> Speculation:
+def _speculation(
+    progress: Sequence[StepProgress], texts: Sequence[str], decode: Decode
+) -> ChunkSpeculation:
     sources = []
     rest = iter(texts)
     for part in progress:
@@ -170,10 +172,10 @@ def _speculation(progress: Sequence[Progress], texts: Sequence[str], decode: Dec
             position = number + 1 if number < part.num_accepted else None
             sources.append(TokenSource(token_id=token, text=next(rest), position=position))
     trees = [_tree(part.tree, decode) for part in progress if part.tree is not None]
-    return Speculation(tokens=sources, trees=trees)
+    return ChunkSpeculation(tokens=sources, trees=trees)
 
 
-def _tree(tree: DraftTree, decode: Decode) -> Tree:
+def _tree(tree: WatchedTree, decode: Decode) -> Tree:
     return Tree(
         token_ids=list(tree.token_ids),
         texts=[decode([token]) for token in tree.token_ids],

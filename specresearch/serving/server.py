@@ -26,7 +26,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Server:
+class HttpServer:
     """Serves until it is told to stop; then it refuses new requests and finishes the others.
 
     Args:

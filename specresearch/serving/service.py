@@ -19,7 +19,7 @@ from specresearch.serving.generation import Piece, metrics_of, pieces_of, usage_
 from specresearch.serving.logprobs import TokenNames
 from specresearch.serving.metrics import ServerMetrics
 from specresearch.serving.prompts import PromptEncoder
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 MOST_PROMPTS = 256  # of one request
 SAMPLING_FIELDS = (
@@ -65,7 +65,7 @@ class Service:
     """
 
     def __init__(
-        self, bridge: EngineBridge, settings: ServerSettings, defaults: SamplingParams
+        self, bridge: EngineBridge, settings: ServeSettings, defaults: SamplingParams
     ) -> None:
         engine = bridge.engine
         if engine.target.tokenizer is None:

@@ -9,7 +9,7 @@ API_KEY = "SPECRESEARCH_API_KEY"  # environment variable
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServeSettings:
     """Where a server listens, and what it accepts.
 
     Attributes:
@@ -38,8 +38,8 @@ class ServerSettings:
     drain_seconds: float = 60.0
 
     @staticmethod
-    def from_config(cfg: Mapping[str, Any]) -> "ServerSettings":
+    def from_config(cfg: Mapping[str, Any]) -> "ServeSettings":
         """Return the settings that a configuration holds."""
-        values = {field.name: cfg[field.name] for field in fields(ServerSettings)}
+        values = {field.name: cfg[field.name] for field in fields(ServeSettings)}
         values["api_key"] = values["api_key"] or os.environ.get(API_KEY) or None
-        return ServerSettings(**values)
+        return ServeSettings(**values)

@@ -10,7 +10,7 @@ from specresearch.request import TokenLogprob
 
 
 @dataclass(frozen=True)
-class DraftTree:
+class WatchedTree:
     """What was drafted for one request in one step, for whoever watches it.
 
     Attributes:
@@ -24,7 +24,7 @@ class DraftTree:
     accepted: tuple[int, ...]
 
     @staticmethod
-    def of(step: Step, row: int) -> "DraftTree":
+    def of(step: Step, row: int) -> "WatchedTree":
         """Return the drafts of one row of a step, without nodes that could not be accepted."""
         drafts, verdict = step.delivery.drafts, step.delivery.verdict
         parents = drafts.parents[row if len(drafts.parents) > 1 else 0].tolist()
@@ -32,7 +32,7 @@ class DraftTree:
         index = {node: number for number, node in enumerate(nodes)} | {-1: -1}
         num_accepted = int(verdict.num_accepted[row])
         path = verdict.path[row, 1 : num_accepted + 1].tolist()
-        return DraftTree(
+        return WatchedTree(
             token_ids=tuple(drafts.tokens[row, nodes].tolist()),
             parents=tuple(index[parents[node]] for node in nodes),
             accepted=tuple(index[node] for node in path),
@@ -40,7 +40,7 @@ class DraftTree:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StepProgress:
     """The tokens that one request received in a step.
 
     Attributes:
@@ -54,7 +54,7 @@ class Progress:
     token_ids: tuple[int, ...] = ()
     num_accepted: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
-    tree: DraftTree | None = None
+    tree: WatchedTree | None = None
     output: RequestOutput | None = None
 
 
@@ -95,7 +95,7 @@ class EngineUpdate:
 
 def progress_of(
     step: Step, followed: Collection[str], watched: Collection[str]
-) -> Iterator[tuple[str, Progress]]:
+) -> Iterator[tuple[str, StepProgress]]:
     """Yield what a step brought to each request that somebody follows, by id.
 
     Args:
@@ -107,10 +107,10 @@ def progress_of(
             has_logprobs = row.request.sampling.logprobs is not None
             yield (
                 row.id,
-                Progress(
+                StepProgress(
                     token_ids=tuple(row.newest(num_new)),
                     num_accepted=num_accepted[b],
                     logprobs=tuple(row.logprobs[-num_new:]) if has_logprobs else (),
-                    tree=DraftTree.of(step, b) if row.id in watched else None,
+                    tree=WatchedTree.of(step, b) if row.id in watched else None,
                 ),
             )

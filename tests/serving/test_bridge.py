@@ -13,7 +13,7 @@ from specresearch.proposal import Proposal
 from specresearch.proposers import NGram
 from specresearch.serving.bridge import EngineBridge, RequestStream
 from specresearch.serving.driver import EngineFailedError, StepFeed
-from specresearch.serving.updates import EngineUpdate, Progress
+from specresearch.serving.updates import EngineUpdate, StepProgress
 
 PROMPTS = [[0, 1, 2, 0, 1, 2, 0], [3, 4], [5], [2, 2, 2, 2]]
 
@@ -47,8 +47,8 @@ def requests(max_new_tokens: int = 20) -> list[Request]:
     return [Request(ids, sampling, f"r{number}") for number, ids in enumerate(PROMPTS)]
 
 
-async def read_all(stream: RequestStream) -> list[list[Progress]]:
-    progress: list[list[Progress]] = [[] for _ in stream.ids]
+async def read_all(stream: RequestStream) -> list[list[StepProgress]]:
+    progress: list[list[StepProgress]] = [[] for _ in stream.ids]
     while not all(parts and parts[-1].output for parts in progress):
         for number, part in await stream.read():
             progress[number].append(part)

@@ -17,14 +17,14 @@ from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge
 from specresearch.serving.driver import StepFeed
-from specresearch.serving.server import Server, bind
+from specresearch.serving.server import HttpServer, bind
 from specresearch.serving.service import Service
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 BODY = {"prompt": "secret words of a client", "temperature": 0, "max_tokens": 24}
 STREAM = BODY | {"stream": True}
 MANY_STEPS = 1000
-SETTINGS = ServerSettings(
+SETTINGS = ServeSettings(
     api_key="k-123", max_waiting=1, max_body_bytes=2000, max_header_bytes=4000, max_output_tokens=50
 )
 KEY = {"Authorization": "Bearer k-123"}
@@ -233,13 +233,13 @@ def test_sigterm_ends_the_process_in_good_order(target: CausalLM) -> None:
                 stepwise.allow(1)
 
     async def run() -> None:
-        service = Service(EngineBridge(engine, feed), ServerSettings(), SamplingParams())
+        service = Service(EngineBridge(engine, feed), ServeSettings(), SamplingParams())
 
         def announce(address: str) -> None:
             stepwise.allow(1)
             in_thread(lambda: ask(address))
 
-        await Server(create_app(service), service, bind(HOST, 0), announce).run()
+        await HttpServer(create_app(service), service, bind(HOST, 0), announce).run()
 
     asyncio.run(asyncio.wait_for(run(), SECONDS))
     eventually(lambda: bool(events) and events[-1] == "data: [DONE]")

@@ -19,7 +19,7 @@ from live_server import Live, serving
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.models.memory import resident_bytes
 from specresearch.proposers import Cascade, DraftModel, NGram, Suffix
-from specresearch.serving.settings import ServerSettings
+from specresearch.serving.settings import ServeSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("untyped")]
 
@@ -188,7 +188,7 @@ def test_nothing_is_lost_leaked_or_changed(
             await asyncio.sleep(1)
         await together
 
-    settings = ServerSettings(max_waiting=NUM_CLIENTS * 2)
+    settings = ServeSettings(max_waiting=NUM_CLIENTS * 2)
     with serving(target, proposer, max_running=6, reuse_prefixes=True, settings=settings) as live:
         asyncio.run(soak(live))
         num_requests = sum(seen.ended.values())
