@@ -91,8 +91,8 @@ def test_half_a_character_is_no_other_half() -> None:
 def test_roles_are_paired_whatever_special_tokens_are_called() -> None:
     target, draft = of(byte_level()), of(byte_fallback())
     translation = Translation(target, draft, torch.device("cpu"))
-    token = byte_level().convert_tokens_to_ids
-    id = byte_fallback().convert_tokens_to_ids
+    token: Any = byte_level().convert_tokens_to_ids
+    id: Any = byte_fallback().convert_tokens_to_ids
     assert translation.spelling(token("<|end|>")) == [id("</s>")]
     assert translation.end_for(id("</s>")) == token("<|end|>")
     assert translation.spelling(token("<|user|>")) == [id("<|user|>")]
