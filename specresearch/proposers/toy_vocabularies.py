@@ -8,8 +8,8 @@ import torch
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.vocabulary import Vocabulary
 
-DRAFT = Vocabulary([b"b", b"a", b"a", b"bb", b"bab", None])
-"""Has two ids for one token, two that small targets lack, and one that stands for nothing.
+DRAFT = Vocabulary([b"b", b"a", b"a", b"bb", b"bab"])
+"""Has two ids for one token, and two that small targets lack.
 
 About half of a random draft's distribution is on common tokens.
 """

@@ -111,12 +111,12 @@ DRAFTERS: dict[str, Callable[[], Proposer]] = {
         draft(), tree="static", paths=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]
     ),
     "dynamic_tree": lambda: DraftModel(draft(), 5, tree="dynamic", depth=2, top_k=3),
-    "tokens_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1),
+    "tokens_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 3),
     "tokens_in_common_tree": lambda: DraftModelOtherTokenizer.toy(
-        target(), 1, tree="static", paths=[[0], [1], [0, 0], [1, 0]]
+        target(), 3, tree="static", paths=[[0], [1], [0, 0], [1, 0]]
     ),
-    "text_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="slem"),
-    "text_where_tokens_differ": lambda: DraftModelOtherTokenizer.toy(target(), 1, mode="hybrid"),
+    "text_in_common": lambda: DraftModelOtherTokenizer.toy(target(), 3, mode="slem"),
+    "text_where_tokens_differ": lambda: DraftModelOtherTokenizer.toy(target(), 3, mode="hybrid"),
     "medusa": lambda: Medusa.toy(target(), 1),
     "eagle_sampled": lambda: Eagle.toy(target(), 1, tree="chain"),
     "eagle_dynamic": lambda: Eagle.toy(target(), 1),
@@ -187,7 +187,7 @@ def test_outputs_have_the_enumerated_distribution(drafter: str) -> None:
 
 def translated(target: CausalLM) -> Proposer:
     """Return a proposer whose draft has a tokenizer of its own, and graphs."""
-    proposer = DraftModelOtherTokenizer.toy(target, 1)
+    proposer = DraftModelOtherTokenizer.toy(target, 3)
     proposer.draft = CausalLM(proposer.draft.model, max_len=target.max_len, graphs=True)
     return proposer
 

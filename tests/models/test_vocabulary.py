@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,11 +33,6 @@ class Described(CausalLM):
 
 def of(tokenizer: Any, rows: int | None = None) -> Vocabulary:
     return Vocabulary.of(Described(tokenizer, len(tokenizer) if rows is None else rows))
-
-
-def special_of(tokenizer: Any) -> Callable[[str], int]:
-    """Return the function from the name of a special token to its id."""
-    return tokenizer.convert_tokens_to_ids
 
 
 COMPLETE = {"byte level": byte_level, "byte fallback": byte_fallback}
@@ -97,8 +91,8 @@ def test_half_a_character_is_no_other_half() -> None:
 def test_roles_are_paired_whatever_special_tokens_are_called() -> None:
     target, draft = of(byte_level()), of(byte_fallback())
     translation = Translation(target, draft, torch.device("cpu"))
-    token = special_of(byte_level())
-    id = special_of(byte_fallback())
+    token: Any = byte_level().convert_tokens_to_ids
+    id: Any = byte_fallback().convert_tokens_to_ids
     assert translation.spelling(token("<|end|>")) == [id("</s>")]
     assert translation.end_for(id("</s>")) == token("<|end|>")
     assert translation.spelling(token("<|user|>")) == [id("<|user|>")]
