@@ -31,7 +31,10 @@ def read_cell(path: Path) -> dict[str, Any]:
     results = json.loads(path.read_text(encoding="utf-8"))
     dataset, load = path.parent.parent.name.rsplit("-", 1)
     proposer, temperature = path.parent.name.rsplit("-temperature", 1)
-    low, high = results["intervals"].get("speedup") or (math.nan, math.nan)
+    interval = results["intervals"].get("speedup")
+    if isinstance(interval, dict):  # of `run`
+        interval = interval["ci95"]
+    low, high = interval or (math.nan, math.nan)
     method = results["provenance"].get("method") or {}
     shape = method.get("shape") or {}
     return {

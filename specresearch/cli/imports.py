@@ -5,7 +5,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 # Of kernels for other devices, and of types that they register in an old way.
 CHATTY = ("torchao", "torch.utils._pytree")
 

@@ -12,7 +12,7 @@ from specresearch.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedAnswer:
     """One request.
 
     Attributes:
@@ -43,14 +43,14 @@ class Decoder:
     def __init__(self, target: CausalLM, proposer: Proposer | None = None) -> None:
         self.engine = Engine(target, proposer)
 
-    def decode(self, prompt: Sequence[int], sampling: SamplingParams) -> Decoded:
+    def decode(self, prompt: Sequence[int], sampling: SamplingParams) -> DecodedAnswer:
         """Decode a prompt."""
         clock = self.engine.clock
         begin = clock.now()
         output = next(iter(self.engine.generate([Request(prompt, sampling)]))).checked()
         seconds = clock.now() - begin
         counts = output.record.counts
-        return Decoded(
+        return DecodedAnswer(
             token_ids=output.token_ids,
             seconds=seconds,
             num_forwards=counts.num_target_forwards,

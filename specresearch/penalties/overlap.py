@@ -39,7 +39,7 @@ def acceptance(
 
 
 @dataclass(frozen=True)
-class Divergence:
+class TargetDivergence:
     """How far a quantised model is from the full one: means over tokens.
 
     Attributes:
@@ -53,7 +53,7 @@ class Divergence:
     agreement: float
 
 
-def divergence(full: Float[Tensor, "T V"], quantised: Float[Tensor, "T V"]) -> Divergence:
+def divergence(full: Float[Tensor, "T V"], quantised: Float[Tensor, "T V"]) -> TargetDivergence:
     """Compare two models at temperature 1."""
     log_p, log_q = (logits.float().log_softmax(-1) for logits in (full, quantised))
     p = log_p.exp()
@@ -61,7 +61,7 @@ def divergence(full: Float[Tensor, "T V"], quantised: Float[Tensor, "T V"]) -> D
     tv = (p - log_q.exp()).abs().sum(-1) / 2
     agreement = (full.argmax(-1) == quantised.argmax(-1)).float()
     kl_mean, tv_mean, agreed = (float(values.mean()) for values in (kl, tv, agreement))
-    return Divergence(kl_mean, tv_mean, agreed)
+    return TargetDivergence(kl_mean, tv_mean, agreed)
 
 
 def foretold_tokens(accepted: Sequence[float], num_drafts: int) -> tuple[float, int]:

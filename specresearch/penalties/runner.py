@@ -20,7 +20,7 @@ from specresearch.penalties.folder import (
 )
 from specresearch.penalties.overlap import acceptance, divergence, logits_on
 from specresearch.penalties.summary import DEFINITIONS, fastest_length, summarize
-from specresearch.penalties.variants import Variant, read_bytes
+from specresearch.penalties.variants import WeightVariant, read_bytes
 from specresearch.progress import Progress
 from specresearch.results.provenance import describe, describe_weights
 from specresearch.sampling import SamplingParams, derive_seed
@@ -58,8 +58,8 @@ class PenaltyRunner:
 
     target: CausalLM
     draft: CausalLM
-    targets: Sequence[Variant]
-    drafts: Sequence[Variant]
+    targets: Sequence[WeightVariant]
+    drafts: Sequence[WeightVariant]
     dataset: PromptDataset
     settings: PenaltySettings
     folder: PenaltyFolder
@@ -109,7 +109,7 @@ class PenaltyRunner:
         self.folder.write_results(results)
         return results
 
-    def _measure_target(self, variant: Variant, bar: Progress) -> None:
+    def _measure_target(self, variant: WeightVariant, bar: Progress) -> None:
         """Measure one target alone, then with each draft."""
         bar.say(f"target {variant.name}")
         target = self.target

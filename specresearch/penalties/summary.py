@@ -15,7 +15,7 @@ from specresearch.penalties.folder import (
     PenaltyFolder,
 )
 from specresearch.penalties.overlap import foretold_tokens
-from specresearch.penalties.variants import Variant
+from specresearch.penalties.variants import WeightVariant
 from specresearch.statistics import INTERVALS, POSITIVE, SHARE, Interval, Statistic, interval_of
 
 POINTS = 5.0  # of the rule of thumb
@@ -58,8 +58,8 @@ def fastest_length(trials: Sequence[Mapping[str, Any]]) -> int:
 
 def summarize(
     folder: PenaltyFolder,
-    targets: Sequence[Variant],
-    drafts: Sequence[Variant],
+    targets: Sequence[WeightVariant],
+    drafts: Sequence[WeightVariant],
     lengths: Sequence[int],
 ) -> dict[str, Any]:
     """Return the figures of every target alone, and of every cell that has rows."""
@@ -78,7 +78,7 @@ def summarize(
     return {"targets": [_target(folder, target) for target in targets], "cells": cells}
 
 
-def _target(folder: PenaltyFolder, target: Variant) -> dict[str, Any]:
+def _target(folder: PenaltyFolder, target: WeightVariant) -> dict[str, Any]:
     """Return what a target is, and how far it is from the full one."""
     figures: dict[str, Any] = {"target": target.name}
     figures |= _model(folder, target=target.name, draft=None)

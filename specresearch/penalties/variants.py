@@ -11,7 +11,7 @@ from specresearch.settings.drafting import PRECISIONS
 
 
 @dataclass(frozen=True)
-class Variant:
+class WeightVariant:
     """Weights in one precision.
 
     Attributes:
@@ -36,14 +36,14 @@ class Variant:
         return TargetCopy(self.quantization, **settings).of(model)
 
 
-def variants_of(precisions: Sequence[Quantization]) -> list[Variant]:
+def variants_of(precisions: Sequence[Quantization]) -> list[WeightVariant]:
     """Return the variants that a list of settings names."""
     variants = []
     for precision in precisions:
         if isinstance(precision, str) and precision in PRECISIONS:
-            variants.append(Variant(precision, None))
+            variants.append(WeightVariant(precision, None))
         else:
-            variants.append(Variant(label_of(precision, "full"), precision))
+            variants.append(WeightVariant(label_of(precision, "full"), precision))
     return variants
 
 

@@ -42,6 +42,7 @@ NEEDED = {  # what a command wants set before it composes completely
     "tree": ["run=out"],
     "export": ["head=h", "format=eagle", "output=o"],
     "distill": ["+proposer=draft_model"],
+    "plan": ["gpu=2xh100"],
 }
 COMMAND_OF = {"arrivals": "load", "timing": "simulate"}
 TRAINED = ("corpus", "objective", "student")

@@ -34,7 +34,7 @@ class Server:
     flags: Sequence[str]
     keys: Sequence[str]
     methods: Sequence[str]
-    gone: Mapping[str, "Translation"]
+    gone: Mapping[str, "FlagTranslation"]
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Translation:
+class FlagTranslation:
     """What a flag of an older version is called now.
 
     Attributes:
@@ -89,7 +89,7 @@ def servers() -> Mapping[str, Server]:
     text = Path(__file__).with_name("servers.yaml").read_text("utf-8")
     known = {}
     for name, entry in yaml.safe_load(text).items():
-        gone = {flag: Translation(**words) for flag, words in entry.pop("gone").items()}
+        gone = {flag: FlagTranslation(**words) for flag, words in entry.pop("gone").items()}
         known[name] = Server(gone=gone, **entry)
     return known
 
