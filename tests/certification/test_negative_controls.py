@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stale_rows import StaleRows
 from toy_methods import (
     CROWD,
     GREEDY,
@@ -71,9 +70,6 @@ class TestNegativeControls:
     ) -> None:
         monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
         assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
-
-    def test_rows_of_skipped_layers_from_a_stale_cache(self, tmp_path: Path) -> None:
-        assert certify_it(tmp_path, StaleRows(1, num_draft_tokens=3)).verdict == REFUTED
 
     def test_lookahead_that_mislabels_its_drafts_in_a_crowd(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, Mislabelled(3, 3, 3), **CROWD)

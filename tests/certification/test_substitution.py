@@ -25,6 +25,7 @@ class Hungry(NGram):
 
 
 class TestSubstitution:
+    @pytest.mark.filterwarnings("ignore:the target is .* times the draft")  # both are toys
     @pytest.mark.parametrize(
         "choice", sorted(path.stem for path in conf_dir().glob("proposer/*.yaml"))
     )

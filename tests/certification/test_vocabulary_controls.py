@@ -57,5 +57,5 @@ def test_a_row_other_than_the_drawn_one_is_refuted(
     if fault is not None:
         monkeypatch.setattr(checks, "FOREIGN_CHECKS", 0)
         monkeypatch.setattr(Remembering, "_choose", fault)
-    certificate = certify_it(tmp_path, Remembering.toy(target(), 1, num_draft_tokens=2))
+    certificate = certify_it(tmp_path, Remembering.toy(target(), 7, num_draft_tokens=2))
     assert certificate.verdict == (CERTIFIED if fault is None else REFUTED)

@@ -34,6 +34,10 @@ class Described(CausalLM):
     def num_parameters(self) -> int:
         return self.size
 
+    @property
+    def weights(self) -> str:
+        return "float32"
+
 
 def lm(
     words: list[str] | None = WORDS,
