@@ -108,6 +108,28 @@ def settle_shape(
     return choice
 
 
+def leave_to_controller(
+    target: CausalLM,
+    proposer: Proposer,
+    acceptance: AcceptanceSampler,
+    controller: Controller,
+    batch_size: int,
+) -> None:
+    """Let a proposer draft as much as its controller may ask for, without measuring anything.
+
+    Nothing happens if the controller leaves the number of drafts to the proposer, or its settings
+    say what to draft. Of several kinds of drafts it takes the one that was fastest before with
+    these models, on this machine; else the first.
+    """
+    if not (proposer.shapes and Scope.is_steered_by(controller)):
+        return
+    kinds = {shape.kind: shape for shape in Scope.of(proposer, acceptance, controller).shapes}
+    proposer.bind(target, 0)
+    kept = ShapeStore(Identity.of(target, proposer, batch_size)).newest()
+    shape = None if kept is None else kinds.get(kept.best.kind)
+    proposer.draft_as(shape or next(iter(kinds.values())))
+
+
 def calibrate(
     target: CausalLM,
     proposer: Proposer,

@@ -8,6 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from transformers.utils.logging import disable_progress_bar
 
+from specresearch.calibration import leave_to_controller
 from specresearch.engine import Engine
 from specresearch.serving.app import create_app
 from specresearch.serving.bridge import EngineBridge
@@ -27,12 +28,17 @@ def build_service(cfg: DictConfig, settings: ServeSettings) -> Service:
         disable_progress_bar()
     defaults = instantiate(cfg.sampling, _convert_="all")
     target = instantiate(cfg.target, _convert_="all")
+    acceptance = instantiate(cfg.acceptance, _convert_="all")
+    controller = instantiate(cfg.controller, _convert_="all")
+    proposer = instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None
+    if proposer is not None:
+        leave_to_controller(target, proposer, acceptance, controller, cfg.max_running)
     feed = StepFeed()
     engine = Engine(
         target,
-        instantiate(cfg.proposer, _convert_="all") if cfg.get("proposer") else None,
-        instantiate(cfg.acceptance, _convert_="all"),
-        instantiate(cfg.controller, _convert_="all"),
+        proposer,
+        acceptance,
+        controller,
         max_batch_size=cfg.max_running,
         seed=cfg.seed,
         observers=[feed],

@@ -4,7 +4,7 @@ import pytest
 from machine import Machine, calibration_of
 
 from specresearch.acceptance import Rejection
-from specresearch.calibration import settle_shape
+from specresearch.calibration import leave_to_controller, settle_shape
 from specresearch.calibration.choose import choose
 from specresearch.calibration.scope import Scope
 from specresearch.controllers import Fixed, Goodput
@@ -88,6 +88,16 @@ def test_a_controller_that_chooses_lengths_gets_the_largest_shape() -> None:
     calibration = calibration_of(Machine(node=1.0, draft=1.0), 0.1)
     assert settle_shape(calibration, Goodput(), "prompts") is None
     assert calibration.proposer.num_draft_tokens == 10
+
+
+def test_unmeasured_a_controller_that_chooses_lengths_has_the_largest_shape_too() -> None:
+    calibration = calibration_of(Machine(node=0.5, draft=0.5), 0.5)
+    proposer = calibration.proposer
+    leave_to_controller(calibration.target, proposer, Rejection(), Goodput(), 1)
+    assert proposer.num_draft_tokens == 10
+    proposer.chosen = None
+    leave_to_controller(calibration.target, proposer, Rejection(), Fixed(), 1)
+    assert proposer.chosen is None
 
 
 def test_more_drafts_than_auto_considers_are_refused() -> None:
