@@ -67,6 +67,16 @@ def typed(
             handler.close()
 
 
+@pytest.fixture(autouse=True)
+def enabled_loggers() -> None:
+    """Let the package's loggers report, whatever commands of earlier tests have configured."""
+    logging.disable(logging.NOTSET)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.split(".")[0] == "specresearch" and isinstance(logger, logging.Logger):
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
+
+
 @pytest.fixture
 def build_load(target_overrides: list[str], tmp_path: Path) -> BuildLoad:
     """Build what `python -m specresearch.load` builds before it decodes, with small models."""

@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from specresearch.batch import Batch
 from specresearch.bench.frozen_heap import frozen_heap
 from specresearch.bench.runner import Runner
@@ -29,6 +31,12 @@ class Knot:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> None:
+    """Commands of earlier tests freeze what they import."""
+    gc.unfreeze()
 
 
 def test_the_heap_is_as_before_whatever_happens() -> None:
