@@ -10,7 +10,7 @@ SCHEMAS = {
     "plan": "planning.PlanSchema",
     "serve": "serving.ServeSchema",
     "simulate": "measuring.SimulateSchema",
-    "penalty": "pairing.PenaltySchema",
+    "penalty": "penalty.PenaltySchema",
     "certify": "certifying.CertifySchema",
     "layers": "layers.LayersSchema",
     "tree": "training.TreeSchema",

@@ -26,27 +26,14 @@ from specresearch.settings.decoding import (
     SamplingSchema,
     longest_chain,
 )
-from specresearch.settings.drafting import MODEL, PROPOSER, SELF, SYNTHETIC
+from specresearch.settings.drafting import PROPOSER, SELF, SYNTHETIC
+from specresearch.settings.pairs import PairSchema
 from specresearch.settings.sentences import show
 
 
-class MeasurementSchema(Settings):
+class MeasurementSchema(PairSchema):
     """What run and load share."""
 
-    target: Annotated[Any, MODEL] = key("the model to decode with", None)
-    draft: str | None = key(
-        "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
-    )
-    draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    draft_weights: str | None = key(
-        "of the draft model and of heads, like target.weights", "random", default=None
-    )
-    draft_gguf_file: str | None = key(
-        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
-    )
-    heads: dict[str, str] | None = key(
-        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
-    )
     proposer: Annotated[Any, PROPOSER] = key("how drafts are made", "ngram", default=None)
     dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")
     acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", "rejection")

@@ -11,7 +11,8 @@ from specresearch.settings.decoding import (
     SCHEDULER,
     longest_chain,
 )
-from specresearch.settings.drafting import MODEL, PROPOSER
+from specresearch.settings.drafting import PROPOSER
+from specresearch.settings.pairs import PairSchema
 
 
 class ServerSchema(Settings):
@@ -33,21 +34,7 @@ class ServerSchema(Settings):
     drain_seconds: float = key("wait so long for running requests when stopped", 30.0, ge=0)
 
 
-class ServeSchema(Settings):
-    target: Annotated[Any, MODEL] = key("the model to decode with", None)
-    draft: str | None = key(
-        "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
-    )
-    draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    draft_weights: str | None = key(
-        "of the draft model and of heads, like target.weights", "random", default=None
-    )
-    draft_gguf_file: str | None = key(
-        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
-    )
-    heads: dict[str, str] | None = key(
-        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
-    )
+class ServeSchema(PairSchema):
     proposer: Annotated[Any, PROPOSER] = key("how drafts are made", "ngram", default=None)
     acceptance: Annotated[Any, ACCEPTANCE] = key("which drafts stay", "rejection")
     controller: Annotated[Any, CONTROLLER] = key("how much is drafted", "fixed")

@@ -8,6 +8,7 @@ from specresearch.settings.base import TARGET, Choice, Settings, key, progress_k
 from specresearch.settings.data import DATASET, TRACKER
 from specresearch.settings.decoding import Temperature
 from specresearch.settings.drafting import MODEL, PROPOSER, SELF
+from specresearch.settings.pairs import PairSchema
 
 
 class GenerationSchema(Settings):
@@ -211,21 +212,8 @@ class PublicationSchema(Settings):
     license: str | None = key("license of the trained weights, for the model card", "apache-2.0")
 
 
-class DistillSchema(PublicationSchema):
+class DistillSchema(PublicationSchema, PairSchema):
     target: Annotated[Any, MODEL] = key("the model to draft for", None)
-    draft: str | None = key(
-        "folder, hub id or zoo: name of a draft model", "Qwen/Qwen3-0.6B", default=None
-    )
-    draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    draft_weights: str | None = key(
-        "of the draft model and of heads, like target.weights", "random", default=None
-    )
-    draft_gguf_file: str | None = key(
-        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
-    )
-    heads: dict[str, str] | None = key(
-        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
-    )
     proposer: Annotated[Any, TRAINABLE] = key("the drafter to train", "draft_model")
     student: Annotated[Any, STUDENT] = key("what of it is trained", None, default=None)
     dataset: Annotated[Any, DATASET] = key("the prompts", "gsm8k")

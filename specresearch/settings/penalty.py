@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from specresearch.settings.base import TARGET, Settings, key, progress_key, seed_key
+from specresearch.settings.base import TARGET, key, progress_key, seed_key
 from specresearch.settings.data import DATASET
-from specresearch.settings.drafting import MAX_DRAFTS, MODEL, PRECISIONS, PROPOSER
+from specresearch.settings.drafting import MAX_DRAFTS, PRECISIONS, PROPOSER
+from specresearch.settings.pairs import PairSchema
 
 NAMES = (*PRECISIONS, "int8", "int4", "float8")
 DRAFT_MODEL = "specresearch.proposers.DraftModel"
@@ -17,21 +18,7 @@ Temperature = Annotated[float, Ge(0), Le(1e5)]
 Length = Annotated[int, Ge(1), Le(MAX_DRAFTS)]
 
 
-class PenaltySchema(Settings):
-    target: Annotated[Any, MODEL] = key("the model to decode with", None)
-    draft: str | None = key(
-        "folder, hub id or zoo: name of a draft model, or self", "Qwen/Qwen3-0.6B", default=None
-    )
-    draft_device: str | None = key("where the draft model runs", "cuda:1", default=None)
-    draft_weights: str | None = key(
-        "of the draft model, like target.weights", "random", default=None
-    )
-    draft_gguf_file: str | None = key(
-        "GGUF file of the draft model, like target.gguf_file", "draft.gguf", default=None
-    )
-    heads: dict[str, str] | None = key(
-        "heads made for the target, by proposer", {"eagle": "out/student"}, default=None
-    )
+class PenaltySchema(PairSchema):
     proposer: Annotated[
         Any, replace(PROPOSER, excluded=frozenset(PROPOSER.models) - {DRAFT_MODEL})
     ] = key("draft_model, whose draft is measured", "draft_model")
