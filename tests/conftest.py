@@ -69,8 +69,11 @@ def typed(
 
 @pytest.fixture(autouse=True)
 def enabled_loggers() -> None:
-    """Let the package's loggers report, whatever commands of earlier tests have configured."""
-    logging.disable(logging.NOTSET)
+    """Let the package's loggers report, whatever commands of earlier tests have configured.
+
+    Those that log nothing by themselves mute all loggers that exist, as Hydra does it.
+    """
+    logging.root.setLevel(logging.WARNING)
     for name, logger in logging.root.manager.loggerDict.items():
         if name.split(".")[0] == "specresearch" and isinstance(logger, logging.Logger):
             logger.disabled, logger.propagate = False, True

@@ -1,7 +1,7 @@
 """The row of a pass of a load test."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from specresearch.bench.output_check import OutputScores
@@ -52,13 +52,9 @@ class PassRow:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> "PassRow":
         """Return the pass of a flat row. Raises KeyError if a column is missing."""
-        values = {}
-        for column in fields(PassRow):
-            if column.name != "key" and (column.name in row or column.default is MISSING):
-                values[column.name] = row[column.name]
-        values["trace"] = tuple(values.get("trace", ()))
-        values["memory"] = tuple(tuple(sample) for sample in values.get("memory", ()))
-        scores = values.get("scores")
-        values["scores"] = scores and OutputScores.from_json(scores)
-        values["counts"] = values.get("counts") and Counts.from_row(values["counts"])
+        values = {f.name: row[f.name] for f in fields(PassRow) if f.name != "key"}
+        values["trace"] = tuple(values["trace"])
+        values["memory"] = tuple(tuple(sample) for sample in values["memory"])
+        values["scores"] = values["scores"] and OutputScores.from_json(values["scores"])
+        values["counts"] = values["counts"] and Counts.from_row(values["counts"])
         return PassRow(key=PassKey.of(row), **values)
