@@ -115,9 +115,12 @@ class AcceptanceTable:
         return stretches[-1]
 
     def _add_ranks(self, step: Step, b: int) -> None:
-        ranks, children = step.record.accepted_ranks, step.record.num_children
-        if ranks is not None and children is not None:
-            self.by_rank.add(ranks[b], children[b])
+        record = step.record
+        if record.accepted_ranks is not None and record.num_children is not None:
+            self.by_rank.add(record.accepted_ranks[b], record.num_children[b])
+        else:  # a chain, whose nodes are of rank 0
+            accepted, judged = record.num_accepted_tokens[b], record.judged_depth[b]
+            self.by_rank.add([0] * accepted, [1] * judged)
 
     def _places(self, step: Step) -> list[Int[np.ndarray, "B N"]]:
         """Return the place of each node in the order of usefulness, for each limit of depth."""

@@ -89,6 +89,18 @@ def test_without_any_step_nothing_is_accepted() -> None:
     assert table.acceptance(DraftShape(3, "chain")).tokens == 1
 
 
+def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
+    shape = DraftShape(2, "static", paths=((0,), (0, 0)))
+    measurement = ShapeMeasurement([shape])
+    drafter = DraftModel(model(0.1), 2, tree="static", paths=shape.paths)
+    engine = Engine(model(), drafter, observers=[lambda step: measurement.add(step, shape)])
+    engine.generate_all([PROMPT], SamplingParams(temperature=0.0, max_new_tokens=30))
+    table = measurement.tables[shape.kind]
+    visits, rows = table.by_rank.visits[0][0], table.num_rows
+    assert visits == rows > 5
+    assert len(list(measurement.predictions())) == 2
+
+
 def test_the_likeliest_paths_of_counted_ranks() -> None:
     counted: Any = RankTable()
     for _ in range(60):
