@@ -50,6 +50,8 @@ class SlotCache:
         like: A cache of the same model. Without it, each layer is allocated on its first write.
             With it, buffers of one shape share memory, so that one operation moves the columns of
             all layers.
+        is_apart: Let no buffers share memory: a compiled graph copies every buffer that shares it
+            with another one whole, in each pass.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class SlotCache:
         num_columns: int,
         device: torch.device,
         like: "SlotCache | None" = None,
+        *,
+        is_apart: bool = False,
     ) -> None:
         self.num_slots = num_slots
         self.num_columns = num_columns
@@ -67,10 +71,13 @@ class SlotCache:
         if like is None:
             return
         parts = [buffer for pair in like.buffers for buffer in pair]
-        kinds = [(part.device, part.dtype, part.shape[2:]) for part in parts]
-        shared: dict[tuple[torch.device, torch.dtype, torch.Size], Iterator[Tensor]] = {}
+        kinds = [
+            (part.device, part.dtype, part.shape[2:], index if is_apart else 0)
+            for index, part in enumerate(parts)
+        ]
+        shared: dict[tuple[torch.device, torch.dtype, torch.Size, int], Iterator[Tensor]] = {}
         for kind, number in Counter(kinds).items():
-            device, dtype, shape = kind
+            device, dtype, shape, _ = kind
             stack = torch.zeros(
                 (number, num_slots, num_columns, *shape), dtype=dtype, device=device
             )

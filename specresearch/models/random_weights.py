@@ -7,7 +7,6 @@ pass costs depends on the shape alone.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -50,10 +49,9 @@ def shape_file(model: str, *, is_head: bool = False) -> Path:
     names = shape_names(heads=is_head)
     if model not in names:
         kind = "drafting head" if is_head else "model"
-        nearest = get_close_matches(model, names, n=3, cutoff=0.0)
         raise ModelNotLoadedError(
-            f"no shape of a {kind} {model!r} ships with the package; use a folder, or one of its "
-            f"{len(names)} shapes, such as {', '.join(nearest)}"
+            f"no shape of a {kind} {model!r} ships with the package; use a folder, or one of "
+            f"{', '.join(names)}"
         )
     return SHAPES / f"{model}.json"
 

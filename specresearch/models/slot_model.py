@@ -71,6 +71,7 @@ class SlotModel(Slots):
     kernel: FlashKernel | None = None
     windows: Sequence[int | None] = ()
     passes: PassGraphs | None = None
+    has_buffers_apart: bool = False  # in the cache
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))
@@ -124,7 +125,8 @@ class SlotModel(Slots):
             )
         layers = self.cache.emptied()
         self._use_cache(layers)  # frees the old buffers before the new ones are allocated
-        self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers))
+        apart = self.has_buffers_apart
+        self._use_cache(SlotCache(num_slots, num_columns, self.device, like=layers, is_apart=apart))
 
     @contextmanager
     def scratch_cache(self, num_slots: int, num_columns: int) -> Iterator[SlotCache]:

@@ -54,6 +54,23 @@ def test_other_slots_are_left_alone() -> None:
     assert changed == [[1, 5], [1, 6], [3, 2], [3, 3]]
 
 
+@pytest.mark.parametrize(("is_apart", "num_pieces"), [(False, 2), (True, 6)])
+def test_buffers_share_memory_unless_they_are_to_lie_apart(is_apart: bool, num_pieces: int) -> None:
+    layers = SlotCache(1, 1, CPU)
+    for layer in range(3):
+        layers.update(layer, layers.region((0,), (0,), 1), *new_rows(1, 1))
+    cache = SlotCache(2, 6, CPU, like=layers, is_apart=is_apart)
+    buffers = [buffer for pair in cache.buffers for buffer in pair]
+    assert len({buffer.untyped_storage().data_ptr() for buffer in buffers}) == num_pieces
+    for layer in range(3):
+        cache.update(layer, cache.region((0, 1), (0, 0), 6), *new_rows(2, 6))
+    before = [buffer.clone() for buffer in buffers]
+    cache.move((1,), (4,), (2,))
+    for buffer, old in zip(buffers, before, strict=True):
+        assert torch.equal(buffer[1, 2], old[1, 4])
+        assert torch.equal(buffer[0], old[0])
+
+
 def test_move_reads_every_source_before_it_writes() -> None:
     cache = SlotCache(2, 6, CPU)
     cache.update(0, cache.region((0, 1), (0, 0), 6), *new_rows(2, 6))
