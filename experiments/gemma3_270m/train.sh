@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${TARGET:-google/gemma-3-270m}
+mkdir -p "$WORK"
 
 prompts() { # number of the slice, its first row, its rows
     [ -f "$WORK/prompts-$1.json" ] && return

@@ -56,6 +56,7 @@ class StrengthSchema(Settings):
     num_tokens: int = key("max_new_tokens of most sampled settings", 3, ge=2, le=8)
     seeds_coarseness: float = key("coarseness of trials.equal_seeds", 2.0, ge=1)
     crowded_coarseness: float = key("coarseness of trials.crowded", 1.5, ge=1)
+    bfloat16_coarseness: float = key("coarseness of trials.bfloat16", 2.0, ge=1)
     num_greedy_prompts: int = key("see num_greedy_prompts", 24, ge=1)
 
 
