@@ -1,13 +1,13 @@
 """The pretended device: runs every operation on the CPU, and counts what a GPU would have done."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from specresearch.mock_cuda.activity import Activity, CapturedOperation
 from specresearch.mock_cuda.flash import flash_attention
@@ -81,7 +81,7 @@ class _Dispatch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        leaves = tree_leaves((args, kwargs))
+        leaves = list(_leaves((args, kwargs)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         device = next((leaf for leaf in leaves if isinstance(leaf, torch.device)), None)
         is_on_device = any(isinstance(tensor, MockTensor) for tensor in tensors)
@@ -124,7 +124,7 @@ class _Dispatch(TorchDispatchMode):
         """Run an operation on the held tensors; a result that is an argument stays that one."""
         mocks = {
             id(leaf.held): leaf
-            for leaf in tree_leaves((args, kwargs))
+            for leaf in _leaves((args, kwargs))
             if isinstance(leaf, MockTensor)
         }
 
@@ -133,7 +133,7 @@ class _Dispatch(TorchDispatchMode):
                 return result
             return mocks[id(result)] if id(result) in mocks else MockTensor(result)
 
-        return tree_map(wrap, self._compute(func, args, kwargs))
+        return _mapped(wrap, self._compute(func, args, kwargs))
 
     def _compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation on the held tensors, and note it in a graph that is being captured."""
@@ -143,7 +143,7 @@ class _Dispatch(TorchDispatchMode):
         held_args, held_kwargs = _held(args), _held(kwargs)
         results = func(*held_args, **held_kwargs)
         if self.activity.captured is not None and not is_free:
-            leaves = tuple(tree_leaves(results))
+            leaves = tuple(_leaves(results))
             operation = CapturedOperation(func, held_args, held_kwargs, leaves)
             self.activity.captured.append(operation)
         return results
@@ -188,9 +188,30 @@ def _is_mocked(device: torch.device | None) -> bool:
 
 
 def _held(values: Any) -> Any:
-    return tree_map(lambda leaf: leaf.held if isinstance(leaf, MockTensor) else leaf, values)
+    return _mapped(lambda leaf: leaf.held if isinstance(leaf, MockTensor) else leaf, values)
 
 
+def _leaves(values: Any) -> Iterator[Any]:
+    """Yield what an operation takes or returns; torch's own trees know more classes, and are slow."""
+    if isinstance(values, Mapping):
+        values = values.values()
+    elif not isinstance(values, list | tuple):
+        yield values
+        return
+    for value in values:
+        yield from _leaves(value)
+
+
+def _mapped(function: Callable[[Any], Any], values: Any) -> Any:
+    """Return the same nested values with a function applied to each leaf."""
+    if isinstance(values, list | tuple):
+        return type(values)([_mapped(function, value) for value in values])
+    if isinstance(values, dict):
+        return {name: _mapped(function, value) for name, value in values.items()}
+    return function(values)
+
+
+@cache
 def _is_free(func: Any) -> bool:
     """Return whether an operation launches nothing: a view, an alias or memory alone."""
     if func in _ALLOCATES or func in _ALIASES:
