@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every draft at hand for one real target, each at its default, in turns with plain decoding. SHAREGPT and CNNDM name published files;
-# TARGET and OUT are a model and a folder; DRAFTERS, DATASETS, TEMPERATURES and BATCHES choose a part. Arguments are added to every
-# measurement, e.g. resume=true after an interruption.
+# TARGET and OUT are a model and a folder; EAGLE3 is the head of the drafter eagle3. DRAFTERS, DATASETS, TEMPERATURES and BATCHES choose a
+# part; a drafter's name that ends in _chain2 drafts two tokens, whether that pays or not. Arguments are added to every measurement, e.g.
+# resume=true after an interruption.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${TARGET:-google/gemma-3-270m}
@@ -9,9 +10,11 @@ out=${OUT:-outputs/pairings}
 
 settings() { # drafter: what makes it
     case $1 in
+    *_chain2) echo "$(settings "${1%_chain2}") proposer.tree=chain proposer.num_draft_tokens=2" ;;
     other_tokenizer_*) echo "+proposer=draft_model_other_tokenizer draft=zoo:tiny_draft proposer.mode=${1#other_tokenizer_}" ;;
     self_*) echo "+proposer=draft_model proposer.draft=self proposer.draft.quantization=${1#self_}" ;;
     skipped_layers) echo "+proposer=layer_skip" ;;
+    eagle3) echo "+proposer=eagle3 proposer.head=$EAGLE3" ;;
     *) echo "+proposer=$1" ;;
     esac
 }

@@ -6,6 +6,7 @@ python experiments/pairings/table.py outputs/pairings
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +17,85 @@ from specresearch.proposers.draft_shape import DraftShape
 
 HERE = Path(__file__).parent
 CELL = ["drafter", "dataset", "temperature", "batch"]
+HEADERS = [
+    "drafter",
+    "size, of the target's",
+    "memory it adds, MB",
+    "a draft's cost in passes",
+    "dataset",
+    "tokens a step foretold, T = 0; 1",
+    "batch 1, T = 0",
+    "batch 1, T = 1",
+    "batch 8, T = 0",
+    "batch 8, T = 1",
+]
 
 
 def read_cell(path: Path) -> dict[str, Any]:
     """Return a row: what was drafted, accepted, and how fast that was."""
     results = json.loads(path.read_text(encoding="utf-8"))
     dataset, temperature, batch = path.parent.name.split("-")
-    summary, method = results["summary"], results["provenance"]["method"]
+    summary, provenance = results["summary"], results["provenance"]
+    method = provenance["method"]
     low, high = (results["intervals"].get("speedup") or {}).get("ci95") or (math.nan, math.nan)
     choice = method.get("shape") or {}
-    draft = method.get("draft") or {}
+    target = provenance["target"]
+    size = summary["memory_draft_weights"] / target["weight_bytes"]  # of a head
+    if method["models"]:
+        size = method["models"][0]["num_parameters"] / target["num_parameters"]
     return {
         "drafter": path.parent.parent.name,
         "dataset": dataset,
         "temperature": float(temperature.removeprefix("t")),
         "batch": int(batch.removeprefix("b")),
-        "drafts": str(DraftShape.from_json(choice["shape"])) if choice else "",
+        "drafts": str(DraftShape.from_json(choice["shape"])) if choice else "a chain of 2",
         "best_drafts": str(DraftShape.from_json(choice["best"])) if choice else "",
         "predicted_speedup": choice.get("predicted_speedup"),
-        "predicted_length": choice.get("acceptance_length"),
+        "predicted_tokens": choice.get("expected_tokens"),
         "acceptance_length": summary.get("mean_acceptance_length"),
-        "draft_token_cost": summary.get("draft_token_cost"),
+        "draft_cost": summary.get("cost_ratio"),
         "speedup": summary["speedup"],
         "low": low,
         "high": high,
-        "draft_bytes": draft.get("bytes"),
+        "size": size,
+        "draft_weights": summary["memory_draft_weights"],
+        "draft_cache": summary["memory_draft_cache"],
         "outputs_equal": summary.get("outputs_equal"),
     }
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """Return a table with a line per drafter and setting."""
-    lines = [
-        "| drafter | dataset, temperature, batch | best shape | tokens per step and speed foretold "
-        "for it | decoded with | acceptance length | speedup |",
-        "|---" * 7 + "|",
-    ]
-    for row in rows.itertuples():
-        foretold = f"{row.predicted_length:.2f}; {row.predicted_speedup:.2f}"
-        length = "" if math.isnan(row.acceptance_length) else f"{row.acceptance_length:.2f}"
-        lines.append(
-            f"| {row.drafter} | {row.dataset}, {row.temperature:g}, {row.batch} "
-            f"| {row.best_drafts} | {foretold} | {row.drafts} | {length} "
-            f"| {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f}) |"
-        )
+    """Return a table with a line per drafter and dataset."""
+    lines = [f"| {' | '.join(HEADERS)} |", "|---" * len(HEADERS) + "|"]
+    for drafter, dataset in dict.fromkeys(zip(rows["drafter"], rows["dataset"], strict=True)):
+        cells = rows[(rows["drafter"] == drafter) & (rows["dataset"] == dataset)]
+        by_setting = {
+            (cell["batch"], cell["temperature"]): cell for cell in cells.to_dict("records")
+        }
+        alone = cells[cells["batch"] == 1]
+        memory = (cells["draft_weights"] + cells["draft_cache"]).iloc[0] / 1e6
+        foretold = [f"{tokens:.2f}" for tokens in alone["predicted_tokens"] if tokens > 0]
+        cost = cells["draft_cost"].dropna()
+        columns = [
+            drafter,
+            f"{cells['size'].iloc[0]:.3f}",
+            f"{memory:,.0f}",
+            f"{cost.median():.3f}" if len(cost) else "",
+            dataset,
+            "; ".join(foretold),
+        ]
+        for batch in (1, 8):
+            columns += [_cell(by_setting.get((batch, temperature))) for temperature in (0.0, 1.0)]
+        lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)
+
+
+def _cell(cell: Mapping[Any, Any] | None) -> str:
+    """Return the speedup, and what it was reached with."""
+    if cell is None:
+        return ""
+    interval = "" if math.isnan(cell["low"]) else f" ({cell['low']:.2f} to {cell['high']:.2f})"
+    return f"{cell['speedup']:.2f}{interval}, {cell['drafts']}"
 
 
 def main() -> None:
@@ -71,7 +106,8 @@ def main() -> None:
     if not cells:
         raise SystemExit(f"{runs} holds no results of run.sh; give the folder that it wrote to")
     rows = pd.DataFrame(cells).sort_values(CELL)
-    rows["acceptance_length"] = rows["acceptance_length"].astype(float)
+    for name in ("draft_cost", "predicted_tokens", "acceptance_length"):
+        rows[name] = rows[name].astype(float)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
     table = markdown(rows)
     (HERE / "table.md").write_text(table + "\n", encoding="utf-8")

@@ -51,13 +51,16 @@ class DraftShape:
         if self.tree == "chain":
             return f"a chain of {self.num_draft_tokens}"
         if self.tree == "dynamic":
-            return f"a dynamic tree of {self.num_draft_tokens} nodes, {self.depth} deep"
+            return f"a dynamic tree of {self._counted('node')}, {self.depth} deep"
         if self.tree == "static":
-            return f"a static tree of {self.num_draft_tokens} nodes"
-        most = f"at most {self.num_draft_tokens} drafts"
+            return f"a static tree of {self._counted('node')}"
+        most = f"at most {self._counted('draft')}"
         if self.num_proposers is not None:
             most += f" of the first {self.num_proposers} proposers"
         return most
+
+    def _counted(self, noun: str) -> str:
+        return f"{self.num_draft_tokens} {noun}" + "s" * (self.num_draft_tokens > 1)
 
     @property
     def overrides(self) -> str:
