@@ -6,8 +6,9 @@ python experiments/pairings/table.py outputs/pairings
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -64,25 +65,22 @@ def read_cell(path: Path) -> dict[str, Any]:
     }
 
 
-def markdown(rows: pd.DataFrame) -> str:
+def markdown(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Return a table with a line per drafter and dataset."""
     lines = [f"| {' | '.join(HEADERS)} |", "|---" * len(HEADERS) + "|"]
-    for drafter, dataset in dict.fromkeys(zip(rows["drafter"], rows["dataset"], strict=True)):
-        cells = rows[(rows["drafter"] == drafter) & (rows["dataset"] == dataset)]
-        by_setting = {
-            (cell["batch"], cell["temperature"]): cell for cell in cells.to_dict("records")
-        }
-        alone = cells[cells["batch"] == 1]
-        memory = (cells["draft_weights"] + cells["draft_cache"]).iloc[0] / 1e6
-        foretold = [f"{tokens:.2f}" for tokens in alone["predicted_tokens"] if tokens > 0]
-        cost = cells["draft_cost"].dropna()
+    for drafter, dataset in dict.fromkeys((row["drafter"], row["dataset"]) for row in rows):
+        cells = [row for row in rows if (row["drafter"], row["dataset"]) == (drafter, dataset)]
+        by_setting = {(cell["batch"], cell["temperature"]): cell for cell in cells}
+        alone = [cell["predicted_tokens"] for cell in cells if cell["batch"] == 1]
+        costs = [cell["draft_cost"] for cell in cells if cell["draft_cost"] > 0]
+        memory = (cells[0]["draft_weights"] + cells[0]["draft_cache"]) / 1e6
         columns = [
             drafter,
-            f"{cells['size'].iloc[0]:.3f}",
+            f"{cells[0]['size']:.3f}",
             f"{memory:,.0f}",
-            f"{cost.median():.3f}" if len(cost) else "",
+            f"{median(costs):.3f}" if costs else "",
             dataset,
-            "; ".join(foretold),
+            "; ".join(f"{tokens:.2f}" for tokens in alone if tokens > 0),
         ]
         for batch in (1, 8):
             columns += [_cell(by_setting.get((batch, temperature))) for temperature in (0.0, 1.0)]
@@ -109,7 +107,7 @@ def main() -> None:
     for name in ("draft_cost", "predicted_tokens", "acceptance_length"):
         rows[name] = rows[name].astype(float)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
-    table = markdown(rows)
+    table = markdown(rows.to_dict("records"))
     (HERE / "table.md").write_text(table + "\n", encoding="utf-8")
     print(table)
 
