@@ -1,4 +1,4 @@
-"""Write results.csv and table.md from the runs of `run.sh`.
+"""Write results.csv from the runs of `run.sh`, and print a table of them.
 
 python experiments/pairings/table.py outputs/pairings
 """
@@ -107,9 +107,7 @@ def main() -> None:
     for name in ("draft_cost", "predicted_tokens", "acceptance_length"):
         rows[name] = rows[name].astype(float)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
-    table = markdown(rows.to_dict("records"))
-    (HERE / "table.md").write_text(table + "\n", encoding="utf-8")
-    print(table)
+    print(markdown(rows.to_dict("records")))
 
 
 if __name__ == "__main__":
