@@ -13,6 +13,8 @@ from shape_checks import unchecked
 from specresearch.cli import conf_dir
 
 PROPOSERS = sorted(file.stem for file in (conf_dir() / "proposer").glob("*.yaml"))
+SLOW = {"cascade", "draft_model_other_tokenizer", "eagle3", "synthetic"}  # print what others do
+CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PROPOSERS]
 CODE = re.compile(r"<(?:code|pre)[^>]*>(.*?)</(?:code|pre)>", re.DOTALL)
 COMMAND = re.compile(r"^\s*(?:\$ )?python -m specresearch\.(\w+) (.*\S)\s*$", re.MULTILINE)
 SHORT = {"sampling.max_new_tokens": "6", "dataset.max_prompt_tokens": "24", "warmup": "0"}
@@ -56,7 +58,7 @@ def commands_of(page: Path) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.usefixtures("_ready")
-@pytest.mark.parametrize("proposer", PROPOSERS)
+@pytest.mark.parametrize("proposer", CASES)
 def test_recommended_commands_work(proposer: str, tmp_path: Path) -> None:
     """A run, a load test and a report at their defaults, then whatever these print."""
     folders = []
