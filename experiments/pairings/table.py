@@ -40,6 +40,8 @@ def read_cell(path: Path) -> dict[str, Any]:
     method = provenance["method"]
     low, high = (results["intervals"].get("speedup") or {}).get("ci95") or (math.nan, math.nan)
     choice = method.get("shape") or {}
+    drafts = DraftShape.from_json(choice["shape"]) if choice else None
+    as_set = DraftShape(method["num_draft_tokens"], "chain")  # of the drafters named _chain2
     target = provenance["target"]
     size = summary["memory_draft_weights"] / target["weight_bytes"]  # of a head
     if method["models"]:
@@ -49,7 +51,7 @@ def read_cell(path: Path) -> dict[str, Any]:
         "dataset": dataset,
         "temperature": float(temperature.removeprefix("t")),
         "batch": int(batch.removeprefix("b")),
-        "drafts": str(DraftShape.from_json(choice["shape"])) if choice else "a chain of 2",
+        "drafts": str(drafts or as_set),
         "best_drafts": str(DraftShape.from_json(choice["best"])) if choice else "",
         "predicted_speedup": choice.get("predicted_speedup"),
         "predicted_tokens": choice.get("expected_tokens"),

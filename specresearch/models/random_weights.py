@@ -50,7 +50,7 @@ def shape_file(model: str, *, is_head: bool = False) -> Path:
     if model not in names:
         kind = "drafting head" if is_head else "model"
         raise ModelNotLoadedError(
-            f"no shape of a {kind} {model!r} ships with the package; use a folder, or one of "
+            f"no shape of a {kind} {model!r} is packaged; use a folder, or one of "
             f"{', '.join(names)}"
         )
     return SHAPES / f"{model}.json"

@@ -57,6 +57,7 @@ class SlotModel(Slots):
         passes: The graphs of its passes; None if they run without.
         cache: The slots' keys and values.
         view: The cache as the transformers library sees it.
+        has_buffers_apart: Whether no buffers of the cache share memory, as a compiled graph wants.
     """
 
     name: str
@@ -71,7 +72,7 @@ class SlotModel(Slots):
     kernel: FlashKernel | None = None
     windows: Sequence[int | None] = ()
     passes: PassGraphs | None = None
-    has_buffers_apart: bool = False  # in the cache
+    has_buffers_apart: bool = False
 
     def __init__(self) -> None:
         self._use_cache(SlotCache(0, 0, self.device))

@@ -70,6 +70,16 @@ def test_compiling_needs_slot_attention() -> None:
         CausalLM(build("llama"), attention="eager", compile=True)
 
 
+@pytest.mark.parametrize("compile", [True, False])
+def test_graphs_write_to_buffers_that_share_no_memory(compile: bool) -> None:
+    """A graph would copy the others whole, for every slot, in every pass."""
+    target = CausalLM(build("llama"), max_len=32, compile=compile)
+    target.allocate(2)
+    buffers = [buffer for pair in target.cache.buffers for buffer in pair]
+    pieces = {buffer.untyped_storage().data_ptr() for buffer in buffers}
+    assert (len(pieces) == len(buffers)) == compile
+
+
 if __name__ == "__main__":
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
     graphs = sys.argv[1] == "graphs"
