@@ -31,17 +31,22 @@ class Outcome(Enum):
         return Outcome.UNCLEAR
 
 
-def describe_gain(gain: Estimate, measure: str = "speed", units: str = "prompts") -> str:
+def describe_gain(
+    gain: Estimate, measure: str = "speed", units: str = "prompts", *, has_drafts: bool = True
+) -> str:
     """Return the verdict in words, such as "1.34x the speed of plain decoding (95% interval ..)".
 
     Args:
         measure: What is compared.
         units: What there were too few of, if there is no interval.
+        has_drafts: False if nothing was drafted, so that both sides decoded plainly.
     """
     factor = f"{gain.value:.2f}x the {measure}"
     if not gain.has_interval:
         return f"{factor} of plain decoding, too few {units} for an interval: measure more"
     interval = f"95% interval {describe_interval(gain)}"
+    if not has_drafts:
+        return f"nothing was drafted, so both sides decoded plainly ({factor}, {interval})"
     outcome = Outcome.of(gain)
     if outcome is Outcome.UNCLEAR:
         return f"no measurable difference from plain decoding ({factor}, {interval})"

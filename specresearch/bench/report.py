@@ -72,7 +72,8 @@ def _headline(results: Results) -> Text:
     if gain is None:
         speed = number(summary["tokens_per_second"], 1)
         return Text(f"{name}: {speed} tokens per second", style="bold")
-    return Text(f"{name}: {describe_gain(gain)}", style="bold")
+    verdict = describe_gain(gain, has_drafts=summary["num_draft_tokens"] > 0)
+    return Text(f"{name}: {verdict}", style="bold")
 
 
 def _setting(results: Results) -> Table:

@@ -144,7 +144,10 @@ def headline(results: LoadResults, where: str) -> str:
     if comparison is None or comparison.gain is None:
         name = summary["method"] or "plain decoding"
         return f"{prefix}{name} {load}: {summary['throughput']:,.1f} tokens/s"
-    verdict = describe_gain(comparison.gain, COMPARED[comparison.basis], "requests")
+    has_drafts = results.sides[METHOD]["mean_draft_length"] != 0
+    verdict = describe_gain(
+        comparison.gain, COMPARED[comparison.basis], "requests", has_drafts=has_drafts
+    )
     if summary.get("unpaired"):
         verdict = f"unpaired, {verdict}"
     best = ""

@@ -54,6 +54,15 @@ def test_what_is_compared_and_counted_is_named() -> None:
     assert words.startswith("1.10x the throughput of plain decoding, too few requests")
 
 
+def test_two_sides_that_decode_plainly_are_not_compared() -> None:
+    words = describe_gain(Estimate(0.99, 0.98, 0.995), has_drafts=False)
+    assert words == (
+        "nothing was drafted, so both sides decoded plainly (0.99x the speed, 95% interval 0.98 to "
+        "0.99)"
+    )
+    assert "too few prompts" in describe_gain(Estimate(0.99), has_drafts=False)
+
+
 def test_an_end_next_to_1_is_not_rounded_to_1() -> None:
     assert describe_interval(Estimate(1.1, 1.003, 1.2)) == "1.003 to 1.200"
     assert describe_interval(Estimate(1.1, 1.02, 1.2), "-") == "1.02-1.20"

@@ -86,6 +86,12 @@ def test_the_headline_is_a_speedup_whatever_is_compared(
     assert words in line
 
 
+def test_a_side_that_drafted_nothing_is_not_called_slower() -> None:
+    results = with_gain(results_of("baseline", "method"), Estimate(0.99, 0.98, 0.99), THROUGHPUT)
+    results.sides["method"]["mean_draft_length"] = 0.0
+    assert "nothing was drafted, so both sides decoded plainly" in headline(results, "on letters")
+
+
 def test_every_side_has_a_column_with_its_verdict() -> None:
     lines = printed(results_of("baseline", "method", "fixed-2"))
     assert any(line.split() == ["baseline", "method", "fixed-2"] for line in lines)
