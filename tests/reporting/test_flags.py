@@ -161,6 +161,21 @@ def test_sampled_drafts_are_asked_for_or_their_loss_is_named() -> None:
     assert any("--speculative-use-rejection-sampling" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("samples_drafts", [False, True])
+def test_another_tokenizer_is_known_to_vllm_for_greedy_drafts(samples_drafts: bool) -> None:
+    name = "draft_model_other_tokenizer"
+    found = flags("vllm", name, samples_drafts=samples_drafts)
+    options, _ = parsed(found)
+    config = json.loads(options["--speculative-config"])
+    assert config["method"] == "draft_model"
+    assert config["use_heterogeneous_vocab"] is True
+    assert "draft_sample_method" not in config
+    assert any("proposer.mode=tli proposer.sample=false" in note for note in found.notes)
+    for server in set(TRANSLATORS) - {"vllm"}:
+        notes = flags(server, name).notes
+        assert any("use_heterogeneous_vocab" in note for note in notes)
+
+
 def test_lookup_in_llama_cpp_never_matches_more_than_it_drafts() -> None:
     for length in (1, 3, 10):
         options, _ = parsed(flags("llama_cpp", "ngram", length=length))

@@ -5,7 +5,9 @@ from specresearch.reporting.speculation import Speculation
 
 NAMES = {
     "cascade": "cascades",
+    "draft_model_other_tokenizer": "drafts with another tokenizer",
     "eagle": "EAGLE-1 and EAGLE-2",
+    "layer_skip": "self-drafting by skipped layers",
     "lookahead": "lookahead decoding",
     "medusa": "Medusa heads",
     "suffix": "suffix decoding",
@@ -19,6 +21,10 @@ CLOSEST = {
     ),
     "token_recycling": "Closest is n-gram lookup.",
     "lookahead": "Closest is n-gram lookup.",
+    "draft_model_other_tokenizer": (
+        "vLLM has `use_heterogeneous_vocab`, for greedy drafts. Elsewhere choose a draft model with "
+        "the target's tokenizer."
+    ),
     "cascade": "Measure its parts alone to choose the better one.",
 }
 FIXED = (

@@ -9,7 +9,10 @@ from specresearch.reporting.flags.server import ServerFlags, renamed, servers
 from specresearch.reporting.speculation import Speculation
 
 NAME = "vllm"
-METHODS = ("ngram", "suffix", "draft_model", "eagle", "eagle3")
+OTHER_TOKENIZER = "draft_model_other_tokenizer"
+METHODS = {name: name for name in ("ngram", "suffix", "draft_model", "eagle", "eagle3")} | {
+    OTHER_TOKENIZER: "draft_model"
+}
 NGRAM_SETTINGS = {"n_max": "prompt_lookup_max", "n_min": "prompt_lookup_min"}
 SUFFIX_SETTINGS = {
     "max_depth": "suffix_decoding_max_tree_depth",
@@ -25,6 +28,12 @@ SAME_VOCABULARY = (
 )
 
 
+BY_IDS = (
+    "vLLM drafts greedily among the tokens that both vocabularies have. Measure that first: "
+    "proposer.mode=tli proposer.sample=false."
+)
+
+
 def flags(speculation: Speculation) -> ServerFlags:
     """Return the command that starts vLLM with this speculation."""
     server = servers()[NAME]
@@ -36,7 +45,7 @@ def flags(speculation: Speculation) -> ServerFlags:
 
 
 def _config(speculation: Speculation) -> Mapping[str, Any]:
-    config: dict[str, Any] = {"method": speculation.method}
+    config: dict[str, Any] = {"method": METHODS[speculation.method]}
     if speculation.draft is not None:
         config["model"] = speculation.draft
     config["num_speculative_tokens"] = speculation.length
@@ -47,7 +56,9 @@ def _config(speculation: Speculation) -> Mapping[str, Any]:
         config |= renamed(options, SUFFIX_SETTINGS)
         if not options.get("use_global"):
             config["suffix_decoding_max_cached_requests"] = 0
-    if speculation.samples_drafts:
+    if speculation.method == OTHER_TOKENIZER:
+        config["use_heterogeneous_vocab"] = True
+    elif speculation.samples_drafts:
         config["draft_sample_method"] = "probabilistic"
         if speculation.rule == "block":
             config["rejection_sample_method"] = "block"
@@ -75,6 +86,8 @@ def _notes(speculation: Speculation) -> Iterator[str]:
             yield fixed_note(servers()[NAME], speculation)
     elif speculation.stages:
         yield NO_DATA_PARALLEL
+    if speculation.method == OTHER_TOKENIZER:
+        yield BY_IDS
     if speculation.method == "draft_model":
         yield SAME_VOCABULARY
     if "min_p" in speculation.sampling:
