@@ -10,7 +10,6 @@ from specresearch.controllers.step_time import DraftCosts
 
 TimeLimit = Callable[[Int[np.ndarray, " R"]], float]
 
-_MAX_ROUNDS = 5  # of Dinkelbach's method, which mostly converges in two
 _MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
 _PRICES = [
     1.25**i for i in range(1, 13)
@@ -73,12 +72,11 @@ def fastest(prospects: Prospects, costs: DraftCosts, plain: float) -> DraftPlan:
         plain: Seconds of the step without drafts.
     """
     plan = plan_of(prospects, costs, plain, prospects.given)
-    for _ in range(_MAX_ROUNDS):
+    while True:
         better = at_price(prospects, costs, plain, plan.rate)
         if better.rate <= plan.rate:
-            break
+            return plan
         plan = better
-    return plan
 
 
 def fastest_within(
@@ -93,39 +91,22 @@ def fastest_within(
     return plan_of(prospects, costs, plain, prospects.given)
 
 
-def _values(
-    prospects: Prospects, costs: DraftCosts, price: float
-) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " K"]]:
-    """Return, in tokens, what each depth of each row is worth and what the levels cost them all."""
+def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
+    """Return the plan with most tokens less its time at a price in tokens per second."""
     prefill = price * prospects.prefill[:, None]
     levels = np.arange(1, prospects.survival.shape[1] + 1)
     gain = prospects.survival * (1 - prefill)
     gain -= price * (costs.node * prospects.nodes + costs.row_level)
+    value = np.where(levels > prospects.limits[:, None], -np.inf, gain.cumsum(axis=1) - prefill)
     deepest_given = int(prospects.given.max())
     shared = costs.level * (levels - deepest_given).clip(min=0) + costs.any * (deepest_given == 0)
-    value = gain.cumsum(axis=1) - prefill
-    return np.where(levels > prospects.limits[:, None], -np.inf, value), price * shared
-
-
-def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
-    """Return the plan with most tokens less its time at a price in tokens per second."""
-    value, shared = _values(prospects, costs, price)
     best = np.maximum.accumulate(value, axis=1)
-    totals = best.clip(min=0).sum(axis=0) - shared
+    totals = best.clip(min=0).sum(axis=0) - price * shared
     depth = int(totals.argmax()) + 1
     depths = prospects.given
     if totals[depth - 1] > 0:
         chosen = value[:, :depth].argmax(axis=1) + 1
         depths = np.where(best[:, depth - 1] > 0, chosen, depths)
-    return plan_of(prospects, costs, plain, depths)
-
-
-def least_loss(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
-    """Return the plan with one depth for all rows that loses least where drafts do not pay."""
-    value, shared = _values(prospects, costs, price)
-    free = prospects.limits > 0
-    totals = np.where(free[:, None], value.clip(min=-1e9), 0.0).sum(axis=0) - shared
-    depths = np.where(free, np.minimum(int(totals.argmax()) + 1, prospects.limits), prospects.given)
     return plan_of(prospects, costs, plain, depths)
 
 

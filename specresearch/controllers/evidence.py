@@ -12,7 +12,6 @@ from specresearch.metrics import StepRecord
 
 _UNKNOWN = 0.5  # acceptance of the first level before anything is known
 _REQUEST_MEMORY = 60.0  # judged drafts of a request that count
-_MAX_RATE = 0.99  # acceptance is never assumed to be certain
 
 
 @dataclass
@@ -69,22 +68,12 @@ class Evidence:
             nodes.append(number)
         return np.array(nodes)
 
-    def survival(
-        self, requests: Sequence[RequestEvidence], doubt: float = 0.0, trust: float = 1.0
-    ) -> Float[np.ndarray, "R K"]:
-        """Return the chance of each request's draft to be accepted down to each level.
-
-        Args:
-            doubt: Standard errors by which the run's acceptance is lowered.
-            trust: How many times as much as usual a request's own evidence counts.
-        """
-        rates = self.rates()
-        if doubt:
-            rates = rates - doubt * np.sqrt(rates * (1 - rates) / (self._tried + 1))
-        weight = self.prior_weight / trust
+    def survival(self) -> Float[np.ndarray, "R K"]:
+        """Return the chance of each selected request's draft to be accepted down to each level."""
+        requests = self.requests.selected
         own = np.array([(request.num_accepted, request.num_judged) for request in requests])
-        rates = (own[:, :1] + weight * rates) / (own[:, 1:] + weight)
-        return rates.clip(0.0, _MAX_RATE).cumprod(axis=1)
+        rates = own[:, :1] + self.prior_weight * self.rates()
+        return (rates / (own[:, 1:] + self.prior_weight)).cumprod(axis=1)
 
     def num_unprefilled(self, lengths: Sequence[int], num_drafts: int) -> Int[np.ndarray, " R"]:
         """Return the tokens of each selected request that a lazy drafter has yet to prefill.

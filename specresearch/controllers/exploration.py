@@ -1,20 +1,19 @@
 """What a controller may spend on trying the choice that it does not believe to be the best."""
 
+_EARLY = 100  # steps whose share may be spent at once, since what is learned early serves longest
+
 
 class Exploration:
     """Keeps account of the time lost by exploring, which is to be a share of all time.
 
-    A trial may begin as long as its expected loss is left. The share of the first steps may be
-    spent at once, since what is learned early serves longest.
+    A trial may begin as long as its expected loss is left.
 
     Args:
         share: Of the time, e.g. 0.005.
-        early: Steps whose share may be spent at the start.
     """
 
-    def __init__(self, share: float, early: float) -> None:
+    def __init__(self, share: float) -> None:
         self.share = share
-        self._early = early
         self._seconds = self._spent = 0.0
         self._num_steps = 0
 
@@ -29,5 +28,5 @@ class Exploration:
         """Return the seconds that may still be lost."""
         if not self._num_steps:
             return 0.0
-        early = self._early * self._seconds / self._num_steps
+        early = _EARLY * self._seconds / self._num_steps
         return self.share * (self._seconds + early) - self._spent

@@ -17,7 +17,6 @@ from specresearch.controllers.draft_plan import (
     TimeLimit,
     fastest,
     fastest_within,
-    least_loss,
     plan_of,
 )
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
@@ -25,21 +24,16 @@ from specresearch.controllers.exploration import Exploration
 from specresearch.controllers.score_calibration import ScoreCalibration, ScoredTree
 from specresearch.controllers.step_time import DraftCosts, StepTime
 from specresearch.controllers.trace import TracedController
-from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal
 
 # Levels of the first steps; the first step of each depth is left out of the times.
-_START = (0, 0, 0, 1, 1, 3, 3)
+_START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
-_PATIENCE = 4.0  # times as long acceptance is remembered as times: it varies more, drifts less
-_MAX_HELD = 8  # steps for which a decision to draft holds; doubled each time the next confirms it
-_MAX_IDLE = 32  # steps for which a decision not to draft holds, from which there is little to learn
-_DOUBT = 0.2  # plain steps are not tried where drafts gain more than a fifth over them
-_EARLY = 500.0  # steps whose share of trials may be spent at the start
-_CAUTION = 5.0  # times as much a request's own evidence counts if the request is to lose nothing
+_TRIAL = 2  # steps of a trial, of which the first is left out of the times
+_HELD = 8  # steps for which a decision holds, unless it drafts and the requests change
 
 
 class Goodput(TracedController):
@@ -53,11 +47,11 @@ class Goodput(TracedController):
       masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
       drafts are shortened by the first decision alone.
 
-    Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
-    confirms the one before holds for twice as many steps.
+    Both keep a draft if it yields more tokens than its time would yield elsewhere.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
-    of every request included. A share of the time, `explore`, goes into trying the other choice.
+    of every request included. A share of the time, `explore`, goes into trying drafts where none
+    are made.
 
     Decisions depend on earlier steps, and on the scores of point masses, never on sampled drafts;
     so the controller is lossless. But it reads a clock: a seed fixes the distribution of sampled
@@ -69,15 +63,13 @@ class Goodput(TracedController):
     Args:
         max_draft_tokens: The longest path to consider; None leaves that to the proposer.
         max_slowdown: The most that a request's time per token may be, relative to plain steps of
-            the same batch, as predicted from a pessimistic acceptance. It has priority over
-            throughput. None maximizes throughput alone: requests with rejected drafts pay for the
-            others.
+            the same batch, as predicted. It has priority over throughput. None maximizes
+            throughput alone: requests with rejected drafts pay for the others.
         margin: Gain in throughput below which no drafts are made.
-        explore: Share of the time that may be lost by trying the other choice, at the start more.
+        explore: Share of the time that may be lost by such trials, at the start more.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean.
-        memory: Steps after which a measured time counts 1/e; acceptance is remembered for four
-            times as many.
+        memory: Steps after which a measured time or acceptance counts 1/e.
     """
 
     def __init__(
@@ -135,25 +127,25 @@ class Goodput(TracedController):
 
     def reset(self) -> None:
         super().reset()
-        self._evidence = Evidence(self._max_depth, _PATIENCE * self.memory, self.prior_weight)
+        self._evidence = Evidence(self._max_depth, self.memory, self.prior_weight)
         self._step_time = StepTime(self.memory)
-        self._prefill_time = WindowFit(2, self.memory)
+        self._prefilled = np.zeros(2)  # seconds and tokens of all lazy prefill
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
-        self._exploration = Exploration(self.explore, _EARLY)
+        self._exploration = Exploration(self.explore)
         self._num_steps = 0
         self._next_decision = len(_START)
-        self._num_held = 1
         self._decided_for: list[RequestEvidence] = []
         self._depths: list[int] = []  # decided
         self._asked: list[int] = []  # in this step
-        self._is_drafting = False
-        self._is_exploring = False
-        self._price = self._step_seconds = self._node_cost = self._trial_lost = 0.0
+        self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
+        self._is_trial = False
+        self._price = self._step_seconds = self._node_cost = 0.0
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
 
     def budget(self, batch: Batch) -> list[int | None]:
         requests = self._evidence.requests.select(batch.rows)
+        self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
         if self._num_steps < len(_START):
             self._asked = self._start(_START[self._num_steps], batch)
         else:
@@ -184,7 +176,9 @@ class Goodput(TracedController):
             return proposal
         tree = ScoredTree.of(proposal)
         threshold = self._price * self._node_cost
-        keep = tree.is_valid & (self._calibration.survival(tree) >= min(threshold, 1.0))
+        keep = self._calibration.survival(tree) >= min(threshold, 1.0)
+        keep |= np.repeat(self._has_own_number, tree.num_nodes)
+        keep &= tree.is_valid
         self._tree = tree, keep
         return tree.kept(keep, proposal)
 
@@ -197,21 +191,18 @@ class Goodput(TracedController):
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, nodes))
-        is_trial = self._is_exploring or self._num_steps < len(_START)
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
-        if is_trial and self._price:
+        if self._is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
-        self._trial_lost += lost
         self._exploration.observe(seconds, lost)
         self._num_steps += 1
 
     def _start(self, depth: int, batch: Batch) -> list[int]:
-        """Let a few rows draft, others each time."""
+        """Let a few rows draft."""
         given = self._given(batch)
-        free = [b for b, row in enumerate(batch.rows) if row.request.num_draft_tokens is None]
+        free = [b for b, has_own in enumerate(self._has_own_number) if not has_own]
         num = ceil(len(free) / _START_FRACTION) if depth else 0
-        first = (self._num_steps - 1) // 2 * num
-        for b in {free[(first + i) % len(free)] for i in range(num)}:
+        for b in free[:num]:
             given[b] = min(depth, self._max_depth, batch.room[b])
         return given
 
@@ -232,9 +223,7 @@ class Goodput(TracedController):
         for step in steps:
             record, asked = step.record, step.asked
             estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
-            num_read = record.num_lazy_prefill_tokens
-            if num_read:
-                self._prefill_time.observe(0, [1.0, num_read / 100.0], record.times.lazy_prefill)
+            self._prefilled += record.times.lazy_prefill, record.num_lazy_prefill_tokens
             seconds = sum(estimates.values())
             if self.max_slowdown is not None:
                 # By estimates: an outlier would have hit a plain step just as well.
@@ -247,17 +236,16 @@ class Goodput(TracedController):
                 acceptance=acceptance,
                 **{f"{name}_seconds": value for name, value in estimates.items()},
                 estimated_seconds=seconds,
-                measured_seconds=record.times.work,
+                measured_seconds=record.times.total,
             )
         self._evidence.observe(steps)
         if self._tree is not None:
             self._calibration.observe(*self._tree, steps[-1].record)
             self._calibration.solve()
         self._step_time.solve()
-        self._prefill_time.solve()
 
     def _decide(self, batch: Batch) -> None:
-        """Choose depths, and keep them for several steps if they confirm the last ones."""
+        """Choose depths for the next steps."""
         self._learn()
         prospects = self._prospects(batch)
         costs, context = self._step_time.costs(), sum(len(row.tokens) - 1 for row in batch.rows)
@@ -265,53 +253,42 @@ class Goodput(TracedController):
         plain = plan_of(prospects, costs, seconds, prospects.given)
         best, limit = fastest(prospects, costs, seconds), None
         if self.max_slowdown is not None:
-            limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _MAX_HELD))
+            limit = self._time_limit(prospects, seconds)
             best = fastest_within(limit, best, prospects, costs, seconds)
         newcomers = replace(prospects, prefill=self._prefill_of_all(batch))
         policy = plan_of(newcomers, costs, seconds, best.depths)
         drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
         self._price, self._step_seconds, self._node_cost = chosen.rate, chosen.seconds, costs.node
-        was_exploring, self._is_exploring = self._is_exploring, False
-        if not was_exploring:
-            other = plain if drafts else self._trial(batch, prospects, costs, seconds, plain.rate)
-            lost = 2 * (other.seconds - other.tokens / chosen.rate)
-            is_open = other.rate > (1 - _DOUBT) * chosen.rate
-            if not drafts:
-                is_open = bool((other.depths > prospects.given).any())
-            if limit is not None:
-                is_open &= other.seconds <= self._time_limit(prospects, seconds, 2)(other.depths)
-            if is_open and lost <= self._exploration.allowance:
-                self._is_exploring = True
-                self._trial_lost = 0.0
-                self._depths = other.depths.tolist()
-                self._next_decision = self._num_steps + 2
-                return
-        is_confirmed = drafts == self._is_drafting
-        most = _MAX_IDLE if limit is None and not drafts else _MAX_HELD
-        is_confirmed &= not (was_exploring and self._trial_lost < 0)
-        self._num_held = min(2 * self._num_held, most) if is_confirmed else 2
-        self._next_decision = self._num_steps + self._num_held
-        self._is_drafting = drafts
+        was_trial, self._is_trial = self._is_trial, False
+        if not (drafts or was_trial):
+            trial = self._trial(batch, prospects, costs, seconds)
+            self._is_trial = self._may_try(trial, plain, limit)
+            chosen = trial if self._is_trial else plain
         self._depths = chosen.depths.tolist()
+        self._next_decision = self._num_steps + (_TRIAL if self._is_trial else _HELD)
+
+    def _may_try(self, trial: DraftPlan, plain: DraftPlan, limit: TimeLimit | None) -> bool:
+        """Return whether a trial asks for drafts, can be paid for, and makes nobody fall behind."""
+        lost = _TRIAL * (trial.seconds - trial.tokens / plain.rate)
+        is_other = bool((trial.depths > plain.depths).any())
+        is_within = limit is None or trial.seconds <= limit(trial.depths)
+        return is_other and is_within and lost <= self._exploration.allowance
 
     def _prospects(self, batch: Batch) -> Prospects:
-        requests = self._evidence.requests.selected
         given = np.array(self._given(batch))
-        is_free = np.array([row.request.num_draft_tokens is None for row in batch.rows])
-        limits = np.where(is_free, np.minimum(batch.room, self._max_depth), 0)
+        limits = np.minimum(batch.room, self._max_depth)
+        limits = np.where(self._has_own_number, 0, limits)
         unread = self._evidence.num_unprefilled(
             [len(row.tokens) for row in batch.rows], self._max_nodes
         )
         prefill = self._prefill_seconds(unread) / (np.array(batch.room) + 1)
-        survival, nodes = self._evidence.survival(requests), self._evidence.nodes()
+        survival, nodes = self._evidence.survival(), self._evidence.nodes()
         return Prospects(survival, nodes, limits, given, prefill)
 
     def _prefill_seconds(self, num_tokens: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
-        """Return the seconds of each row in a joint lazy prefill."""
-        per_pass, per_token = self._prefill_time.weights
-        is_in_pass = num_tokens > 0
-        return is_in_pass * per_pass / max(is_in_pass.sum(), 1) + per_token * num_tokens / 100.0
+        seconds, tokens = self._prefilled.tolist()
+        return seconds / max(tokens, 1.0) * num_tokens
 
     def _prefill_of_all(self, batch: Batch) -> Float[np.ndarray, " R"]:
         """Return the lazy prefill of whole prompts, for each token of whole outputs.
@@ -323,31 +300,27 @@ class Goodput(TracedController):
         return self._prefill_seconds(prompts) / outputs
 
     def _trial(
-        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float, price: float
+        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float
     ) -> DraftPlan:
-        """Return the plan to explore drafts with: the rows that have the least to prefill first."""
-        plan = least_loss(prospects, costs, plain, price)
+        """Return a plan of one level for those of whom the account can pay the lazy prefill."""
         spent = prospects.prefill * (np.array(batch.room) + 1)
         order = np.argsort(spent, kind="stable")
-        dear = order[spent[order].cumsum() > self._exploration.allowance]
-        depths = plan.depths.copy()
-        depths[dear] = prospects.given[dear]
+        is_paid = np.empty(len(spent), dtype=bool)
+        is_paid[order] = spent[order].cumsum() <= self._exploration.allowance
+        depths = np.where(is_paid & (prospects.limits > 0), 1, prospects.given)
         whole = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
         return replace(whole, seconds=whole.seconds + float(spent[depths > 0].sum()) / 2)
 
-    def _time_limit(self, prospects: Prospects, plain: float, num_steps: int) -> TimeLimit:
-        """Return how long each of some steps may take if no request is to fall behind.
+    def _time_limit(self, prospects: Prospects, plain: float) -> TimeLimit:
+        """Return how long steps may take until the next decision if no request is to fall behind.
 
         Nor may one fall further behind than by a plain step.
         """
         assert self.max_slowdown is not None
-        requests = self._evidence.requests.selected
-        survival = self._evidence.survival(requests, doubt=1.0, trust=_CAUTION)
         allowed = self.max_slowdown * plain
-        slack = np.array([request.slack for request in requests])
-        spare = (slack / num_steps).clip(min=(1 - self.max_slowdown) * plain)
-        cautious = replace(prospects, survival=survival)
-        return lambda depths: float((allowed * (1 + cautious.accepted(depths)) + spare).min())
+        slack = np.array([request.slack for request in self._evidence.requests.selected])
+        spare = (slack / _HELD).clip(min=plain - allowed)
+        return lambda depths: float((allowed * (1 + prospects.accepted(depths)) + spare).min())
 
     def trace(self) -> list[dict[str, float]]:
         self._learn()

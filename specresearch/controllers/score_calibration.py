@@ -10,7 +10,7 @@ from specresearch.proposal import Proposal, Topology, upload
 from specresearch.readback import Readback
 
 _EDGES = np.array([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])  # of classes of scores
-_SCORES = np.array([0.005, 0.02, 0.06, 0.15, 0.28, 0.42, 0.6, 0.78, 0.9, 0.98])  # of each class
+_SCORES = (np.append(0.0, _EDGES) + np.append(_EDGES, 1.0)) / 2  # of each class
 _PRIOR = 4.0  # judged nodes after which a class is believed more than the scores themselves
 
 

@@ -26,7 +26,7 @@ class DraftCosts:
 
 
 class StepTime:
-    """Two fits, in seconds, that add up to a step; the controller's own time counts as a draft's.
+    """Two fits, in seconds, that add up to a step, with the controller's own time in it.
 
     - draft: a constant, another one if anything is drafted, levels, and levels x rows that draft.
     - rest: a constant, another one if anything is drafted, rows, nodes, and context.
@@ -42,15 +42,13 @@ class StepTime:
         self.draft = WindowFit(4, memory)
         self.rest = WindowFit(5, memory)
         self._last_depth = -1
-        self._kept = 1 - 1 / memory
-        self._control = [0.0, 0.0]  # mean seconds of plain steps, and of steps with drafts
 
     def costs(self) -> DraftCosts:
         _, any_draft, per_level, per_row_level = self.draft.weights
         _, any_node, _, per_node, _ = self.rest.weights
-        plain_control, control = self._control
-        any_draft += any_node + max(control - plain_control, 0.0)
-        return DraftCosts(any_draft, per_level, per_row_level / _TOKENS, per_node / _TOKENS)
+        return DraftCosts(
+            any_draft + any_node, per_level, per_row_level / _TOKENS, per_node / _TOKENS
+        )
 
     def plain(self, num_rows: int, context: int) -> float:
         """Return the seconds of a step without drafts."""
@@ -72,11 +70,9 @@ class StepTime:
         rest.append(sum(record.context) / _CONTEXT)
         times = record.times
         estimates = {"draft": self.draft.predict(draft), "rest": self.rest.predict(rest)}
-        before = self._control[depth > 0]
-        self._control[depth > 0] += (1 - self._kept) * (times.control - before)
         if depth == self._last_depth:
             self.draft.observe(depth, draft, times.propose)
-            self.rest.observe(depth, rest, times.work - times.propose)
+            self.rest.observe(depth, rest, times.total - times.propose)
         self._last_depth = depth
         return estimates
 

@@ -38,7 +38,7 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "batch_size_cutoff": lambda: BatchSizeCutoff(3),
     "acceptance_gate": lambda: AcceptanceGate(0.6, window=2, probe_every=2),
     "heuristic": lambda: Heuristic(start=2),
-    "goodput": lambda: Goodput(2),
+    "goodput": lambda: Goodput(2, explore=0.5),
     "confidence": lambda: Confidence(0.5),
 }
 TRACED = ("acceptance_gate", "heuristic", "goodput", "confidence")

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specresearch.controllers.draft_plan import DraftPlan, Prospects, fastest, least_loss, plan_of
+from specresearch.controllers.draft_plan import DraftPlan, Prospects, fastest, plan_of
 from specresearch.controllers.step_time import DraftCosts
 
 PLAIN = 10e-3
@@ -52,9 +52,6 @@ def test_drafts_that_do_not_pay_are_left_out() -> None:
     assert fastest(prospects, costs, PLAIN).depths.tolist() == [2, 0]
     dear = DraftCosts(0.0, 20e-3, 0.0, 1e-3)
     assert fastest(prospects, dear, PLAIN).depths.tolist() == [0, 0]
-    tried = least_loss(prospects, dear, PLAIN, 2 / PLAIN)
-    assert tried.depths.tolist() == [1, 1]
-    assert tried.rate < 2 / PLAIN
 
 
 def test_a_row_drafts_if_that_pays_back_its_prefill() -> None:

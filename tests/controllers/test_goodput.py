@@ -231,7 +231,7 @@ def test_requests_that_come_and_go_are_served_at_nearly_the_best_length(name: st
         for seed in range(4):
             best = max(stream.throughput(Fixed(length), seed) for length in (0, 1, 5))
             shares.append(stream.throughput(Goodput(), seed) / best)
-    least = 0.94 if name.endswith("refusals") else 0.975
+    least = 0.94 if name.endswith("refusals") else 0.97
     assert np.mean(shares) > least
     assert min(shares) > least - 0.03
 
@@ -255,13 +255,10 @@ def test_a_request_that_is_ahead_may_wait() -> None:
     assert lengths[0] > 0.9 * lengths[1] > 0.9
 
 
-def test_starts_by_measuring_plain_steps_and_two_lengths() -> None:
-    """Drafts of a few requests, others each time."""
-    steps = Simulation(Goodput(), [0.5] * 9).run(7)
-    lengths = [0, 0, 0, 1, 1, 3, 3]
-    assert [sorted(step) for step in steps] == [[0] * 6 + [length] * 3 for length in lengths]
+def test_starts_by_measuring_plain_steps_and_drafts_of_a_few_requests() -> None:
+    steps = Simulation(Goodput(), [0.5] * 9).run(5)
+    assert [sorted(step) for step in steps] == [[0] * 9] * 3 + [[0] * 6 + [3] * 3] * 2
     assert steps[3] == steps[4]
-    assert [bool(length) for length in steps[3]] != [bool(length) for length in steps[5]]
 
 
 def test_drafts_grow_as_long_as_that_pays() -> None:
@@ -292,7 +289,7 @@ def test_the_proposer_and_the_request_set_limits() -> None:
     controller = Goodput()
     controller.bind(DraftKind(), 4)
     simulation = Simulation(controller, [0.95] * 3, Machine(draft=0.0, verify_token=0.0))
-    assert {length for step in simulation.run(40) for length in step} == {0, 1, 3, 4}
+    assert {length for step in simulation.run(40) for length in step} == {0, 3, 4}
     rows = [*rows_of(1, num_draft_tokens=2), *rows_of(2)]
     batch = batch_of(rows)
     rows[2].max_new_tokens = 4
@@ -300,10 +297,8 @@ def test_the_proposer_and_the_request_set_limits() -> None:
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.9], ids=["never", "mostly"])
-def test_decides_ever_more_rarely_while_nothing_changes(
-    monkeypatch: pytest.MonkeyPatch, acceptance: float
-) -> None:
-    """Decisions hold for 2, 4 and then 8 steps, or 32 without drafts, except for trials of 2."""
+def test_decides_in_every_eighth_step(monkeypatch: pytest.MonkeyPatch, acceptance: float) -> None:
+    """Trials take two steps."""
     decide, simulation = Goodput._decide, Simulation(Goodput(), [acceptance] * 2, Machine())
     at: list[int] = []
 
@@ -313,9 +308,9 @@ def test_decides_ever_more_rarely_while_nothing_changes(
 
     monkeypatch.setattr(Goodput, "_decide", noted)
     simulation.run(400)
-    most = 8 if acceptance else 32
-    assert set(np.diff(at)) <= {2, 4, 8, 16, most}
-    assert np.max(np.diff(at)[-5:]) == most
+    between = np.diff(at)
+    assert set(between) <= {2, 8}
+    assert np.mean(between == 8) > 0.8
 
 
 def test_only_those_are_tried_that_it_steers() -> None:

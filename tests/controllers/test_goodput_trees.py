@@ -35,7 +35,7 @@ class OnAMachine(Goodput):
     """Reads the times of a machine on which nodes cost, instead of a clock."""
 
     def __init__(self, node: float = NODE) -> None:
-        super().__init__()
+        super().__init__(explore=0.05)
         self.node = node
         self.num_left_out = 0
         self.depths: set[int] = set()

@@ -1,0 +1,211 @@
+"""Switch off each mechanism of `controller=goodput` in turn, on simulated streams.
+
+    PYTHONPATH=tests:tests/controllers python experiments/goodput_ablation/ablation.py
+
+Writes results.csv, a row for each mechanism and stream, and results.png.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from simulation import Machine
+from stream import Stream
+from tree_stream import TreeStream, Whole
+
+from specresearch.batch import Batch
+from specresearch.controllers import (
+    Fixed,
+    Goodput,
+    evidence,
+    exploration,
+    goodput,
+    window_fit,
+)
+from specresearch.controllers.evidence import Evidence
+from specresearch.controllers.score_calibration import ScoreCalibration
+from specresearch.controllers.step_time import StepTime
+from specresearch.metrics import StepRecord
+from specresearch.proposal import Proposal
+
+HERE = Path(__file__).parent
+SEEDS = range(8)
+LENGTHS = (0, 1, 2, 3, 5, 10)
+BUSY = Machine(draft=2e-3, verify=11e-3, verify_token=3e-3)
+NEAR = Machine(draft=2.4e-3, verify=8.2e-3, verify_token=0.25e-3)
+STREAMS = {
+    "gains little": Stream(replace(NEAR, draft=2.1e-3, verify_token=0.17e-3), 8, 80, 0.57),
+    "first refuse": Stream(NEAR, 4, 48, 0.57, first=0.05),
+    "loses": Stream(Machine(draft=5e-3, verify=11e-3, verify_token=0.2e-3), 16, 96, 0.57),
+    "gains much": Stream(Machine(draft=1.7e-3, verify=11e-3, verify_token=0.2e-3), 8, 64, 0.9),
+    "alone": Stream(Machine(), 1, 20, 0.6),
+    "busy": Stream(BUSY, 8, 64, 0.6),
+    "lookup": Stream(
+        Machine(draft=0.05e-3, verify_token=0.6e-3), 8, 64, 0.6, supply=0.4, prefills_lazily=False
+    ),
+    "busy between": Stream(Machine(), 4, 60, 0.7, busy=BUSY),
+    "slow draft between": Stream(Machine(), 4, 60, 0.7, busy=Machine(draft=20e-3)),
+    "acceptance falls": Stream(Machine(draft=2e-3), 4, 60, 0.9, last=0.15),
+    "acceptance rises": Stream(Machine(draft=2e-3), 4, 60, 0.15, last=0.9),
+    "requests turn": Stream(Machine(draft=2e-3), 4, 20, 0.9, turn=0.1, length=6),
+    "absurd times": Stream(Machine(draft=2e-3), 4, 60, 0.65, absurd=0.01),
+    "slow control": Stream(Machine(draft=3e-3), 4, 60, 0.6, control=1.5e-3),
+    "cold steps": Stream(Machine(draft=3e-3), 4, 60, 0.6, cold=3e-3),
+    "32 in flight": Stream(Machine(verify=15e-3, verify_token=0.5e-3), 32, 128, 0.6),
+}
+DEAR = Machine(draft=0.5e-3, verify=8e-3, verify_token=0.5e-3)
+TREES = {
+    "cheap tree": TreeStream(Machine(draft=0.3e-3, verify=8e-3, verify_token=0.02e-3), 4, 200),
+    "dear tree": TreeStream(DEAR, 4, 200),
+    "tree too sure": TreeStream(DEAR, 4, 200, 0.7, 0.4),
+    "losing tree": TreeStream(Machine(verify_token=1e-3), 8, 150, 0.4, 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Without:
+    """Goodput without one of its mechanisms.
+
+    Attributes:
+        settings: Of the controller.
+        constants: Constants of its modules that are set to other values, by module.
+        methods: Methods that are replaced, by class.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    constants: dict[ModuleType, dict[str, Any]] = field(default_factory=dict)
+    methods: dict[type, dict[str, Any]] = field(default_factory=dict)
+
+    def __call__(self) -> Goodput:
+        return Goodput(**self.settings)
+
+    @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, values in (*self.constants.items(), *self.methods.items()):
+                stack.enter_context(patch.multiple(owner, **values))
+            yield
+
+
+def verifies_all(self: Goodput, proposal: Proposal) -> Proposal:
+    self._tree = None
+    return proposal
+
+
+def one_rate(self: Evidence) -> np.ndarray:
+    rate = (self._accepted.sum() + 0.5) / (self._tried.sum() + 1)
+    return np.full(len(self._tried), rate)
+
+
+def observe_all(self: StepTime, record: StepRecord, depth: int, num_drafting: int) -> dict:
+    self._last_depth = depth
+    return OBSERVE(self, record, depth, num_drafting)
+
+
+def observe_work(self: StepTime, record: StepRecord, depth: int, num_drafting: int) -> dict:
+    times = replace(record.times, total=record.times.work, control=0.0)
+    return OBSERVE(self, replace(record, times=times), depth, num_drafting)
+
+
+def decides_always(self: Goodput, batch: Batch) -> list[int | None]:
+    if not self._is_trial:
+        self._next_decision = min(self._next_decision, max(self._num_steps, 5))
+    return BUDGET(self, batch)
+
+
+class Unchanged:
+    """Stands in for an isotonic regression."""
+
+    def __init__(self, rates: np.ndarray, weights: np.ndarray) -> None:
+        self.x = rates
+
+
+def not_monotone(self: ScoreCalibration, num_levels: int, memory: float) -> None:
+    SET_UP(self, num_levels, memory)
+    self.__dict__["_monotone"] = Unchanged
+
+
+OBSERVE, BUDGET = StepTime.observe, Goodput.budget
+SET_UP = ScoreCalibration.__init__
+VARIANTS: dict[str, Without] = {
+    "goodput": Without(),
+    "no trials": Without({"explore": 0.0}),
+    "no margin": Without({"margin": 0.0}),
+    "one acceptance for all requests": Without({"prior_weight": 1e9}),
+    "a request's own acceptance alone": Without({"prior_weight": 1e-3}),
+    "a request forgets nothing": Without(constants={evidence: {"_REQUEST_MEMORY": 1e9}}),
+    "one acceptance for all levels": Without(methods={Evidence: {"rates": one_rate}}),
+    "nothing is forgotten": Without({"memory": 1e6}),
+    "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),
+    "no early share": Without(constants={exploration: {"_EARLY": 0.0}}),
+    "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
+    "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),
+    "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),
+    "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
+    "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),
+    "lazy prefill unknown": Without(
+        methods={Goodput: {"_prefill_seconds": lambda self, num: 0.0 * num}}
+    ),
+    "newcomers' prefill unknown": Without(
+        methods={Goodput: {"_prefill_of_all": lambda self, batch: np.zeros(len(batch))}}
+    ),
+    "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
+    "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),
+    "scores believed": Without(methods={ScoreCalibration: {"observe": lambda *args: None}}),
+    "scores not made monotone": Without(methods={ScoreCalibration: {"__init__": not_monotone}}),
+}
+
+
+def shares_of(name: str) -> list[dict[str, object]]:
+    """Return each variant's share of the best fixed setting of a stream, the mean over seeds."""
+    stream, rows = (STREAMS | TREES)[name], []
+    fixed = [Fixed(k) for k in LENGTHS] if name in STREAMS else [Whole(k) for k in range(5)]
+    best = [max(stream.throughput(setting, seed) for setting in fixed) for seed in SEEDS]
+    for variant, make in VARIANTS.items():
+        with make.switched_off():
+            shares = [stream.throughput(make(), s) / b for s, b in zip(SEEDS, best, strict=True)]
+        error = np.std(shares, ddof=1) / len(shares) ** 0.5
+        rows.append({"stream": name, "variant": variant, "share": np.mean(shares), "error": error})
+    return rows
+
+
+def gains(results: pd.DataFrame) -> pd.DataFrame:
+    """Return what every mechanism gains on every stream, in percent."""
+    shares = results.pivot_table(index="variant", columns="stream", values="share", sort=False)
+    return 100 * (1 - shares / shares.loc["goodput"]).drop(index="goodput")
+
+
+def draw(gain: pd.DataFrame) -> None:
+    figure, axes = plt.subplots(figsize=(13, 6), layout="constrained")
+    axes.imshow(gain, cmap="RdBu_r", vmin=-10, vmax=10, aspect="auto")
+    axes.set_xticks(range(gain.shape[1]), gain.columns, rotation=45, ha="right")
+    axes.set_yticks(range(gain.shape[0]), gain.index)
+    for (y, x), value in np.ndenumerate(gain.to_numpy()):
+        axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=7)
+    axes.set_title("Throughput lost without a mechanism, %")
+    figure.savefig(HERE / "results.png", dpi=110)
+
+
+def main() -> None:
+    rows = []
+    with ProcessPoolExecutor(2) as pool:
+        for part in pool.map(shares_of, STREAMS | TREES):
+            rows += part
+            results = pd.DataFrame(rows).round(4)
+            results.to_csv(HERE / "results.csv", index=False)
+    gain = gains(results)
+    draw(gain)
+    table = pd.DataFrame({"mean": gain.mean(axis=1), "most": gain.max(axis=1)})
+    print(table.round(1).sort_values("mean", ascending=False).to_string())
+
+
+if __name__ == "__main__":
+    main()
