@@ -13,8 +13,10 @@ from shape_checks import unchecked
 from specresearch.cli import conf_dir
 
 PROPOSERS = sorted(file.stem for file in (conf_dir() / "proposer").glob("*.yaml"))
-SLOW = {"cascade", "draft_model_other_tokenizer", "eagle3", "synthetic"}  # print what others do
-CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PROPOSERS]
+QUICK = ("draft_model", "eagle", "ngram")  # a model, a head and a lookup; others print the like
+CASES = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PROPOSERS
+]
 CODE = re.compile(r"<(?:code|pre)[^>]*>(.*?)</(?:code|pre)>", re.DOTALL)
 COMMAND = re.compile(r"^\s*(?:\$ )?python -m specresearch\.(\w+) (.*\S)\s*$", re.MULTILINE)
 SHORT = {"sampling.max_new_tokens": "6", "dataset.max_prompt_tokens": "24", "warmup": "0"}

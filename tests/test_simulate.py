@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command_line import Typed, call, prompts_of
 
-from specresearch import load, run, simulate
+from specresearch import load, progress, run, simulate
 from specresearch.recording.recording import Recording
 
 pytestmark = [
@@ -40,8 +40,9 @@ def recorded(base: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def command(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Exit code, stdout and stderr of an entry point in an empty folder."""
+    """Exit code, stdout and stderr of an entry point in an empty folder, without progress."""
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(progress, "FIRST_SECONDS", float("inf"))
 
     def run_it(main: Callable[[], None], *overrides: str) -> tuple[int, str, str]:
         outcome = typed(main, overrides)
@@ -244,7 +245,7 @@ def test_a_load_run_records_every_side(command: Command, base: list[str]) -> Non
 def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded: Path) -> None:
     machine = ["timing=linear", "timing.verify=0.02", "arrivals=poisson", "arrivals.qps=500.0"]
     code, out, _ = command(
-        simulate.main, f"recording={recorded}", *machine, "num_requests=600", "hydra.run.dir=late"
+        simulate.main, f"recording={recorded}", *machine, "num_requests=200", "hydra.run.dir=late"
     )
     assert code == 0
     told = " ".join(out.split())
@@ -256,12 +257,13 @@ def test_a_rate_that_cannot_be_served_is_called_that(command: Command, recorded:
         simulate.main,
         f"recording={recorded}",
         *machine,
-        "num_requests=3000",
+        "num_requests=400",
+        "max_waiting=100",
         "hydra.run.dir=stopped",
     )
     told = " ".join(out.split())
     assert "stopped: baseline, repeat 0: the queue grows without bound" in told
-    assert "(max_waiting=1000)" in told
+    assert "(max_waiting=100)" in told
 
 
 def test_controllers_are_called_what_their_choice_is(command: Command, recorded: Path) -> None:

@@ -13,6 +13,7 @@ from toy_methods import (
     PLAIN,
     SETTINGS,
     WARM,
+    WARM_CASES,
     WAVES,
     BlockByHand,
     Copycat,
@@ -98,6 +99,7 @@ class TestExactMethodsAreCertified:
         assert "of requests preempted" in printed(certificate)
         assert "tested in only: " in printed(certificate)
 
+    @pytest.mark.slow
     def test_lookahead_drafts_in_a_crowd(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, Lookahead(3, 3, 3), **CROWD)
         assert certificate.verdict == CERTIFIED
@@ -130,7 +132,7 @@ class TestExactMethodsAreCertified:
         assert certificate.greedy[0].num_equal > 0.5 * certificate.greedy[0].num_requests
         assert "rounding may shift the distribution by" in printed(certificate)
 
-    @pytest.mark.parametrize("name", WARM)
+    @pytest.mark.parametrize("name", WARM_CASES)
     def test_equal_seeds_and_a_warm_proposer(self, tmp_path: Path, name: str) -> None:
         certificate = certify_it(tmp_path, WARM[name](), **WAVES)
         assert not certificate.failures

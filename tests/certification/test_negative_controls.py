@@ -9,6 +9,7 @@ from toy_methods import (
     GREEDY,
     PLAIN,
     WARM,
+    WARM_CASES,
     WAVES,
     AboveAFloor,
     BlockByHand,
@@ -64,13 +65,14 @@ class TestNegativeControls:
         )
         assert certify_it(tmp_path / "claimed", Copycat(), AboveAFloor()).verdict == REFUTED
 
-    @pytest.mark.parametrize("name", WARM)
+    @pytest.mark.parametrize("name", WARM_CASES)
     def test_draws_shared_with_the_request_that_taught_the_drafts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         monkeypatch.setattr(Seeds, "of", lambda self, request, number: request.sampling.seed)
         assert certify_it(tmp_path, WARM[name](), **WAVES).verdict == REFUTED
 
+    @pytest.mark.slow
     def test_lookahead_that_mislabels_its_drafts_in_a_crowd(self, tmp_path: Path) -> None:
         certificate = certify_it(tmp_path, Mislabelled(3, 3, 3), **CROWD)
         assert certificate.verdict == REFUTED

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from rich.console import Console
@@ -228,6 +229,9 @@ WARM: dict[str, Callable[[], Proposer]] = {
     "suffix": lambda: Suffix(4, offset=2.0, use_global=True),
     "token_recycling": lambda: TokenRecycling(24, top_k=5, depth=3, warm=True),
 }
+WARM_CASES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "suffix" else []) for name in WARM
+]
 
 
 class Seldom(Fixed):

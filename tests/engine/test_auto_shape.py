@@ -73,7 +73,9 @@ def test_where_nothing_pays_the_drafter_is_left_out() -> None:
     assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
 
 
-@pytest.mark.parametrize("name", ["ngram", "token_recycling", "draft_model"])
+@pytest.mark.parametrize(
+    "name", ["ngram", "draft_model", pytest.param("token_recycling", marks=pytest.mark.slow)]
+)
 def test_calibrated_proposers_decode_what_plain_decoding_does(name: str) -> None:
     target = model()
     make = {

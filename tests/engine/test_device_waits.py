@@ -158,7 +158,7 @@ RULES: dict[str, tuple[str, Callable[[], AcceptanceSampler], dict[str, Any]]] = 
 }
 
 
-@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("graphs", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_waits_once_for_every_rule_and_its_shift(
     waits: Callable[..., Steps], rule: str, graphs: bool

@@ -319,6 +319,7 @@ def eos_ids(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
     return tuple(chosen)
 
 
+@pytest.mark.parametrize("batch_size", [3], indirect=True)
 def test_requests_that_end_for_different_reasons_share_a_batch(
     proposer: Proposer | None, batch_size: int, eos_ids: tuple[int, ...]
 ) -> None:

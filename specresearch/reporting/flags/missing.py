@@ -22,8 +22,8 @@ CLOSEST = {
     "token_recycling": "Closest is n-gram lookup.",
     "lookahead": "Closest is n-gram lookup.",
     "draft_model_other_tokenizer": (
-        "vLLM has `use_heterogeneous_vocab`, for greedy drafts. Elsewhere choose a draft model with "
-        "the target's tokenizer."
+        "vLLM has `use_heterogeneous_vocab`, for greedy drafts. Elsewhere choose a draft model "
+        "with the target's tokenizer."
     ),
     "cascade": "Measure its parts alone to choose the better one.",
 }
