@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every method at its default: alone, in `auto`'s shape, and under `goodput` with 1, 8 and 32 requests in flight. CNNDM and SHAREGPT name
-# published files; METHODS, LOADS ("8 80" is 8 in flight and 80 requests) and TEMPERATURES choose a part. Further arguments are added to
-# every run, e.g. repeats=4 or, after an interruption, resume=true.
+# published files; METHODS, LOADS ("8 80" is 8 in flight and 80 requests), TEMPERATURES and ALONE=no choose a part. Further arguments are
+# added to every run, e.g. repeats=4 or, after an interruption, resume=true.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/defaults}
@@ -23,7 +23,7 @@ steered() { # dataset, its file, requests in flight, requests of a pass
 
 for pair in "cnndm $CNNDM" "sharegpt $SHAREGPT"; do
     read -r dataset file <<< "$pair"
-    alone "$dataset" "$file" "$@"
+    [ "${ALONE:-yes}" = no ] || alone "$dataset" "$file" "$@"
     while read -r -d, concurrency num_requests; do
         steered "$dataset" "$file" "$concurrency" "$num_requests" "$@"
     done <<< "$loads,"

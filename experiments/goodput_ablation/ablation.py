@@ -189,7 +189,9 @@ def draw(gain: pd.DataFrame) -> None:
     axes.set_xticks(range(gain.shape[1]), gain.columns, rotation=45, ha="right")
     axes.set_yticks(range(gain.shape[0]), gain.index)
     for (y, x), value in np.ndenumerate(gain.to_numpy()):
-        axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=7)
+        colour = "white" if abs(value) > 7 else "black"
+        label = f"{value:.0f}".replace("-0", "0")
+        axes.text(x, y, label, color=colour, ha="center", va="center", fontsize=7)
     axes.set_title("Throughput lost without a mechanism, %")
     figure.savefig(HERE / "results.png", dpi=110)
 
