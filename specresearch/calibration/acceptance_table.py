@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from specresearch.engine import Step
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable
+from specresearch.tree_paths import along_paths, flat_parents
 
 ONE_DEPTH = 1  # of tables for shapes whose depth is not chosen
 STRETCH = 12  # steps of a request over which acceptance is taken to be even
@@ -198,9 +199,8 @@ def _confidence(step: Step) -> Float[np.ndarray, "B N"]:
     scores, drafts = step.proposal.scores, step.delivery.drafts
     if scores is None:
         return -drafts.depth.astype(float)
-    confidence = scores.double().cpu().numpy()  # sync
-    rows = np.arange(len(confidence))
-    parents = np.broadcast_to(drafts.parents, drafts.tokens.shape)
-    for node in range(1, confidence.shape[1]):
-        confidence[:, node] *= confidence[rows, parents[:, node]]
-    return np.where(drafts.acceptable, confidence, -1.0)
+    given_parent = scores.double().cpu().numpy()  # sync
+    given_parent[:, 0] = 1.0
+    parents = flat_parents(drafts.parents, len(given_parent))
+    confidence = along_paths(np.multiply, given_parent.ravel(), parents)
+    return np.where(drafts.acceptable, confidence.reshape(given_parent.shape), -1.0)

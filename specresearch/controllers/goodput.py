@@ -21,7 +21,8 @@ from specresearch.controllers.draft_plan import (
 )
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
 from specresearch.controllers.exploration import Exploration
-from specresearch.controllers.score_calibration import ScoreCalibration, ScoredTree
+from specresearch.controllers.score_calibration import ScoreCalibration
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.controllers.step_time import DraftCosts, StepTime
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord

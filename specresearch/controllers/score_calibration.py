@@ -1,99 +1,15 @@
-"""What a drafter's own scores say about acceptance, and the nodes of a tree that are worth it."""
-
-from dataclasses import dataclass, replace
+"""What a drafter's own scores say about acceptance, learned from the run."""
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
-from specresearch.proposal import Proposal, Topology, upload
-from specresearch.readback import Readback
+from specresearch.tree_paths import along_paths
 
 _EDGES = np.array([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])  # of classes of scores
 _SCORES = (np.append(0.0, _EDGES) + np.append(_EDGES, 1.0)) / 2  # of each class
 _PRIOR = 4.0  # judged nodes after which a class is believed more than the scores themselves
-
-
-@dataclass(frozen=True)
-class ScoredTree:
-    """A tree of point masses on the host, before anything was left out.
-
-    Attributes:
-        parents: Of the nodes of all rows, one row after another; a root is its own parent.
-        depth: Edges from the root.
-        classes: The class of each node's score.
-        is_valid: False for padding.
-        num_nodes: Nodes of a row, root and padding included.
-    """
-
-    parents: Int[np.ndarray, " BN"]
-    depth: Int[np.ndarray, " BN"]
-    classes: Int[np.ndarray, " BN"]
-    is_valid: Bool[np.ndarray, " BN"]
-    num_nodes: int
-
-    @staticmethod
-    def of(proposal: Proposal) -> "ScoredTree":
-        """Bring a proposal with scores to the host; on a GPU this waits for the drafts."""
-        assert proposal.scores is not None
-        readback = Readback()
-        fetched = readback.add_all([proposal.scores, proposal.topology.parents, proposal.lengths])
-        readback.fetch()
-        scores, above, lengths = (part.values.numpy() for part in fetched)
-        rows, width = scores.shape
-        index = np.arange(width)
-        if proposal.topology.is_chain:
-            parents = np.broadcast_to((index - 1).clip(min=0), scores.shape)
-        else:
-            parents = np.broadcast_to(above.clip(min=0), scores.shape)
-        parents = (parents + width * np.arange(rows)[:, None]).ravel()
-        depth, above = (parents != np.arange(rows * width)) * 1, parents
-        reach = 1
-        while reach < proposal.topology.max_depth:  # each pass doubles the reach of a path
-            depth, above, reach = depth + depth[above], above[above], 2 * reach
-        return ScoredTree(
-            parents,
-            depth,
-            np.searchsorted(_EDGES, scores.ravel()),
-            (index < lengths[:, None]).ravel(),
-            width,
-        )
-
-    def kept(self, keep: Bool[np.ndarray, " BN"], proposal: Proposal) -> Proposal:
-        """Return the proposal with these nodes alone; the parents of a node that is kept are."""
-        rows, width = len(keep) // self.num_nodes, self.num_nodes
-        keep = keep.reshape(rows, width)
-        lengths = keep.sum(axis=1)
-        new_width = int(lengths.max())
-        if new_width == width and bool(
-            (lengths == self.is_valid.reshape(rows, width).sum(1)).all()
-        ):
-            return proposal
-        order = np.argsort(~keep, axis=1, kind="stable")[:, :new_width]
-        chosen = order + width * np.arange(rows)[:, None]
-        index = np.arange(new_width)
-        new_index = (keep.cumsum(axis=1) - 1).ravel()
-        parents = np.where(index < lengths[:, None], new_index[self.parents[chosen]], index - 1)
-        parents[:, 0] = -1
-        device = proposal.token_ids.device
-        if proposal.topology.is_chain or bool((parents == index - 1).all()):
-            topology = Topology.chain(new_width, device)
-        else:
-            topology = Topology(
-                upload(parents, device),
-                max_depth=min(proposal.topology.max_depth, new_width - 1),
-                max_children=proposal.topology.max_children,
-            )
-        columns, kept_scores = upload(order, device), proposal.scores
-        assert kept_scores is not None
-        return replace(
-            proposal,
-            token_ids=proposal.token_ids.gather(1, columns),
-            topology=topology,
-            lengths=upload(lengths, device),
-            scores=kept_scores.gather(1, columns),
-            host_lengths=tuple(lengths.tolist()),
-        )
 
 
 class ScoreCalibration:
@@ -115,11 +31,8 @@ class ScoreCalibration:
     def survival(self, tree: ScoredTree) -> Float[np.ndarray, " BN"]:
         """Return the chance of each node to be accepted with all nodes above it."""
         level = (tree.depth - 1).clip(min=0, max=len(self._rates) - 1)
-        chance = np.where(tree.depth > 0, self._rates[level, tree.classes], 1.0)
-        above, reach, deepest = tree.parents, 1, int(tree.depth.max())
-        while reach < deepest:  # each pass doubles the reach of a path
-            chance, above, reach = chance * chance[above], above[above], 2 * reach
-        return chance
+        rates = self._rates[level, np.searchsorted(_EDGES, tree.scores)]
+        return along_paths(np.multiply, np.where(tree.depth > 0, rates, 1.0), tree.parents)
 
     def observe(
         self, tree: ScoredTree, verified: Bool[np.ndarray, " BN"], record: StepRecord
@@ -145,7 +58,8 @@ class ScoreCalibration:
         is_whole = np.array(record.num_new_tokens) > num_accepted
         is_judged = may_follow & on_path[tree.parents].reshape(-1, width) & is_whole[:, None]
         judged = is_judged.ravel().nonzero()[0]
-        place = (tree.depth[judged] - 1).clip(max=len(self._rates) - 1), tree.classes[judged]
+        level = (tree.depth[judged] - 1).clip(max=len(self._rates) - 1)
+        place = level, np.searchsorted(_EDGES, tree.scores[judged])
         self._accepted *= self._kept
         self._judged *= self._kept
         np.add.at(self._judged, place, 1.0)

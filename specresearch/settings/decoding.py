@@ -123,7 +123,7 @@ class GoodputSchema(Settings):
     )
     margin: float = key("gain in throughput below which nothing is drafted", 0.02, ge=0, lt=1)
     explore: float = key(
-        "share of the time that may be lost by trying the other choice", 0.005, ge=0, lt=1
+        "share of the time that may be lost by trying drafts where none are made", 0.005, ge=0, lt=1
     )
     prior_weight: float = key(
         "number of its own drafts at which a request's acceptance weighs as much as the run's mean",

@@ -8,7 +8,9 @@ import pytest
 import torch
 from simulation import record_of
 
-from specresearch.controllers.score_calibration import ScoreCalibration, ScoredTree
+from specresearch.controllers import score_calibration
+from specresearch.controllers.score_calibration import ScoreCalibration
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal, Topology
 
@@ -87,7 +89,7 @@ def test_judged_nodes_are_counted_by_level_and_score() -> None:
     """Row 0 accepts nodes 2 and 5; row 1 accepts node 1, and node 2 below it is refused."""
     tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
     calibration.observe(tree, tree.is_valid, record([2, 1], ((1, 0), (0,))))
-    classes = tree.classes.reshape(2, 6)
+    classes = np.searchsorted(score_calibration._EDGES, tree.scores).reshape(2, 6)
     judged, accepted = calibration._judged, calibration._accepted
     assert judged.sum() == 2 + 1 + 2 + 1
     assert accepted.sum() == 3
