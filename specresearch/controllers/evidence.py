@@ -88,6 +88,9 @@ class Evidence:
 
     def observe(self, steps: Sequence["AskedStep"]) -> None:
         """Add steps, the newest last."""
+        steps = [step for step in steps if any(step.asked)]
+        if not steps:
+            return
         requests = [request for step in steps for request in step.requests]
         asked = np.array([depth for step in steps for depth in step.asked])
         num_accepted = _joined(step.record.num_accepted_tokens for step in steps)
@@ -113,14 +116,12 @@ class Evidence:
             request.num_judged *= fades
             if depth:
                 request.num_prefilled = length
-        num_drafting = sum(any(step.asked) for step in steps)
-        if num_drafting:
-            nodes = sum(step.num_nodes(len(levels)) for step in steps)
-            news = (accepted.sum(0), tried.sum(0), nodes, drawn.sum(0))
-            totals = (self._accepted, self._tried, self._nodes, self._asked)
-            for total, new in zip(totals, news, strict=True):
-                total *= self._kept**num_drafting
-                total += new
+        nodes = sum(step.num_nodes(len(levels)) for step in steps)
+        news = (accepted.sum(0), tried.sum(0), nodes, drawn.sum(0))
+        totals = (self._accepted, self._tried, self._nodes, self._asked)
+        for total, new in zip(totals, news, strict=True):
+            total *= self._kept ** len(steps)
+            total += new
 
 
 @dataclass(frozen=True)

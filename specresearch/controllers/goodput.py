@@ -33,8 +33,10 @@ _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
-_TRIAL = 2  # steps of a trial, of which the first is left out of the times
-_HELD = 8  # steps for which a decision holds, unless it drafts and the requests change
+_TRIAL = _FIRST_HELD = 2  # steps of a trial, of which the first is left out of the times, and
+# for which a decision unlike the last one holds
+_HELD = 8  # steps for which a decision to draft holds; doubled each time the next confirms it
+_IDLE = 32  # steps for which a decision not to draft holds, from which there is little to learn
 
 
 class Goodput(TracedController):
@@ -139,8 +141,9 @@ class Goodput(TracedController):
         self._depths: list[int] = []  # decided
         self._asked: list[int] = []  # in this step
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
-        self._is_trial = False
-        self._price = self._step_seconds = self._node_cost = 0.0
+        self._num_held = _FIRST_HELD
+        self._is_drafting = self._is_trial = False
+        self._price = self._step_seconds = self._node_cost = self._trial_lost = 0.0
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
 
@@ -154,10 +157,8 @@ class Goodput(TracedController):
             if self._num_steps >= self._next_decision or has_changed:
                 self._decide(batch)
                 self._decided_for = requests
-            room = batch.room
-            self._asked = (
-                list(map(min, self._depths, room)) if any(self._depths) else [0] * len(batch)
-            )
+            is_asked = any(self._depths)
+            self._asked = list(map(min, self._depths, batch.room)) if is_asked else [0] * len(batch)
         if not self._kind.trees:
             return [*self._asked]
         is_start = self._num_steps < len(_START)
@@ -195,6 +196,7 @@ class Goodput(TracedController):
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         if self._is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
+        self._trial_lost += lost
         self._exploration.observe(seconds, lost)
         self._num_steps += 1
 
@@ -246,7 +248,7 @@ class Goodput(TracedController):
         self._step_time.solve()
 
     def _decide(self, batch: Batch) -> None:
-        """Choose depths for the next steps."""
+        """Choose depths, and keep them for several steps if they confirm the last ones."""
         self._learn()
         prospects = self._prospects(batch)
         costs, context = self._step_time.costs(), sum(len(row.tokens) - 1 for row in batch.rows)
@@ -267,7 +269,14 @@ class Goodput(TracedController):
             self._is_trial = self._may_try(trial, plain, limit)
             chosen = trial if self._is_trial else plain
         self._depths = chosen.depths.tolist()
-        self._next_decision = self._num_steps + (_TRIAL if self._is_trial else _HELD)
+        if self._is_trial:
+            self._next_decision = self._num_steps + _TRIAL
+            return
+        is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
+        self._is_drafting, self._trial_lost = drafts, 0.0
+        most = _HELD if drafts else _IDLE
+        self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
+        self._next_decision = self._num_steps + self._num_held
 
     def _may_try(self, trial: DraftPlan, plain: DraftPlan, limit: TimeLimit | None) -> bool:
         """Return whether a trial asks for drafts, can be paid for, and makes nobody fall behind."""
@@ -320,7 +329,7 @@ class Goodput(TracedController):
         assert self.max_slowdown is not None
         allowed = self.max_slowdown * plain
         slack = np.array([request.slack for request in self._evidence.requests.selected])
-        spare = (slack / _HELD).clip(min=plain - allowed)
+        spare = (slack / min(2 * self._num_held, _HELD)).clip(min=plain - allowed)
         return lambda depths: float((allowed * (1 + prospects.accepted(depths)) + spare).min())
 
     def trace(self) -> list[dict[str, float]]:

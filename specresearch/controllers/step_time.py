@@ -42,6 +42,7 @@ class StepTime:
         self.draft = WindowFit(4, memory)
         self.rest = WindowFit(5, memory)
         self._last_depth = -1
+        self._has_drafted = False  # since the last solution
 
     def costs(self) -> DraftCosts:
         _, any_draft, per_level, per_row_level = self.draft.weights
@@ -64,6 +65,7 @@ class StepTime:
             num_drafting: The rows that were asked to draft.
         """
         any_draft = float(depth > 0)
+        self._has_drafted |= depth > 0 or not self.draft.weights[0]
         num_rows, num_nodes = len(record.request_ids), sum(record.num_draft_tokens)
         draft = [1.0, any_draft, float(depth), depth * num_drafting / _TOKENS]
         rest = [1.0, any_draft, num_rows / _TOKENS, num_nodes / _TOKENS]
@@ -78,5 +80,7 @@ class StepTime:
 
     def solve(self) -> None:
         """Let the estimates follow the steps since the last call."""
-        self.draft.solve()
+        if self._has_drafted:
+            self.draft.solve()
+            self._has_drafted = False
         self.rest.solve()

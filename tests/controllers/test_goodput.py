@@ -297,8 +297,10 @@ def test_the_proposer_and_the_request_set_limits() -> None:
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.9], ids=["never", "mostly"])
-def test_decides_in_every_eighth_step(monkeypatch: pytest.MonkeyPatch, acceptance: float) -> None:
-    """Trials take two steps."""
+def test_decides_ever_more_rarely_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, acceptance: float
+) -> None:
+    """Decisions hold for 2, 4 and then 8 steps, or 32 without drafts, except for trials of 2."""
     decide, simulation = Goodput._decide, Simulation(Goodput(), [acceptance] * 2, Machine())
     at: list[int] = []
 
@@ -308,9 +310,9 @@ def test_decides_in_every_eighth_step(monkeypatch: pytest.MonkeyPatch, acceptanc
 
     monkeypatch.setattr(Goodput, "_decide", noted)
     simulation.run(400)
-    between = np.diff(at)
-    assert set(between) <= {2, 8}
-    assert np.mean(between == 8) > 0.8
+    most = 8 if acceptance else 32
+    assert set(np.diff(at)) <= {2, 4, 8, 16, most}
+    assert np.max(np.diff(at)[-5:]) == most
 
 
 def test_only_those_are_tried_that_it_steers() -> None:
