@@ -90,32 +90,38 @@ def test_greedy_output_is_the_same_where_a_request_learns_from_its_own_steps(nam
     assert num_reused(outputs) > 4 * SHORTEST
 
 
+def talk_in_turn(server: Server) -> list[RequestOutput]:
+    """Hold as many conversations as there are slots, one request at a time."""
+    histories = [[*PROMPT, 1], [2, *PROMPT], [4, 3, *PROMPT]]
+    outputs = []
+    for _ in range(3):
+        for history in histories:
+            outputs += server.decode([history])
+            history += [*outputs[-1].token_ids[:4], 4, 5]
+    return outputs
+
+
 @pytest.mark.parametrize("name", PROPOSERS)
-def test_lone_requests_have_the_first_slot_where_that_is_cheaper(name: str) -> None:
+def test_lone_requests_have_the_first_slot_where_that_is_cheaper(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fresh, reusing = Server(name, reuse=False), Server(name, reuse=True)
-    prefixes = reusing.engine.scheduler.prefixes
+    expected = talk_in_turn(fresh)
+    prefixes, target = reusing.engine.scheduler.prefixes, reusing.engine.target
     assert prefixes is not None
     prefixes.prefers_first = True
     slots: list[int] = []
-    commit = reusing.engine.target.commit
+    commit = target.commit
 
     def noting(used: Sequence[int], *verdict: Any) -> None:
         slots.extend(used)
         commit(used, *verdict)
 
-    histories = [[*PROMPT, 1], [2, *PROMPT], [4, 3, *PROMPT]]
-    total_reused = 0
-    for _ in range(3):
-        for history in histories:
-            expected = fresh.decode([history])
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(reusing.engine.target, "commit", noting)
-                outputs = reusing.decode([history])
-            assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
-            assert drafting(outputs) == drafting(expected)
-            total_reused += num_reused(outputs)
-            history += [*outputs[0].token_ids[:4], 4, 5]
-    assert total_reused > 6 * SHORTEST
+    monkeypatch.setattr(target, "commit", noting)
+    outputs = talk_in_turn(reusing)
+    assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
+    assert drafting(outputs) == drafting(expected)
+    assert num_reused(outputs) > 6 * SHORTEST
     assert set(slots) == {0}
 
 
