@@ -251,7 +251,8 @@ def _truncate(logits: Float[Tensor, "B N V"], sampling: SamplingBatch) -> Float[
         num_larger = (values > last).sum(-1, keepdim=True)
         logits = _keep_largest(logits, logits, last, top_k - num_larger)
     if nuclei:
-        top_p = sampling.column("top_p").double()
+        # float32 may have rounded it to 0, at which nothing would be left
+        top_p = sampling.column("top_p").double().clamp(min=torch.finfo(torch.float32).tiny)
         candidates = largest_k if all(nuclei) else logits.shape[-1]
         if all(nuclei) or candidates <= SORTED_VOCABULARY:
             values = logits.topk(candidates).values

@@ -10,6 +10,7 @@ import numpy as np
 
 LARGEST_SEED = (1 << 64) - 1
 MOST_BIAS = 100
+COLDEST, HOTTEST = 1e-5, 1e5  # temperatures, besides 0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _NumberRule:
 
 
 _NUMBER_RULES = (
-    _NumberRule("temperature", 1e-5, 1e5, "from 1e-5 to 1e5, or 0 (greedy)", or_zero=True),
+    _NumberRule("temperature", COLDEST, HOTTEST, "from 1e-5 to 1e5, or 0 (greedy)", or_zero=True),
     _NumberRule("top_k", 0, math.inf, "from 0 (off)", integer=True),
     _NumberRule("top_p", 0, 1, "in (0, 1]; 1 turns it off", open_low=True),
     _NumberRule("min_p", 0, 1, "in [0, 1); 0 turns it off", open_high=True),

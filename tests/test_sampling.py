@@ -180,3 +180,19 @@ def test_argmax_is_the_first_of_equals_in_every_precision(dtype: torch.dtype) ->
 def test_errors_name_the_bad_value_and_its_rule(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"sampling\.{name}=.* must"):
         SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("largest_sorted", [V, 0])
+def test_a_nucleus_smaller_than_any_float_keeps_the_likeliest_token(
+    largest_sorted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "SORTED_VOCABULARY", largest_sorted)
+    logits = torch.tensor([0.0, 2.0, 1.0] + [0.5] * (V - 3)).expand(3, 1, V)
+    params = [
+        SamplingParams(temperature=1.0, top_p=5e-324),
+        SamplingParams(temperature=1e-5, top_p=5e-324, top_k=2**31 - 2),
+        SamplingParams(temperature=1.0, top_p=1e-30),
+    ]
+    probs = logits_to_probs(logits, batch_of(*params))
+    assert probs.argmax(-1).flatten().tolist() == [1, 1, 1]
+    assert probs.max(-1).values.flatten().tolist() == [1.0, 1.0, 1.0]

@@ -104,7 +104,8 @@ class Engine:
         slots = slots or range(target.cache.num_slots)
         prefixes = None
         if scheduling.reuse_prefixes:
-            prefixes = PrefixCache(target, self.proposer, slots)
+            is_compiled = target.compiled or self.proposer.compiled
+            prefixes = PrefixCache(target, self.proposer, slots, prefers_first=is_compiled)
         self.scheduler = Scheduler(
             target,
             scheduling,

@@ -1,15 +1,16 @@
 """Reuse of prefixes: a prompt begins with the columns that an earlier request has left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from specresearch.models.slots import Slots
+from specresearch.models.slot_model import SlotModel
 from specresearch.proposers import Proposer
 from specresearch.request import RequestState
 
 SHORTEST = 16  # tokens; most prompts of a model begin with the same few
+FIRST = 0  # the slot
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,20 @@ class PrefixCache:
 
     Args:
         slots: Those that may be given; None: any.
+        prefers_first: Give a request that finds nobody running the first slot, and move what that
+            holds: a compiled pass runs over the first slot alone or over all of them.
     """
 
-    def __init__(self, target: Slots, proposer: Proposer, slots: range | None) -> None:
+    def __init__(
+        self,
+        target: SlotModel,
+        proposer: Proposer,
+        slots: range | None,
+        *,
+        prefers_first: bool = False,
+    ) -> None:
         self.target, self.proposer, self.slots = target, proposer, slots
+        self.prefers_first = prefers_first
         self._kept: dict[int, _Kept] = {}  # in order of use
 
     def keep(self, row: RequestState) -> None:
@@ -44,7 +55,7 @@ class PrefixCache:
         self._kept.pop(row.slot, None)
         self._kept[row.slot] = _Kept(self._cached(row), self.target.stamps[row.slot])
 
-    def acquire(self, row: RequestState, running: Iterable[RequestState]) -> int | None:
+    def acquire(self, row: RequestState, running: Sequence[RequestState]) -> int | None:
         """Give the request a slot with the longest prefix that there is; None if none is free."""
         free = self.target.free_slots(self.slots)
         if not free:
@@ -58,6 +69,10 @@ class PrefixCache:
         slot = self._least_wanted(free)
         if source in free and len(held[source]) < num_reused + SHORTEST:
             slot = source
+        if self.prefers_first and not running and FIRST in free and slot != FIRST:
+            self._kept.pop(slot, None)  # taken over or given up
+            self._move(FIRST, self._least_wanted(free - {source}))
+            slot = FIRST
         self._kept.pop(slot, None)
         self.target.acquire(range(slot, slot + 1))
         self.target.lengths[slot] = num_reused
@@ -77,6 +92,20 @@ class PrefixCache:
     def _least_wanted(self, free: set[int]) -> int:
         empty = free - self._kept.keys()
         return min(empty) if empty else next(slot for slot in self._kept if slot in free)
+
+    def _move(self, source: int, slot: int) -> None:
+        """Move what a free slot holds to another free one, without a change of the order of use."""
+        if source == slot or source not in self._kept:
+            return
+        tokens = self._kept[source].tokens
+        self.target.cache.copy(source, slot, len(tokens))
+        self.target.lengths[slot] = len(tokens)
+        self.proposer.reuse(slot, source, self.proposer.num_reusable(source, len(tokens)))
+        moved = _Kept(tokens, self.target.stamps[slot])
+        self._kept = {
+            slot if held == source else held: moved if held == source else kept
+            for held, kept in self._kept.items()
+        }
 
     def _longest(self, row: RequestState, held: Mapping[int, Sequence[int]]) -> tuple[int, int]:
         """Return the slot with the longest usable prefix, and its length, which may be 0."""

@@ -47,25 +47,36 @@ class StreamedAnswer:
         """
         if not isinstance(event, dict):
             raise RequestRefusedError(BROKEN, one_line(f"an event that is no object: {event}"))
+        try:
+            self._add(event, now)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise RequestRefusedError(
+                BROKEN, one_line(f"an event that is no chunk of an answer: {event}")
+            ) from error
+
+    def _add(self, event: Mapping[str, Any], now: float) -> None:
         if event.get("error"):
             error = event["error"]
             message = error.get("message") if isinstance(error, dict) else error
             raise RequestRefusedError(BROKEN, one_line(str(message)))
         usage = event.get("usage") or {}
         if usage.get("completion_tokens") is not None:
-            self.num_tokens = int(usage["completion_tokens"])
-            self.num_prompt_tokens = usage.get("prompt_tokens", self.num_prompt_tokens)
+            self.num_tokens = _count(usage["completion_tokens"])
+            if usage.get("prompt_tokens") is not None:
+                self.num_prompt_tokens = _count(usage["prompt_tokens"])
         metrics = event.get("metrics") or {}
-        self.report = metrics.get("speculative_decoding") or self.report
+        self._read_report(metrics.get("speculative_decoding"))
         if metrics.get("queue_time_ms") is not None:
-            self.queue_seconds = metrics["queue_time_ms"] / 1e3
+            self.queue_seconds = float(metrics["queue_time_ms"]) / 1e3
+        total = self.num_tokens if usage.get("completion_tokens") is not None else None
         for choice in event.get("choices") or ():
-            self._add_choice(choice, now, usage.get("completion_tokens"))
+            self._add_choice(choice, now, total)
 
-    def _add_choice(self, choice: Mapping[str, Any], now: float, total: int | None) -> None:
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.is_done |= self.finish_reason is not None
-        self.report = choice.get("speculative_decoding") or self.report
+    def _add_choice(self, choice: Any, now: float, total: int | None) -> None:
+        if choice.get("finish_reason"):
+            self.finish_reason = str(choice["finish_reason"])
+            self.is_done = True
+        self._read_report(choice.get("speculative_decoding"))
         delta = choice.get("delta") or {}
         text = choice.get("text") or "".join(delta.get(name) or "" for name in TEXTS)
         if text:
@@ -74,12 +85,16 @@ class StreamedAnswer:
             self.sizes.append(len(text))
             self.totals.append(total)
 
+    def _read_report(self, report: Any) -> None:
+        if report and isinstance(report, dict):
+            self.report = report
+
     @property
     def counts(self) -> Counts:
         """Return the counts of drafting; only tokens if the server's account is not understood."""
         num_tokens = self.num_tokens or 0
         if self.report is not None:
-            with suppress(KeyError, TypeError, ValueError):
+            with suppress(KeyError, OverflowError, TypeError, ValueError):
                 return counts_of_answer(self.report, num_tokens)
         return Counts(num_generated_tokens=num_tokens)
 
@@ -99,9 +114,18 @@ class StreamedAnswer:
             np.clip(np.floor(shares * num_tokens), 1, max(num_tokens - 1, 1)).astype(int).tolist()
         )
         if all(total is not None for total in self.totals):
-            ends = [min(int(total or 0), num_tokens) for total in self.totals]
+            totals = np.maximum.accumulate([total or 0 for total in self.totals])
+            ends = np.minimum(totals, num_tokens).tolist()
         ends[-1] = num_tokens
         times: list[float] = []
         for (begin, end), now in zip(pairwise([0, *ends]), self.times, strict=True):
             times += [now] * (end - begin)
         return times
+
+
+def _count(value: Any) -> int:
+    """Return a number of tokens; raise ValueError if it is none."""
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{value} tokens")
+    return number

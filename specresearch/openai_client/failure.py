@@ -42,13 +42,15 @@ def of_status(response: httpx.Response, text: str) -> RequestRefusedError:
     )
 
 
-def of_network(error: httpx.TransportError) -> RequestRefusedError:
-    """Return the failure that an error of the network means."""
+def of_network(error: httpx.RequestError) -> RequestRefusedError:
+    """Return the failure that an error of the network means, or of what came through it."""
     kind = DISCONNECTED
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
         kind = UNREACHABLE
     elif isinstance(error, httpx.TimeoutException):
         kind = TIMED_OUT
+    elif not isinstance(error, httpx.TransportError):
+        kind = BROKEN
     return RequestRefusedError(kind, one_line(str(error)) or type(error).__name__)
 
 

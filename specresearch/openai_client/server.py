@@ -135,7 +135,7 @@ async def _models(session: Session) -> Sequence[Mapping[str, Any]]:
     url = address.url
     try:
         response = await session.get(f"{PREFIX}/models")
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         raise ValueError(_unreachable(url, error)) from error
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise ValueError(
@@ -156,7 +156,7 @@ async def _models(session: Session) -> Sequence[Mapping[str, Any]]:
     return models
 
 
-def _unreachable(url: str, error: httpx.TransportError) -> str:
+def _unreachable(url: str, error: httpx.RequestError) -> str:
     if failure.is_of_certificate(error):
         return (
             f"the certificate of {url} does not verify ({failure.one_line(str(error))}); name its "

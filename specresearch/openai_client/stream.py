@@ -88,7 +88,7 @@ class Session:
         await self._client.__aexit__(kind, error, trace)
 
     async def get(self, path: str) -> httpx.Response:
-        """Return the answer to a GET. Raises httpx.TransportError without one."""
+        """Return the answer to a GET. Raises httpx.RequestError without one."""
         return await self._client.get(path, timeout=2 * CONNECT_SECONDS)
 
     async def ask(self, path: str, body: Mapping[str, Any], answer: StreamedAnswer) -> None:
@@ -103,7 +103,7 @@ class Session:
                     text = (await response.aread()).decode("utf-8", errors="replace")
                     raise failure.of_status(response, _message_in(text))
                 await _read(response, answer)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise failure.of_network(error) from error
         if not answer.is_done:
             raise failure.RequestRefusedError(

@@ -7,38 +7,42 @@ from specresearch.request import RequestState
 
 
 class KeptColumns:
-    """Empties the slots of a model without forgetting what they hold.
+    """Lets a request take over what its slot, or another one, holds of the same first tokens.
 
-    Nothing is overwritten before another request is fed, so a request with the same first tokens
-    can take them over.
+    A slot keeps its columns and their number when its request leaves. The number matters even
+    while nobody has the slot: a compiled pass writes behind the last column of every slot.
     """
 
     def __init__(self, model: SlotModel) -> None:
         self.model = model
-        self._kept: dict[int, int] = {}
+        self._entered: set[int] = set()
 
     def length(self, slot: int) -> int:
         """Return how many columns the slot holds of the request that has it or had it last."""
-        return self.model.lengths[slot] or self._kept.get(slot, 0)
+        return self.model.lengths[slot]
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Empty slots whose requests have left."""
-        for slot in slots:
-            self._kept[slot] = self.model.lengths[slot]
-        self.model.truncate(slots, [0] * len(slots))
+        """Empty the slots of requests that leave before they have entered.
+
+        What these slots hold is an earlier request's.
+        """
+        for slot in set(slots) - self._entered:
+            self.model.lengths[slot] = 0
+        self._entered.difference_update(slots)
 
     def reuse(self, slot: int, source: int, num_columns: int) -> None:
         """Keep the first columns of `source` in `slot`, as far as there are so many."""
         num_columns = min(num_columns, self.length(source))
         if slot != source:
             self.model.cache.copy(source, slot, num_columns)
-        self._kept[slot] = num_columns
+        self.model.lengths[slot] = num_columns
 
     def enter(self, rows: Sequence[RequestState]) -> None:
-        """Fill the slots of new requests with what was kept of their reused tokens."""
+        """Leave the slots of new requests what they hold of reused tokens, and empty the rest."""
         for row in rows:
             self.fill(row.slot, row.num_reused)
 
     def fill(self, slot: int, num_columns: int) -> None:
-        """Fill the slot of a new request with at most so many of the columns that were kept."""
-        self.model.lengths[slot] = min(num_columns, self._kept.pop(slot, 0))
+        """Leave the slot of a new request at most so many columns."""
+        self._entered.add(slot)
+        self.model.lengths[slot] = min(num_columns, self.length(slot))

@@ -33,7 +33,8 @@ class Suffix(Proposer):
         max_depth: Longest run that is counted; a match is at most half as long.
         use_global: Look into the outputs of earlier requests too, and take the draft with the
             larger sum of probabilities. Steps then depend on what was decoded before.
-        max_global_nodes: The size of that memory; the older half leaves first.
+        max_global_nodes: The size of that memory, in nodes and in tokens; the older half leaves
+            first.
     """
 
     def __init__(
@@ -141,7 +142,9 @@ class Suffix(Proposer):
                 self._remember(row.output_ids)
 
     def _remember(self, output: Sequence[int]) -> None:
-        if self._global_tries[-1].num_nodes >= self.max_global_nodes // 2:
+        newest = self._global_tries[-1]
+        # a text that repeats itself grows without new nodes
+        if max(newest.num_nodes, newest.num_tokens) >= self.max_global_nodes // 2:
             self._global_tries.append(SuffixTrie(self.max_depth))
         self._global_tries[-1].extend(output)
         self._global_tries[-1].end()

@@ -209,6 +209,17 @@ def sse(json: str) -> bytes:
 
 
 DONE = sse("[DONE]")
-ERROR_ANSWERS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 401, 404, 413, 429, 431, 500, 503)
-}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what a path may answer but 200, for the schema; `schema` adds what every path may."""
+    return {status: {"model": ErrorAnswer} for status in statuses}
+
+
+def errors_or_events(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the same for a path that can stream."""
+    description = 'The answer; with "stream": true, events with its chunks and then [DONE]'
+    return {
+        200: {"description": description, "content": {"text/event-stream": {}}},
+        **errors(*statuses),
+    }

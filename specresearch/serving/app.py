@@ -3,9 +3,9 @@
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -15,11 +15,12 @@ from specresearch import __version__
 from specresearch.serving.answering import Answering, ChatAnswering, CompletionAnswering
 from specresearch.serving.answers import (
     DONE,
-    ERROR_ANSWERS,
     ChatCompletion,
     CompletionAnswer,
     ModelCard,
     ModelList,
+    errors,
+    errors_or_events,
     sse,
 )
 from specresearch.serving.bodies import ChatBody, CompletionBody
@@ -27,6 +28,7 @@ from specresearch.serving.driver import EngineFailedError
 from specresearch.serving.errors import ApiError, internal_error, invalid_fields
 from specresearch.serving.gate import Gate
 from specresearch.serving.page import add_page
+from specresearch.serving.schema import publish_schema
 from specresearch.serving.service import Job, Service
 from specresearch.serving.streaming import EventStream, unless_disconnected
 
@@ -47,16 +49,19 @@ def create_app(service: Service) -> FastAPI:
     _add_completions(app, service)
     _add_information(app, service)
     add_page(app)
+    publish_schema(app, service)
     return app
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=ERROR_ANSWERS)
+    answers = errors_or_events(400, 404, 429, 503)
+
+    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=answers)
     async def chat_completions(body: ChatBody, request: Request) -> Response:
         job = unless_disconnected(service.chat(body), request.receive)
         return await _answer(await job, body, request, service, ChatAnswering)
 
-    @app.post("/v1/completions", response_model=CompletionAnswer, responses=ERROR_ANSWERS)
+    @app.post("/v1/completions", response_model=CompletionAnswer, responses=answers)
     async def completions(body: CompletionBody, request: Request) -> Response:
         job = unless_disconnected(service.completion(body), request.receive)
         return await _answer(await job, body, request, service, CompletionAnswering)
@@ -67,12 +72,12 @@ def _add_information(app: FastAPI, service: Service) -> None:
     async def models() -> Response:
         return _json(ModelList(object="list", data=[_card(service)]).to_json())
 
-    @app.get("/v1/models/{name:path}", response_model=ModelCard, responses=ERROR_ANSWERS)
-    async def model(name: str) -> Response:
+    @app.get("/v1/models/{name:path}", response_model=ModelCard, responses=errors(404))
+    async def model(name: Annotated[str, Path(examples=[service.model_name])]) -> Response:
         service.check_model(name)
         return _json(_card(service).to_json())
 
-    @app.get("/health", responses=ERROR_ANSWERS)
+    @app.get("/health", response_class=Response, responses=errors(503))
     async def health() -> Response:
         service.check_alive()
         return Response(status_code=200)

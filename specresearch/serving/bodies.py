@@ -6,17 +6,33 @@ unless it holds the value that changes nothing.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from specresearch.acceptance.threshold import WORKLOADS
-from specresearch.sampling_params import LARGEST_SEED, MOST_BIAS
+from specresearch.sampling_params import COLDEST, HOTTEST, LARGEST_SEED, MOST_BIAS
 
 MOST_CHOICES = 128
 MOST_LOGPROBS = 20
 LARGEST_TOKEN = 2**31 - 1
 MOST_STOPS = 16
 MOST_BIASES = 1024
+MOST_PROMPTS = 256  # of one request
 
+
+def _whole(value: Any) -> Any:
+    """Return 3 for 3.0, which is an integer in JSON, also inside of lists."""
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Temperature = Annotated[
+    float,
+    Field(ge=0, le=HOTTEST),
+    WithJsonSchema(
+        {"type": "number", "anyOf": [{"const": 0}, {"minimum": COLDEST}], "maximum": HOTTEST}
+    ),
+]
 Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN)]
@@ -28,6 +44,8 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
+    _whole_numbers = field_validator("*", mode="before")(_whole)
+
 
 class StreamOptions(Body):
     include_usage: bool | None = Field(None, description="send a last chunk with the usage")
@@ -37,14 +55,14 @@ class StreamOptions(Body):
 
 
 class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text"]
 
 
 class GenerationBody(Body):
     """What both endpoints share."""
 
     model: str | None = Field(None, description="the served model; null means that one")
-    temperature: float | None = Field(None, ge=0, le=1e5, description="0 is greedy")
+    temperature: Temperature | None = Field(None, description="0 is greedy")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=LARGEST_TOKEN, description="0 or -1 turns it off")
     min_p: float | None = Field(None, ge=0, lt=1)
@@ -76,10 +94,10 @@ class GenerationBody(Body):
         None, description="preset of a server with acceptance=threshold"
     )
 
-    @field_validator("response_format")
+    @field_validator("response_format", mode="before")
     @classmethod
-    def _no_grammar(cls, format: ResponseFormat | None) -> ResponseFormat | None:
-        if format is not None and format.type != "text":
+    def _no_grammar(cls, format: object) -> object:
+        if isinstance(format, dict) and format.get("type") in ("json_object", "json_schema"):
             raise ValueError('only {"type": "text"} is supported, since no grammars are installed')
         return format
 
@@ -121,7 +139,7 @@ class ChatBody(GenerationBody):
     max_completion_tokens: int | None = Field(None, ge=1, le=LARGEST_TOKEN)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    tools: list[Any] | None = None
+    tools: Annotated[list[Any], WithJsonSchema({"type": "array", "maxItems": 0})] | None = None
 
     @field_validator("tools")
     @classmethod
@@ -143,12 +161,12 @@ class CompletionBody(GenerationBody):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[TokenIds], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_PROMPTS)]
     )
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    echo: bool | None = None
-    suffix: str | None = None
+    echo: Annotated[bool, WithJsonSchema({"type": "boolean", "const": False})] | None = None
+    suffix: Annotated[str, WithJsonSchema({"type": "string", "maxLength": 0})] | None = None
     best_of: int | None = None
 
     @field_validator("echo", "suffix")

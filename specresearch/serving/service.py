@@ -21,7 +21,6 @@ from specresearch.serving.metrics import ServerMetrics
 from specresearch.serving.prompts import PromptEncoder
 from specresearch.serving.settings import ServeSettings
 
-MOST_PROMPTS = 256  # of one request
 SAMPLING_FIELDS = (
     "temperature",
     "top_p",
@@ -33,6 +32,7 @@ SAMPLING_FIELDS = (
     "stop_token_ids",
     "ignore_eos",
 )
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ class Service:
             ApiError: If the request cannot be served.
         """
         self.check_model(body.model)
-        if len(body.prompts) > MOST_PROMPTS:
-            raise ApiError(400, f"prompt: at most {MOST_PROMPTS} in one request", param="prompt")
         self._admit(body.num_choices * len(body.prompts))
         prompts = []
         for prompt in body.prompts:
@@ -193,7 +191,7 @@ class Service:
     def _sampling(self, body: ChatBody | CompletionBody) -> SamplingParams:
         """Return the sampling of a request: its own fields, or else the server's."""
         given: dict[str, Any] = {name: getattr(body, name) for name in SAMPLING_FIELDS}
-        given["max_new_tokens"] = self._limit(body.limit)
+        given["max_new_tokens"] = self._limit(body)
         given["seed"] = body.seed
         given["draft_threshold"] = body.draft_threshold
         if body.logit_bias:
@@ -208,18 +206,18 @@ class Service:
         self._check_preset(body)
         return sampling
 
-    def _limit(self, wanted: int | None) -> int:
+    def _limit(self, body: ChatBody | CompletionBody) -> int:
         most = self.settings.max_output_tokens
-        if wanted is None:
-            default = self.defaults.max_new_tokens
-            return default if most is None else min(default, most)
-        if most is not None and wanted > most:
-            raise ApiError(
-                400,
-                f"max_tokens={wanted} is more than the {most} that this server allows",
-                param="max_tokens",
-            )
-        return wanted
+        for name in LIMIT_FIELDS:
+            wanted = getattr(body, name, None)
+            if most is not None and wanted is not None and wanted > most:
+                raise ApiError(
+                    400,
+                    f"{name}={wanted} is more than the {most} that this server allows",
+                    param=name,
+                )
+        default = self.defaults.max_new_tokens
+        return body.limit or (default if most is None else min(default, most))
 
     def _check_preset(self, body: ChatBody | CompletionBody) -> None:
         """Refuse a preset of another acceptance rule."""

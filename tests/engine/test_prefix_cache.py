@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scenarios import ALL, PROPOSERS, prompts, shared_target
+from scenarios import ALL, MAX_LEN, MODEL, PROPOSERS, prompts, shared_target
 from tiny_models import VOCAB
 
-from specresearch import Engine, Request, RequestOutput, SamplingParams
+from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefix_cache import SHORTEST, PrefixCache, num_common
 from specresearch.metrics import StepRecord
-from specresearch.models.slots import Slots
 from specresearch.proposers import NGram
 from specresearch.request import RequestState
 
@@ -91,6 +90,41 @@ def test_greedy_output_is_the_same_where_a_request_learns_from_its_own_steps(nam
     assert num_reused(outputs) > 4 * SHORTEST
 
 
+def talk_in_turn(server: Server) -> list[RequestOutput]:
+    """Hold as many conversations as there are slots, one request at a time."""
+    histories = [[*PROMPT, 1], [2, *PROMPT], [4, 3, *PROMPT]]
+    outputs = []
+    for _ in range(3):
+        for history in histories:
+            outputs += server.decode([history])
+            history += [*outputs[-1].token_ids[:4], 4, 5]
+    return outputs
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_lone_requests_have_the_first_slot_where_that_is_cheaper(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, reusing = Server(name, reuse=False), Server(name, reuse=True)
+    expected = talk_in_turn(fresh)
+    prefixes, target = reusing.engine.scheduler.prefixes, reusing.engine.target
+    assert prefixes is not None
+    prefixes.prefers_first = True
+    slots: list[int] = []
+    commit = target.commit
+
+    def noting(used: Sequence[int], *verdict: Any) -> None:
+        slots.extend(used)
+        commit(used, *verdict)
+
+    monkeypatch.setattr(target, "commit", noting)
+    outputs = talk_in_turn(reusing)
+    assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
+    assert drafting(outputs) == drafting(expected)
+    assert num_reused(outputs) > 6 * SHORTEST
+    assert set(slots) == {0}
+
+
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_columns_of_a_running_request_are_copied(name: str) -> None:
     outputs: dict[bool, list[RequestOutput]] = {}
@@ -143,10 +177,11 @@ def test_aborted_requests_leave_nothing_to_reuse() -> None:
 
 
 class TestSlots:
-    """Which slot is given, on slots without a model."""
+    """Which slot is given."""
 
     def setup_method(self) -> None:
-        self.slots = Slots(3)
+        self.slots = CausalLM(MODEL, max_len=MAX_LEN)
+        self.slots.allocate(3)
         self.cache = PrefixCache(self.slots, NGram(3), None)
 
     def admit(self, tokens: Sequence[int], running: Sequence[RequestState] = ()) -> RequestState:
@@ -196,6 +231,22 @@ class TestSlots:
         assert (taken.slot, taken.reused_from, taken.num_reused) == (row.slot, row.slot, 20)
         nobody = RequestState(Request([1]), -1, 0, frozenset(), 100)
         assert self.cache.acquire(nobody, running) is None
+
+    def test_a_lone_request_has_the_first_slot_and_what_that_held_is_moved(self) -> None:
+        self.cache.prefers_first = True
+        prompts = [range(begin, begin + 40) for begin in (0, 100, 200, 300)]
+        for prompt in prompts[:3]:
+            row = self.admit(prompt)
+            assert (row.slot, row.num_reused) == (0, 0)
+            self.leave(row)
+        # slots 0, 1 and 2 hold the third, the first and the second
+        again = self.admit(prompts[0])
+        assert (again.slot, again.reused_from, again.num_reused) == (0, 1, 39)
+        assert self.admit(prompts[3], [again]).slot == 1
+        self.leave(again)
+        # slot 2 holds the third now
+        moved = self.admit(prompts[2])
+        assert (moved.slot, moved.reused_from, moved.num_reused) == (0, 2, 39)
 
     def test_short_prefixes_are_not_worth_a_copy(self) -> None:
         self.leave(self.admit(range(40)))

@@ -10,6 +10,7 @@ import pytest
 from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
+from specresearch.engine import SchedulerSettings
 from specresearch.models import packed
 from specresearch.proposers import Cascade, DraftModel, NGram
 
@@ -47,6 +48,34 @@ def outputs(
     )
     done = sorted(engine.generate(requests), key=lambda o: o.id)
     return [(o.token_ids, o.record.counts.num_accepted_tokens) for o in done]
+
+
+def drafting_from_kept_columns(compile: bool) -> list[tuple[int, int]]:
+    """Return the accepted drafts and reused tokens of requests that take over old columns.
+
+    The first request leaves early, and passes over all slots go on while nobody has its slot.
+    """
+    target, draft = (
+        CausalLM(
+            copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=48, compile=compile
+        )
+        for _ in range(2)
+    )
+    engine = Engine(
+        target,
+        DraftModel(draft, 3),
+        max_batch_size=2,
+        scheduling=SchedulerSettings(reuse_prefixes=True),
+    )
+    first, second = list(range(1, 21)), list(range(20, 0, -1))
+    done = []
+    for prompts in ([first, second], [first]):
+        requests = []
+        for i, prompt in enumerate(prompts):
+            requests.append(Request(prompt, SamplingParams(max_new_tokens=4 + 16 * i), str(i)))
+        done += sorted(engine.generate(requests), key=lambda o: o.id)
+    records = [output.record for output in done]
+    return [(record.counts.num_accepted_tokens, record.num_reused_tokens) for record in records]
 
 
 @pytest.mark.parametrize(
@@ -93,3 +122,7 @@ if __name__ == "__main__":
         )
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")
+    if not graphs:
+        compiled, plain = (drafting_from_kept_columns(compile) for compile in (True, False))
+        if compiled != plain:
+            sys.exit(f"from kept columns: compiled {compiled}\nplain {plain}")

@@ -134,6 +134,13 @@ class TestGlobal:
         self.finished(proposer, [1], [30, 31, 32])
         assert self.drafts(proposer, [30, 31]) == [32]
 
+    def test_memory_of_one_output_again_and_again_is_bounded(self) -> None:
+        proposer = Suffix(use_global=True, max_global_nodes=200)
+        for _ in range(100):
+            self.finished(proposer, [1], [5, 6, 7, 8])
+            assert sum(trie.num_tokens for trie in proposer._global_tries) < 220
+        assert self.drafts(proposer, [5, 6]) == [7, 8]
+
 
 def run(engine: Engine) -> list[RequestOutput]:
     requests = [

@@ -5,10 +5,12 @@ SOAK_MINUTES in the environment sets how long the second test lasts.
 
 import asyncio
 import json
+import logging
 import os
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +23,7 @@ from specresearch.models.memory import resident_bytes
 from specresearch.proposers import Cascade, DraftModel, NGram, Suffix
 from specresearch.serving.settings import ServeSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("untyped")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("untyped", "no_tracebacks")]
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "4"))
 NUM_CLIENTS = 24
@@ -36,6 +38,20 @@ PROMPTS = [
     "the the the the",
 ]
 CAN_FAIL = 0.005  # share of steps that raise
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
+
+
+@pytest.fixture
+def no_tracebacks() -> Iterator[None]:
+    """Log failed steps without tracebacks: pytest keeps the records, and so a step's tensors."""
+    logger = logging.getLogger("specresearch.serving.driver")
+    logger.addFilter(without_traceback)
+    yield
+    logger.removeFilter(without_traceback)
 
 
 @pytest.fixture(scope="module")
@@ -198,4 +214,4 @@ def test_nothing_is_lost_leaked_or_changed(
     assert seen.ended["left"] > 0
     assert seen.ended["failed"] >= num_failures > 0
     third = len(seen.memory) // 3
-    assert max(seen.memory[2 * third :]) < 1.2 * max(seen.memory[:third] or seen.memory)
+    assert max(seen.memory[2 * third :]) < 1.1 * max(seen.memory[:third] or seen.memory)
