@@ -1,6 +1,8 @@
 """Write results.csv, table.md and speedups.png from the runs of `run.sh`.
 
 python experiments/defaults/table.py outputs/defaults
+
+Cells of results.csv that these runs lack stay as they are.
 """
 
 import argparse
@@ -131,7 +133,11 @@ def main() -> None:
     cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
     if not cells:
         raise SystemExit(f"{runs} holds no results of run.sh; give the folder that it wrote to")
-    rows = pd.DataFrame(cells).sort_values(CELL)
+    rows = pd.DataFrame(cells)
+    if (HERE / "results.csv").exists():
+        before = pd.read_csv(HERE / "results.csv", dtype={"load": str}, keep_default_na=True)
+        rows = pd.concat([before, rows]).drop_duplicates(CELL, keep="last")
+    rows = rows.sort_values(CELL)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
     table = markdown(rows) + "\n\n" + foretold(rows)
     (HERE / "table.md").write_text(table + "\n", encoding="utf-8")
