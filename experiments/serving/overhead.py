@@ -131,7 +131,8 @@ def rounds(arguments: argparse.Namespace, pipe: Connection) -> Iterator[Round]:
     alone(engine, *load)  # warm-up
     for _ in range(arguments.rounds):
         yield alone(engine, *load)
-        service = Service(EngineBridge(engine, feed), ServeSettings(), SamplingParams())
+        settings = ServeSettings(stream_interval=arguments.stream_interval)
+        service = Service(EngineBridge(engine, feed), settings, SamplingParams())
         yield asyncio.run(served(service, create_app(service), pipe, *load))
 
 
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--drafts", type=int, default=4, help="0 decodes plainly")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--stream-interval", type=int, default=1, help="tokens of an event")
     arguments = parser.parse_args()
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=clients, args=(there,))

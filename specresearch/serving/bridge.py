@@ -24,11 +24,17 @@ class RequestStream:
 
     Args:
         cancel: Drops requests by their ids.
+        interval: Tokens to wait for before progress is told of. The first tokens, and the end of a
+            request, are told of at once.
     """
 
-    def __init__(self, ids: Sequence[str], cancel: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self, ids: Sequence[str], cancel: Callable[[Sequence[str]], None], interval: int = 1
+    ) -> None:
         self.ids = tuple(ids)
         self._cancel = cancel
+        self._interval = interval
+        self._num_untold = interval  # so that the first tokens do not wait
         self._received: list[tuple[int, StepProgress]] = []
         self._failure: BaseException | None = None
         self._news = asyncio.Event()
@@ -47,15 +53,20 @@ class RequestStream:
         if self._failure is not None:
             raise self._failure
         received, self._received = self._received, []
+        self._num_untold = 0
         return received
 
     def put(self, id: str, item: StepProgress | BaseException) -> None:
         """Add what has come of a request, for `read`."""
+        is_last = True
         if isinstance(item, BaseException):
             self._failure = item
         else:
             self._received.append((self.ids.index(id), item))
-        self._news.set()
+            self._num_untold += len(item.token_ids)
+            is_last = item.output is not None
+        if is_last or self._num_untold >= self._interval:
+            self._news.set()
 
     def cancel(self) -> None:
         """Drop those of the requests that have not ended."""
@@ -111,11 +122,14 @@ class EngineBridge:
         self._driver.commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def submit(self, requests: Sequence[Request], *, watch: bool = False) -> RequestStream:
+    async def submit(
+        self, requests: Sequence[Request], *, watch: bool = False, interval: int = 1
+    ) -> RequestStream:
         """Queue requests, all or none. Each needs an id that is not in use.
 
         Args:
             watch: Report the drafts of every step.
+            interval: As of `RequestStream`.
 
         Raises:
             ValueError: If the engine can never serve one of the requests.
@@ -124,7 +138,7 @@ class EngineBridge:
         assert self._loop is not None
         if self.failure is not None:
             raise EngineFailedError("the engine has stopped")
-        stream = RequestStream([request.id for request in requests], self.cancel)
+        stream = RequestStream([request.id for request in requests], self.cancel, interval)
         submission: asyncio.Future[None] = self._loop.create_future()
         arrival_time = self.engine.clock.now()
         self._streams |= dict.fromkeys(stream.ids, stream)

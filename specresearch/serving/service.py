@@ -1,5 +1,6 @@
 """What a server does with a request: check it, submit it, and hand back what comes of it."""
 
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -162,7 +163,9 @@ class Service:
                     Request(prompt, own, f"{id}-{len(requests)}", self._num_drafts(body))
                 )
         try:
-            stream = await self.bridge.submit(requests, watch=body.sends_speculation)
+            stream = await self.bridge.submit(
+                requests, watch=body.sends_speculation, interval=self._interval(body)
+            )
         except ValueError as error:
             raise ApiError(400, str(error).replace("sampling.", "")) from error
         return Job(
@@ -229,6 +232,11 @@ class Service:
                 "server does not use",
                 param="acceptance",
             )
+
+    def _interval(self, body: ChatBody | CompletionBody) -> int:
+        if not body.stream:
+            return sys.maxsize  # nobody reads it before its end
+        return 1 if body.sends_speculation else self.settings.stream_interval
 
     def _num_drafts(self, body: ChatBody | CompletionBody) -> int | None:
         most = self.engine.proposer.num_draft_tokens

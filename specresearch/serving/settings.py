@@ -23,6 +23,8 @@ class ServeSettings:
         max_output_tokens: The most that a request may ask for; None leaves it to the context.
         max_body_bytes: The largest body of a request.
         max_header_bytes: All header lines of a request together.
+        stream_interval: Tokens that are collected for an event of a stream; the first are sent at
+            once.
         drain_seconds: How long a stopped server waits for running requests to end.
     """
 
@@ -35,6 +37,7 @@ class ServeSettings:
     max_output_tokens: int | None = None
     max_body_bytes: int = 4_000_000
     max_header_bytes: int = 32_768
+    stream_interval: int = 1
     drain_seconds: float = 60.0
 
     @staticmethod

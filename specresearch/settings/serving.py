@@ -31,6 +31,9 @@ class ServerSchema(Settings):
     )
     max_body_bytes: int = key("largest body of a request", 1_000_000, ge=1000, le=10**9)
     max_header_bytes: int = key("all header lines of a request", 16_384, ge=1000, le=10**7)
+    stream_interval: int = key(
+        "tokens that are collected for an event of a stream; the first are sent at once", 8, ge=1
+    )
     drain_seconds: float = key("wait so long for running requests when stopped", 30.0, ge=0)
 
 

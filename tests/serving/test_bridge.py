@@ -90,6 +90,26 @@ def alone(target: CausalLM, max_new_tokens: int = 20) -> dict[str, RequestOutput
     return {output.id: output for output in outputs}
 
 
+@pytest.mark.parametrize("interval", [1, 8, 10_000])
+def test_tokens_are_collected_for_an_interval(target: CausalLM, interval: int) -> None:
+    """The first ones come at once, and the last ones with the end."""
+
+    async def client(bridge: EngineBridge) -> None:
+        stream = await bridge.submit(requests()[:1], interval=interval)
+        sizes, output = [], None
+        while output is None:
+            progress = [part for _, part in await stream.read()]
+            sizes.append(sum(len(part.token_ids) for part in progress))
+            output = progress[-1].output
+        assert sum(sizes) == len(output.token_ids) == 20
+        assert 0 < sizes[0] < 20
+        assert all(size >= min(interval, 20 - sizes[0]) for size in sizes[1:-1])
+        assert len(sizes) <= 2 + 20 // interval
+
+    engine, feed = build_engine(target)
+    serve(engine, feed, client)
+
+
 def test_tokens_are_those_of_the_engine_alone(target: CausalLM) -> None:
     expected = alone(target)
     updates: list[EngineUpdate] = []

@@ -1,12 +1,13 @@
 """OpenAI's own client talks to the server, and gets what the engine gives alone."""
 
 import pytest
-from live_server import Live
+from live_server import Live, serving
 from openai import BadRequestError, NotFoundError
 
 from specresearch import CausalLM, Engine, RequestOutput, SamplingParams
 from specresearch.data.templates import render_chat
 from specresearch.proposers import NGram
+from specresearch.serving.settings import ServeSettings
 
 PROMPT = "Once upon a time there was a little fox who"
 MESSAGES = [{"role": "user", "content": "Tell me a story of a fox, a fox and a fox."}]
@@ -52,6 +53,20 @@ def test_streamed_pieces_add_up(live: Live, target: CausalLM, temperature: float
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 40
+
+
+def test_a_stream_may_collect_tokens(target: CausalLM) -> None:
+    counts, texts = [], []
+    for interval in (1, 16):
+        with serving(target, settings=ServeSettings(stream_interval=interval)) as live:
+            chunks = live.client().completions.create(
+                model="zoo:tiny", prompt=PROMPT, temperature=0, max_tokens=40, stream=True
+            )
+            pieces = [chunk.choices[0].text for chunk in chunks]
+        counts.append(len(pieces))
+        texts.append("".join(pieces))
+    assert texts[0] == texts[1]
+    assert counts[1] <= 4 < counts[0]
 
 
 def test_streamed_chat(live: Live) -> None:
