@@ -74,7 +74,7 @@ def fastest(prospects: Prospects, costs: DraftCosts, plain: float) -> DraftPlan:
     plan = plan_of(prospects, costs, plain, prospects.given)
     while True:
         better = at_price(prospects, costs, plain, plan.rate)
-        if better.rate <= plan.rate:
+        if not better.rate > plan.rate:
             return plan
         plan = better
 

@@ -33,10 +33,10 @@ _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
-_TRIAL = _FIRST_HELD = 2  # steps of a trial, of which the first is left out of the times, and
-# for which a decision unlike the last one holds
-_HELD = 8  # steps for which a decision to draft holds; doubled each time the next confirms it
-_IDLE = 32  # steps for which a decision not to draft holds, from which there is little to learn
+_TRIAL = 2  # steps of a trial, of which the first is left out of the times
+_FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
+_HELD = 8  # up to these if it is to draft, since much can be learned then,
+_IDLE = 32  # and up to these if not
 
 
 class Goodput(TracedController):
@@ -50,7 +50,8 @@ class Goodput(TracedController):
       masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
       drafts are shortened by the first decision alone.
 
-    Both keep a draft if it yields more tokens than its time would yield elsewhere.
+    Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
+    confirms the one before holds for twice as many steps.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
     of every request included. A share of the time, `explore`, goes into trying drafts where none
