@@ -33,7 +33,8 @@ class ScoredTree:
         """Bring a proposal with scores to the host; on a GPU this waits for the drafts."""
         assert proposal.scores is not None
         readback = Readback()
-        fetched = readback.add_all([proposal.scores, proposal.topology.parents, proposal.lengths])
+        wanted = [proposal.scores.float(), proposal.topology.parents, proposal.lengths]
+        fetched = readback.add_all(wanted)
         readback.fetch()
         scores, above, lengths = (part.values.numpy() for part in fetched)
         rows, width = scores.shape

@@ -45,6 +45,14 @@ def test_the_tree_is_read_as_it_was_drafted() -> None:
     assert tree.depth.reshape(2, 4).tolist() == [[0, 1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_of_half_precision_are_read(dtype: torch.dtype) -> None:
+    drafted = proposal()
+    assert drafted.scores is not None
+    tree = ScoredTree.of(replace(drafted, scores=drafted.scores.to(dtype)))
+    assert tree.scores == pytest.approx(ScoredTree.of(drafted).scores, abs=0.01)
+
+
 def test_survival_is_the_product_along_the_path() -> None:
     tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 50.0)
     survival = calibration.survival(tree).reshape(2, 6)
