@@ -34,6 +34,7 @@ DECODING = (
     "shape_store",
     "token_counts.py",
     "topology.py",
+    "tree_paths.py",
 )  # code that determines a request's outputs, counts and times
 WHOLE_PACKAGE = ("",)
 
