@@ -35,7 +35,7 @@ class SuffixTrie:
 
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
-        self._text: list[int] = []
+        self._text = array("i")
         self._child: dict[int, int] = {}  # by node << 32 | token
         self._token, self._count = array("i", [SEPARATOR]), array("i", [1])
         self._position = array("i", [-1])  # where a leaf continues in the text
