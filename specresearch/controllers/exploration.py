@@ -1,6 +1,6 @@
 """What a controller may spend on trying the choice that it does not believe to be the best."""
 
-_EARLY = 100  # steps whose share may be spent at once, since what is learned early serves longest
+_EARLY = 500  # steps whose share may be spent at once, since what is learned early serves longest
 
 
 class Exploration:

@@ -176,7 +176,7 @@ def test_a_request_may_not_ask_for_less_than_nothing() -> None:
         Request((1,), id="a", num_draft_tokens=-1)
 
 
-ALPHA, POWER, VISIBLE_TV = 1e-4, 0.95, 0.15
+ALPHA, POWER, VISIBLE_TV = 1e-4, 0.95, 0.12
 SLOTS, GROUP = 64, 96  # requests that run together, and that come together
 
 

@@ -27,7 +27,7 @@ from specresearch.proposers import (
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the target is:UserWarning", "ignore:the draft has:UserWarning"
 )
-ALPHA, POWER, VISIBLE_TV, SLOTS = 1e-4, 0.95, 0.2, 32
+ALPHA, POWER, VISIBLE_TV, SLOTS = 1e-4, 0.95, 0.15, 32
 LEVEL, NODE = 0.02, 0.003  # seconds; plain steps take one
 
 
