@@ -26,7 +26,6 @@ from specresearch.controllers import (
     Fixed,
     Goodput,
     evidence,
-    exploration,
     goodput,
     window_fit,
 )
@@ -146,7 +145,7 @@ VARIANTS: dict[str, Without] = {
     "nothing is forgotten": Without({"memory": 1e6}),
     "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),
     "decisions hold for two steps": Without(constants={goodput: {"_HELD": 2, "_IDLE": 2}}),
-    "no early share": Without(constants={exploration: {"_EARLY": 0.0}}),
+    "no early share": Without(constants={goodput: {"_EARLY": 0.0}}),
     "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
     "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),
     "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),

@@ -1,7 +1,5 @@
 """What a controller may spend on trying the choice that it does not believe to be the best."""
 
-_EARLY = 500  # steps whose share may be spent at once, since what is learned early serves longest
-
 
 class Exploration:
     """Keeps account of the time lost by exploring, which is to be a share of all time.
@@ -10,10 +8,12 @@ class Exploration:
 
     Args:
         share: Of the time, e.g. 0.005.
+        early: Steps whose share may be spent at once, since what is learned early serves longest.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, early: float) -> None:
         self.share = share
+        self._early = early
         self._seconds = self._spent = 0.0
         self._num_steps = 0
 
@@ -28,5 +28,5 @@ class Exploration:
         """Return the seconds that may still be lost."""
         if not self._num_steps:
             return 0.0
-        early = _EARLY * self._seconds / self._num_steps
+        early = self._early * self._seconds / self._num_steps
         return self.share * (self._seconds + early) - self._spent

@@ -33,6 +33,7 @@ _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
+_EARLY = 500.0  # steps whose share of trials may be spent at the start
 _TRIAL = 2  # steps of a trial, of which the first is left out of the times
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
 _HELD = 8  # up to these if it is to draft, since much can be learned then,
@@ -135,7 +136,7 @@ class Goodput(TracedController):
         self._step_time = StepTime(self.memory)
         self._prefilled = np.zeros(2)  # seconds and tokens of all lazy prefill
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
-        self._exploration = Exploration(self.explore)
+        self._exploration = Exploration(self.explore, _EARLY)
         self._num_steps = 0
         self._next_decision = len(_START)
         self._decided_for: list[RequestEvidence] = []
