@@ -19,9 +19,9 @@ class StepTimes:
         total: The whole step except `prefill` and `schedule`.
         prefill: All prefill since the last record, whether of the target or of a draft model.
         schedule: Time spent in the scheduler since the last record.
-        lazy_prefill: The part of `prefill` that a draft model had put off until its first draft.
+        lazy_prefill: The part of `prefill` that a drafter had put off until a first draft.
         control: Choosing how much to draft.
-        draft_prefill: The draft model's part of `prefill`, lazy or not.
+        draft_prefill: The drafter's part of `prefill`, lazy or not.
     """
 
     propose: float

@@ -23,15 +23,14 @@ from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers.draft_shape import NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph
 from specresearch.proposers.kept_columns import KeptColumns
+from specresearch.proposers.lazy_prefill import MOST_BEHIND, next_chunks
 from specresearch.proposers.lm_expander import LMExpander, LMExpanderInGraph
-from specresearch.proposers.partial import PartialProposal, merge
+from specresearch.proposers.partial import propose_for
 from specresearch.proposers.scored_chain import chance_of, scored_chain
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
 from specresearch.request import RequestState
 from specresearch.sampling import DRAFT_STREAM, argmax, logits_to_probs, penalize
-
-MOST_BEHIND = 16  # tokens, root included, that `propose` feeds itself; more need a prefill
 
 
 class DraftModel(TreeProposer):
@@ -100,14 +99,7 @@ class DraftModel(TreeProposer):
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Prefill at most one chunk of all prompts together, the first rows first."""
-        slots, chunks = [], []
-        left = self.draft.prefill_chunk
-        for row in filter(self.is_behind, rows):
-            chunk = self._pending(row)[:-1][:left]
-            left -= len(chunk)
-            if chunk:
-                slots.append(row.slot)
-                chunks.append(chunk)
+        slots, chunks = next_chunks(rows, self._pending, self.draft.prefill_chunk)
         if slots:
             self.draft.extend(slots, chunks, want_logits=False)
         return sum(map(len, chunks))
@@ -129,12 +121,7 @@ class DraftModel(TreeProposer):
         for row, allowed in enumerate(budget):
             if allowed > 0 and self._pending(batch.rows[row]):
                 drafting.append(row)
-        if not drafting:
-            return Proposal.empty(batch.roots)
-        if len(drafting) == len(batch):
-            return self._propose(batch, budget)
-        proposal = self._propose(batch.select(drafting), [budget[row] for row in drafting])
-        return merge(batch, [PartialProposal(proposal, drafting, range(len(drafting)))])
+        return propose_for(batch, budget, drafting, self._propose)
 
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         pending = [self._pending(row) for row in batch.rows]

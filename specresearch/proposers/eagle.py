@@ -16,14 +16,16 @@ from specresearch.models.eagle_format import Eagle1Format, EagleFormat
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.packed import has_packed_layers, pack_linear_layers
 from specresearch.models.random_weights import Weights
-from specresearch.proposal import Proposal, Topology, Verdict, upload
+from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers.draft_shape import AUTO, NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.kept_columns import KeptColumns
-from specresearch.proposers.pending_features import PendingFeatures
+from specresearch.proposers.lazy_prefill import MOST_BEHIND, next_chunks
+from specresearch.proposers.partial import propose_for
 from specresearch.proposers.shapes import small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
+from specresearch.proposers.unread_states import UnreadStates
 from specresearch.request import RequestState
 
 TOY_LAYERS = (0, 1, 2)
@@ -33,8 +35,8 @@ class Eagle(TreeProposer):
     """Drafts with an EAGLE-1 head; the default tree is EAGLE-2's.
 
     A draft's feature is predicted by the head; once the target has verified the draft, the true
-    feature takes its place. A prompt of one token has no feature yet, so its first step drafts
-    nothing.
+    feature takes its place. A prompt is read by the head when its request first drafts; until then
+    the target's states wait. A prompt of one token has none yet, so its first step drafts nothing.
 
     Args:
         head: A folder, hub id or `zoo:` name with its `revision`, or a loaded head.
@@ -71,7 +73,7 @@ class Eagle(TreeProposer):
         self.layer_ids, self.id_convention = layer_ids, id_convention
         super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
         self.model: EagleModel | None = None
-        self._pending = PendingFeatures()
+        self._unread = UnreadStates()
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
@@ -124,47 +126,60 @@ class Eagle(TreeProposer):
         self.hidden_layers = self.model.captured_layers
         self.model.reserve(num_slots, target.max_len, self.max_fed)
         self.bind_shape(self.model.draft_vocab_size, target.device)
-        self._pending = PendingFeatures()
+        self._unread = UnreadStates()
         self._columns = KeptColumns(self.model)
 
     def num_reusable(self, slot: int, num_tokens: int) -> int:
-        """Return how many pairs the head has read; the last one of them needs the token after."""
-        return max(min(self._columns.length(slot), num_tokens - 1), 0)
+        """Return how many pairs were read, or wait; the last one read needs the token after it."""
+        num_read = self._columns.length(slot)
+        if num_tokens <= num_read:
+            return max(num_tokens - 1, 0)
+        return min(num_read + self._unread.count(slot), num_tokens)
 
     def reuse(self, slot: int, source: int, num_tokens: int) -> None:
+        if slot != source:
+            self._unread.copy(source, slot)
         self._columns.reuse(slot, source, num_tokens)
+        self._unread.keep(slot, num_tokens - self._columns.length(slot))
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        """Feed the prompt but for its last pair, which is left for the first `propose`."""
-        slots = [row.slot for row in rows]
-        self._pending.drop(slots)
+        """Keep the features of a prompt for its first draft."""
         self._columns.enter(rows)
-        if output is None:
-            return
-        assert self.model is not None
-        features = self.model.fuse(output.hidden)  # [B, N, H]
-        tokens: list[Sequence[int]] = []
-        last_pairs: list[int] = []
         for row in rows:
-            last = max(len(row.tokens) - 2, 0)  # the token before the root
-            tokens.append(row.tokens[row.num_reused + 1 : last + 1])
-            last_pairs.append(last - row.num_reused)
-        if any(tokens):
-            self.model.extend(slots, tokens, features, want_logits=False)
-        begins = upload(last_pairs, features.device)[:, None, None]
-        known = [int(len(row.tokens) > 1) for row in rows]
-        self._pending.add(slots, features.gather(1, begins.expand(-1, 1, features.shape[2])), known)
+            self._unread.keep(row.slot, row.num_reused - self._columns.length(row.slot))
+        if output is not None:
+            counts = [len(row.tokens) - 1 - row.num_reused for row in rows]
+            self._unread.add([row.slot for row in rows], output.hidden, counts)
+
+    def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
+        """Read at most one chunk of all prompts together, the first rows first."""
+        assert self.model is not None
+        slots, chunks = next_chunks(rows, self._unread_tokens, self.model.prefill_chunk)
+        if slots:
+            features = self.model.fuse(self._unread.take(slots, list(map(len, chunks))))
+            self.model.extend(slots, chunks, features, want_logits=False)
+        return sum(map(len, chunks))
+
+    def is_behind(self, row: RequestState) -> bool:
+        return self._unread.count(row.slot) > MOST_BEHIND
+
+    def _unread_tokens(self, row: RequestState) -> list[int]:
+        """Return the tokens whose pairs the head has not read."""
+        assert self.model is not None
+        return row.tokens[self.model.lengths[row.slot] + 1 :]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        without = [slot for slot in batch.slots if not self._pending.is_known(slot)]
-        budget = list(budget)
-        for b, slot in enumerate(batch.slots):
-            if slot in without:
-                budget[b] = 0
-        if not any(budget):
-            return Proposal.empty(batch.roots)
+        drafting = []
+        for row, (slot, allowed) in enumerate(zip(batch.slots, budget, strict=True)):
+            if allowed > 0 and self._unread.count(slot):
+                drafting.append(row)
+        return propose_for(batch, budget, drafting, self._propose)
+
+    def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         assert self.model is not None
-        logits, fed_back = self._prefill(batch, self.model)
+        unread = list(map(self._unread_tokens, batch.rows))
+        features = self.model.fuse(self._unread.take(batch.slots, list(map(len, unread))))
+        logits, fed_back = self.model.extend(batch.slots, unread, features)
         growth = _Growth(self.model, batch.slots, fed_back)
         graph = GrowthGraph.of(
             self.model,
@@ -175,7 +190,7 @@ class Eagle(TreeProposer):
             behind=1,
         )
         if self.shape.static is None:
-            proposal = grow_dynamic(
+            return grow_dynamic(
                 growth,
                 batch,
                 logits,
@@ -184,49 +199,36 @@ class Eagle(TreeProposer):
                 top_k=self.shape.top_k,
                 graph=graph,
             )
-        else:
-            proposal = grow_static(
-                growth,
-                batch,
-                logits,
-                self.shape.static,
-                budget,
-                sample=self.sample and not batch.sampling.all_greedy,
-                graph=graph,
-            )
-        self.model.truncate(without, [0] * len(without))
-        return proposal
-
-    def _prefill(
-        self, batch: Batch, model: EagleModel
-    ) -> tuple[Float[Tensor, "B 1 V"], Float[Tensor, "B 1 H"]]:
-        """Append the pairs since the last draft; a row without a feature gets a pair of zeros."""
-        counts = [max(self._pending.count(slot), 1) for slot in batch.slots]
-        tokens = [row.tokens[-count:] for row, count in zip(batch.rows, counts, strict=True)]
-        features = self._pending.pop(batch.slots, max(counts))
-        if features is None:
-            width = model.head.format.layer.hidden_size
-            features = torch.zeros((len(batch), 1, width), dtype=model.dtype, device=batch.device)
-        return model.extend(batch.slots, tokens, features)
+        return grow_static(
+            growth,
+            batch,
+            logits,
+            self.shape.static,
+            budget,
+            sample=self.sample and not batch.sampling.all_greedy,
+            graph=graph,
+        )
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        """Keep the accepted nodes' true features for the next `propose`."""
-        assert self.model is not None
-        path = verdict.path.clamp(min=0).to(batch.device, non_blocking=True)[:, :, None]
-        kept = [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in output.hidden]
+        """Keep the accepted nodes' hidden states for the next `propose`."""
         counts = [accepted + 1 for accepted in verdict.num_accepted.tolist()]
-        self._pending.add(batch.slots, self.model.fuse(kept), counts)
+        hidden = output.hidden
+        if hidden[0].shape[1] > 1:
+            path = verdict.path.clamp(min=0).to(batch.device, non_blocking=True)[:, :, None]
+            hidden = tuple(
+                [layer.gather(1, path.expand(-1, -1, layer.shape[2])) for layer in hidden]
+            )
+        self._unread.add(batch.slots, hidden, counts)
 
     def finish(self, slots: Sequence[int]) -> None:
-        self._columns.leave(slots)
-        self._pending.drop(slots)
+        self._unread.drop(self._columns.leave(slots))
 
     def scrub(self, slots: Sequence[int]) -> None:
         assert self.model is not None
         self.model.cache.scrub(slots)
-        self._pending.scrub(slots)
+        self._unread.drop(slots)
 
 
 @dataclass

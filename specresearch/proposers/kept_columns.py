@@ -21,14 +21,16 @@ class KeptColumns:
         """Return how many columns the slot holds of the request that has it or had it last."""
         return self.model.lengths[slot]
 
-    def leave(self, slots: Sequence[int]) -> None:
-        """Empty the slots of requests that leave before they have entered.
+    def leave(self, slots: Sequence[int]) -> Sequence[int]:
+        """Empty and return the slots of requests that leave before they have entered.
 
         What these slots hold is an earlier request's.
         """
-        for slot in set(slots) - self._entered:
+        emptied = sorted(set(slots) - self._entered)
+        for slot in emptied:
             self.model.lengths[slot] = 0
         self._entered.difference_update(slots)
+        return emptied
 
     def reuse(self, slot: int, source: int, num_columns: int) -> None:
         """Keep the first columns of `source` in `slot`, as far as there are so many."""

@@ -1,6 +1,6 @@
 """Proposals for some rows of a batch, and their merge into one proposal for all rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,21 @@ class PartialProposal:
     proposal: Proposal
     batch_rows: Sequence[int]
     proposal_rows: Sequence[int]
+
+
+def propose_for(
+    batch: Batch,
+    budget: Sequence[int],
+    rows: Sequence[int],
+    propose: Callable[[Batch, Sequence[int]], Proposal],
+) -> Proposal:
+    """Return what `propose` drafts for some rows of a batch; the others stay empty."""
+    if not rows:
+        return Proposal.empty(batch.roots)
+    if len(rows) == len(batch):
+        return propose(batch, budget)
+    proposal = propose(batch.select(rows), [budget[row] for row in rows])
+    return merge(batch, [PartialProposal(proposal, rows, range(len(rows)))])
 
 
 def merge(batch: Batch, parts: Sequence[PartialProposal]) -> Proposal:

@@ -247,7 +247,7 @@ class LinearSchema(Settings):
     draft_token: float = _seconds("each draft")
     prefill: float = _seconds("each step that prefills prompts")
     prefill_token: float = _seconds("each prompt token")
-    lazy_prefill_token: float = _seconds("each token that a draft model prefills lazily")
+    lazy_prefill_token: float = _seconds("each token that a drafter prefills lazily")
     overhead: float = _seconds("each step")
 
 

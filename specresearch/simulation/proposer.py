@@ -109,7 +109,7 @@ class ReplayingProposer(Proposer):
 
 
 class ReplayingDraftModel(ReplayingProposer, DraftModel):
-    """A draft LM that drafts what the recordings say, and prefills as the real one does."""
+    """A drafter that drafts what the recordings say, and prefills as the real one does."""
 
     def __init__(
         self, machine: Machine, kind: DraftKind, num_draft_tokens: int, score_reader: str | None

@@ -112,7 +112,7 @@ class Linear(Timing):
         draft_token: Each draft of each row.
         prefill: Each step that prefills prompts.
         prefill_token: Each prompt token.
-        lazy_prefill_token: Each token that a draft LM prefills on a request's first draft.
+        lazy_prefill_token: Each token that a drafter prefills on a request's first draft.
         overhead: Each step.
     """
 

@@ -8,6 +8,8 @@ from scenarios import ALL, MAX_LEN, MODEL, PROPOSERS, prompts, shared_target
 from tiny_models import VOCAB
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
+from specresearch.batch import Batch
+from specresearch.controllers import Controller
 from specresearch.engine import SchedulerSettings
 from specresearch.engine.prefix_cache import SHORTEST, PrefixCache, num_common
 from specresearch.metrics import StepRecord
@@ -23,11 +25,20 @@ PROMPT = list(prompts()[1])  # 26 tokens
 class Server:
     """An engine that reuses prefixes or not, with all that it reports."""
 
-    def __init__(self, name: str, *, reuse: bool, batch_size: int = 3, **limits: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        reuse: bool,
+        batch_size: int = 3,
+        controller: Controller | None = None,
+        **limits: Any,
+    ) -> None:
         self.records: list[StepRecord] = []
         self.engine = Engine(
             shared_target(),
             ALL[name](),
+            controller=controller,
             max_batch_size=batch_size,
             scheduling=SchedulerSettings(reuse_prefixes=reuse, **limits),
             observers=[lambda step: self.records.append(step.record)],
@@ -42,6 +53,13 @@ class Server:
     @property
     def num_prefilled(self) -> int:
         return sum(record.num_prefill_tokens for record in self.records)
+
+
+class Late(Controller):
+    """Draft in the third turn of a conversation only."""
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [None if row.num_prompt_tokens > len(PROMPT) + 15 else 0 for row in batch.rows]
 
 
 def talk(server: Server, **sampling: Any) -> list[RequestOutput]:
@@ -80,6 +98,21 @@ def test_conversations_are_answered_alike_with_less_prefill(
     assert num_reused(expected) == 0
     assert num_reused(outputs) > 4 * SHORTEST
     assert fresh.num_prefilled - reusing.num_prefilled == num_reused(outputs)
+
+
+@pytest.mark.parametrize("name", ["draft_model", "eagle", "eagle3"])
+def test_what_a_drafter_has_not_read_yet_is_reused_too(name: str) -> None:
+    """Nothing is drafted in the first two turns; in the third, drafts are as if it had all read."""
+    outputs: dict[bool, list[RequestOutput]] = {}
+    for reuse in (False, True):
+        server = Server(name, reuse=reuse, controller=Late())
+        outputs[reuse] = talk(server)
+    assert [o.token_ids for o in outputs[True]] == [o.token_ids for o in outputs[False]]
+    assert drafting(outputs[True]) == drafting(outputs[False])
+    assert num_reused(outputs[True]) > 4 * SHORTEST
+    drafted = [output.record.counts.num_draft_tokens for output in outputs[True]]
+    assert not any(drafted[:4])
+    assert all(drafted[4:])
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - PROPOSERS.keys()))

@@ -1,0 +1,76 @@
+"""States come back in order, and none that was not added."""
+
+import pytest
+import torch
+
+from specresearch.proposers.unread_states import MOST_PARTS, UnreadStates
+
+WIDTHS = (3, 2)  # of two layers
+
+
+def random_layers(
+    generator: torch.Generator, num_rows: int, num_states: int
+) -> tuple[torch.Tensor, ...]:
+    return tuple([torch.randn((num_rows, num_states, w), generator=generator) for w in WIDTHS])
+
+
+def test_states_come_back_in_order_whatever_the_batch_was() -> None:
+    """Rows join, leave, copy and change places; many steps pass without a draft."""
+    generator = torch.Generator().manual_seed(1)
+    unread, expected = UnreadStates(), {slot: [] for slot in range(6)}
+
+    def random(high: int) -> int:
+        return int(torch.randint(high, (), generator=generator))
+
+    for step in range(3000):
+        slots = torch.randperm(6, generator=generator)[: 1 + step % 4].tolist()
+        width = 100 if step % 23 == 5 else 3  # a prompt, or a step
+        layers = random_layers(generator, len(slots), width)
+        counts = torch.randint(0, width + 1, (len(slots),), generator=generator).tolist()
+        unread.add(slots, layers, counts)
+        for b, (slot, count) in enumerate(zip(slots, counts, strict=True)):
+            expected[slot] += [(layers[0][b, i], layers[1][b, i]) for i in range(count)]
+        if step % 31 == 30:
+            source, slot = torch.randperm(6, generator=generator)[:2].tolist()
+            unread.copy(source, slot)
+            expected[slot] = list(expected[source])
+        if step % 37 == 36:
+            slot = random(6)
+            count = random(len(expected[slot]) + 2)
+            unread.keep(slot, count)
+            expected[slot] = expected[slot][:count]
+        if step % 17 == 16:
+            taken = [slot for slot in range(6) if expected[slot]]
+            is_whole = random(2)
+            wanted = [len(expected[s]) if is_whole else 1 + random(len(expected[s])) for s in taken]
+            for k, rows in enumerate(unread.take(taken, wanted)):
+                assert rows.shape == (len(taken), max(wanted), WIDTHS[k])
+                for row, slot, count in zip(rows, taken, wanted, strict=True):
+                    own = torch.stack([states[k] for states in expected[slot][:count]])
+                    assert torch.equal(row[:count], own)
+                    assert torch.equal(row[count:], own[-1:].expand(max(wanted) - count, -1))
+            for slot, count in zip(taken, wanted, strict=True):
+                expected[slot] = expected[slot][count:]
+        assert [unread.count(slot) for slot in range(6)] == list(map(len, expected.values()))
+
+
+def test_what_waits_for_long_does_not_hold_on_to_every_step() -> None:
+    """Other rows of a batch are let go of, and so are the tensors of single steps."""
+    generator, unread = torch.Generator().manual_seed(1), UnreadStates()
+    for _ in range(2000):
+        unread.add([0, 1], random_layers(generator, 2, 1), [1, 1])
+        unread.drop([1])
+    tensors = {id(part.layers): part.layers[0] for part in unread._parts[0]}.values()
+    assert unread.count(0) == 2000
+    assert len(tensors) <= MOST_PARTS + 1
+    assert sum(map(len, tensors)) <= 2000 + MOST_PARTS
+
+
+def test_nobody_is_given_more_states_than_there_are() -> None:
+    unread = UnreadStates()
+    unread.add([2, 4], random_layers(torch.Generator(), 2, 1), [1, 0])
+    assert unread.count(4) == 0  # a prompt of one token
+    with pytest.raises(ValueError, match="slot 4 has 0 unread states, not 1"):
+        unread.take([2, 4], [1, 1])
+    unread.drop([2])
+    assert not unread
