@@ -213,7 +213,14 @@ def test_a_trained_drafter_loads_and_drafts_as_before(
         assert measured == figures[-1][f"{name}/mean_acceptance_length"]
 
 
-@pytest.mark.parametrize("recipe", ["draft_model", "medusa, joint", "eagle3"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "eagle3",
+        pytest.param("draft_model", marks=pytest.mark.slow),
+        pytest.param("medusa, joint", marks=pytest.mark.slow),
+    ],
+)
 def test_the_run_ends_with_a_command_that_measures_the_drafter(
     command: Run, typed: Typed, recipe: str
 ) -> None:
@@ -405,9 +412,9 @@ def test_a_killed_process_can_be_resumed(command: Run, base: list[str], tmp_path
     arguments = [
         "+proposer=eagle",
         "train.learning_rate=0.01",
-        "train.steps=200",
+        "train.steps=80",
         "train.save_every=1",
-        "train.evaluate_every=200",
+        "train.evaluate_every=80",
     ]
     assert command(*arguments, "hydra.run.dir=whole").code == 0
     settings = [*base, *arguments, "hydra.run.dir=broken"]
