@@ -20,12 +20,12 @@ from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers.draft_shape import AUTO, NumDrafts
 from specresearch.proposers.growth_graph import GrowthGraph, PlanLevel
 from specresearch.proposers.kept_columns import KeptColumns
+from specresearch.proposers.kept_states import KeptStates
 from specresearch.proposers.lazy_prefill import MOST_BEHIND, next_chunks
 from specresearch.proposers.partial import propose_for
 from specresearch.proposers.shapes import small_paths
 from specresearch.proposers.tree import grow_dynamic, grow_static
 from specresearch.proposers.tree_proposer import TreeProposer
-from specresearch.proposers.unread_states import UnreadStates
 from specresearch.request import RequestState
 
 TOY_LAYERS = (0, 1, 2)
@@ -73,7 +73,7 @@ class Eagle(TreeProposer):
         self.layer_ids, self.id_convention = layer_ids, id_convention
         super().__init__(tree, num_draft_tokens, paths, depth, top_k, sample=sample)
         self.model: EagleModel | None = None
-        self._unread = UnreadStates()
+        self._unread = KeptStates()
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Eagle":
@@ -126,7 +126,7 @@ class Eagle(TreeProposer):
         self.hidden_layers = self.model.captured_layers
         self.model.reserve(num_slots, target.max_len, self.max_fed)
         self.bind_shape(self.model.draft_vocab_size, target.device)
-        self._unread = UnreadStates()
+        self._unread = KeptStates()
         self._columns = KeptColumns(self.model)
 
     def num_reusable(self, slot: int, num_tokens: int) -> int:

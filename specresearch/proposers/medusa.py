@@ -21,6 +21,8 @@ from specresearch.models.random_weights import Weights, name_of
 from specresearch.proposal import DraftKind, Proposal, Verdict, upload
 from specresearch.proposers.base import Proposer, number_or
 from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
+from specresearch.proposers.kept_states import KeptStates
+from specresearch.proposers.partial import propose_for
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, likeliest_paths
 from specresearch.proposers.shapes import read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
@@ -66,7 +68,7 @@ class Medusa(Proposer):
         elif num_draft_tokens == AUTO:
             self.shapes = (DraftShape(self.num_draft_tokens, "static"),)
         self._is_bound = False
-        self._known_slots: set[int] = set()  # with a hidden state
+        self._states = KeptStates()  # the last one of each slot
 
     @classmethod
     def toy(cls, target: CausalLM, seed: int, **settings: Any) -> "Medusa":
@@ -95,9 +97,7 @@ class Medusa(Proposer):
             pack_linear_layers(self.heads, has_packed_layers(target.model))
         self._is_bound = True
         self._set_tree()
-        shape = (num_slots, self.heads.hidden_size)
-        self._state = torch.zeros(shape, dtype=target.dtype, device=target.device)
-        self._known_slots = set()
+        self._states = KeptStates()
 
     def _set_tree(self) -> None:
         target, paths = self.target, self.paths
@@ -147,10 +147,10 @@ class Medusa(Proposer):
         )
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        self._known_slots -= {row.slot for row in rows}
+        slots = [row.slot for row in rows]
+        self._states.drop(slots)
         if output is not None:
-            last = [len(row.tokens) - 2 - row.num_reused for row in rows]
-            self._keep_states([row.slot for row in rows], output, last)
+            self._keep(slots, output, [len(row.tokens) - 2 - row.num_reused for row in rows])
 
     def num_reusable(self, slot: int, num_tokens: int) -> int:
         return num_tokens
@@ -161,33 +161,30 @@ class Medusa(Proposer):
         """Keep the hidden state from which the target predicted the next root."""
         ends = zip(verdict.path.tolist(), verdict.num_accepted.tolist(), strict=True)
         nodes = [path[num_accepted] for path, num_accepted in ends]
-        self._keep_states(batch.slots, output, nodes)
+        self._states.drop(batch.slots)
+        self._keep(batch.slots, output, nodes)
 
-    def _keep_states(self, slots: Sequence[int], output: ModelOutput, nodes: Sequence[int]) -> None:
-        """Store one hidden state of each row, that of `nodes[b]`; -1 means that there is none."""
-        rows = [row for row, node in enumerate(nodes) if node >= 0]
-        kept = [slots[row] for row in rows]
-        index = [rows, [nodes[row] for row in rows]]
-        row_index, node_index = upload(index, self._state.device, torch.long)
-        slot_index = upload(kept, self._state.device, torch.long)
-        self._state[slot_index] = output.hidden[0][row_index, node_index]
-        self._known_slots.update(kept)
+    def _keep(self, slots: Sequence[int], output: ModelOutput, nodes: Sequence[int]) -> None:
+        """Keep one hidden state of each row, that of `nodes[b]`; -1 means that there is none."""
+        self._states.add(slots, output.hidden, [int(node >= 0) for node in nodes], nodes)
+
+    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        drafting = []
+        for row, (slot, allowed) in enumerate(zip(batch.slots, budget, strict=True)):
+            if allowed > 0 and self._states.count(slot):
+                drafting.append(row)
+        return propose_for(batch, budget, drafting, self._propose)
 
     @torch.inference_mode()
-    def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        limits = []
-        for slot, allowed in zip(batch.slots, budget, strict=True):
-            limits.append(allowed if slot in self._known_slots else 0)
-        if not any(limits):
-            return Proposal.empty(batch.roots)
-        state = self._state[upload(batch.slots, batch.device)]
-        logits = self.heads(state, lm_head_of(self.target)).to(batch.device)
+    def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
+        (states,) = self._states.read(batch.slots)
+        logits = self.heads(states[:, 0], lm_head_of(self.target)).to(batch.device)
         logits = self._penalized(logits[:, : self.tree.depth], batch)
         best = logits.topk(max(self.tree.widths), dim=-1)
         tokens = best.indices
         if self.heads.target_ids is not None:
             tokens = self.heads.target_ids[tokens].to(batch.device)
-        crop = self.tree.crop(limits, batch.room)
+        crop = self.tree.crop(budget, batch.room)
         nodes = crop.tree.original_nodes[crop.nodes[:, 1:]]  # [#B, n]
         row = torch.arange(len(batch), device=batch.device)[:, None]
         head, rank = self._head_of_node[nodes], self.tree.ranks[nodes]
@@ -211,7 +208,7 @@ class Medusa(Proposer):
         return penalize(whole, batch.sampling).index_select(2, target_ids)
 
     def finish(self, slots: Sequence[int]) -> None:
-        self._known_slots -= set(slots)
+        self._states.drop(slots)
 
 
 def typical_paths(num_heads: int, num_nodes: int) -> list[RankPath]:

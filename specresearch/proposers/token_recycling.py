@@ -6,10 +6,11 @@ Luo et al. (arXiv 2408.08696).
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from specresearch.batch import Batch
@@ -22,6 +23,7 @@ from specresearch.proposers.shapes import read_paths
 from specresearch.proposers.static_tree import StaticTree
 
 LARGEST = 80  # nodes of a tree
+MOST_WAITING = 64  # steps without drafts whose successors are stored together
 
 
 class TokenRecycling(Proposer):
@@ -69,6 +71,7 @@ class TokenRecycling(Proposer):
         self.top_k, self.warm = top_k, warm
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
+        self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []  # slots, tokens, successors
 
     @property
     def shape_now(self) -> DraftShape:
@@ -102,6 +105,7 @@ class TokenRecycling(Proposer):
         self._typical = upload(typical, target.device)  # of each rank; the root's is not read
         num_tables = 1 if self.warm else num_slots
         shape = (num_tables, target.vocab_size + 1, self.top_k)
+        self._waiting.clear()
         self._successors = torch.zeros(shape, dtype=torch.int32, device=target.device)
 
     @property
@@ -111,14 +115,16 @@ class TokenRecycling(Proposer):
 
     def reset(self) -> None:
         """Clear all tables, as if no request had been decoded."""
+        self._waiting.clear()
         self._successors.zero_()
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         if not any(budget):
             return Proposal.empty(batch.roots)
+        self._store_waiting()
         crop = self.tree.crop(budget, batch.room)
         tree = crop.tree
-        table = self._table_index(batch)
+        table = self._table_index(batch.slots)
         parents = tree.topology.parents[0]
         levels = [batch.roots]
         for depth in range(1, tree.depth + 1):
@@ -134,28 +140,55 @@ class TokenRecycling(Proposer):
             host_lengths=crop.lengths,
         )
 
-    def _table_index(self, batch: Batch) -> Int[Tensor, "B 1"]:
-        if self.warm:
-            return torch.zeros_like(batch.roots)
-        return upload(batch.slots, batch.device)[:, None]
+    def _table_index(self, slots: Sequence[int]) -> Int[Tensor, "B 1"]:
+        tables = [0] * len(slots) if self.warm else slots
+        return upload(tables, self._successors.device, torch.long)[:, None]
 
     def observe(
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
-        """Store the successors of every valid node.
+        """Store the successors of every valid node; those of plain steps wait for a draft."""
+        best = output.logits.topk(self.top_k, dim=-1).indices  # [B, N, k]
+        num_nodes = proposal.topology.num_nodes
+        if num_nodes == 1:
+            self._waiting.append((batch.slots, proposal.token_ids, best))
+            if len(self._waiting) >= MOST_WAITING:
+                self._store_waiting()
+            return
+        self._store_waiting()
+        node = torch.arange(num_nodes, device=batch.device)
+        self._store(batch.slots, proposal.token_ids, best, node < proposal.lengths[:, None])
+
+    def _store_waiting(self) -> None:
+        """Store the successors of earlier steps without drafts."""
+        if self._waiting:
+            slots, token_ids, best = zip(*self._waiting, strict=True)
+            self._waiting.clear()
+            self._store([*chain(*slots)], torch.cat(token_ids), torch.cat(best))
+
+    def _store(
+        self,
+        slots: Sequence[int],
+        token_ids: Int[Tensor, "B N"],
+        best: Int[Tensor, "B N k"],
+        is_valid: Bool[Tensor, "B N"] | None = None,
+    ) -> None:
+        """Store the successors of nodes.
 
         Of several nodes with the same token the last one wins, whatever order the device writes
         in.
         """
-        best = output.logits.topk(self.top_k, dim=-1).indices.flatten(0, 1)  # [B N, k]
         num_rows = self._successors.shape[1]
-        node = torch.arange(proposal.topology.num_nodes, device=batch.device)
-        row = self._table_index(batch) * num_rows + proposal.token_ids
-        row = torch.where(node < proposal.lengths[:, None], row, num_rows - 1).flatten()
+        row = self._table_index(slots) * num_rows + token_ids
+        if is_valid is not None:
+            row = torch.where(is_valid, row, num_rows - 1)
+        row = row.flatten()
         ordered, order = row.sort(stable=True)
         last = order[torch.searchsorted(ordered, row, right=True) - 1]
-        self._successors.flatten(0, 1)[row] = best[last].to(self._successors.dtype)
+        best = best.flatten(0, 1)[last]
+        self._successors.flatten(0, 1)[row] = best.to(self._successors.dtype)
 
     def finish(self, slots: Sequence[int]) -> None:
+        self._store_waiting()
         if not self.warm:
             self._successors.index_fill_(0, upload(slots, self._successors.device, torch.long), 0)

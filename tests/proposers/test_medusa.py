@@ -142,7 +142,7 @@ def test_a_node_holds_the_token_of_its_rank_and_depth(target: CausalLM, own_lm_h
     engine = Engine(target, proposer, controller=Budgets(None, 3, 0, 6), max_batch_size=3)
     assert [output.token_ids for output in decode(engine)] == plain
     assert count_right_drafts(calls, heads) > 30
-    assert not proposer._known_slots
+    assert not proposer._states
 
 
 def test_drafts_are_right_after_steps_of_another_proposer(target: CausalLM) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specresearch.proposers.unread_states import MOST_PARTS, UnreadStates
+from specresearch.proposers.kept_states import MOST_PARTS, KeptStates
 
 WIDTHS = (3, 2)  # of two layers
 
@@ -17,7 +17,7 @@ def random_layers(
 def test_states_come_back_in_order_whatever_the_batch_was() -> None:
     """Rows join, leave, copy and change places; many steps pass without a draft."""
     generator = torch.Generator().manual_seed(1)
-    unread, expected = UnreadStates(), {slot: [] for slot in range(6)}
+    unread, expected = KeptStates(), {slot: [] for slot in range(6)}
 
     def random(high: int) -> int:
         return int(torch.randint(high, (), generator=generator))
@@ -26,10 +26,12 @@ def test_states_come_back_in_order_whatever_the_batch_was() -> None:
         slots = torch.randperm(6, generator=generator)[: 1 + step % 4].tolist()
         width = 100 if step % 23 == 5 else 3  # a prompt, or a step
         layers = random_layers(generator, len(slots), width)
-        counts = torch.randint(0, width + 1, (len(slots),), generator=generator).tolist()
-        unread.add(slots, layers, counts)
-        for b, (slot, count) in enumerate(zip(slots, counts, strict=True)):
-            expected[slot] += [(layers[0][b, i], layers[1][b, i]) for i in range(count)]
+        first = [random(2) for _ in slots]
+        counts = torch.randint(0, width, (len(slots),), generator=generator).tolist()
+        unread.add(slots, layers, counts, first if any(first) else None)
+        for b, (slot, begin, count) in enumerate(zip(slots, first, counts, strict=True)):
+            states = range(begin, begin + count)
+            expected[slot] += [(layers[0][b, i], layers[1][b, i]) for i in states]
         if step % 31 == 30:
             source, slot = torch.randperm(6, generator=generator)[:2].tolist()
             unread.copy(source, slot)
@@ -43,6 +45,9 @@ def test_states_come_back_in_order_whatever_the_batch_was() -> None:
             taken = [slot for slot in range(6) if expected[slot]]
             is_whole = random(2)
             wanted = [len(expected[s]) if is_whole else 1 + random(len(expected[s])) for s in taken]
+            whole = [torch.stack([states[0] for states in expected[s]]) for s in taken]
+            for rows, states in zip(unread.read(taken)[0], whole, strict=True):
+                assert torch.equal(rows[: len(states)], states)
             for k, rows in enumerate(unread.take(taken, wanted)):
                 assert rows.shape == (len(taken), max(wanted), WIDTHS[k])
                 for row, slot, count in zip(rows, taken, wanted, strict=True):
@@ -56,7 +61,7 @@ def test_states_come_back_in_order_whatever_the_batch_was() -> None:
 
 def test_what_waits_for_long_does_not_hold_on_to_every_step() -> None:
     """Other rows of a batch are let go of, and so are the tensors of single steps."""
-    generator, unread = torch.Generator().manual_seed(1), UnreadStates()
+    generator, unread = torch.Generator().manual_seed(1), KeptStates()
     for _ in range(2000):
         unread.add([0, 1], random_layers(generator, 2, 1), [1, 1])
         unread.drop([1])
@@ -67,10 +72,10 @@ def test_what_waits_for_long_does_not_hold_on_to_every_step() -> None:
 
 
 def test_nobody_is_given_more_states_than_there_are() -> None:
-    unread = UnreadStates()
+    unread = KeptStates()
     unread.add([2, 4], random_layers(torch.Generator(), 2, 1), [1, 0])
     assert unread.count(4) == 0  # a prompt of one token
-    with pytest.raises(ValueError, match="slot 4 has 0 unread states, not 1"):
+    with pytest.raises(ValueError, match="slot 4 has 0 states, not 1"):
         unread.take([2, 4], [1, 1])
     unread.drop([2])
     assert not unread

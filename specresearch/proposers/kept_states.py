@@ -1,4 +1,4 @@
-"""Hidden states of committed tokens that an EAGLE head has not read, by slot."""
+"""Hidden states of committed tokens, by slot, until a drafter reads them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class _Part(NamedTuple):
     count: int
 
 
-class UnreadStates:
-    """Each slot's states since its last draft, in order.
+class KeptStates:
+    """States of each slot, in order.
 
     What a step leaves is kept as it is, since most of it is read by the next step or never. Where
     the states of a slot lie is known on the host; so many rows are read by a few operations.
@@ -36,20 +36,32 @@ class UnreadStates:
         return any(self._counts.values())
 
     def count(self, slot: int) -> int:
-        """Return how many states of a slot are unread."""
+        """Return how many states of a slot are kept."""
         return self._counts[slot]
 
     def add(
-        self, slots: Sequence[int], layers: Sequence[Float[Tensor, "B D _"]], counts: Sequence[int]
+        self,
+        slots: Sequence[int],
+        layers: Sequence[Float[Tensor, "B D _"]],
+        counts: Sequence[int],
+        first: Sequence[int] | None = None,
     ) -> None:
-        """Append the first `counts[b]` states of every row, which nobody may change later."""
+        """Append `counts[b]` states of every row from `first[b]` on, by default from its first.
+
+        Nobody may change them later.
+        """
         width, flat = layers[0].shape[1], _flat(layers)
         for b, (slot, count) in enumerate(zip(slots, counts, strict=True)):
             if count:
-                self._append(slot, _Part(flat, b * width, count))
+                begin = b * width + (0 if first is None else first[b])
+                self._append(slot, _Part(flat, begin, count))
                 if len(self._parts[slot]) > MOST_PARTS:
                     count = self.count(slot)
                     self._append(slot, _Part(_flat(self.take([slot], [count])), 0, count))
+
+    def read(self, slots: Sequence[int]) -> tuple[Float[Tensor, "B W _"], ...]:
+        """Return the states of every slot, which has some, in each layer; padded as in `take`."""
+        return _gathered([self._parts[slot] for slot in slots])
 
     def take(
         self, slots: Sequence[int], counts: Sequence[int]
@@ -61,25 +73,12 @@ class UnreadStates:
         Raises:
             ValueError: If a slot has fewer, or none are asked for.
         """
-        starts: dict[int, int] = {}  # of the batches that states came in, by id
-        sources: list[Sequence[Float[Tensor, "N _"]]] = []
-        num_joined, width = 0, max(counts)
-        index: list[int] = []
+        taken = []
         for slot, count in zip(slots, counts, strict=True):
             if not 0 < count <= self.count(slot):
-                raise ValueError(f"slot {slot} has {self.count(slot)} unread states, not {count}")
-            for layers, first, num in self._pop(slot, count):
-                if id(layers) not in starts:
-                    starts[id(layers)] = num_joined
-                    sources.append(layers)
-                    num_joined += len(layers[0])
-                first += starts[id(layers)]
-                index += range(first, first + num)
-            index += index[-1:] * (width - count)
-        joined = [p[0] if len(p) == 1 else torch.cat(p) for p in zip(*sources, strict=True)]
-        rows = upload(index, joined[0].device)
-        shape = (len(slots), width)
-        return tuple([layer.index_select(0, rows).unflatten(0, shape) for layer in joined])
+                raise ValueError(f"slot {slot} has {self.count(slot)} states, not {count}")
+            taken.append(self._pop(slot, count))
+        return _gathered(taken)
 
     def keep(self, slot: int, count: int) -> None:
         """Keep at most the first `count` states of a slot."""
@@ -115,6 +114,28 @@ class UnreadStates:
                 parts.insert(0, part._replace(first=part.first + num, count=part.count - num))
             count -= num
         return popped
+
+
+def _gathered(rows: Sequence[Sequence[_Part]]) -> tuple[Float[Tensor, "B W _"], ...]:
+    """Return the states of each row, right-padded with its last one."""
+    starts: dict[int, int] = {}  # of the batches that states came in, by id
+    sources: list[Sequence[Float[Tensor, "N _"]]] = []
+    num_joined, index = 0, []
+    for parts in rows:
+        own: list[int] = []
+        for layers, first, count in parts:
+            if id(layers) not in starts:
+                starts[id(layers)] = num_joined
+                sources.append(layers)
+                num_joined += len(layers[0])
+            first += starts[id(layers)]
+            own += range(first, first + count)
+        index.append(own)
+    width = max(map(len, index))
+    padded = [place for own in index for place in own + own[-1:] * (width - len(own))]
+    joined = [p[0] if len(p) == 1 else torch.cat(p) for p in zip(*sources, strict=True)]
+    places, shape = upload(padded, joined[0].device), (len(rows), width)
+    return tuple([layer.index_select(0, places).unflatten(0, shape) for layer in joined])
 
 
 def _flat(layers: Sequence[Float[Tensor, "B D _"]]) -> tuple[Float[Tensor, "N _"], ...]:
