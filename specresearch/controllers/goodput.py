@@ -228,7 +228,8 @@ class Goodput(TracedController):
         for step in steps:
             record, asked = step.record, step.asked
             estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
-            self._prefilled += record.times.lazy_prefill, record.num_lazy_prefill_tokens
+            if record.num_lazy_prefill_tokens:
+                self._prefilled += record.times.lazy_prefill, record.num_lazy_prefill_tokens
             seconds = sum(estimates.values())
             if self.max_slowdown is not None:
                 # By estimates: an outlier would have hit a plain step just as well.
