@@ -8,7 +8,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LONG = {"load_to_decision", "write_a_drafter"}  # load tests of their own
+LONG = {"load_to_decision", "trees", "write_a_drafter"}  # with measurements of their own
 RUNS = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
     for path in NOTEBOOKS

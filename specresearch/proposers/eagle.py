@@ -143,7 +143,7 @@ class Eagle(TreeProposer):
         self._unread.keep(slot, num_tokens - self._columns.length(slot))
 
     def start(self, rows: Sequence[RequestState], output: ModelOutput | None) -> None:
-        """Keep the features of a prompt for its first draft."""
+        """Keep the states of a prompt for its first draft."""
         self._columns.enter(rows)
         for row in rows:
             self._unread.keep(row.slot, row.num_reused - self._columns.length(row.slot))
