@@ -56,7 +56,7 @@ def first_step(
     return table, num_accepted[0]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_a_smaller_tree_accepts_what_the_larger_one_foretells(temperature: float) -> None:
     accepted = set()
     for begin in range(4):

@@ -124,8 +124,17 @@ TREES: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("name", [*ALL, *TREES])
+LIKE_OTHERS = {"draft_static", "eagle3", "eagle_static"}  # in what their graphs are made of
+
+
+@pytest.mark.parametrize(
+    ("name", "graphs"),
+    [(name, False) for name in (*ALL, *TREES)]
+    + [
+        pytest.param(name, True, marks=[pytest.mark.slow] if name in LIKE_OTHERS else [])
+        for name in (*ALL, *TREES)
+    ],
+)
 def test_a_step_waits_once_for_every_proposer(
     waits: Callable[..., Steps], name: str, graphs: bool
 ) -> None:
