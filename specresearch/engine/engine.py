@@ -301,6 +301,9 @@ class Engine:
         if slots:
             self.prefill.release(slots)
             self.proposer.finish(slots)
+            if self.scheduler.prefixes is None:
+                for slot in slots:
+                    self.proposer.reuse(slot, slot, 0)
 
     def _retreat(self, slots: Sequence[int]) -> None:
         """Free what a step without enough memory held for its slots; no figure counts it."""

@@ -61,7 +61,11 @@ class PrefixCache:
         if not free:
             return None
         self._drop_overwritten()
-        held = {other.slot: self._cached(other) for other in running}
+        held = {
+            other.slot: self._cached(other)
+            for other in running
+            if other.reused_from in (None, other.slot)  # others are yet to be copied
+        }
         held |= {slot: kept.tokens for slot, kept in self._kept.items() if slot in free}
         source, num_reused = self._longest(row, held)
         if source in self._kept:
@@ -76,6 +80,8 @@ class PrefixCache:
         self._kept.pop(slot, None)
         self.target.acquire(range(slot, slot + 1))
         self.target.lengths[slot] = num_reused
+        if not num_reused:
+            self.proposer.reuse(slot, slot, 0)
         row.num_reused, row.reused_from = num_reused, source if num_reused else None
         row.total_reused += num_reused
         return slot

@@ -19,7 +19,7 @@ class StepTimes:
         total: The whole step except `prefill` and `schedule`.
         prefill: All prefill since the last record, whether of the target or of a draft model.
         schedule: Time spent in the scheduler since the last record.
-        lazy_prefill: The part of `prefill` that a drafter had put off until a first draft.
+        lazy_prefill: The part of `prefill` that a drafter deferred to a first draft.
         control: Choosing how much to draft.
         draft_prefill: The drafter's part of `prefill`, lazy or not.
     """

@@ -35,8 +35,9 @@ class Eagle(TreeProposer):
     """Drafts with an EAGLE-1 head; the default tree is EAGLE-2's.
 
     A draft's feature is predicted by the head; once the target has verified the draft, the true
-    feature takes its place. A prompt is read by the head when its request first drafts; until then
-    the target's states wait. A prompt of one token has none yet, so its first step drafts nothing.
+    feature takes its place. Head prefill is lazy: it runs on a request's first draft, and the
+    target's hidden states are kept until then. A prompt of one token has none yet, so its first
+    step drafts nothing.
 
     Args:
         head: A folder, hub id or `zoo:` name with its `revision`, or a loaded head.
@@ -130,7 +131,10 @@ class Eagle(TreeProposer):
         self._columns = KeptColumns(self.model)
 
     def num_reusable(self, slot: int, num_tokens: int) -> int:
-        """Return how many pairs were read, or wait; the last one read needs the token after it."""
+        """Return how many first tokens have a pair or a kept state.
+
+        The last pair that was read depends on the next token too.
+        """
         num_read = self._columns.length(slot)
         if num_tokens <= num_read:
             return max(num_tokens - 1, 0)
@@ -161,17 +165,21 @@ class Eagle(TreeProposer):
         return sum(map(len, chunks))
 
     def is_behind(self, row: RequestState) -> bool:
-        return self._unread.count(row.slot) > MOST_BEHIND
+        return len(self._unread_tokens(row)) > MOST_BEHIND
 
     def _unread_tokens(self, row: RequestState) -> list[int]:
-        """Return the tokens whose pairs the head has not read."""
+        """Return the tokens whose pairs the head has not read.
+
+        They are none if their states are not all here, as after the bind of another engine.
+        """
         assert self.model is not None
-        return row.tokens[self.model.lengths[row.slot] + 1 :]
+        tokens = row.tokens[self.model.lengths[row.slot] + 1 :]
+        return tokens if len(tokens) == self._unread.count(row.slot) else []
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         drafting = []
-        for row, (slot, allowed) in enumerate(zip(batch.slots, budget, strict=True)):
-            if allowed > 0 and self._unread.count(slot):
+        for row, allowed in enumerate(budget):
+            if allowed > 0 and self._unread_tokens(batch.rows[row]):
                 drafting.append(row)
         return propose_for(batch, budget, drafting, self._propose)
 

@@ -22,7 +22,7 @@ class KeptColumns:
         return self.model.lengths[slot]
 
     def leave(self, slots: Sequence[int]) -> Sequence[int]:
-        """Empty and return the slots of requests that leave before they have entered.
+        """Empty the slots of requests that leave before they have entered, and return them.
 
         What these slots hold is an earlier request's.
         """

@@ -1,7 +1,8 @@
 """Hidden states of committed tokens, by slot, until a drafter reads them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor
 
 from specresearch.proposal import upload
 
-MOST_PARTS = 512  # of a slot, before they are joined
+JOIN_EVERY = 16  # calls of `add`
+
+FlatLayers = tuple[Float[Tensor, "N _"], ...]
 
 
 class _Part(NamedTuple):
     """States in a row: those from `first` on of the flattened batch that they came in."""
 
-    layers: tuple[Float[Tensor, "N _"], ...]
+    layers: FlatLayers
     first: int
     count: int
 
@@ -24,13 +27,17 @@ class _Part(NamedTuple):
 class KeptStates:
     """States of each slot, in order.
 
-    What a step leaves is kept as it is, since most of it is read by the next step or never. Where
-    the states of a slot lie is known on the host; so many rows are read by a few operations.
+    The tensors of a step are kept by reference, since most of them are read by the next step or
+    never. Where the states of a slot lie is known on the host, so that one gather reads many rows.
+    From time to time, what several steps have left is copied, which lets go of the other rows of
+    those steps.
     """
 
     def __init__(self) -> None:
-        self._parts: defaultdict[int, list[_Part]] = defaultdict(list)
+        self._older: defaultdict[int, list[_Part]] = defaultdict(list)  # copied
+        self._newer: defaultdict[int, list[_Part]] = defaultdict(list)
         self._counts: defaultdict[int, int] = defaultdict(int)
+        self._num_adds = 0
 
     def __bool__(self) -> bool:
         return any(self._counts.values())
@@ -48,20 +55,22 @@ class KeptStates:
     ) -> None:
         """Append `counts[b]` states of every row from `first[b]` on, by default from its first.
 
-        Nobody may change them later.
+        The tensors must not be modified afterwards.
         """
-        width, flat = layers[0].shape[1], _flat(layers)
+        width = layers[0].shape[1]
+        flat = tuple([layer.flatten(0, 1) for layer in layers])
         for b, (slot, count) in enumerate(zip(slots, counts, strict=True)):
             if count:
                 begin = b * width + (0 if first is None else first[b])
-                self._append(slot, _Part(flat, begin, count))
-                if len(self._parts[slot]) > MOST_PARTS:
-                    count = self.count(slot)
-                    self._append(slot, _Part(_flat(self.take([slot], [count])), 0, count))
+                self._newer[slot].append(_Part(flat, begin, count))
+                self._counts[slot] += count
+        self._num_adds += 1
+        if self._num_adds % JOIN_EVERY == 0:
+            self._join()
 
     def read(self, slots: Sequence[int]) -> tuple[Float[Tensor, "B W _"], ...]:
-        """Return the states of every slot, which has some, in each layer; padded as in `take`."""
-        return _gathered([self._parts[slot] for slot in slots])
+        """Return all states of these slots, none of which may be empty, padded as in `take`."""
+        return _padded([self._parts(slot) for slot in slots])
 
     def take(
         self, slots: Sequence[int], counts: Sequence[int]
@@ -78,35 +87,35 @@ class KeptStates:
             if not 0 < count <= self.count(slot):
                 raise ValueError(f"slot {slot} has {self.count(slot)} states, not {count}")
             taken.append(self._pop(slot, count))
-        return _gathered(taken)
+        return _padded(taken)
 
     def keep(self, slot: int, count: int) -> None:
         """Keep at most the first `count` states of a slot."""
-        kept = self._pop(slot, min(count, self.count(slot)))
+        count = min(count, self.count(slot))
+        kept = self._pop(slot, count)
         self.drop([slot])
-        for part in kept:
-            self._append(slot, part)
+        self._older[slot], self._counts[slot] = kept, count
 
     def copy(self, source: int, slot: int) -> None:
         """Give a slot the states of another one."""
-        self._parts[slot] = list(self._parts[source])
+        self._older[slot], self._newer[slot] = self._parts(source), []
         self._counts[slot] = self._counts[source]
 
     def drop(self, slots: Sequence[int]) -> None:
         """Forget the states of these slots."""
         for slot in slots:
-            self._parts.pop(slot, None)
-            self._counts.pop(slot, None)
+            for by_slot in (self._older, self._newer, self._counts):
+                by_slot.pop(slot, None)
 
-    def _append(self, slot: int, part: _Part) -> None:
-        self._parts[slot].append(part)
-        self._counts[slot] += part.count
+    def _parts(self, slot: int) -> list[_Part]:
+        return [*self._older[slot], *self._newer[slot]]
 
     def _pop(self, slot: int, count: int) -> list[_Part]:
         """Remove and return the first states of a slot."""
-        parts, popped = self._parts[slot], []
+        popped = []
         self._counts[slot] -= count
         while count:
+            parts = self._older[slot] or self._newer[slot]
             part = parts.pop(0)
             num = min(count, part.count)
             popped.append(part._replace(count=num))
@@ -115,28 +124,47 @@ class KeptStates:
             count -= num
         return popped
 
+    def _join(self) -> None:
+        """Copy what several steps have left of a slot."""
+        slots = [slot for slot, parts in self._newer.items() if len(parts) > 1]
+        if not slots:
+            return
+        layers, rows = _gathered([self._newer[slot] for slot in slots])
+        layers = tuple([layer.index_select(0, _upload(rows, layer)) for layer in layers])
+        first = 0
+        for slot, own in zip(slots, rows, strict=True):
+            self._older[slot].append(_Part(layers, first, len(own)))
+            self._newer[slot] = []
+            first += len(own)
 
-def _gathered(rows: Sequence[Sequence[_Part]]) -> tuple[Float[Tensor, "B W _"], ...]:
+
+def _padded(rows: Sequence[Sequence[_Part]]) -> tuple[Float[Tensor, "B W _"], ...]:
     """Return the states of each row, right-padded with its last one."""
-    starts: dict[int, int] = {}  # of the batches that states came in, by id
-    sources: list[Sequence[Float[Tensor, "N _"]]] = []
-    num_joined, index = 0, []
+    layers, indices = _gathered(rows)
+    width = max(map(len, indices))
+    padded = [own + own[-1:] * (width - len(own)) for own in indices]
+    where, shape = _upload(padded, layers[0]), (len(rows), width)
+    return tuple([layer.index_select(0, where).unflatten(0, shape) for layer in layers])
+
+
+def _gathered(rows: Sequence[Sequence[_Part]]) -> tuple[FlatLayers, list[list[int]]]:
+    """Return the batches that the states came in, as one, and where each row's states lie there."""
+    offsets: dict[int, int] = {}  # of the batches, by id
+    sources: list[FlatLayers] = []
+    num_joined, indices = 0, []
     for parts in rows:
         own: list[int] = []
         for layers, first, count in parts:
-            if id(layers) not in starts:
-                starts[id(layers)] = num_joined
+            if id(layers) not in offsets:
+                offsets[id(layers)] = num_joined
                 sources.append(layers)
                 num_joined += len(layers[0])
-            first += starts[id(layers)]
+            first += offsets[id(layers)]
             own += range(first, first + count)
-        index.append(own)
-    width = max(map(len, index))
-    padded = [place for own in index for place in own + own[-1:] * (width - len(own))]
+        indices.append(own)
     joined = [p[0] if len(p) == 1 else torch.cat(p) for p in zip(*sources, strict=True)]
-    places, shape = upload(padded, joined[0].device), (len(rows), width)
-    return tuple([layer.index_select(0, places).unflatten(0, shape) for layer in joined])
+    return tuple(joined), indices
 
 
-def _flat(layers: Sequence[Float[Tensor, "B D _"]]) -> tuple[Float[Tensor, "N _"], ...]:
-    return tuple([layer.flatten(0, 1) for layer in layers])
+def _upload(rows: Iterable[Sequence[int]], like: Tensor) -> Tensor:
+    return upload([*chain(*rows)], like.device)

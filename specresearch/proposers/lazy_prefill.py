@@ -1,16 +1,16 @@
-"""What drafters share that read a prompt only when its request is about to draft."""
+"""Shared code for drafters with lazy prefill."""
 
 from collections.abc import Callable, Sequence
 
 from specresearch.request import RequestState
 
-MOST_BEHIND = 16  # tokens, root included, that a draft begins with; more need a prefill
+MOST_BEHIND = 16  # tokens, root included, that `propose` feeds itself; more need a lazy prefill
 
 
 def next_chunks(
     rows: Sequence[RequestState],
     unread: Callable[[RequestState], Sequence[int]],
-    most: int,
+    max_tokens: int,
 ) -> tuple[list[int], list[Sequence[int]]]:
     """Return slots and tokens of one pass that reads what the drafter has put off.
 
@@ -18,14 +18,14 @@ def next_chunks(
 
     Args:
         unread: The tokens of a row that the drafter has not read.
-        most: Tokens of all rows together; the first rows come first.
+        max_tokens: Limit on the tokens of all rows together; the first rows come first.
     """
     slots, chunks = [], []
     for row in rows:
         tokens = unread(row)
-        if len(tokens) > MOST_BEHIND and most:
-            chunk = tokens[:-1][:most]
-            most -= len(chunk)
+        if len(tokens) > MOST_BEHIND and max_tokens:
+            chunk = tokens[:-1][:max_tokens]
+            max_tokens -= len(chunk)
             slots.append(row.slot)
             chunks.append(chunk)
     return slots, chunks

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -23,7 +23,15 @@ from specresearch.proposers.shapes import read_paths
 from specresearch.proposers.static_tree import StaticTree
 
 LARGEST = 80  # nodes of a tree
-MOST_WAITING = 64  # steps without drafts whose successors are stored together
+MOST_WAITING = 64  # plain steps kept before their successors are stored
+
+
+class _Plain(NamedTuple):
+    """A step without drafts: the root of every row, and its successors."""
+
+    slots: Sequence[int]
+    token_ids: Int[Tensor, "B 1"]
+    best: Int[Tensor, "B 1 k"]
 
 
 class TokenRecycling(Proposer):
@@ -71,7 +79,7 @@ class TokenRecycling(Proposer):
         self.top_k, self.warm = top_k, warm
         # [S, V + 1, k]; the last row of a table takes the successors of padding
         self._successors = torch.zeros((0, 0, top_k), dtype=torch.int32)
-        self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []  # slots, tokens, successors
+        self._waiting: list[_Plain] = []
 
     @property
     def shape_now(self) -> DraftShape:
@@ -151,7 +159,7 @@ class TokenRecycling(Proposer):
         best = output.logits.topk(self.top_k, dim=-1).indices  # [B, N, k]
         num_nodes = proposal.topology.num_nodes
         if num_nodes == 1:
-            self._waiting.append((batch.slots, proposal.token_ids, best))
+            self._waiting.append(_Plain(batch.slots, proposal.token_ids, best))
             if len(self._waiting) >= MOST_WAITING:
                 self._store_waiting()
             return
@@ -177,6 +185,9 @@ class TokenRecycling(Proposer):
 
         Of several nodes with the same token the last one wins, whatever order the device writes
         in.
+
+        Args:
+            is_valid: Nodes that are not padding; None: all.
         """
         num_rows = self._successors.shape[1]
         row = self._table_index(slots) * num_rows + token_ids

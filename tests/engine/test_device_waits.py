@@ -124,14 +124,14 @@ TREES: dict[str, Make] = {
 }
 
 
-LIKE_OTHERS = {"draft_static", "eagle3", "eagle_static"}  # in what their graphs are made of
+SAME_GRAPHS = {"draft_static", "eagle3", "eagle_static"}  # with the same operations as others'
 
 
 @pytest.mark.parametrize(
     ("name", "graphs"),
     [(name, False) for name in (*ALL, *TREES)]
     + [
-        pytest.param(name, True, marks=[pytest.mark.slow] if name in LIKE_OTHERS else [])
+        pytest.param(name, True, marks=[pytest.mark.slow] if name in SAME_GRAPHS else [])
         for name in (*ALL, *TREES)
     ],
 )

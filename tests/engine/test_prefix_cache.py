@@ -62,6 +62,16 @@ class Late(Controller):
         return [None if row.num_prompt_tokens > len(PROMPT) + 15 else 0 for row in batch.rows]
 
 
+class ById(Controller):
+    """Draft for the requests of these ids only."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = ids
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        return [None if row.id in self.ids else 0 for row in batch.rows]
+
+
 def talk(server: Server, **sampling: Any) -> list[RequestOutput]:
     """Hold two conversations of three turns, whose prompts begin alike."""
     histories = [[*PROMPT, 1], [*PROMPT, 2, 3]]
@@ -121,6 +131,32 @@ def test_greedy_output_is_the_same_where_a_request_learns_from_its_own_steps(nam
     expected, outputs = talk(fresh), talk(reusing)
     assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
     assert num_reused(outputs) > 4 * SHORTEST
+
+
+@pytest.mark.parametrize("name", ["draft_model", "eagle", "eagle3"])
+def test_a_slot_that_has_just_been_given_away_is_no_source(name: str) -> None:
+    """Of two requests that are admitted together, the second looks at the slot of the first."""
+    prompt = [*PROMPT, *PROMPT[::-1]]
+    drafted: dict[bool, list[tuple[Any, ...]]] = {}
+    for reuse in (False, True):
+        server = Server(name, reuse=reuse, controller=ById({"source", "first", "second"}))
+        engine, short = server.engine, SamplingParams(max_new_tokens=3)
+        for name_of, begin in (("idle", 3), ("source", 0), ("other idle", 5)):
+            long = SamplingParams(max_new_tokens=8)
+            tokens = prompt if name_of == "source" else [*prompt[begin:], 1]
+            engine.submit(Request(tokens, long if name_of == "source" else short, name_of))
+        while engine.scheduler.waiting or engine.scheduler.running or engine._inbox:
+            engine.step()
+        list(engine.pop_finished())
+        for name_of, length in (("first", 25), ("second", 24)):
+            other = (prompt[length] + 1) % VOCAB
+            engine.submit(Request([*prompt[:length], other, 1, 2], SamplingParams(), name_of))
+        outputs: list[RequestOutput] = []
+        while engine.has_work:
+            engine.step()
+            outputs += engine.pop_finished()
+        drafted[reuse] = drafting(sorted(outputs, key=lambda output: output.id))
+    assert drafted[True] == drafted[False]
 
 
 def talk_in_turn(server: Server) -> list[RequestOutput]:

@@ -336,6 +336,19 @@ def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
     assert count_right_drafts(watched, FromScratch(proposer.model.head)) > 30
 
 
+def test_an_engine_goes_on_after_another_one_was_made_with_its_proposer(target: CausalLM) -> None:
+    """What the head has not read yet is lost: that request drafts no more."""
+    proposer = make_proposer(3, **SHAPES["dynamic"])
+    engine = Engine(target, proposer, max_batch_size=3)
+    outputs = engine.generate(
+        [Request(p, SamplingParams(max_new_tokens=6 + i)) for i, p in enumerate(PROMPTS)]
+    )
+    first = next(outputs)
+    Engine(target, proposer, max_batch_size=3)
+    tokens = {output.token_ids for output in [first, *outputs]}
+    assert tokens == set(baseline())
+
+
 def test_a_head_is_loaded_again_only_for_another_target(target: CausalLM) -> None:
     proposer = make_proposer(1, **SHAPES["chain"])
     Engine(target, proposer)

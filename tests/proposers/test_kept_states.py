@@ -1,9 +1,11 @@
 """States come back in order, and none that was not added."""
 
+from itertools import chain
+
 import pytest
 import torch
 
-from specresearch.proposers.kept_states import MOST_PARTS, KeptStates
+from specresearch.proposers.kept_states import JOIN_EVERY, KeptStates
 
 WIDTHS = (3, 2)  # of two layers
 
@@ -59,19 +61,27 @@ def test_states_come_back_in_order_whatever_the_batch_was() -> None:
         assert [unread.count(slot) for slot in range(6)] == list(map(len, expected.values()))
 
 
-def test_what_waits_for_long_does_not_hold_on_to_every_step() -> None:
-    """Other rows of a batch are let go of, and so are the tensors of single steps."""
-    generator, unread = torch.Generator().manual_seed(1), KeptStates()
-    for _ in range(2000):
-        unread.add([0, 1], random_layers(generator, 2, 1), [1, 1])
-        unread.drop([1])
-    tensors = {id(part.layers): part.layers[0] for part in unread._parts[0]}.values()
-    assert unread.count(0) == 2000
-    assert len(tensors) <= MOST_PARTS + 1
-    assert sum(map(len, tensors)) <= 2000 + MOST_PARTS
+def held(states: KeptStates) -> int:
+    """Return how many states the tensors hold that are kept for any slot."""
+    parts = [*chain(*states._older.values(), *states._newer.values())]
+    return sum({id(part.layers): len(part.layers[0]) for part in parts}.values())
 
 
-def test_nobody_is_given_more_states_than_there_are() -> None:
+def test_what_waits_for_long_lets_go_of_other_rows() -> None:
+    """Seven rows draft, and one waits; then nobody is left."""
+    generator, states = torch.Generator().manual_seed(1), KeptStates()
+    drafting = list(range(1, 8))
+    for step in range(1, 301):
+        if step > 1:
+            states.take(drafting, [3] * 7)
+        states.add([0, *drafting], random_layers(generator, 8, 4), [1] + [3] * 7)
+        assert states.count(0) == step
+        assert held(states) <= step + JOIN_EVERY * 8 * 4
+    states.drop(range(8))
+    assert held(states) == 0
+
+
+def test_taking_more_states_than_kept_is_an_error() -> None:
     unread = KeptStates()
     unread.add([2, 4], random_layers(torch.Generator(), 2, 1), [1, 0])
     assert unread.count(4) == 0  # a prompt of one token

@@ -1,4 +1,4 @@
-"""Drafters with a model read a prompt when its request first drafts, and once."""
+"""Lazy prefill runs once, on a request's first draft."""
 
 import copy
 from collections.abc import Callable
