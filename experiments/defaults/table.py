@@ -2,7 +2,7 @@
 
 python experiments/defaults/table.py outputs/defaults
 
-Cells of results.csv that these runs lack stay as they are.
+Cells of results.csv that these runs lack stay as they are. Too few requests have no interval.
 """
 
 import argparse
@@ -95,7 +95,8 @@ def markdown(rows: pd.DataFrame) -> str:
                 cells.append("")
                 continue
             row = by_setting.loc[setting]
-            cells.append(f"{row['speedup']:.2f} ({row['low']:.2f} to {row['high']:.2f})")
+            interval = f" ({row['low']:.2f} to {row['high']:.2f})" if row["low"] > 0 else ""
+            cells.append(f"{row['speedup']:.2f}{interval}")
         lines.append(f"| {proposer} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -137,7 +138,8 @@ def main() -> None:
     if (HERE / "results.csv").exists():
         before = pd.read_csv(HERE / "results.csv", dtype={"load": str}, keep_default_na=True)
         rows = pd.concat([before, rows]).drop_duplicates(CELL, keep="last")
-    rows = rows.sort_values(CELL)
+    load = pd.to_numeric(rows["load"], errors="coerce").fillna(0)  # `alone` first
+    rows = rows.assign(order=load).sort_values([*CELL[:-1], "order"]).drop(columns="order")
     rows.round(4).to_csv(HERE / "results.csv", index=False)
     table = markdown(rows) + "\n\n" + foretold(rows)
     (HERE / "table.md").write_text(table + "\n", encoding="utf-8")

@@ -150,7 +150,7 @@ class Proposer(ABC):
 
         Args:
             slot: Of the new request; may equal `source`.
-            num_tokens: At most `num_reusable`.
+            num_tokens: At most `num_reusable`; 0 forgets what the slot holds.
         """
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:

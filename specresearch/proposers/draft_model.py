@@ -117,11 +117,7 @@ class DraftModel(TreeProposer):
         return [min(token, last) for token in row.tokens[self.draft.lengths[row.slot] :]]
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        drafting = []
-        for row, allowed in enumerate(budget):
-            if allowed > 0 and self._pending(batch.rows[row]):
-                drafting.append(row)
-        return propose_for(batch, budget, drafting, self._propose)
+        return propose_for(batch, budget, lambda row: bool(self._pending(row)), self._propose)
 
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         pending = [self._pending(row) for row in batch.rows]

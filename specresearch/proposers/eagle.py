@@ -177,11 +177,7 @@ class Eagle(TreeProposer):
         return tokens if len(tokens) == self._unread.count(row.slot) else []
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        drafting = []
-        for row, allowed in enumerate(budget):
-            if allowed > 0 and self._unread_tokens(batch.rows[row]):
-                drafting.append(row)
-        return propose_for(batch, budget, drafting, self._propose)
+        return propose_for(batch, budget, lambda row: bool(self._unread_tokens(row)), self._propose)
 
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         assert self.model is not None

@@ -169,11 +169,9 @@ class Medusa(Proposer):
         self._states.add(slots, output.hidden, [int(node >= 0) for node in nodes], nodes)
 
     def propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
-        drafting = []
-        for row, (slot, allowed) in enumerate(zip(batch.slots, budget, strict=True)):
-            if allowed > 0 and self._states.count(slot):
-                drafting.append(row)
-        return propose_for(batch, budget, drafting, self._propose)
+        return propose_for(
+            batch, budget, lambda row: self._states.count(row.slot) > 0, self._propose
+        )
 
     @torch.inference_mode()
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.proposers.host_tree import padding_parents
+from specresearch.request import RequestState
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class PartialProposal:
 def propose_for(
     batch: Batch,
     budget: Sequence[int],
-    rows: Sequence[int],
+    can_draft: Callable[[RequestState], bool],
     propose: Callable[[Batch, Sequence[int]], Proposal],
 ) -> Proposal:
-    """Return what `propose` drafts for some rows of a batch; the others stay empty."""
+    """Return what `propose` drafts for the rows that may and can draft; the others stay empty."""
+    allowed = [row for row, number in enumerate(budget) if number > 0]
+    rows = [row for row in allowed if can_draft(batch.rows[row])]
     if not rows:
         return Proposal.empty(batch.roots)
     if len(rows) == len(batch):

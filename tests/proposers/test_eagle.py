@@ -190,6 +190,7 @@ def test_every_draft_equals_the_head_from_scratch(
     scratch = FromScratch(proposer.model.head)
     assert [output.token_ids for output in decode(engine)] == baseline()
     assert count_right_drafts(watched, scratch) > 30
+    assert not proposer._unread
     assert not proposer._columns._entered  # whoever comes next begins with empty slots
 
 
@@ -329,6 +330,7 @@ def test_requests_dropped_midway_leave_nothing_behind(target: CausalLM) -> None:
     next(outputs)
     assert proposer._unread
     engine.abort()
+    assert not proposer._unread
     assert proposer.model is not None
     assert not proposer._columns._entered  # whoever comes next begins with empty slots
     watched = Watched(proposer)
