@@ -16,12 +16,14 @@ from specresearch.request import RequestState
 from specresearch.sampling import SamplingBatch
 from specresearch.token_counts import TokenCounts
 
-TARGET_FAULT, DRAFTER_FAULT = 1, 2
+TARGET_FAULT, DRAFTER_FAULT, GRAMMAR_FAULT = 1, 2, 3
 FAULTS = {
     TARGET_FAULT: "the target's logits are NaN or infinite; check its weights and its dtype "
     "(float16 overflows where bfloat16 and float32 do not)",
     DRAFTER_FAULT: "the drafter's probabilities are NaN or infinite; check its weights and "
     "its dtype",
+    GRAMMAR_FAULT: "its grammar cannot be followed any further: llguidance has reached a limit; "
+    "simplify the grammar",
 }
 
 

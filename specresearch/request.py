@@ -7,6 +7,7 @@ from numbers import Integral
 
 import numpy as np
 
+from specresearch.grammar import Grammar, GrammarState
 from specresearch.sampling_params import SamplingParams
 
 FAILED = "error"  # finish reason
@@ -25,6 +26,8 @@ class Request:
             number and at most as many as the proposer makes. 0 decodes plainly; None leaves the
             number to the controller.
         category: The request's class in a mixed workload, for results.
+        grammar: What the output must be; None leaves it free. The output ends when its grammar
+            is complete, also with `ignore_eos`.
 
     Raises:
         ValueError: If the prompt is empty or not a list of token ids, or if `num_draft_tokens` is
@@ -36,6 +39,7 @@ class Request:
     id: str = ""
     num_draft_tokens: int | None = None
     category: str = ""
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
@@ -88,6 +92,7 @@ class RequestState:
         is_prefilled: True if everything before the root is cached.
         max_new_tokens: Output tokens that the request's own limit and the context allow.
         end_ids: Tokens that end the output.
+        grammar: Where the output stands in its grammar; None if it has none.
         num_reused: Its first tokens that were cached when it was last admitted.
         reused_from: The slot that still has to be copied from; None if there is none.
         total_reused: Tokens that were cached when it was admitted, over all admissions.
@@ -115,6 +120,7 @@ class RequestState:
     num_prompt_tokens: int = field(init=False)
     max_new_tokens: int = field(init=False)
     end_ids: frozenset[int] = field(init=False)
+    grammar: GrammarState | None = field(init=False)
 
     def __post_init__(self) -> None:
         sampling = self.request.sampling
@@ -123,7 +129,9 @@ class RequestState:
         context_left = self.max_total_tokens - self.num_prompt_tokens
         self.max_new_tokens = min(sampling.max_new_tokens, context_left)
         self.end_ids = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
+        grammar = self.request.grammar
+        self.grammar = None if grammar is None else grammar.start()
+        if grammar is not None or not sampling.ignore_eos:
             self.end_ids |= self.eos_token_ids
 
     @property

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from specresearch.acceptance import RULES, AcceptanceSampler, SelectiveSampler
+from specresearch.acceptance import RULES, AcceptanceSampler, SelectiveSampler, Threshold
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer, is_own
-from specresearch.request import RequestState
-from specresearch.sampling_params import SamplingParams
+from specresearch.request import Request, RequestState
 
 OWN_CHECKS, FOREIGN_CHECKS = 0, 32
 
@@ -60,11 +59,17 @@ def check_rule(rule: AcceptanceSampler, proposer: Proposer) -> None:
     )
 
 
-def check_sampling(sampling: SamplingParams, rule: AcceptanceSampler, proposer: Proposer) -> None:
+def check_served(request: Request, rule: AcceptanceSampler, proposer: Proposer) -> None:
     """Raise ValueError for a request that the rule or the proposer cannot serve."""
+    sampling = request.sampling
     reason = proposer.refuses_sampling(sampling)
     if reason is None and isinstance(rule, SelectiveSampler):
         reason = rule.refuses_sampling(sampling, proposer.kind)
+    if reason is None and request.grammar is not None and isinstance(rule, Threshold):
+        reason = (
+            "acceptance=threshold accepts drafts without asking the target, and would accept some "
+            "that the request's grammar refuses; use another rule"
+        )
     if reason is not None:
         raise ValueError(reason)
 

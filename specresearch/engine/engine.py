@@ -12,7 +12,8 @@ from specresearch.batch import Batch
 from specresearch.clock import Clock
 from specresearch.controllers import Controller, Fixed, draft_demand
 from specresearch.engine.auto_shape import settled
-from specresearch.engine.checks import ProposalCheck, check_rule, check_sampling
+from specresearch.engine.checks import ProposalCheck, check_rule, check_served
+from specresearch.engine.grammar_masks import GrammarMasks
 from specresearch.engine.guard import StepGuard
 from specresearch.engine.inbox import Inbox
 from specresearch.engine.judge import Judge
@@ -176,7 +177,7 @@ class Engine:
                 whose output has not been taken.
         """
         self._guard.refuse_after_failure()
-        check_sampling(request.sampling, self.acceptance, self.proposer)
+        check_served(request, self.acceptance, self.proposer)
         id = self._inbox.submit(request, lambda named: self.scheduler.prepare(named, arrival_time))
         self._guard.settle_if_idle()
         return id
@@ -249,9 +250,10 @@ class Engine:
         with clock.lap("propose"):
             proposal = self._draft(batch, batch.budget)
         with clock.lap("verify"):
+            grammars = GrammarMasks.of(batch, proposal)
             output = self._verify(batch, proposal)
         with clock.lap("accept"):
-            delivery, shift = self._judge(batch, proposal, output)
+            delivery, shift = self._judge(batch, proposal, output, grammars)
         return Judged(batch, proposal, output, delivery, shift)
 
     def _stop_clock_for_captures(self) -> None:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from specresearch.acceptance import AcceptanceSampler, LossySampler, read_shift
-from specresearch.batch import Batch, Delivery
+from specresearch.batch import GRAMMAR_FAULT, Batch, Delivery
 from specresearch.engine.faults import find_faults
+from specresearch.engine.grammar_masks import GrammarMasks
 from specresearch.engine.logprobs import read_logprobs
 from specresearch.engine.rule_graphs import RuleGraphs
 from specresearch.metrics.shift import StepShift
@@ -39,20 +40,23 @@ class Judge:
         self._measured = rule if measure_shift and isinstance(rule, LossySampler) else None
 
     def __call__(
-        self, batch: Batch, proposal: Proposal, output: ModelOutput
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, grammars: GrammarMasks
     ) -> tuple[Delivery, StepShift | None]:
         """Return what the rows received, and the shift of the output if that is measured."""
         logits, readback = output.logits, Readback()
-        verdict = self.rule(proposal, logits, batch.sampling)
+        allowed, failed = grammars.apply(logits)
+        verdict = self.rule(proposal, allowed, batch.sampling)
         wanted = readback.add_all(self.proposer.readback(batch, proposal, output))
         logprobs = read_logprobs(batch, proposal, logits, verdict, readback)
         shift = None
         if self._measured is not None:
             with batch.clock.paused():
                 shift = read_shift(
-                    self._measured, proposal, logits, verdict, batch.sampling, readback
+                    self._measured, proposal, allowed, verdict, batch.sampling, readback
                 )
         faults = find_faults(proposal, logits)
+        if failed:
+            faults[failed] = GRAMMAR_FAULT
         delivery = batch.append(proposal, verdict, faults, readback)
         if logprobs is not None:
             logprobs(delivery.num_new)

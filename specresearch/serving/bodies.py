@@ -6,7 +6,7 @@ unless it holds the value that changes nothing.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from specresearch.acceptance.threshold import WORKLOADS
 from specresearch.sampling_params import COLDEST, HOTTEST, LARGEST_SEED, MOST_BIAS
@@ -54,8 +54,37 @@ class StreamOptions(Body):
     )
 
 
+class JsonSchema(Body):
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
 class ResponseFormat(Body):
-    type: Literal["text"]
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"type": {"enum": ["text", "json_object"]}}},
+                {"properties": {"json_schema": {"type": "object"}}, "required": ["json_schema"]},
+            ]
+        }
+    )
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError('{"type": "json_schema"} needs the field json_schema')
+        return self
+
+    @property
+    def schema_to_follow(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the answer; None if it may be any text."""
+        if self.type == "json_object":
+            return {"type": "object"}
+        if self.type == "json_schema" and self.json_schema is not None:
+            return self.json_schema.schema_ or {}
+        return None
 
 
 class GenerationBody(Body):
@@ -94,12 +123,10 @@ class GenerationBody(Body):
         None, description="preset of a server with acceptance=threshold"
     )
 
-    @field_validator("response_format", mode="before")
-    @classmethod
-    def _no_grammar(cls, format: object) -> object:
-        if isinstance(format, dict) and format.get("type") in ("json_object", "json_schema"):
-            raise ValueError('only {"type": "text"} is supported, since no grammars are installed')
-        return format
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the answer; None if it may be any text."""
+        return None if self.response_format is None else self.response_format.schema_to_follow
 
     @property
     def num_choices(self) -> int:

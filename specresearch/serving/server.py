@@ -86,7 +86,7 @@ class HttpServer:
             finally:
                 draining.cancel()
                 await bridge.stop()
-                self._service.encoder.close()
+                self._service.close()
 
     async def _drain(self) -> None:
         await self._stopping.wait()

@@ -17,6 +17,7 @@ from specresearch.serving.bodies import ChatBody, CompletionBody
 from specresearch.serving.bridge import EngineBridge, RequestStream
 from specresearch.serving.errors import ApiError
 from specresearch.serving.generation import Piece, metrics_of, pieces_of, usage_of
+from specresearch.serving.grammars import GrammarSource
 from specresearch.serving.logprobs import TokenNames
 from specresearch.serving.metrics import ServerMetrics
 from specresearch.serving.prompts import PromptEncoder
@@ -78,10 +79,16 @@ class Service:
         self.fingerprint = f"specresearch-{__version__}"
         self.names = TokenNames(self.tokenizer)
         self.encoder = PromptEncoder(self.tokenizer)
+        self.grammars = GrammarSource(engine.target)
         self.metrics = ServerMetrics(self.model_name, engine.proposer.num_draft_tokens)
         bridge.on_update = self.metrics.observe
         self.most_running = engine.scheduler.max_batch_size + settings.max_waiting
         self.draining = False
+
+    def close(self) -> None:
+        """End the threads that prepare requests."""
+        self.encoder.close()
+        self.grammars.close()
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of output tokens, as the engine does."""
@@ -151,7 +158,9 @@ class Service:
         self, id: str, prompts: Sequence[Sequence[int]], body: ChatBody | CompletionBody
     ) -> Job:
         sampling = self._sampling(body)
-        requests = []
+        grammar = await self.grammars.of_schema(body.json_schema)
+        num_drafts = self._num_drafts(body)
+        requests: list[Request] = []
         for prompt in prompts:
             self._check_prompt(prompt)
             for choice in range(body.num_choices):
@@ -159,9 +168,8 @@ class Service:
                 if sampling.seed is not None and choice:
                     seed = (sampling.seed + choice) % 2**64
                     own = replace(sampling, seed=seed)
-                requests.append(
-                    Request(prompt, own, f"{id}-{len(requests)}", self._num_drafts(body))
-                )
+                name = f"{id}-{len(requests)}"
+                requests.append(Request(prompt, own, name, num_drafts, grammar=grammar))
         try:
             stream = await self.bridge.submit(
                 requests, watch=body.sends_speculation, interval=self._interval(body)

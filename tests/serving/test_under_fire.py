@@ -186,6 +186,8 @@ def test_the_key(live: Live) -> None:
 def test_bad_requests(live: Live) -> None:
     with client(live) as http:
         chat = {"messages": [{"role": "user", "content": "secret"}]}
+        no_schema = {"type": "json_schema"}
+        wrong_schema = no_schema | {"json_schema": {"name": "x", "schema": {"type": "king"}}}
         bad = [
             ("/v1/completions", BODY | {"temperature": "hot"}, "temperature"),
             ("/v1/completions", BODY | {"n": 0}, "n"),
@@ -194,7 +196,9 @@ def test_bad_requests(live: Live) -> None:
             ("/v1/completions", BODY | {"stop": [""]}, "stop"),
             ("/v1/completions", BODY | {"echo": True}, "echo"),
             ("/v1/completions", BODY | {"acceptance": "code"}, "acceptance"),
-            ("/v1/completions", BODY | {"response_format": {"type": "json_object"}}, None),
+            ("/v1/completions", BODY | {"response_format": {"type": "xml"}}, "response_format"),
+            ("/v1/completions", BODY | {"response_format": no_schema}, "response_format"),
+            ("/v1/completions", BODY | {"response_format": wrong_schema}, "response_format"),
             ("/v1/chat/completions", {"messages": []}, "messages"),
             ("/v1/chat/completions", {"messages": [{"role": "king", "content": "x"}]}, "messages"),
             ("/v1/chat/completions", chat | {"tools": [{}]}, "tools"),

@@ -1,0 +1,50 @@
+"""Grammars of requests, compiled outside of the event loop."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from typing import Any
+
+from specresearch.grammar import Grammar, GrammarCompiler
+from specresearch.models import CausalLM
+from specresearch.serving.errors import ApiError
+
+_NUM_KEPT = 64  # grammars for schemas that come again
+FIELD = "response_format"
+
+
+class GrammarSource:
+    """Compiles JSON schemas for the tokenizer of a target."""
+
+    def __init__(self, target: CausalLM) -> None:
+        self._target = target
+        self._thread = ThreadPoolExecutor(1, "grammar")
+        self._compiled = lru_cache(_NUM_KEPT)(self._compile)
+
+    async def of_schema(self, schema: Mapping[str, Any] | None) -> Grammar | None:
+        """Return the grammar of a JSON schema; None for None.
+
+        Raises:
+            ApiError: If the schema cannot be followed, or grammars are not installed.
+        """
+        if schema is None:
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, self._compiled, json.dumps(schema))
+        except (ImportError, ValueError) as error:
+            raise ApiError(400, f"{FIELD}: {error}", param=FIELD) from error
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        target = self._target
+        assert target.tokenizer is not None
+        return GrammarCompiler(target.tokenizer, target.vocab_size, target.eos_token_ids)
+
+    def _compile(self, schema: str) -> Grammar:
+        return self._compiler.json_schema(json.loads(schema))
