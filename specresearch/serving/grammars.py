@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from specresearch.grammar import Grammar, GrammarCompiler
@@ -16,10 +16,21 @@ FIELD = "response_format"
 
 
 class GrammarSource:
-    """Compiles JSON schemas for the tokenizer of a target."""
+    """Compiles JSON schemas for the tokenizer of a target.
+
+    The tokenizer is prepared at once: for a large vocabulary that takes seconds, during which
+    streams would stand still.
+    """
 
     def __init__(self, target: CausalLM) -> None:
-        self._target = target
+        self._compiler: GrammarCompiler | Exception
+        assert target.tokenizer is not None
+        try:
+            self._compiler = GrammarCompiler(
+                target.tokenizer, target.vocab_size, target.eos_token_ids
+            )
+        except (ImportError, ValueError) as error:
+            self._compiler = error
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._compiled = lru_cache(_NUM_KEPT)(self._compile)
 
@@ -40,11 +51,7 @@ class GrammarSource:
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    @cached_property
-    def _compiler(self) -> GrammarCompiler:
-        target = self._target
-        assert target.tokenizer is not None
-        return GrammarCompiler(target.tokenizer, target.vocab_size, target.eos_token_ids)
-
     def _compile(self, schema: str) -> Grammar:
+        if isinstance(self._compiler, Exception):
+            raise self._compiler
         return self._compiler.json_schema(json.loads(schema))

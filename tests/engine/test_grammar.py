@@ -138,7 +138,7 @@ def token_texts() -> list[str]:
     tokenizer = target().tokenizer
     assert tokenizer is not None
     ids = range(target().vocab_size)
-    return [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+    return [str(tokenizer.decode([token], skip_special_tokens=True)) for token in ids]
 
 
 @cache

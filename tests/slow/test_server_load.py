@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import psutil
@@ -178,9 +179,10 @@ def serve_with_failures(parent: Connection) -> None:
             raise RuntimeError("now and then")
         commit(*arguments)
 
-    target.commit = sometimes_fails
     settings = ServeSettings(max_waiting=NUM_CLIENTS * 2)
-    with serving(target, proposer, max_running=6, reuse_prefixes=True, settings=settings) as live:
+    failing = patch.object(target, "commit", sometimes_fails)
+    server = serving(target, proposer, max_running=6, reuse_prefixes=True, settings=settings)
+    with failing, server as live:
         parent.send(live.address)
         parent.recv()
     parent.send(num_failures)
