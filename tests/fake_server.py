@@ -168,10 +168,14 @@ def _event(content: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def serving(script: Script) -> Iterator[str]:
-    """Serve a script in a thread and return its address."""
+def serving(script: Script, port: int = 0) -> Iterator[str]:
+    """Serve a script in a thread and return its address.
+
+    Args:
+        port: 0 takes one that is free.
+    """
     config = uvicorn.Config(
-        Fake(script).app, "127.0.0.1", 0, log_level="critical", loop="asyncio", lifespan="off"
+        Fake(script).app, "127.0.0.1", port, log_level="critical", loop="asyncio", lifespan="off"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

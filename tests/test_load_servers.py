@@ -43,6 +43,11 @@ def results_of(folder: Path) -> dict:
     return json.loads((folder / "out" / "results.json").read_text())
 
 
+def rows_of(folder: Path) -> list[dict]:
+    text = (folder / "out" / "requests.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def words(text: str) -> str:
     return " ".join(text.split())
 
@@ -134,10 +139,17 @@ def test_a_server_that_is_gone_when_resuming_loses_nothing(
     with serving(drafting()) as url:
         outcome = measure(f"server={url}", f"baseline_server={plain}")
         assert outcome.code == 0, outcome.err
-    lost = measure(f"server={url}", f"baseline_server={plain}", "repeats=2", "resume=true")
+    more = (f"server={url}", f"baseline_server={plain}", "repeats=2", "resume=true")
+    lost = measure(*more)
     assert lost.code == 2
     assert f"no server answers at {url}" in lost.err
     assert results_of(tmp_path)["sides"].keys() == {"baseline", "method"}
+    rows = rows_of(tmp_path)
+    with serving(drafting(), port=int(url.rsplit(":", 1)[1])):
+        back = measure(*more)
+    assert back.code == 0, back.err
+    assert rows_of(tmp_path)[: len(rows)] == rows
+    assert {row["repeat"] for row in rows_of(tmp_path)} == {0, 1}
 
 
 def test_the_tokenizer_cuts_prompts_and_completions_are_tokens(

@@ -34,7 +34,7 @@ _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
-_TRIAL = 2  # steps of a trial, of which the first is left out of the times
+_TRIAL = 2  # steps of a trial at least, of which the first is left out of the times
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
 _HELD = 8  # up to these if it is to draft, since much can be learned then,
 _IDLE = 32  # and up to these if not
@@ -268,12 +268,12 @@ class Goodput(TracedController):
         self._price, self._step_seconds, self._node_cost = chosen.rate, chosen.seconds, costs.node
         was_trial, self._is_trial = self._is_trial, False
         if not (drafts or was_trial):
-            trial = self._trial(batch, prospects, costs, seconds)
-            self._is_trial = self._may_try(trial, plain, limit)
+            trial, num_steps = self._trial(batch, prospects, costs, seconds, plain.rate)
+            self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
         self._depths = chosen.depths.tolist()
         if self._is_trial:
-            self._next_decision = self._num_steps + _TRIAL
+            self._next_decision = self._num_steps + num_steps
             return
         is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
         self._is_drafting, self._trial_lost = drafts, 0.0
@@ -281,9 +281,11 @@ class Goodput(TracedController):
         self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
         self._next_decision = self._num_steps + self._num_held
 
-    def _may_try(self, trial: DraftPlan, plain: DraftPlan, limit: TimeLimit | None) -> bool:
+    def _may_try(
+        self, trial: DraftPlan, num_steps: int, plain: DraftPlan, limit: TimeLimit | None
+    ) -> bool:
         """Return whether a trial asks for drafts, can be paid for, and makes nobody fall behind."""
-        lost = _TRIAL * (trial.seconds - trial.tokens / plain.rate)
+        lost = num_steps * (trial.seconds - trial.tokens / plain.rate)
         is_other = bool((trial.depths > plain.depths).any())
         is_within = limit is None or trial.seconds <= limit(trial.depths)
         return is_other and is_within and lost <= self._exploration.allowance
@@ -313,16 +315,32 @@ class Goodput(TracedController):
         return self._prefill_seconds(prompts) / outputs
 
     def _trial(
-        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float
-    ) -> DraftPlan:
-        """Return a plan of one level for those of whom the account can pay the lazy prefill."""
+        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float, rate: float
+    ) -> tuple[DraftPlan, int]:
+        """Return a plan of one level for those of whom the account can pay the lazy prefill.
+
+        It lasts, within bounds, until its steps have lost as much as the prefill did: whoever has
+        paid to begin should learn something for it.
+
+        Args:
+            plain: Seconds of the step without drafts.
+            rate: Tokens per second that are made otherwise.
+
+        Returns:
+            The plan with its share of the prefill, and the number of steps.
+        """
         spent = prospects.prefill * (np.array(batch.room) + 1)
         order = np.argsort(spent, kind="stable")
         is_paid = np.empty(len(spent), dtype=bool)
         is_paid[order] = spent[order].cumsum() <= self._exploration.allowance
         depths = np.where(is_paid & (prospects.limits > 0), 1, prospects.given)
-        whole = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
-        return replace(whole, seconds=whole.seconds + float(spent[depths > 0].sum()) / 2)
+        step = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
+        prefill = float(spent[depths > 0].sum())
+        lost = step.seconds - step.tokens / rate
+        affordable = min(prefill, self._exploration.allowance - prefill)
+        num = int(affordable / lost) if lost > 0 else _HELD
+        num = min(max(num, _TRIAL), _HELD)
+        return replace(step, seconds=step.seconds + prefill / num), num
 
     def _time_limit(self, prospects: Prospects, plain: float) -> TimeLimit:
         """Return how long steps may take until the next decision if no request is to fall behind.
