@@ -22,8 +22,8 @@ FAULTS = {
     "(float16 overflows where bfloat16 and float32 do not)",
     DRAFTER_FAULT: "the drafter's probabilities are NaN or infinite; check its weights and "
     "its dtype",
-    GRAMMAR_FAULT: "its grammar cannot be followed any further: llguidance has reached a limit; "
-    "simplify the grammar",
+    GRAMMAR_FAULT: "the output left its grammar, or llguidance reached a limit; simplify the "
+    "grammar",
 }
 
 

@@ -1,8 +1,8 @@
 """Grammars that outputs keep to: JSON schemas, regular expressions, Lark grammars.
 
-The target's distribution is cut to the tokens that the grammar allows after each prefix, and
-renormalised. That is a function of the prefix, as temperature or top-p are, so a lossless rule
-stays lossless. llguidance (https://github.com/guidance-ai/llguidance) follows the grammars.
+Tokens that a grammar forbids after a prefix get probability 0, and the rest is renormalised. That
+is a function of the prefix, as temperature or top-p are, so a lossless rule stays lossless.
+llguidance (https://github.com/guidance-ai/llguidance) parses grammars and computes the masks.
 """
 
 import json
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ALL_ALLOWED = 255
-# A line and its indentation. Without a bound, small models go on with blanks for ever.
+_BITS = 8  # of a byte of a mask
+# A line and its indentation. Without a bound, small models generate whitespace forever.
 _WHITESPACE = r"\r?\n?[ \t]{0,20}"
 _QUIET = 0  # the level of llguidance's own log
-# By default llguidance allows one spelling in tokens where the text is certain, which the target's
-# distribution within the grammar does not.
-_EVERY_SPELLING = '%llguidance {"no_forcing": true}\n'
+# By default llguidance forces one tokenization where the text is determined. The target's
+# distribution within the grammar has no such restriction.
+_EVERY_TOKENIZATION = '%llguidance {"no_forcing": true}\n'
 
 
 class GrammarCompiler:
@@ -34,8 +35,7 @@ class GrammarCompiler:
 
     Raises:
         ImportError: If llguidance is not installed.
-        ValueError: If the tokenizer is not one of the tokenizers library, or if no token ends an
-            output.
+        ValueError: If the tokenizer is not a fast one, or if no token ends an output.
     """
 
     def __init__(
@@ -57,10 +57,11 @@ class GrammarCompiler:
             )
         if not tokenizer.is_fast:
             raise ValueError(
-                f"grammars need a tokenizer of the tokenizers library, and {type(tokenizer)} is "
-                "none; save a tokenizer.json with the model"
+                f"grammars need a fast tokenizer, and {type(tokenizer).__name__} is not one; save "
+                "a tokenizer.json with the model"
             )
         self._library = llguidance
+        self._vocab_size, self._eos_token_ids = vocab_size, frozenset(eos_token_ids)
         self._tokenizer = llguidance.hf.from_tokenizer(
             tokenizer,  # pyright: ignore[reportArgumentType]
             n_vocab=max(vocab_size, len(tokenizer)),
@@ -70,10 +71,11 @@ class GrammarCompiler:
     def json_schema(self, schema: Mapping[str, Any]) -> "Grammar":
         """Return the grammar of JSON texts that a JSON schema allows.
 
-        Keys come in the order of the schema.
+        Keys come in the order of the schema. Its `x-guidance`, llguidance's options, replace the
+        bound on whitespace.
 
         Raises:
-            ValueError: If it is no JSON schema, or has keywords that llguidance does not know.
+            ValueError: If it is not a JSON schema, or has keywords that llguidance does not know.
         """
         options = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
         return self._compile("JSON schema", f"start: %json {json.dumps(options | dict(schema))}")
@@ -86,8 +88,11 @@ class GrammarCompiler:
         """Return the grammar of texts that match a regular expression as a whole.
 
         Raises:
-            ValueError: If it is none in the syntax of Rust's regex crate.
+            ValueError: If the pattern is not valid for Rust's regex crate.
         """
+        num_last = len(pattern) - len(pattern.rstrip("\\"))
+        if num_last % 2:
+            raise ValueError(f"the regular expression {pattern!r} ends within an escape")
         source = self._library.regex_to_lark(pattern)
         return self._compile("regular expression", f"start: /{source}/")
 
@@ -95,45 +100,56 @@ class GrammarCompiler:
         """Return a context-free grammar that is written as for the Lark library.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If the text is not a valid grammar.
         """
         return self._compile("grammar", text)
 
     def _compile(self, kind: str, lark: str) -> "Grammar":
-        source = self._library.LLMatcher.grammar_from_lark(_EVERY_SPELLING + lark)
+        source = self._library.LLMatcher.grammar_from_lark(_EVERY_TOKENIZATION + lark)
         matcher = self._library.LLMatcher(self._tokenizer, source, log_level=_QUIET)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # which finds grammars that no text fits
         if matcher.is_error():
             reason = matcher.get_error().strip().splitlines()[0]
             raise ValueError(f"the {kind} cannot be followed: {reason}")
-        return Grammar(matcher)
+        return Grammar(matcher, self._vocab_size, self._eos_token_ids)
 
 
 class Grammar:
-    """A compiled grammar, which any number of requests may share."""
+    """A compiled grammar, which any number of requests may share; it cannot be pickled.
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    Attributes:
+        vocab_size: Of the model that it was compiled for.
+        eos_token_ids: Its end tokens.
+    """
+
+    def __init__(
+        self, matcher: "LLMatcher", vocab_size: int, eos_token_ids: frozenset[int]
+    ) -> None:
         self._matcher = matcher
+        self.vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
 
     def start(self) -> "GrammarState":
         """Return the state of an empty output."""
-        return GrammarState(self._matcher.deep_copy())
+        return GrammarState(self._matcher.deep_copy(), self.vocab_size)
 
 
 class GrammarState:
-    """Where one output stands in its grammar."""
+    """The parser state of one output."""
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher = matcher
-        self._num_read = 0
+        self._num_bytes = -(-vocab_size // _BITS)
+        self._num_consumed = 0
 
-    def read(self, output_ids: Sequence[int]) -> None:
+    def advance(self, output_ids: Sequence[int]) -> None:
         """Follow an output that has grown since the last call."""
-        self._matcher.consume_tokens(list(output_ids[self._num_read :]))
-        self._num_read = len(output_ids)
+        self._matcher.consume_tokens(list(output_ids[self._num_consumed :]))
+        self._num_consumed = len(output_ids)
 
     @property
     def has_failed(self) -> bool:
-        """Whether the output left the grammar, or llguidance reached its limits."""
+        """Whether the output left the grammar, or llguidance reached a limit."""
         return self._matcher.is_error()
 
     def masks(
@@ -142,35 +158,39 @@ class GrammarState:
         parents: Int[np.ndarray, " N"],
         is_drafted: Bool[np.ndarray, " N"],
     ) -> UInt8[np.ndarray, "N _"]:
-        """Return which tokens may follow each node of a draft tree, as bits, the lowest first.
+        """Return which tokens may follow each node of a draft tree: a bit each, the lowest first.
 
-        Node 0 is the root, the last token of the output. Nodes that the grammar refuses are never
-        accepted, so what follows them does not matter: all tokens are allowed there.
+        Node 0 is the root, the last token of the output. Refused nodes are never accepted, so their
+        masks are never used: all tokens are allowed there, and where llguidance reaches a limit.
 
         Args:
-            parents: The parent of each node; those of nodes below the root come before them.
+            parents: The parent of each node; it comes before the node.
             is_drafted: False for padding.
         """
         children: list[list[int]] = [[] for _ in tokens]
         for node in range(1, len(tokens)):
             if is_drafted[node]:
                 children[parents[node]].append(node)
-        root = self._bits()
-        masks = np.full((len(tokens), len(root)), ALL_ALLOWED, np.uint8)
-        masks[0] = root
-        path: list[int] = []  # nodes below the root that the matcher has read
-        waiting = children[0][::-1]
-        while waiting:
-            node = waiting.pop()
-            above = path.index(parents[node]) + 1 if parents[node] else 0
-            self._matcher.rollback(len(path) - above)
-            del path[above:]
-            if self._matcher.try_consume_tokens([int(tokens[node])]):
-                path.append(node)
-                masks[node] = self._bits()
-                waiting += reversed(children[node])
-        self._matcher.rollback(len(path))
+        masks = np.full((len(tokens), self._num_bytes), ALL_ALLOWED, np.uint8)
+        masks[0] = self._allowed_by(self._matcher)
+        walker, path = self._matcher.deep_copy(), ()  # the nodes that it has consumed
+        waiting = [(node,) for node in reversed(children[0])]
+        while waiting and not self.has_failed:
+            route = waiting.pop()
+            num_shared = sum(a == b for a, b in zip(path, route, strict=False))
+            walker.rollback(len(path) - num_shared)
+            rest = [int(tokens[node]) for node in route[num_shared:]]
+            num_consumed = walker.try_consume_tokens(rest)
+            path = route[: num_shared + num_consumed]
+            if path != route:
+                continue
+            allowed = self._allowed_by(walker)
+            if walker.is_error():
+                walker, path = self._matcher.deep_copy(), ()
+                continue
+            masks[route[-1]] = allowed
+            waiting += [(*route, node) for node in reversed(children[route[-1]])]
         return masks
 
-    def _bits(self) -> UInt8[np.ndarray, " _"]:
-        return np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+    def _allowed_by(self, matcher: "LLMatcher") -> UInt8[np.ndarray, " _"]:
+        return np.frombuffer(matcher.compute_bitmask(), np.uint8)[: self._num_bytes]

@@ -26,8 +26,8 @@ class Request:
             number and at most as many as the proposer makes. 0 decodes plainly; None leaves the
             number to the controller.
         category: The request's class in a mixed workload, for results.
-        grammar: What the output must be; None leaves it free. The output ends when its grammar
-            is complete, also with `ignore_eos`.
+        grammar: Constrains the output; None: unconstrained. The output ends when its grammar is
+            complete, also with `ignore_eos`.
 
     Raises:
         ValueError: If the prompt is empty or not a list of token ids, or if `num_draft_tokens` is
@@ -92,7 +92,7 @@ class RequestState:
         is_prefilled: True if everything before the root is cached.
         max_new_tokens: Output tokens that the request's own limit and the context allow.
         end_ids: Tokens that end the output.
-        grammar: Where the output stands in its grammar; None if it has none.
+        grammar: The parser state of its grammar; None if it has none.
         num_reused: Its first tokens that were cached when it was last admitted.
         reused_from: The slot that still has to be copied from; None if there is none.
         total_reused: Tokens that were cached when it was admitted, over all admissions.

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from specresearch import sampling
-from specresearch.sampling import SamplingBatch, SamplingParams, argmax, logits_to_probs, penalize
+from specresearch.sampling import (
+    SamplingBatch,
+    SamplingParams,
+    argmax,
+    logits_to_probs,
+    penalize,
+    topk,
+)
 
 V = 12
 
@@ -159,6 +166,22 @@ def test_argmax_is_the_first_of_equals_in_every_precision(dtype: torch.dtype) ->
     assert best[1, 2] == 0
     for row, index in zip(logits.flatten(0, 1).tolist(), best.flatten().tolist(), strict=True):
         assert index == row.index(max(row))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [97, 4096, 32_000, 151_936, 1 << 18])
+def test_topk_finds_the_largest_of_large_vocabularies(dtype: torch.dtype, vocab_size: int) -> None:
+    logits = torch.randn(2, 3, vocab_size).to(dtype)
+    logits[0, 0] = -torch.inf
+    logits[0, 1, -40:] = 9.0  # more equals than are asked for, side by side
+    logits[0, 2, :: vocab_size // 30] = 9.0  # and far apart
+    for k in (1, 4, 17):
+        best = topk(logits, k)
+        assert torch.equal(best.values, logits.sort(-1, descending=True).values[..., :k])
+        assert torch.equal(logits.gather(-1, best.indices), best.values)
+        assert all(len(set(row)) == k for row in best.indices.flatten(0, 1).tolist())
+    logits[1, 1, 5] = torch.nan
+    assert topk(logits, 2).values[1, 1, 0].isnan()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ class AcceptanceSampler(Protocol):
     arguments' tensors and its attributes, which are numbers: what it decides on the host is decided
     once.
 
+    A rule that sets `asks_target = False` accepts drafts whatever the target thinks of them, and
+    gets no requests with a grammar.
+
     Attributes:
         lossless: The output has exactly the target's distribution, whatever the drafts. Other
             rules should be `LossySampler`s.

@@ -40,6 +40,7 @@ class Threshold:
     """
 
     lossless = False
+    asks_target = False
 
     def __init__(
         self, threshold: float | None = None, workload: str = "prose", entropy_scale: float = 0.0

@@ -259,7 +259,7 @@ class Goodput(TracedController):
         plain = plan_of(prospects, costs, seconds, prospects.given)
         best, limit = fastest(prospects, costs, seconds), None
         if self.max_slowdown is not None:
-            limit = self._time_limit(prospects, seconds)
+            limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _HELD))
             best = fastest_within(limit, best, prospects, costs, seconds)
         newcomers = replace(prospects, prefill=self._prefill_of_all(batch))
         policy = plan_of(newcomers, costs, seconds, best.depths)
@@ -269,6 +269,8 @@ class Goodput(TracedController):
         was_trial, self._is_trial = self._is_trial, False
         if not (drafts or was_trial):
             trial, num_steps = self._trial(batch, prospects, costs, seconds, plain.rate)
+            if limit is not None:
+                limit = self._time_limit(prospects, seconds, num_steps)
             self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
         self._depths = chosen.depths.tolist()
@@ -319,12 +321,12 @@ class Goodput(TracedController):
     ) -> tuple[DraftPlan, int]:
         """Return a plan of one level for those of whom the account can pay the lazy prefill.
 
-        It lasts, within bounds, until its steps have lost as much as the prefill did: whoever has
-        paid to begin should learn something for it.
+        It lasts for so many steps, 2 to 8, that they lose about as much as the prefill: the more a
+        trial costs to begin, the more it should show.
 
         Args:
             plain: Seconds of the step without drafts.
-            rate: Tokens per second that are made otherwise.
+            rate: Tokens per second of plain decoding.
 
         Returns:
             The plan with its share of the prefill, and the number of steps.
@@ -342,15 +344,15 @@ class Goodput(TracedController):
         num = min(max(num, _TRIAL), _HELD)
         return replace(step, seconds=step.seconds + prefill / num), num
 
-    def _time_limit(self, prospects: Prospects, plain: float) -> TimeLimit:
-        """Return how long steps may take until the next decision if no request is to fall behind.
+    def _time_limit(self, prospects: Prospects, plain: float, num_steps: int) -> TimeLimit:
+        """Return how long each of so many steps may take if no request is to fall behind.
 
         Nor may one fall further behind than by a plain step.
         """
         assert self.max_slowdown is not None
         allowed = self.max_slowdown * plain
         slack = np.array([request.slack for request in self._evidence.requests.selected])
-        spare = (slack / min(2 * self._num_held, _HELD)).clip(min=plain - allowed)
+        spare = (slack / num_steps).clip(min=plain - allowed)
         return lambda depths: float((allowed * (1 + prospects.accepted(depths)) + spare).min())
 
     def trace(self) -> list[dict[str, float]]:

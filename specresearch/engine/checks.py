@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from specresearch.acceptance import RULES, AcceptanceSampler, SelectiveSampler, Threshold
+from specresearch.acceptance import RULES, AcceptanceSampler, SelectiveSampler
 from specresearch.batch import Batch
 from specresearch.proposal import Proposal
 from specresearch.proposers import Proposer, is_own
@@ -65,10 +65,10 @@ def check_served(request: Request, rule: AcceptanceSampler, proposer: Proposer) 
     reason = proposer.refuses_sampling(sampling)
     if reason is None and isinstance(rule, SelectiveSampler):
         reason = rule.refuses_sampling(sampling, proposer.kind)
-    if reason is None and request.grammar is not None and isinstance(rule, Threshold):
+    if reason is None and request.grammar is not None and not getattr(rule, "asks_target", True):
         reason = (
-            "acceptance=threshold accepts drafts without asking the target, and would accept some "
-            "that the request's grammar refuses; use another rule"
+            f"acceptance rule {type(rule).__name__} accepts drafts without asking the target, and "
+            "would accept some that the request's grammar forbids; use another rule"
         )
     if reason is not None:
         raise ValueError(reason)
@@ -111,6 +111,14 @@ def check_request(row: RequestState, target: Host, max_cache_tokens: int | None)
             raise ValueError(
                 f"request {request.id!r} holds token id {token}, outside this target's vocabulary "
                 f"of {vocab_size}; tokenize the prompt with the target's own tokenizer"
+            )
+    if request.grammar is not None:
+        compiled_for = request.grammar.vocab_size, sorted(request.grammar.eos_token_ids)
+        own = vocab_size, sorted(target.eos_token_ids)
+        if compiled_for != own:
+            raise ValueError(
+                f"request {request.id!r} has a grammar for another model, whose vocabulary and end "
+                f"tokens are {compiled_for}, and this target's {own}; compile it for this target"
             )
     if sampling.stop and target.tokenizer is None:
         raise ValueError(

@@ -19,7 +19,8 @@ from specresearch.readback import Readback
 class Judge:
     """Judges drafts by a rule and appends what was accepted, with one token of the target's own.
 
-    Whatever the host must know of the step comes in one transfer, the only wait for the device.
+    Whatever the host must know of the step comes in one transfer, the only wait for the device
+    unless a row has a grammar.
 
     Args:
         passes: The target's graphs; None if it runs without.

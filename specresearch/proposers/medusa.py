@@ -27,7 +27,7 @@ from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, likeliest_pa
 from specresearch.proposers.shapes import read_paths, small_paths
 from specresearch.proposers.static_tree import RankPath, StaticTree
 from specresearch.request import RequestState
-from specresearch.sampling import penalize
+from specresearch.sampling import penalize, topk
 
 FADE = 0.8
 LARGEST = 63  # nodes of a tree
@@ -178,7 +178,7 @@ class Medusa(Proposer):
         (states,) = self._states.read(batch.slots)
         logits = self.heads(states[:, 0], lm_head_of(self.target)).to(batch.device)
         logits = self._penalized(logits[:, : self.tree.depth], batch)
-        best = logits.topk(max(self.tree.widths), dim=-1)
+        best = topk(logits, max(self.tree.widths))
         tokens = best.indices
         if self.heads.target_ids is not None:
             tokens = self.heads.target_ids[tokens].to(batch.device)

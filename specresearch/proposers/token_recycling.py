@@ -21,6 +21,7 @@ from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.sequoia import TYPICAL_RANK_ACCEPTANCE, best_tree
 from specresearch.proposers.shapes import read_paths
 from specresearch.proposers.static_tree import StaticTree
+from specresearch.sampling import topk
 
 LARGEST = 80  # nodes of a tree
 MOST_WAITING = 64  # plain steps kept before their successors are stored
@@ -156,7 +157,7 @@ class TokenRecycling(Proposer):
         self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
     ) -> None:
         """Store the successors of every valid node; those of plain steps wait for a draft."""
-        best = output.logits.topk(self.top_k, dim=-1).indices  # [B, N, k]
+        best = topk(output.logits, self.top_k).indices  # [B, N, k]
         num_nodes = proposal.topology.num_nodes
         if num_nodes == 1:
             self._waiting.append(_Plain(batch.slots, proposal.token_ids, best))

@@ -17,7 +17,7 @@ from specresearch.proposal import Proposal, Topology, upload
 from specresearch.proposers.candidates import Candidates, FedTree
 from specresearch.proposers.growth_graph import GrowthGraph, TreeDrafter
 from specresearch.proposers.static_tree import StaticTree
-from specresearch.sampling import DRAFT_STREAM, SamplingBatch, logits_to_probs, penalize
+from specresearch.sampling import DRAFT_STREAM, SamplingBatch, logits_to_probs, penalize, topk
 
 TIE = 1e-9  # confidence lost at every level, at least
 
@@ -142,7 +142,7 @@ class _Level:
 def _likeliest_children(logits: Float[Tensor, "B M V"], tree: StaticTree, depth: int) -> _Level:
     first_parent, first, end = tree.levels[depth - 1 : depth + 2]
     parent = tree.topology.parents[0, first:end] - first_parent
-    best = logits.topk(tree.widths[depth], dim=-1)
+    best = topk(logits, tree.widths[depth])
     rank = tree.ranks[first:end]
     tokens = best.indices[:, parent, rank]
     scores = (best.values[:, parent, rank] - logits.logsumexp(-1)[:, parent]).exp()
@@ -279,5 +279,5 @@ def _likeliest(
 
     It is never quite 0, so that a child never sorts before its parent.
     """
-    best = logits.log_softmax(-1).topk(k, dim=-1)
+    best = topk(logits.log_softmax(-1), k)
     return best.values.double().clamp(max=-TIE), best.indices

@@ -1,5 +1,6 @@
 """Turn what the engine delivers into the pieces of an answer."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from specresearch.serving.bridge import RequestStream
 from specresearch.serving.detokenizer import Detokenizer
 from specresearch.serving.errors import internal_error
 from specresearch.serving.updates import StepProgress, WatchedTree
+
+logger = logging.getLogger(__name__)
 
 Decode = Callable[[list[int]], str]
 FINISH_REASONS: dict[str, FinishReason] = {  # OpenAI's for each of the engine's
@@ -65,6 +68,7 @@ class ChoiceStream:
         """Return what has come in one or more steps as one piece."""
         output = progress[-1].output
         if output is not None and output.error is not None:
+            logger.error("%s", output.error)
             raise internal_error()
         token_ids = tuple(token for part in progress for token in part.token_ids)
         speculation = None

@@ -158,11 +158,14 @@ class Service:
         self, id: str, prompts: Sequence[Sequence[int]], body: ChatBody | CompletionBody
     ) -> Job:
         sampling = self._sampling(body)
+        for prompt in prompts:
+            self._check_prompt(prompt)
         grammar = await self.grammars.of_schema(body.json_schema)
+        if grammar is not None:
+            self._admit(body.num_choices * len(prompts))  # others may have come meanwhile
         num_drafts = self._num_drafts(body)
         requests: list[Request] = []
         for prompt in prompts:
-            self._check_prompt(prompt)
             for choice in range(body.num_choices):
                 own = sampling
                 if sampling.seed is not None and choice:

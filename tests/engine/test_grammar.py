@@ -18,12 +18,13 @@ import specresearch
 from specresearch import Batch, CausalLM, Engine, Proposal, Request, SamplingParams
 from specresearch.acceptance import Threshold
 from specresearch.engine import SchedulerSettings
-from specresearch.grammar import Grammar, GrammarCompiler
+from specresearch.grammar import ALL_ALLOWED, Grammar, GrammarCompiler
 from specresearch.proposal import DraftKind
 from specresearch.proposers import (
     Cascade,
     DraftModel,
     Eagle,
+    Lookahead,
     Medusa,
     NGram,
     Proposer,
@@ -81,6 +82,7 @@ def drafting(name: str) -> Proposer | None:
         "plain": lambda: None,
         "ngram": lambda: NGram(5, 3, 1),
         "recycling": TokenRecycling,
+        "lookahead": Lookahead,
         "chain": lambda: DraftModel(draft(), 3, tree="chain"),
         "tree": lambda: DraftModel(draft(), 8, tree="dynamic"),
         "cascade": lambda: Cascade([NGram(5), DraftModel(draft(), 3, tree="chain")]),
@@ -102,7 +104,7 @@ def decode(
     return [(output.text, output.finish_reason) for output in engine.generate_all(requests)]
 
 
-METHODS = ("ngram", "recycling", "chain", "tree", "cascade")
+METHODS = ("ngram", "recycling", "chain", "tree", "cascade", "lookahead")
 
 
 @pytest.mark.parametrize("method", ["plain", *METHODS])
@@ -246,10 +248,10 @@ def test_masks_of_a_tree_are_those_of_fresh_states() -> None:
             depth[node] = depth[parents[node]] + 1
             place = min(num_read + depth[node] - 1, len(pieces) - 1)
             tokens[node] = chance.choice(
-                [pieces[place], int(chance.integers(5, 4096))], p=[0.8, 0.2]
+                [pieces[place], int(chance.integers(0, 4096))], p=[0.8, 0.2]
             )
         state = grammar.start()
-        state.read(pieces[:num_read])
+        state.advance(pieces[:num_read])
         is_drafted = chance.random(num_nodes) < 0.95
         masks = state.masks(tokens, parents, is_drafted)
         for node in range(num_nodes):
@@ -258,7 +260,7 @@ def test_masks_of_a_tree_are_those_of_fresh_states() -> None:
                 path.insert(0, above)
                 above = parents[above]
             fresh = grammar.start()
-            fresh.read([*pieces[:num_read], *tokens[path].tolist()])
+            fresh.advance([*pieces[:num_read], *tokens[path].tolist()])
             is_reached = all(is_drafted[path]) and not fresh.has_failed
             expected = masks[node] * 0 + 255
             if is_reached:
@@ -309,12 +311,12 @@ def test_a_grammar_that_reaches_a_limit_fails_its_request_alone() -> None:
     engine.step()
     (row,) = [row for row in engine.scheduler.running if row.id == "out"]
     assert row.grammar is not None
-    row.grammar.read([*row.output_ids, 4095])  # a token that it refuses
+    row.grammar.advance([*row.output_ids, 4095])  # a token that it refuses
     outputs = {}
     while engine.has_work:
         engine.step()
         outputs |= {output.id: output for output in engine.pop_finished()}
-    assert "its grammar cannot be followed" in str(outputs["out"].error)
+    assert "the output left its grammar" in str(outputs["out"].error)
     assert outputs["in"].error is None
 
 
@@ -322,8 +324,30 @@ def test_a_rule_that_does_not_ask_the_target_is_refused() -> None:
     proposer = DraftModel(draft(), 3, tree="chain")
     engine = Engine(target(), proposer, Threshold())
     request = Request(prompt_ids(), HOT, grammar=compiler().regex(PATTERN))
-    with pytest.raises(ValueError, match="acceptance=threshold accepts drafts without asking"):
+    with pytest.raises(ValueError, match="Threshold accepts drafts without asking"):
         engine.submit(request)
+
+
+def test_a_grammar_for_another_model_is_refused() -> None:
+    model = target()
+    assert model.tokenizer is not None
+    other = GrammarCompiler(model.tokenizer, model.vocab_size, [5]).regex(PATTERN)
+    with pytest.raises(ValueError, match="a grammar for another model"):
+        Engine(target()).submit(Request(prompt_ids(), HOT, grammar=other))
+
+
+def test_a_limit_that_drafts_reach_does_not_fail_the_output() -> None:
+    state = compiler().json_schema({"type": "string", "pattern": "(.*a.{300}){2}"}).start()
+    tokenizer = target().tokenizer
+    assert tokenizer is not None
+    text = tokenizer('"' + "a" * 200)["input_ids"][1:]
+    state.advance(text[:100])
+    drafts = np.array(text[99:180])
+    masks = state.masks(drafts, np.arange(len(drafts)) - 1, np.full(len(drafts), True))
+    is_free = (masks == ALL_ALLOWED).all(axis=1)
+    assert not is_free[0]
+    assert is_free[-1]
+    assert not state.has_failed
 
 
 @pytest.mark.parametrize(
@@ -331,7 +355,9 @@ def test_a_rule_that_does_not_ask_the_target_is_refused() -> None:
     [
         ("json_schema", {"type": "foo"}, "JSON schema cannot be followed: .*Invalid type: foo"),
         ("json_schema", {"not": {}}, "Unimplemented keys"),
+        ("json_schema", {"$ref": "#"}, "JSON schema cannot be followed"),
         ("regex", "(", "regular expression cannot be followed"),
+        ("regex", "a\\", "ends within an escape"),
         ("lark", "start: nothing", "grammar cannot be followed"),
     ],
 )
