@@ -115,7 +115,7 @@ class Cascade(Proposer):
             proposer.reuse(slot, source, num_tokens)
 
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
-        """Prefill the first proposer; the others prefill when they are asked."""
+        """Prefill the first proposer; the others prefill when they are asked, chunk by chunk."""
         return self.proposers[0].lazy_prefill(rows)
 
     def is_behind(self, row: RequestState) -> bool:
@@ -192,6 +192,8 @@ def _ask(
 ) -> PartialProposal:
     """Let a proposer draft for some rows; the last one keeps those without drafts too."""
     asked = batch.select(rows)
+    while proposer.lazy_prefill(asked.rows):
+        pass
     limits = []
     for row, room in zip(rows, asked.room, strict=True):
         limit = min(budget[row], proposer.num_draft_tokens)

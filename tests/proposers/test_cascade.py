@@ -24,6 +24,7 @@ from specresearch.proposers import (
     TokenRecycling,
 )
 from specresearch.proposers.draft_shape import DraftShape
+from specresearch.proposers.lazy_prefill import MOST_BEHIND
 from specresearch.request import RequestState
 
 pytestmark = pytest.mark.filterwarnings(
@@ -407,3 +408,23 @@ class TestDeclared:
     def test_proposers_with_probes_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="Lookahead verifies probe nodes"):
             Cascade([NGram(), Lookahead()])
+
+
+def test_a_later_proposer_reads_long_prompts_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = CausalLM(copy.deepcopy(DRAFT), max_len=64, prefill_chunk=8)
+    read: list[int] = []
+    extend = draft.extend
+
+    def noted(slots: Sequence[int], chunks: Sequence[Sequence[int]], **rest: Any) -> Any:
+        read.append(sum(map(len, chunks)))
+        return extend(slots, chunks, **rest)
+
+    monkeypatch.setattr(draft, "extend", noted)
+    cascade = Cascade([Stub(lambda batch, _: Proposal.empty(batch.roots)), DraftModel(draft, 3)])
+    engine = Engine(CausalLM(copy.deepcopy(TARGET), max_len=64), cascade)
+    prompt = [number % VOCAB for number in range(1, 42)]
+    sampling = SamplingParams(max_new_tokens=6, ignore_eos=True)
+    (output,) = engine.generate_all([prompt], sampling)
+    assert output.record.counts.num_draft_tokens
+    assert read[:4] == [8] * 4
+    assert max(read) <= MOST_BEHIND
