@@ -21,7 +21,7 @@ SAMPLING_COPIES = 3
 PENALTY_COPIES = 4
 TRUNCATION_BYTES = 42
 DRAFT_COPIES = 2  # of a drafter's logits and probabilities: by level, and joined
-HIDDEN_COPIES = 3  # of a prompt's hidden states: by chunk, joined, and padded for the drafter
+HIDDEN_COPIES = 3  # of a prompt's hidden states: kept, joined, and padded for the drafter
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class DecodingMemory:
         draft_weights: The same of the drafter, without what it shares with the target.
         target_cache: Keys and values of all slots.
         draft_cache: The same of all drafters.
-        draft_state: What drafters and penalties keep for each slot beside keys and values.
+        draft_state: What drafters and penalties keep for each slot beside keys and values, hidden
+            states of prompts included.
         target_prefill: Activations, masks and hidden states of a pass over prompts.
         draft_prefill: The same of a drafter's pass.
         verification: Activations, masks, hidden states and logits of a pass over draft trees.
@@ -137,15 +138,18 @@ class Forecast:
         max_len = self.target.max_len if max_len is None else max_len
         num_slots = num_running * self.num_sides
         caches = [drafter.cache_bytes(max_len) for drafter in self._drafters]
+        states = num_running * max_len * self._hidden_bytes()
+        kept = states if self.proposer is not None and self.proposer.keeps_prompt_states else 0
         prefills = [self._prefill(drafter, num_running, max_len) for drafter in self._drafters]
         return DecodingMemory(
             target_weights=self._target_weights,
             draft_weights=self._draft_weights,
             target_cache=num_slots * self._columns.cache_bytes(max_len),
             draft_cache=num_slots * sum(caches),
-            draft_state=num_slots * self._slot_state(),
+            draft_state=num_slots * self._slot_state() + kept,
             target_prefill=self._prefill(self._columns, num_running, max_len)
-            + self._prompt_states(num_running * max_len),
+            + HIDDEN_COPIES * states
+            - kept,
             draft_prefill=max(prefills, default=0),
             verification=self._verification(num_running, max_len),
             sampling=num_running * self.num_nodes * self.target.vocab_size * self._per_logit(),
@@ -207,9 +211,6 @@ class Forecast:
         return _activations(columns.model, num_tokens) + _attention(
             columns.model, num_tokens, num_rows, 0 if is_whole else max_len
         )
-
-    def _prompt_states(self, num_tokens: int) -> int:
-        return HIDDEN_COPIES * num_tokens * self._hidden_bytes()
 
     def _hidden_bytes(self) -> int:
         """Return the bytes of one token's hidden states that the proposer reads."""

@@ -73,6 +73,11 @@ class Proposer(ABC):
         return tuple(model for part in self.proposers for model in part.models)
 
     @property
+    def keeps_prompt_states(self) -> bool:
+        """Whether the hidden states of a prompt are kept until its first draft."""
+        return any(part.keeps_prompt_states for part in self.proposers)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes that it keeps on the device for each slot, beside the caches of its models."""
         return sum(part.slot_bytes for part in self.proposers)

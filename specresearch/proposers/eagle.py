@@ -155,6 +155,10 @@ class Eagle(TreeProposer):
             counts = [len(row.tokens) - 1 - row.num_reused for row in rows]
             self._unread.add([row.slot for row in rows], output.hidden, counts)
 
+    @property
+    def keeps_prompt_states(self) -> bool:
+        return True
+
     def lazy_prefill(self, rows: Sequence[RequestState]) -> int:
         """Read at most one chunk of all prompts together, the first rows first."""
         assert self.model is not None

@@ -96,6 +96,18 @@ def test_caches_and_state_are_foretold_to_the_byte() -> None:
         assert memory.draft_cache == model.cache.num_bytes > 0
 
 
+def test_states_of_prompts_are_held_beside_every_pass() -> None:
+    """A head that has not drafted yet keeps them while the target decodes."""
+    target = zoo("tiny")
+    head, none = (
+        Forecast(target, proposer, [SamplingParams()]).of(3)
+        for proposer in (Eagle("zoo:tiny_eagle"), None)
+    )
+    size = target.dtype.itemsize * target.module.config.hidden_size
+    assert head.draft_state == 3 * target.max_len * size
+    assert none.draft_state == 0
+
+
 def test_sampling_and_limits_of_a_step_change_what_is_foretold() -> None:
     target = zoo("tiny", prefill_chunk=128)
     greedy = Forecast(target, NGram(7), [SamplingParams()]).of(8)
