@@ -103,8 +103,8 @@ def test_states_of_prompts_are_held_beside_every_pass() -> None:
         Forecast(target, proposer, [SamplingParams()]).of(3)
         for proposer in (Eagle("zoo:tiny_eagle"), None)
     )
-    size = target.dtype.itemsize * target.module.config.hidden_size
-    assert head.draft_state == 3 * target.max_len * size
+    config: Any = target.module.config
+    assert head.draft_state == 3 * target.max_len * config.hidden_size * target.dtype.itemsize
     assert none.draft_state == 0
 
 
