@@ -21,6 +21,7 @@ DECODING = (
     "drawing.py",
     "engine",
     "files",
+    "grammar.py",
     "machine.py",
     "metrics",
     "models",
