@@ -46,17 +46,19 @@ class Round:
     ttft: float
 
 
-def alone(engine: Engine, num_clients: int, num_tokens: int) -> Round:
+def alone(engine: Engine, num_clients: int, num_tokens: int, num_turns: int) -> Round:
     """Decode the requests without a server."""
     tokenizer = engine.target.tokenizer
     assert tokenizer is not None
     sampling = SamplingParams(max_new_tokens=num_tokens, ignore_eos=True)
     begin = time.perf_counter(), time.process_time()
-    requests = [
-        Request(tokenizer(PROMPT.format(number))["input_ids"], sampling, str(number))
-        for number in range(num_clients)
-    ]
-    outputs = list(engine.generate(requests))
+    outputs = []
+    for _ in range(num_turns):
+        requests = [
+            Request(tokenizer(PROMPT.format(number))["input_ids"], sampling, str(number))
+            for number in range(num_clients)
+        ]
+        outputs += engine.generate(requests)
     wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
     ttft = statistics.median(output.record.ttft for output in outputs)
     return Round("alone", wall, cpu, sum(len(output.token_ids) for output in outputs), ttft)
@@ -64,17 +66,21 @@ def alone(engine: Engine, num_clients: int, num_tokens: int) -> Round:
 
 def clients(pipe: Connection) -> None:
     """Stream as many requests at once as the other end asks for; runs in its own process."""
-    for address, num_clients, num_tokens in iter(pipe.recv, None):
-        pipe.send(asyncio.run(_stream_all(address, num_clients, num_tokens)))
+    for address, *load in iter(pipe.recv, None):
+        pipe.send(asyncio.run(_stream_all(address, *load)))
 
 
-async def _stream_all(address: str, num_clients: int, num_tokens: int) -> tuple[float, float, int]:
+async def _stream_all(
+    address: str, num_clients: int, num_tokens: int, num_turns: int
+) -> tuple[float, float, int]:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=address, timeout=None, limits=limits) as http:
         await http.get("/health")
         begin = time.perf_counter()
-        seen = [_stream(http, number, num_tokens) for number in range(num_clients)]
-        answers = await asyncio.gather(*seen)
+        answers = []
+        for _ in range(num_turns):
+            seen = [_stream(http, number, num_tokens) for number in range(num_clients)]
+            answers += await asyncio.gather(*seen)
         wall = time.perf_counter() - begin
     return wall, statistics.median(ttft for ttft, _ in answers), sum(num for _, num in answers)
 
@@ -124,7 +130,7 @@ async def served(service: Service, app: Any, pipe: Connection, *load: int) -> Ro
 
 def rounds(arguments: argparse.Namespace, pipe: Connection) -> Iterator[Round]:
     target = CausalLM.from_pretrained(arguments.target, max_len=256)
-    load = arguments.clients, arguments.tokens
+    load = arguments.clients, arguments.tokens, arguments.turns
     feed = StepFeed()
     proposer = NGram(arguments.drafts) if arguments.drafts else None
     engine = Engine(target, proposer, max_batch_size=arguments.clients, observers=[feed])
@@ -142,6 +148,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--drafts", type=int, default=4, help="0 decodes plainly")
+    parser.add_argument("--turns", type=int, default=1, help="requests of a client in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stream-interval", type=int, default=1, help="tokens of an event")
     arguments = parser.parse_args()
