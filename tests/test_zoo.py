@@ -23,8 +23,13 @@ from specresearch.data.templates import SUMMARY, render
 from specresearch.proposers import Eagle, Eagle3, Proposer
 
 ZOO = Path(specresearch.__file__).parent / "zoo"
-NUM_PARAMETERS = {"tiny": 11_474_240, "tiny_draft": 918_144, "tiny_draft_distilled": 918_144}
-MAX_BYTES = 40_000_000
+NUM_PARAMETERS = {
+    "tiny": 11_474_240,
+    "deep": 10_168_480,
+    "tiny_draft": 918_144,
+    "tiny_draft_distilled": 918_144,
+}
+MAX_BYTES = 60_000_000
 ARTICLE = (
     "The harbour at Castle Brennock will stay shut until Friday after a dredger struck the old "
     "stone pier on Monday evening. Nobody was hurt, but the town council said that divers must "
@@ -71,6 +76,7 @@ def test_the_pair_is_small() -> None:
 @pytest.mark.parametrize("draft", ["tiny_draft", "tiny_draft_distilled"])
 def test_a_pair_shares_one_tokenizer(draft: str) -> None:
     assert vocabulary_hash(ZOO / "tiny") == vocabulary_hash(ZOO / draft)
+    assert vocabulary_hash(ZOO / "deep") == vocabulary_hash(ZOO / draft)
     assert load(draft).config.vocab_size == load("tiny").config.vocab_size == 4096
 
 
