@@ -193,7 +193,10 @@ HOT = SamplingParams(1.0, max_new_tokens=12)
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("method", ["plain", "ngram", "chain", "tree"])
+@pytest.mark.parametrize(
+    "method",
+    ["ngram", "chain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "tree"))],
+)
 def test_outputs_have_the_law_of_the_target_within_the_grammar(method: str) -> None:
     found = decode(drafting(method), compiler().regex(PATTERN), HOT, NUM_SAMPLES)
     assert p_value(found) > ALPHA
