@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ALL_ALLOWED = 255
-_BITS = 8  # of a byte of a mask
+BITS = 8  # of a byte of a mask
 # A line and its indentation. Without a bound, small models generate whitespace forever.
 _WHITESPACE = r"\r?\n?[ \t]{0,20}"
 _QUIET = 0  # the level of llguidance's own log
@@ -139,7 +139,7 @@ class GrammarState:
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher = matcher
-        self._num_bytes = -(-vocab_size // _BITS)
+        self._num_bytes = -(-vocab_size // BITS)
         self._num_consumed = 0
 
     def advance(self, output_ids: Sequence[int]) -> None:

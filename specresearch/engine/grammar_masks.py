@@ -8,16 +8,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.batch import Batch, HostDrafts
+from specresearch.grammar import BITS
 from specresearch.proposal import Proposal, upload
-
-_BITS = 8
 
 
 @dataclass(frozen=True)
 class GrammarMasks:
     """Masks the tokens that each row's grammar forbids.
 
-    Args:
+    Attributes:
         drafts: None if no row has a grammar.
     """
 
@@ -55,7 +54,7 @@ class GrammarMasks:
                 failed.append(b)
         device = logits.device
         packed = torch.from_numpy(np.stack(masks)).to(device, non_blocking=True)  # [R, N, V / 8]
-        bits = packed[..., None] >> torch.arange(_BITS, dtype=torch.uint8, device=device)
+        bits = packed[..., None] >> torch.arange(BITS, dtype=torch.uint8, device=device)
         is_forbidden = (bits & 1 == 0).flatten(2)[..., : logits.shape[-1]]
         index = upload(rows, device)
         masked = logits.index_select(0, index).masked_fill(is_forbidden, float("-inf"))

@@ -315,6 +315,36 @@ def test_decides_ever_more_rarely_while_nothing_changes(
     assert np.max(np.diff(at)[-5:]) == most
 
 
+def test_drafts_whose_prefill_is_dear_are_tried_for_long_enough() -> None:
+    """One request at a time, each of which a lazy drafter has to read for four steps' time.
+
+    Trials of two steps did not show that drafts gain.
+    """
+    machine = Machine(draft=1e-3, verify=4e-3, verify_token=0.05e-3, overhead=0.1e-3)
+
+    def rate(controller: Controller, seed: int) -> float:
+        simulation = Simulation(
+            controller, [0.45], machine, most=4, noise=0.05, reading=16e-3, room=60, seed=seed
+        )
+        num_tokens, seconds, observe = 0, 0.0, controller.observe
+
+        def counted(record: StepRecord) -> None:
+            nonlocal num_tokens, seconds
+            num_tokens += sum(record.num_new_tokens)
+            seconds += record.times.total + record.times.lazy_prefill
+            observe(record)
+
+        controller.observe = counted  # pyright: ignore[reportAttributeAccessIssue]
+        for _ in range(27):
+            simulation.run(55)
+            simulation.replace_rows()
+        return num_tokens / seconds
+
+    steered = np.mean([rate(Goodput(4), seed) for seed in range(6)])
+    fixed = np.mean([rate(Fixed(1), seed) for seed in range(6)])
+    assert steered > 0.98 * fixed
+
+
 def test_only_those_are_tried_that_it_steers() -> None:
     """Requests with their own number of drafts, or without room, take no part in trials."""
     controller, rows = Goodput(max_draft_tokens=2), [*rows_of(1, num_draft_tokens=8), *rows_of(3)]
