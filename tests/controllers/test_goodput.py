@@ -315,7 +315,7 @@ def test_decides_ever_more_rarely_while_nothing_changes(
     assert np.max(np.diff(at)[-5:]) == most
 
 
-def test_drafts_whose_prefill_is_dear_are_tried_for_long_enough() -> None:
+def test_drafts_whose_prefill_is_expensive_are_tried_for_long_enough() -> None:
     """One request at a time, each of which a lazy drafter has to read for four steps' time.
 
     Trials of two steps did not show that drafts gain.
