@@ -35,7 +35,7 @@ class GrammarCompiler:
 
     Raises:
         ImportError: If llguidance is not installed.
-        ValueError: If the tokenizer is not a fast one, or if no token ends an output.
+        ValueError: If llguidance cannot read the tokenizer, or if no token ends an output.
     """
 
     def __init__(
@@ -62,11 +62,18 @@ class GrammarCompiler:
             )
         self._library = llguidance
         self._vocab_size, self._eos_token_ids = vocab_size, frozenset(eos_token_ids)
-        self._tokenizer = llguidance.hf.from_tokenizer(
-            tokenizer,  # pyright: ignore[reportArgumentType]
-            n_vocab=max(vocab_size, len(tokenizer)),
-            eos_token=sorted(eos_token_ids),
-        )
+        try:
+            self._tokenizer = llguidance.hf.from_tokenizer(
+                tokenizer,  # pyright: ignore[reportArgumentType]
+                n_vocab=max(vocab_size, len(tokenizer)),
+                eos_token=sorted(eos_token_ids),
+            )
+        except ValueError as error:
+            reason = str(error).partition(":")[0]
+            raise ValueError(
+                f"llguidance cannot read the model's tokenizer ({reason}); it knows those whose "
+                "decoder is byte-level, or has byte fallback"
+            ) from error
 
     def json_schema(self, schema: Mapping[str, Any]) -> "Grammar":
         """Return the grammar of JSON texts that a JSON schema allows.

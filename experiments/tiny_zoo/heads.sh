@@ -53,7 +53,7 @@ staged() { # name, steps of its last two stages, rate of the first two, then wha
 eagle=(+proposer=eagle student.token_weight=1)
 medusa=(+proposer=medusa proposer.head=null student.num_heads=4 student.own_lm_head=false train.learning_rate=2e-3)
 eagle3=(+proposer=eagle3)
-deep=("target.model=${DEEP:-zoo:deep}")
+deep=("target.model=${DEEP:-zoo:deep}" dataset.limit=2000 dataset.shuffle=true)
 
 [ $# -gt 0 ] || set -- tiny_draft_distilled tiny_eagle tiny_medusa tiny_eagle3 deep_eagle deep_medusa deep_eagle3
 for drafter in "$@"; do
@@ -62,7 +62,7 @@ for drafter in "$@"; do
     tiny_eagle) staged $drafter 3000 3000 2e-3 "${eagle[@]}" ;;
     tiny_medusa) head $drafter "${medusa[@]}" train.steps=5000 ;;
     tiny_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,5,8]' ;;
-    deep_eagle) staged $drafter 4000 4000 2e-3 "${eagle[@]}" "${deep[@]}" ;;
+    deep_eagle) staged $drafter 1800 1800 2e-3 "${eagle[@]}" "${deep[@]}" ;;
     deep_medusa) head $drafter "${medusa[@]}" train.steps=5000 "${deep[@]}" ;;
     deep_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;

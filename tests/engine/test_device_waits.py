@@ -5,6 +5,7 @@ The engine runs on a pretended device, which counts what would make the host wai
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import scenarios
 import torch
 from scenarios import ALL, MAX_LEN, MODEL, PENALIZED, PROPOSERS, SAMPLED
 from shape_checks import unchecked
-from tiny_models import letters_tokenizer
+from tiny_models import VOCAB, letters_tokenizer
+from tokenizers import decoders
 
 from specresearch import CausalLM, Controller, Engine, Proposer, Request
 from specresearch.acceptance import AcceptanceSampler, Block, Greedy, Threshold, Typical
@@ -25,6 +27,7 @@ from specresearch.controllers import (
     Goodput,
     Heuristic,
 )
+from specresearch.grammar import GrammarCompiler
 from specresearch.mock_cuda import DEVICE, MockCuda
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal, Verdict
@@ -201,6 +204,21 @@ def test_choosing_nodes_by_score_waits_at_most_once_more(
 ) -> None:
     steps = waits((ALL | TREES)[name], controller=Goodput(margin=0.0), graphs=graphs)
     assert max(map(len, steps)) <= 2, steps
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft_model", "medusa"])
+def test_a_grammar_waits_once_more(
+    waits: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The drafts are read before the target runs; masks go up without a wait."""
+    monkeypatch.setattr(CausalLM, "eos_token_ids", frozenset([0]))
+    tokenizer = letters_tokenizer()
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()  # one that llguidance knows
+    grammar = GrammarCompiler(tokenizer, VOCAB, [0]).regex("[b-f]{4,}")
+    requests = mixed_requests()
+    with_grammars = [replace(request, grammar=grammar) for request in requests[::2]]
+    steps = waits((ALL | TREES)[name], requests=[*with_grammars, *requests[1::2]])
+    assert max(map(len, steps)) == 2, steps
 
 
 class Looking(NGram):

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tiny_models import VOCAB, letters_tokenizer
 from transformers import AutoModelForCausalLM
 
 import specresearch
 from specresearch import Batch, CausalLM, Engine, Proposal, Request, SamplingParams
-from specresearch.acceptance import Threshold
+from specresearch.acceptance import AcceptanceSampler, Block, Threshold, Typical
 from specresearch.engine import SchedulerSettings
 from specresearch.grammar import ALL_ALLOWED, Grammar, GrammarCompiler
 from specresearch.proposal import DraftKind
@@ -94,9 +95,10 @@ def decode(
     grammar: Grammar | None,
     sampling: SamplingParams,
     num: int = 4,
+    acceptance: AcceptanceSampler | None = None,
 ) -> list[tuple[str, str]]:
     """Return text and finish reason of each of `num` requests."""
-    engine = Engine(target(), proposer, max_batch_size=min(num, 48))
+    engine = Engine(target(), proposer, acceptance, max_batch_size=min(num, 48))
     requests = []
     for number in range(num):
         own = replace(sampling, seed=number)
@@ -144,10 +146,13 @@ def token_texts() -> list[str]:
 
 
 @cache
-def law() -> dict[str, float]:
+def law(bias: float = 0.0) -> dict[str, float]:
     """Return the probability of every output, by transformers' passes over whole prefixes.
 
     Which tokens may follow is told by the list of texts, not by the grammar's library.
+
+    Args:
+        bias: Added to the logit of the token "no".
     """
     folder = Path(specresearch.__file__).parent / "zoo" / "tiny"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -158,6 +163,7 @@ def law() -> dict[str, float]:
         tokens, text, chance = waiting.pop()
         with torch.inference_mode():
             logits = model(torch.tensor([tokens])).logits[0, -1].double()
+            logits[texts.index("no")] += bias
         allowed = [
             token
             for token, more in enumerate(texts)
@@ -174,9 +180,9 @@ def law() -> dict[str, float]:
     return outputs
 
 
-def p_value(found: Sequence[tuple[str, str]]) -> float:
+def p_value(found: Sequence[tuple[str, str]], bias: float = 0.0) -> float:
     """Return the p-value of the outputs under the law, by a chi-square test."""
-    expected, counts = law(), Counter(text for text, _ in found)
+    expected, counts = law(bias), Counter(text for text, _ in found)
     assert all(reason == "eos" for _, reason in found)
     assert set(counts) <= set(expected)
     likely = [text for text, chance in expected.items() if chance * len(found) >= 5]
@@ -200,6 +206,31 @@ HOT = SamplingParams(1.0, max_new_tokens=12)
 def test_outputs_have_the_law_of_the_target_within_the_grammar(method: str) -> None:
     found = decode(drafting(method), compiler().regex(PATTERN), HOT, NUM_SAMPLES)
     assert p_value(found) > ALPHA
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("method", ["ngram", "chain"])
+def test_block_verification_has_that_law_too(method: str) -> None:
+    grammar = compiler().regex(PATTERN)
+    assert p_value(decode(drafting(method), grammar, HOT, NUM_SAMPLES, Block())) > ALPHA
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("method", ["plain", "ngram", "chain"])
+def test_biased_logits_are_masked_like_others(method: str) -> None:
+    bias = -1.0
+    sampling = replace(HOT, logit_bias={token_texts().index("no"): bias})
+    found = decode(drafting(method), compiler().regex(PATTERN), sampling, NUM_SAMPLES)
+    assert p_value(found, bias) > ALPHA
+    assert p_value(found) < ALPHA
+
+
+@pytest.mark.parametrize("method", ["ngram", "chain"])
+def test_typical_acceptance_keeps_to_the_grammar(method: str) -> None:
+    found = decode(drafting(method), compiler().regex(PATTERN), HOT, 8, Typical())
+    assert all(text in LANGUAGE for text, _ in found)
 
 
 class HalfRefused(Proposer):
@@ -387,3 +418,8 @@ def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
     monkeypatch.undo()
     with pytest.raises(ValueError, match="no end token"):
         GrammarCompiler(model.tokenizer, model.vocab_size, ())
+
+
+def test_a_tokenizer_that_the_library_cannot_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot read the model's tokenizer"):
+        GrammarCompiler(letters_tokenizer(), VOCAB, [0])
