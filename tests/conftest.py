@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import importlib
 import logging
 import os
@@ -17,6 +18,12 @@ from shape_checks import install, unchecked
 
 install()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Leave the million objects of libraries and tests out of all later collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -62,9 +62,9 @@ for drafter in "$@"; do
     tiny_eagle) staged $drafter 3000 3000 2e-3 "${eagle[@]}" ;;
     tiny_medusa) head $drafter "${medusa[@]}" train.steps=5000 ;;
     tiny_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,5,8]' ;;
-    deep_eagle) staged $drafter 1800 1800 2e-3 "${eagle[@]}" "${deep[@]}" ;;
-    deep_medusa) head $drafter "${medusa[@]}" train.steps=5000 "${deep[@]}" ;;
-    deep_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
+    deep_eagle) staged $drafter 900 2400 2e-3 "${eagle[@]}" "${deep[@]}" ;;
+    deep_medusa) head $drafter "${medusa[@]}" train.steps=2500 "${deep[@]}" ;;
+    deep_eagle3) staged $drafter 900 2400 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
     esac
 done

@@ -13,7 +13,7 @@ from specresearch.bench.decoding_memory import Forecast
 from specresearch.bench.flush import Flush
 from specresearch.bench.folder import Results, ResultsFolder
 from specresearch.bench.foretelling import NUM_TEXTS, foretell
-from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.full_collections import no_full_collections
 from specresearch.bench.memory_fit import BatchSetting, MemoryFit, shortage_of
 from specresearch.bench.memory_use import memory_use
 from specresearch.bench.output_check import OutputCheck
@@ -237,7 +237,7 @@ class Runner:
             figures=lambda: figures_so_far(self.method or METHOD, *self._paired_rows()),
             enabled=progress,
         )
-        with bar, frozen_heap():
+        with bar, no_full_collections():
             if missing:
                 bar.say("warming up")
                 self._warm_up()

@@ -25,6 +25,7 @@ def quick_imports() -> Iterator[None]:
     finally:
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.NOTSET)
-        gc.freeze()
+        if not gc.get_freeze_count():
+            gc.freeze()
         if was_enabled:
             gc.enable()

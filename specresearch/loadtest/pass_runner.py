@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol, runtime_checkable
 
 from specresearch.bench.flush import Flush
-from specresearch.bench.frozen_heap import frozen_heap
+from specresearch.bench.full_collections import no_full_collections
 from specresearch.loadtest.arrivals import Arrivals
 from specresearch.loadtest.folder import LoadFolder
 from specresearch.loadtest.outputs import SideOutputs
@@ -181,7 +181,7 @@ class PassRunner(ABC):
     ) -> None:
         """Run the passes of a group in turns. The one with the fewest tokens goes next."""
         self._before_group()
-        with frozen_heap(), ExitStack() as stack:
+        with no_full_collections(), ExitStack() as stack:
             passes = []
             for key in keys:
                 passes.append(stack.enter_context(self._pass(key, workload, watch)))

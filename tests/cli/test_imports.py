@@ -8,13 +8,15 @@ from specresearch.cli import quick_imports
 
 
 def test_garbage_is_collected_again_after_imports() -> None:
-    try:
-        with quick_imports():
-            assert not gc.isenabled()
-        assert gc.isenabled()
-        assert gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
+    gc.unfreeze()
+    with quick_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    frozen = gc.get_freeze_count()
+    assert frozen
+    with quick_imports():
+        later = [object()]
+    assert gc.get_freeze_count() == frozen, later
 
 
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:

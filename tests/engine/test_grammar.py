@@ -78,7 +78,7 @@ def drafting(name: str) -> Proposer | None:
     heads = {"eagle": (Eagle, "zoo:tiny_eagle"), "medusa": (Medusa, "zoo:tiny_medusa")}
     if name in heads:
         kind, head = heads[name]
-        return kind.from_pretrained(head, target())
+        return kind(head)
     return {
         "plain": lambda: None,
         "ngram": lambda: NGram(5, 3, 1),
