@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from specresearch.cli import entry_point, stay_offline_without_hub
+from specresearch.cli import entry_point, quick_imports, stay_offline_without_hub
 
 
 def main() -> None:
@@ -13,7 +13,8 @@ def main() -> None:
 
 def export(cfg: DictConfig) -> None:
     """Write the head and print a summary."""
-    from specresearch.training.export import export_head
+    with quick_imports():
+        from specresearch.training.export import export_head
 
     stay_offline_without_hub(cfg)
     settings: Any = OmegaConf.to_container(cfg, throw_on_missing=True)

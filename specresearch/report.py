@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specresearch.cli import exit_on_user_errors
+from specresearch.cli import exit_on_user_errors, quick_imports
 from specresearch.cli.arguments import parser_of_folders
 from specresearch.files import check_exist, check_writable
 
@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with exit_on_user_errors():
         check_exist(args.folders)  # before the large imports
         check_writable(args.output, "--output")
-    from specresearch.reporting import Requirements, compose, gather, write
+    with quick_imports():
+        from specresearch.reporting import Requirements, compose, gather, write
 
     with exit_on_user_errors():
         material = gather(args.folders)

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from specresearch.cli import exit_on_user_errors
+from specresearch.cli import exit_on_user_errors, quick_imports
 from specresearch.cli.arguments import parser_of_folders
 from specresearch.files import check_exist
 
@@ -21,9 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser().parse_args(arguments)
     with exit_on_user_errors():
         check_exist(args.folders)  # before the large imports
-    from specresearch.files import replace_text
-    from specresearch.reporting import gather
-    from specresearch.reporting.results_table import results_table
+    with quick_imports():
+        from specresearch.files import replace_text
+        from specresearch.reporting import gather
+        from specresearch.reporting.results_table import results_table
 
     with exit_on_user_errors():
         material = gather(args.folders)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from specresearch.cli import entry_point
+from specresearch.cli import entry_point, quick_imports
 from specresearch.files import check_writable
 
 
@@ -14,9 +14,10 @@ def main() -> None:
 
 def tree(cfg: DictConfig) -> None:
     """Print the best trees, and write the fastest to `output`."""
-    from specresearch.results.config import read_config
-    from specresearch.tree_tuning.choice import choose, print_choice, save_choice, use
-    from specresearch.tree_tuning.measurement import measure
+    with quick_imports():
+        from specresearch.results.config import read_config
+        from specresearch.tree_tuning.choice import choose, print_choice, save_choice, use
+        from specresearch.tree_tuning.measurement import measure
 
     if cfg.output:
         check_writable(Path(cfg.output).parent, "output")
