@@ -24,7 +24,7 @@ served)
     ;;
 temperature) # 0 to 1, with acceptance
     python -m specresearch.run +experiment=temperature "${chats[@]}" "${short[@]}" sampling.temperature=0,0.2,0.4,0.6,0.8,1 \
-        num_prompts=24 "hydra.sweep.dir=$out" "$@"
+        num_prompts=24 proposer.num_draft_tokens=5 "hydra.sweep.dir=$out" "$@"
     ;;
 rate) # from one query a second to more than can be served; news by lookup, chats by a draft model
     python -m specresearch.load +experiment=qps "${articles[@]}" "${short[@]}" arrivals.qps=1,2,4,8 "compare=[]" repeats=1 \
