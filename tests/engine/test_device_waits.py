@@ -212,7 +212,7 @@ def test_a_grammar_waits_once_more(
 ) -> None:
     """The drafts are read before the target runs; masks go up without a wait."""
     monkeypatch.setattr(CausalLM, "eos_token_ids", frozenset([0]))
-    tokenizer = letters_tokenizer()
+    tokenizer = copy.deepcopy(letters_tokenizer())
     tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()  # one that llguidance knows
     grammar = GrammarCompiler(tokenizer, VOCAB, [0]).regex("[b-f]{4,}")
     requests = mixed_requests()
