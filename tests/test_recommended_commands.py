@@ -13,7 +13,7 @@ from shape_checks import unchecked
 from specresearch.cli import conf_dir
 
 PROPOSERS = sorted(file.stem for file in (conf_dir() / "proposer").glob("*.yaml"))
-QUICK = ("ngram",)  # others print the like
+QUICK = ("eagle", "ngram")  # a head and a lookup; others print the like
 CASES = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PROPOSERS
 ]

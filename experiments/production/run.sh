@@ -9,8 +9,7 @@ cd "$(dirname "$0")/../.."
 recipe=${1:?concurrency, temperature, rate, mixed or served}
 shift
 out=${OUT:-outputs/production}/$recipe
-chats=(dataset=sharegpt "dataset.path=$SHAREGPT" dataset.max_prompt_tokens=256)
-articles=(dataset=cnndm "dataset.path=$CNNDM" dataset.max_prompt_tokens=512)
+chats=(dataset=sharegpt "dataset.path=${SHAREGPT:?names a file}" dataset.max_prompt_tokens=256)
 short=(sampling.max_new_tokens=64)
 
 case $recipe in
@@ -27,13 +26,14 @@ temperature) # 0 to 1, with acceptance
         num_prompts=24 proposer.num_draft_tokens=5 "hydra.sweep.dir=$out" "$@"
     ;;
 rate) # from one query a second to more than can be served; news by lookup, chats by a draft model
+    articles=(dataset=cnndm "dataset.path=${CNNDM:?names a file}" dataset.max_prompt_tokens=512)
     python -m specresearch.load +experiment=qps "${articles[@]}" "${short[@]}" arrivals.qps=1,2,4,8 "compare=[]" repeats=1 \
         "hydra.sweep.dir=$out/articles" "$@"
     python -m specresearch.load +experiment=qps proposer=draft_model "${chats[@]}" "${short[@]}" arrivals.qps=1,2,4,8 "compare=[]" \
         repeats=1 "hydra.sweep.dir=$out/chats" "$@"
     ;;
 mixed) # 60% structured at temperature 0.2, 40% creative at 1: a healthy mean may hide who pays
-    python -m specresearch.load +experiment=mixed "classes.structured.dataset.path=$HUMANEVAL" "classes.creative.dataset.path=$SHAREGPT" \
+    python -m specresearch.load +experiment=mixed "classes.structured.dataset.path=${HUMANEVAL:?names a file}" "classes.creative.dataset.path=$SHAREGPT" \
         classes.creative.dataset.max_prompt_tokens=256 "${short[@]}" "compare=[]" repeats=1 "hydra.sweep.dir=$out" "$@"
     ;;
 *)

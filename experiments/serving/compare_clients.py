@@ -143,7 +143,11 @@ class Clients:
 
     def _run(self, program: str, command: str, *options: tuple[Any, ...]) -> None:
         parts = [str(part) for option in options for part in option]
-        subprocess.run([program, command, *parts], check=True, capture_output=True)
+        done = subprocess.run(
+            [program, command, *parts], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"{program} has failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def main() -> None:

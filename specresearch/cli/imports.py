@@ -25,7 +25,7 @@ def quick_imports() -> Iterator[None]:
     finally:
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.NOTSET)
-        if not gc.get_freeze_count():
+        if not gc.get_freeze_count():  # later calls, as of a sweep's jobs, would keep garbage
             gc.freeze()
         if was_enabled:
             gc.enable()
