@@ -3,7 +3,6 @@
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation
-from jaxtyping import TypeCheckError
 from shape_checks import unchecked
 
 from specresearch.drawing import draw
@@ -13,7 +12,8 @@ from specresearch.sampling import derive_seed
 def test_wrong_shapes_are_rejected() -> None:
     weights = torch.ones(2, 3)
     uniforms = torch.zeros(4, dtype=torch.float64)
-    with pytest.raises(TypeCheckError, match=r"parameters of specresearch\.drawing\.draw"):
+    size = r"specresearch\.drawing\.draw.* uniforms=.*size of dimension B is 4 .* value of 2"
+    with pytest.raises(BeartypeCallHintViolation, match=size):
         draw(weights, uniforms)
 
 

@@ -141,10 +141,29 @@ def test_another_seed_gives_another_text(dataset: PromptDataset, tmp_path: Path)
     )
 
 
+def test_a_share_of_the_rows_is_greedy(dataset: PromptDataset, tmp_path: Path) -> None:
+    mixed = written(dataset, tmp_path / "mixed", replace(GENERATION, greedy_share=0.5))
+    sampled = written(dataset, tmp_path / "sampled")
+    greedy = written(dataset, tmp_path / "greedy", GREEDY)
+    assert sampled != greedy
+    assert mixed == [pair[row % 2] for row, pair in enumerate(zip(sampled, greedy, strict=True))]
+
+
+def test_held_out_text_is_of_one_temperature(dataset: PromptDataset, tmp_path: Path) -> None:
+    sampled = Corpus(target=1.0, heldout_fraction=0.5, generation=GENERATION)
+    mixed = replace(sampled, generation=replace(GENERATION, greedy_share=0.5))
+    texts = [list(c.heldout(model(), dataset, tmp_path / "heldout")) for c in (sampled, mixed)]
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [
         (lambda dataset, folder: written(dataset, folder, GREEDY), "temperature"),
+        (
+            lambda dataset, folder: written(dataset, folder, replace(GENERATION, greedy_share=0.5)),
+            "greedy_share",
+        ),
         (lambda dataset, folder: written(dataset, folder, target=model(seed=1)), "weights"),
         (lambda dataset, folder: written(dataset, folder, num_rows=1), "num_rows"),
         (
@@ -173,6 +192,8 @@ def test_a_context_too_short_for_a_prompt_is_an_error(
         ReplyGenerator(model(), dataset, GENERATION, 3)
     with pytest.raises(ValueError, match=r"corpus\.generation\.batch_size=0 must be at least 1"):
         GenerationSettings(batch_size=0)
+    with pytest.raises(ValueError, match=r"corpus\.generation\.greedy_share=2\.0 must be a share"):
+        GenerationSettings(greedy_share=2.0)
 
 
 def test_the_digest_covers_the_weights_but_not_their_dtype() -> None:

@@ -106,10 +106,14 @@ class Corpus:
     def heldout(
         self, target: CausalLM, dataset: PromptDataset, folder: Path, *, num_rows: int | None = None
     ) -> TargetGenerated:
-        """Return the target's replies to held-out prompts, or to the first `num_rows` of them."""
+        """Return the target's replies to held-out prompts, or to the first `num_rows` of them.
+
+        All are of one temperature, for which acceptance can be predicted.
+        """
         name = "heldout" if num_rows is None else f"heldout-{num_rows}"
         rows = RowSplit("heldout", self.heldout_fraction).rows(dataset)[:num_rows]
-        return self._target_text(target, dataset, rows, folder / name)
+        alike = replace(self, generation=replace(self.generation, greedy_share=0.0))
+        return alike._target_text(target, dataset, rows, folder / name)
 
     def num_rows(self, dataset: PromptDataset) -> tuple[int, int]:
         """Return how many of the dataset's rows are for training, and how many are held out."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ class GenerationSettings:
 
     Attributes:
         temperature: 1 samples the model's own distribution, 0 is greedy.
+        greedy_share: Share of the rows that are decoded greedily all the same, spread evenly.
         shard_size: Rows in a file, the most that a killed run loses.
     """
 
     temperature: float = 1.0
+    greedy_share: float = 0.0
     max_new_tokens: int = 256
     batch_size: int = 8
     shard_size: int = 64
@@ -55,6 +58,15 @@ class GenerationSettings:
             raise ValueError(
                 f"corpus.generation.temperature={self.temperature} must be 0 (greedy) or above"
             )
+        if not 0 <= self.greedy_share <= 1:
+            raise ValueError(
+                f"corpus.generation.greedy_share={self.greedy_share} must be a share from 0 to 1"
+            )
+
+    def temperature_of(self, row: int) -> float:
+        """Return the temperature of all replies to the row of that number."""
+        is_greedy = floor((row + 1) * self.greedy_share) > floor(row * self.greedy_share)
+        return 0.0 if is_greedy else self.temperature
 
 
 class ReplyGenerator:
@@ -95,6 +107,8 @@ class ReplyGenerator:
         limit = self.dataset.max_prompt_tokens or self.max_prompt_tokens
         decoding = asdict(self.generation)
         del decoding["batch_size"]
+        if not self.generation.greedy_share:
+            del decoding["greedy_share"]  # so that text without it is found again
         return {
             "model": self.model.name,
             "dataset": self.dataset.name,
@@ -167,7 +181,9 @@ class ReplyGenerator:
 
     def _sampling(self, shard: tuple[int, int], index: int, turn: int) -> SamplingParams:
         return SamplingParams(
-            temperature=self.generation.temperature,
+            temperature=self.generation.temperature_of(
+                shard[1] * self.generation.shard_size + index
+            ),
             max_new_tokens=self.generation.max_new_tokens,
             seed=stable_hash(self.generation.seed, shard, index, turn),
         )
