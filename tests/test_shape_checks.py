@@ -1,9 +1,15 @@
 """The package's annotations are checked at run time, with and without shapes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from beartype import beartype
 from beartype.roar import BeartypeCallHintViolation
-from shape_checks import unchecked
+from jaxtyping import Float
+from shape_checks import check, unchecked
+from torch import Tensor
 
 from specresearch.drawing import draw
 from specresearch.sampling import derive_seed
@@ -25,3 +31,39 @@ def test_wrong_types_are_rejected_where_no_shape_is_named() -> None:
 def test_checks_can_be_switched_off() -> None:
     with unchecked(), pytest.raises(TypeError, match="unsupported operand"):
         derive_seed("one")  # pyright: ignore[reportArgumentType]
+
+
+def outer(hint: Any) -> Callable[..., Any]:
+    def inner(*rows: Float[Tensor, " B"], size: int = 1) -> hint:
+        return torch.cat(rows)[:size]
+
+    return check(inner, typechecker=beartype)
+
+
+def test_functions_in_functions_are_checked() -> None:
+    row = torch.ones(2)
+    assert len(outer(Float[Tensor, " N"])(row, row, size=3)) == 3
+    with pytest.raises(BeartypeCallHintViolation, match=r"inner\(\) parameter rows=.*dimension B"):
+        outer(Any)(row, torch.ones(3))
+    with pytest.raises(BeartypeCallHintViolation, match=r"inner\(\) parameter size="):
+        outer(Any)(row, size="one")
+
+
+def test_results_of_functions_in_functions_are_checked() -> None:
+    def inner(rows: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+        return rows[0]
+
+    checked = check(inner, typechecker=beartype)
+    assert checked(torch.ones(2, 2)).shape == (2,)
+    with pytest.raises(BeartypeCallHintViolation, match=r"inner\(\) return .*dimension B"):
+        checked(torch.ones(2, 3))
+
+
+def test_unknown_names_are_not_checked() -> None:
+    def inner(rows: "ForTypeCheckersAlone", size: "int") -> None:  # pyright: ignore  # noqa: F821
+        pass
+
+    checked = check(inner, typechecker=beartype)
+    checked("anything", 1)
+    with pytest.raises(BeartypeCallHintViolation, match="parameter size="):
+        checked("anything", "one")
