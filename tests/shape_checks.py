@@ -92,7 +92,7 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
         return functools.partial(check, typechecker=typechecker)
     if getattr(function, "__module__", "").startswith("specresearch.mock_cuda"):
         return function  # it runs inside every operation of the pretended device
-    if not inspect.isfunction(function):
+    if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return _check_shapes(function, typechecker=typechecker)
     is_nested = "<locals>" in function.__qualname__ and not inspect.iscoroutinefunction(function)
     names_shapes = any(map(names_a_shape, function.__annotations__.values()))

@@ -34,7 +34,7 @@ def test_checks_can_be_switched_off() -> None:
 
 
 def outer(hint: Any) -> Callable[..., Any]:
-    def inner(*rows: Float[Tensor, " B"], size: int = 1) -> hint:
+    def inner(*rows: Float[Tensor, " B"], size: int = 1) -> hint:  # pyright: ignore[reportInvalidTypeForm]
         return torch.cat(rows)[:size]
 
     return check(inner, typechecker=beartype)
