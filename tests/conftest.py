@@ -80,11 +80,13 @@ def enabled_loggers() -> None:
 
     Those that log nothing by themselves mute all loggers that exist, as Hydra does it.
     """
-    logging.root.setLevel(logging.WARNING)
+    if logging.root.level != logging.WARNING:
+        logging.root.setLevel(logging.WARNING)
     for name, logger in logging.root.manager.loggerDict.items():
         if name.split(".")[0] == "specresearch" and isinstance(logger, logging.Logger):
             logger.disabled, logger.propagate = False, True
-            logger.setLevel(logging.NOTSET)
+            if logger.level != logging.NOTSET:  # to set it empties the caches of all loggers
+                logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

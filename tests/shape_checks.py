@@ -5,7 +5,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import jaxtyping
@@ -95,8 +95,8 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return _check_shapes(function, typechecker=typechecker)
     is_nested = "<locals>" in function.__qualname__ and not inspect.iscoroutinefunction(function)
+    sizes = _check_shapes("context")
     names_shapes = any(map(names_a_shape, function.__annotations__.values()))
-    sizes = _check_shapes("context") if names_shapes else nullcontext()
     checked: Any = None
 
     @functools.wraps(function)
@@ -106,6 +106,8 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
             return function(*args, **kwargs)
         if checked is None:
             checked = _checked_here(function) if is_nested else _checked(typechecker, function)
+        if not names_shapes:
+            return checked(*args, **kwargs)
         with sizes:
             return checked(*args, **kwargs)
 

@@ -17,6 +17,14 @@ from specresearch.proposers import Cascade, DraftModel, NGram
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
+def model(seed: int, compile: bool, is_packed: bool, graphs: bool = False) -> CausalLM:
+    """Return a model of one size for all cases, since each size is compiled for seconds."""
+    network = copy.deepcopy(build("llama", seed=seed, num_hidden_layers=1))
+    return CausalLM(
+        network, max_len=48, compile=compile, pack_weights=compile and is_packed, graphs=graphs
+    )
+
+
 def outputs(
     compile: bool,
     draft_seed: int,
@@ -25,20 +33,8 @@ def outputs(
     graphs: bool = False,
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return the tokens of every request and the number of accepted drafts."""
-    target = CausalLM(
-        copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)),
-        max_len=40,
-        compile=compile,
-        pack_weights=compile,
-        graphs=graphs,
-    )
-    draft = CausalLM(
-        copy.deepcopy(build("llama", seed=draft_seed, num_hidden_layers=1)),
-        max_len=40,
-        compile=compile,
-        pack_weights=compile,
-        graphs=graphs,
-    )
+    target = model(1, compile, is_packed=True, graphs=graphs)
+    draft = model(draft_seed, compile, is_packed=False, graphs=graphs)
     requests = [
         Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)
     ]
@@ -55,12 +51,7 @@ def drafting_from_kept_columns(compile: bool) -> list[tuple[int, int]]:
 
     The first request leaves early, and passes over all slots go on while nobody has its slot.
     """
-    target, draft = (
-        CausalLM(
-            copy.deepcopy(build("llama", seed=1, num_hidden_layers=1)), max_len=48, compile=compile
-        )
-        for _ in range(2)
-    )
+    target, draft = (model(1, compile, is_packed) for is_packed in (True, False))
     engine = Engine(
         target,
         DraftModel(draft, 3),
