@@ -85,7 +85,7 @@ def enabled_loggers() -> None:
     for name, logger in logging.root.manager.loggerDict.items():
         if name.split(".")[0] == "specresearch" and isinstance(logger, logging.Logger):
             logger.disabled, logger.propagate = False, True
-            if logger.level != logging.NOTSET:  # to set it empties the caches of all loggers
+            if logger.level != logging.NOTSET:  # setLevel clears every logger's cache
                 logger.setLevel(logging.NOTSET)
 
 

@@ -13,7 +13,8 @@ from beartype.door import die_if_unbearable
 from jaxtyping import AbstractArray, config
 
 _check_shapes = jaxtyping.jaxtyped
-_known: dict[types.CodeType, tuple[inspect.Signature, dict[str, Any]]] = {}
+Hints = dict[str, Any]
+_known: dict[types.CodeType, tuple[Any, Hints, inspect.Signature, Hints]] = {}
 
 
 def names_a_shape(annotation: Any) -> bool:
@@ -26,7 +27,7 @@ def names_a_shape(annotation: Any) -> bool:
 
 
 def resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
-    """Return the annotation with names looked up, Any if one is there for type checkers alone."""
+    """Return the annotation with names looked up, or Any if one is for type checkers only."""
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, namespace, include_extras=True)["it"]
@@ -34,20 +35,20 @@ def resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
         return Any
 
 
-def hints_of(function: Any) -> dict[str, Any]:
+def hints_of(function: Any) -> Hints:
     """Return the annotations of a function, with names looked up."""
     annotations = function.__annotations__
     return {name: resolved(hint, function.__globals__) for name, hint in annotations.items()}
 
 
 def each(value: Any, parameter: inspect.Parameter) -> Iterable[Any]:
-    """Yield what the annotation of a parameter is for: of `*args` and `**kwargs`, every one."""
+    """Yield the values that a parameter's annotation applies to: of `*args`, every one."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return value
     return value.values() if parameter.kind is parameter.VAR_KEYWORD else (value,)
 
 
-def _checked(typechecker: Callable[..., Any], function: Any) -> Any:
+def _written_checks(typechecker: Callable[..., Any], function: Any) -> Any:
     """Return the function with checks that the type checker writes for it."""
     annotations = function.__annotations__
     function.__annotations__ = hints_of(function)
@@ -57,15 +58,18 @@ def _checked(typechecker: Callable[..., Any], function: Any) -> Any:
         function.__annotations__ = annotations
 
 
-def _checked_here(function: Any) -> Any:
-    """Return the function with the same checks, but none written for it.
+def _read_checks(function: Any) -> Any:
+    """Return the function with the same checks, read from its annotations in every call.
 
-    A function in a function is another one in each call of the outer one, and would be written
-    checks for each time, which took a fifth of the time of some tests.
+    A nested function is created anew in every call of the outer one. To write checks each time took
+    a fifth of the time of some tests.
     """
-    if function.__code__ not in _known:
-        _known[function.__code__] = inspect.signature(function), hints_of(function)
-    signature, hints = _known[function.__code__]
+    module, annotations = function.__module__, function.__annotations__
+    known = _known.get(function.__code__)
+    if known is None or known[:2] != (module, annotations):
+        known = module, annotations, inspect.signature(function), hints_of(function)
+        _known[function.__code__] = known
+    *_, signature, hints = known
     name = function.__qualname__
 
     @functools.wraps(function)
@@ -82,11 +86,11 @@ def _checked_here(function: Any) -> Any:
 
 
 def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
-    """Decorate like `jaxtyping.jaxtyped`, but check every argument once, and prepare it late.
+    """Decorate like `jaxtyping.jaxtyped`, at a part of the cost.
 
-    Jaxtyping checks arguments in functions of their own, and again beside the result, to say in its
-    errors which of them it was, which the type checker says, too. Here it only keeps the sizes of a
-    call, and those only if a shape is named, which most calls in the tests do not.
+    Arguments are checked before the call and not again after it, checks are built in the first
+    call, sizes are kept only if a shape is named, and sizes like "{n}" are not supported.
+    Generators are left to jaxtyping. It never decorates coroutines.
     """
     if function is None:
         return functools.partial(check, typechecker=typechecker)
@@ -94,7 +98,9 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
         return function  # it runs inside every operation of the pretended device
     if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return _check_shapes(function, typechecker=typechecker)
-    is_nested = "<locals>" in function.__qualname__ and not inspect.iscoroutinefunction(function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is async; its sizes would not be checked")
+    is_nested = "<locals>" in function.__qualname__
     sizes = _check_shapes("context")
     names_shapes = any(map(names_a_shape, function.__annotations__.values()))
     checked: Any = None
@@ -105,7 +111,9 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
         if checked is None:
-            checked = _checked_here(function) if is_nested else _checked(typechecker, function)
+            checked = (
+                _read_checks(function) if is_nested else _written_checks(typechecker, function)
+            )
         if not names_shapes:
             return checked(*args, **kwargs)
         with sizes:

@@ -49,6 +49,14 @@ def test_functions_in_functions_are_checked() -> None:
         outer(Any)(row, size="one")
 
 
+def test_each_function_in_a_function_has_its_own_annotations() -> None:
+    row = torch.ones(2)
+    assert len(outer(Any)(row)) == 1
+    with pytest.raises(BeartypeCallHintViolation, match=r"inner\(\) return "):
+        outer(int)(row)
+    assert len(outer(Float[Tensor, " N"])(row)) == 1
+
+
 def test_results_of_functions_in_functions_are_checked() -> None:
     def inner(rows: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
         return rows[0]

@@ -29,11 +29,15 @@ from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.cli import conf_dir
 from specresearch.data import PromptDataset
 from specresearch.files.jsonl import read_jsonl, to_line
-from specresearch.proposers import DraftModel, Eagle, Eagle3, Medusa, NGram, Proposer
+from specresearch.proposers import Cascade, DraftModel, Eagle, Eagle3, Medusa, NGram, Proposer
 from specresearch.statistics import interval_of
 
 PLAIN, TREE = "plain", "tree"
 TREE_SIZE, TREE_DEPTH, TREE_WIDTH = 8, 3, 3
+
+
+def lookup() -> NGram:
+    return NGram(10, 4, 2)
 
 
 def chain_or_tree(method: str, head: str, shape: str) -> Proposer | None:
@@ -49,16 +53,18 @@ def chain_or_tree(method: str, head: str, shape: str) -> Proposer | None:
             if shape == TREE:
                 return Medusa(head, length)
             return Medusa(head, paths=[[0] * depth for depth in range(1, length + 1)])
+        case "cascade":  # what lookup finds, and the head's drafts where it finds nothing
+            return None if shape == TREE else Cascade([lookup(), Eagle(head, length, "chain")])
         case "draft_model":
             draft = CausalLM.from_pretrained(head)
             return None if shape == TREE else DraftModel(draft, length)
         case _:
-            raise ValueError(f"{method} is none of eagle, eagle3, medusa, draft_model")
+            raise ValueError(f"{method} is none of eagle, eagle3, medusa, draft_model, cascade")
 
 
 def sides(heads: Sequence[str], shapes: Sequence[str]) -> dict[str, Proposer | None]:
     """Return all that is measured by name, plain decoding first."""
-    proposers: dict[str, Proposer | None] = {PLAIN: None, "ngram": NGram(10, 4, 2)}
+    proposers: dict[str, Proposer | None] = {PLAIN: None, "ngram": lookup()}
     for text in heads:
         name, _, source = text.partition("=")
         method, _, head = source.partition(":")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains the drafters of the zoo's targets: DATA holds the text of the pair, WORK is scratch space outside the repository.
-# Names of drafters as arguments train those alone. A run that was stopped goes on where it was. DEEP names another folder of
-# the deep target than the zoo's.
+# Names of drafters as arguments train those alone. A run that was stopped goes on where it was, and a finished one is kept:
+# after a change of a recipe, WORK must be new. DEEP names another folder of the deep target than the zoo's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH=.
@@ -50,7 +50,7 @@ staged() { # name, steps of its last two stages, rate of the first two, then wha
     head "$1" "${@:5}" "proposer.head=$WORK/$1_first/student" student.num_steps=5 train.learning_rate=1e-3 "train.steps=$3"
 }
 
-refined() { # name, whose drafter of replies at temperature 0.7 alone has been trained, then what makes it
+refined() { # name, then what makes it; goes on from NAME_sampled, with replies of which half are greedy
     head "$1" "${@:2}" "proposer.head=$WORK/$1_sampled/student" "corpus.folder=$WORK/corpus_${1%%_*}_mixed" \
         corpus.generation.greedy_share=0.5 student.num_steps=5 train.learning_rate=1e-3 train.steps=1600
 }

@@ -13,7 +13,9 @@ from specresearch.settings.pairs import PairSchema
 
 class GenerationSchema(Settings):
     temperature: Temperature = key("0 is greedy", 1.0)
-    greedy_share: float = key("share of the rows decoded greedily all the same", 0.5, ge=0, le=1)
+    greedy_share: float = key(
+        "share of the rows decoded greedily, whatever the temperature", 0.5, ge=0, le=1
+    )
     max_new_tokens: int = key("longest reply in tokens", 256, ge=1)
     batch_size: int = key("prompts decoded together", 8, ge=1)
     shard_size: int = key("rows of a file, which is the most that a killed run loses", 64, ge=1)

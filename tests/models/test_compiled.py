@@ -17,8 +17,8 @@ from specresearch.proposers import Cascade, DraftModel, NGram
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
-def model(seed: int, compile: bool, is_packed: bool, graphs: bool = False) -> CausalLM:
-    """Return a model of one size for all cases, since each size is compiled for seconds."""
+def model(seed: int, compile: bool, is_packed: bool = True, graphs: bool = False) -> CausalLM:
+    """Return a model; all have one size, because compiling each size takes seconds."""
     network = copy.deepcopy(build("llama", seed=seed, num_hidden_layers=1))
     return CausalLM(
         network, max_len=48, compile=compile, pack_weights=compile and is_packed, graphs=graphs
@@ -33,8 +33,8 @@ def outputs(
     graphs: bool = False,
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return the tokens of every request and the number of accepted drafts."""
-    target = model(1, compile, is_packed=True, graphs=graphs)
-    draft = model(draft_seed, compile, is_packed=False, graphs=graphs)
+    target = model(1, compile, graphs=graphs)
+    draft = model(draft_seed, compile, graphs=graphs)
     requests = [
         Request(p, SamplingParams(max_new_tokens=6 + 4 * i), str(i)) for i, p in enumerate(PROMPTS)
     ]
@@ -50,8 +50,10 @@ def drafting_from_kept_columns(compile: bool) -> list[tuple[int, int]]:
     """Return the accepted drafts and reused tokens of requests that take over old columns.
 
     The first request leaves early, and passes over all slots go on while nobody has its slot.
+    Compiled without packing is the draft alone, since the target would take half a minute.
     """
-    target, draft = (model(1, compile, is_packed) for is_packed in (True, False))
+    target = model(1, compile)
+    draft = model(1, compile, is_packed=False)
     engine = Engine(
         target,
         DraftModel(draft, 3),

@@ -149,6 +149,14 @@ def test_a_share_of_the_rows_is_greedy(dataset: PromptDataset, tmp_path: Path) -
     assert mixed == [pair[row % 2] for row, pair in enumerate(zip(sampled, greedy, strict=True))]
 
 
+@pytest.mark.parametrize("change", [{}, {"greedy_share": 0.5, "temperature": 0.0}])
+def test_without_a_greedy_share_older_folders_stay_valid(
+    dataset: PromptDataset, change: dict[str, float]
+) -> None:
+    generator = ReplyGenerator(model(), dataset, replace(GENERATION, **change), 40)
+    assert "greedy_share" not in generator.describe(dataset.rows)
+
+
 def test_held_out_text_is_of_one_temperature(dataset: PromptDataset, tmp_path: Path) -> None:
     sampled = Corpus(target=1.0, heldout_fraction=0.5, generation=GENERATION)
     mixed = replace(sampled, generation=replace(GENERATION, greedy_share=0.5))

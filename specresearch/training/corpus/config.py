@@ -108,7 +108,7 @@ class Corpus:
     ) -> TargetGenerated:
         """Return the target's replies to held-out prompts, or to the first `num_rows` of them.
 
-        All are of one temperature, for which acceptance can be predicted.
+        `greedy_share` does not apply: acceptance is predicted for one temperature.
         """
         name = "heldout" if num_rows is None else f"heldout-{num_rows}"
         rows = RowSplit("heldout", self.heldout_fraction).rows(dataset)[:num_rows]

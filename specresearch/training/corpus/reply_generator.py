@@ -38,7 +38,7 @@ class GenerationSettings:
 
     Attributes:
         temperature: 1 samples the model's own distribution, 0 is greedy.
-        greedy_share: Share of the rows that are decoded greedily all the same, spread evenly.
+        greedy_share: Share of the rows decoded greedily, whatever the temperature; spread evenly.
         shard_size: Rows in a file, the most that a killed run loses.
     """
 
@@ -107,8 +107,8 @@ class ReplyGenerator:
         limit = self.dataset.max_prompt_tokens or self.max_prompt_tokens
         decoding = asdict(self.generation)
         del decoding["batch_size"]
-        if not self.generation.greedy_share:
-            del decoding["greedy_share"]  # so that text without it is found again
+        if not (self.generation.greedy_share and self.generation.temperature):
+            del decoding["greedy_share"]  # keeps corpora from before this setting valid
         return {
             "model": self.model.name,
             "dataset": self.dataset.name,
@@ -180,10 +180,9 @@ class ReplyGenerator:
         return self.dataset.prompt(self.tokenizer, row, replies, max_tokens=limit).token_ids
 
     def _sampling(self, shard: tuple[int, int], index: int, turn: int) -> SamplingParams:
+        row = shard[1] * self.generation.shard_size + index
         return SamplingParams(
-            temperature=self.generation.temperature_of(
-                shard[1] * self.generation.shard_size + index
-            ),
+            temperature=self.generation.temperature_of(row),
             max_new_tokens=self.generation.max_new_tokens,
             seed=stable_hash(self.generation.seed, shard, index, turn),
         )
