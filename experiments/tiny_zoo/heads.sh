@@ -50,8 +50,8 @@ staged() { # name, steps of its last two stages, rate of the first two, then wha
     head "$1" "${@:5}" "proposer.head=$WORK/$1_first/student" student.num_steps=5 train.learning_rate=1e-3 "train.steps=$3"
 }
 
-refined() { # name, then what makes it; goes on from NAME_sampled, with replies of which half are greedy
-    head "$1" "${@:2}" "proposer.head=$WORK/$1_sampled/student" "corpus.folder=$WORK/corpus_${1%%_*}_mixed" \
+mixed() { # name, ending in _mixed, then what makes it; goes on from the drafter without it, with replies of which half are greedy
+    head "$1" "${@:2}" "proposer.head=$WORK/${1%_mixed}/student" "corpus.folder=$WORK/corpus_${1%%_*}_mixed" \
         corpus.generation.greedy_share=0.5 student.num_steps=5 train.learning_rate=1e-3 train.steps=1600
 }
 
@@ -67,10 +67,8 @@ for drafter in "$@"; do
     tiny_eagle) staged $drafter 3000 3000 2e-3 "${eagle[@]}" ;;
     tiny_medusa) head $drafter "${medusa[@]}" train.steps=5000 ;;
     tiny_eagle3) staged $drafter 6000 6000 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,5,8]' ;;
-    deep_eagle)
-        staged ${drafter}_sampled 900 2400 2e-3 "${eagle[@]}" "${deep[@]}"
-        refined $drafter "${eagle[@]}" "${deep[@]}"
-        ;;
+    deep_eagle) staged $drafter 900 2400 2e-3 "${eagle[@]}" "${deep[@]}" ;;
+    deep_eagle_mixed) mixed $drafter "${eagle[@]}" "${deep[@]}" ;;
     deep_medusa) head $drafter "${medusa[@]}" train.steps=2500 "${deep[@]}" ;;
     deep_eagle3) staged $drafter 900 2400 3e-3 "${eagle3[@]}" 'proposer.layer_ids=[2,16,32]' "${deep[@]}" ;;
     *) echo "$drafter is not a drafter of the zoo" >&2; exit 2 ;;
