@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(folder / "modules"))
         patch.syspath_prepend(str(folder / "modules"))
         patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setattr(sys, "dont_write_bytecode", True)  # of the modules among the files
         _write_models(folder, patch)
         _save_drafts(folder)
         _measure(folder)
