@@ -18,7 +18,7 @@ PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
 
 
 def model(seed: int, compile: bool, is_packed: bool = True, graphs: bool = False) -> CausalLM:
-    """Return a model; all have one size, because compiling each size takes seconds."""
+    """Return a model of one layer."""
     network = copy.deepcopy(build("llama", seed=seed, num_hidden_layers=1))
     return CausalLM(
         network, max_len=48, compile=compile, pack_weights=compile and is_packed, graphs=graphs
@@ -50,10 +50,9 @@ def drafting_from_kept_columns(compile: bool) -> list[tuple[int, int]]:
     """Return the accepted drafts and reused tokens of requests that take over old columns.
 
     The first request leaves early, and passes over all slots go on while nobody has its slot.
-    Compiled without packing is the draft alone, since the target would take half a minute.
+    Weights are not packed, as they are for `outputs`.
     """
-    target = model(1, compile)
-    draft = model(1, compile, is_packed=False)
+    target, draft = (model(1, compile, is_packed=False) for _ in range(2))
     engine = Engine(
         target,
         DraftModel(draft, 3),
