@@ -22,7 +22,10 @@ class WindowFit:
     """
 
     def __init__(self, num_features: int, memory: float) -> None:
+        from scipy.optimize import nnls  # takes long to import, and few runs need it
+
         self.weights = [0.0] * num_features
+        self._nnls = nnls
         self._memory = memory
         self._kinds: dict[Hashable, list[int]] = {}  # first row and number of observations
         self._rows = np.zeros((0, num_features + 2))  # x, y and the step
@@ -61,5 +64,6 @@ class WindowFit:
             ridge = _RIDGE * (information.trace() / len(weights) + 1e-12)
             information += ridge * np.eye(len(weights))
             known += ridge * np.array(self.weights)
-            weights = np.linalg.solve(information, known).clip(min=0.0)
+            root = np.linalg.cholesky(information)
+            weights = self._nnls(root.T, np.linalg.solve(root, known))[0]
         self.weights = weights.tolist()

@@ -50,3 +50,19 @@ def test_what_was_measured_long_ago_is_not_forgotten() -> None:
         fit.observe("drafting", [1.0, 1.0], 14.0)
         fit.solve()
     assert fit.weights == pytest.approx([10.0, 4.0], rel=0.05)
+
+
+def test_noise_within_a_request_does_not_lead_astray_in_the_next() -> None:
+    """Each request's context hardly varies, and the next one's may be twice as long."""
+    worst = 0.0
+    for seed in range(20):
+        fit, rng = WindowFit(2, 50.0), np.random.default_rng(seed)
+        for start in rng.uniform(0.1, 0.3, 6):
+            for number in range(60):
+                context = float(start) + number / 1000
+                slow = 1.4 if rng.random() < 0.3 else 1.0  # as on a machine that others use too
+                fit.observe("plain", [1.0, context], 8.5 * slow)
+                if number % 8 == 4:
+                    fit.solve()
+                    worst = max(worst, abs(fit.predict([1.0, context]) / 8.5 - 1))
+    assert worst < 0.5
