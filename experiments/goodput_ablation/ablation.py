@@ -17,6 +17,7 @@ from unittest.mock import patch
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import scipy.optimize
 from simulation import Machine
 from stream import Stream
 from tree_stream import TreeStream, Whole
@@ -56,6 +57,7 @@ STREAMS = {
     "acceptance rises": Stream(Machine(draft=2e-3), 4, 60, 0.15, last=0.9),
     "requests turn": Stream(Machine(draft=2e-3), 4, 20, 0.9, turn=0.1, length=6),
     "absurd times": Stream(Machine(draft=2e-3), 4, 60, 0.65, absurd=0.01),
+    "shared cores": Stream(Machine(draft=2.9e-3, verify=7.5e-3), 1, 24, 0.35, bursts=0.02),
     "slow control": Stream(Machine(draft=3e-3), 4, 60, 0.6, control=1.5e-3),
     "cold steps": Stream(Machine(draft=3e-3), 4, 60, 0.6, cold=3e-3),
     "32 in flight": Stream(Machine(verify=15e-3, verify_token=0.5e-3), 32, 128, 0.6),
@@ -97,6 +99,10 @@ class Without:
 def verifies_all(self: Goodput, proposal: Proposal) -> Proposal:
     self._tree = None
     return proposal
+
+
+def negative_set_to_0(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray]:
+    return (np.linalg.solve(matrix, vector).clip(min=0.0),)
 
 
 def one_rate(self: Evidence) -> np.ndarray:
@@ -148,6 +154,7 @@ VARIANTS: dict[str, Without] = {
     "no early share": Without(constants={goodput: {"_EARLY": 0.0}}),
     "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
     "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),
+    "negative weights set to 0": Without(constants={scipy.optimize: {"nnls": negative_set_to_0}}),
     "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
     "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),

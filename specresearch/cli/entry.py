@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specresearch.cli.arguments import check_arguments, expand_arguments
 from specresearch.cli.closed_pipe import closed_pipe_is_no_error
+from specresearch.cli.composition import composed_once
 from specresearch.cli.config import conf_dir
 from specresearch.cli.errors import explain, is_user_error
 from specresearch.cli.folder import discard_unused_folder, is_sweep
@@ -69,9 +70,10 @@ def entry_point(task: Callable[[DictConfig], None], config_name: str) -> None:
 
     with signals_interrupt() as stop:
         try:
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(
-                guarded
-            )()
+            with composed_once(sys.argv[1:]):
+                hydra.main(
+                    version_base="1.3", config_path=str(conf_dir()), config_name=config_name
+                )(guarded)()
         except KeyboardInterrupt:
             _say("interrupted")
             sys.exit(stop.exit_code)

@@ -17,6 +17,7 @@ READ_ONCE, READ_TOKEN = 1.5e-3, 25e-6  # seconds of a drafter that reads late: a
 CATCHES_UP = 11  # tokens that it reads with the next draft all the same
 NOISE = 0.06
 MOST = 10  # drafts of a row
+BURST, BURST_STEPS = 1.5, 20  # how much slower other programs make so many steps
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Stream:
         supply: Chance of a row to draft when asked to.
         prefills_lazily: The drafter reads a prompt before its first draft.
         absurd: Chance of a step to take ten times as long.
+        bursts: Chance of a step to be the first of some during which other programs run.
         control: Seconds that the controller takes in a step with drafts.
         cold: Seconds that the first step after a change of depth takes longer.
     """
@@ -49,6 +51,7 @@ class Stream:
     supply: float = 1.0
     prefills_lazily: bool = True
     absurd: float = 0.0
+    bursts: float = 0.0
     control: float = 0.0
     cold: float = 0.0
 
@@ -65,6 +68,7 @@ class StreamRun:
     Attributes:
         read: Tokens that the drafter has prefilled, by slot.
         last_depth: Of the last step.
+        num_slow: Steps that other programs will still make slower.
     """
 
     stream: Stream
@@ -72,6 +76,7 @@ class StreamRun:
     rng: np.random.Generator
     num_tokens: int = field(init=False)
     last_depth: int = 0
+    num_slow: int = 0
 
     def __post_init__(self) -> None:
         stream, rng, num = self.stream, self.rng, self.stream.num_requests
@@ -144,6 +149,10 @@ class StreamRun:
         slower = float(np.exp(NOISE * abs(rng.standard_normal())))
         if stream.absurd:
             slower *= 10 if rng.random() < stream.absurd else 1
+        if stream.bursts:
+            begins = rng.random() < stream.bursts
+            self.num_slow = BURST_STEPS if begins else max(self.num_slow - 1, 0)
+            slower *= BURST if self.num_slow else 1
         times = self._machine().times(len(rows), max(lengths), sum(lengths))
         lazy_prefill = READ_ONCE + READ_TOKEN * num_read if num_read else 0.0
         control = stream.control if any(lengths) else 0.0
